@@ -1,0 +1,58 @@
+# make check    formatter, linters, types
+# make test     all tests, also with the oldest supported Snakemake
+# make demo     the example, from nothing to a plot
+# make clean    delete what these made
+#
+# Each sets up the virtual environment it needs; PYTHON=... chooses the interpreter.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: help check lint test test-oldest demo clean environment environment-oldest
+
+# Paths are relative throughout: make cannot handle spaces in the path of the checkout.
+VENV := .venv
+VENV_OLDEST := .venv-oldest
+# A wrong user-wide installation or configuration must not leak in.
+unexport PYTHONPATH PYTHONHOME SNAKEMAKE_PROFILE
+export PYTHONNOUSERSITE := 1
+
+OLDEST_SNAKEMAKE := $(shell sed -n 's/.*"snakemake>=\([0-9.]*\).*/\1/p' setup.py)
+PYTEST_OPTIONS ?=
+
+# What is run below may call make itself, and must not take itself for a part of this one.
+APART := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+environment:
+	@tools/environment.sh $(VENV) test,check
+
+environment-oldest:
+	@tools/environment.sh $(VENV_OLDEST) test snakemake==$(OLDEST_SNAKEMAKE)
+
+check: environment
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/snakefmt --check workflow examples
+	$(MAKE) --no-print-directory lint
+
+lint: environment
+	$(APART) PATH="$$PWD/$(VENV)/bin:$$PATH" $(VENV)/bin/python tools/lint.py build/lint
+
+test: environment
+	$(APART) $(VENV)/bin/python -m pytest -n 2 --dist loadscope --durations 10 $(PYTEST_OPTIONS)
+	$(MAKE) --no-print-directory test-oldest
+
+test-oldest: environment-oldest
+	$(APART) $(VENV_OLDEST)/bin/python -m pytest -m compatibility $(PYTEST_OPTIONS)
+
+demo: environment
+	$(APART) PATH="$$PWD/$(VENV)/bin:$$PATH" examples/demo.sh build/demo
+
+clean:
+	rm -rf build dist *.egg-info $(VENV) $(VENV_OLDEST)
+	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache .snakemake
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,13 @@
+"""Run parameter grids on clusters: a Snakemake executor with persistent workers, and rules that
+install, build and run what Kochi files describe."""
+
+from snakemake_kochi.version import __version__
+
+__all__ = ["__version__", "snakefile"]
+
+
+def snakefile() -> str:
+    """The path of the rule library's Snakefile, for `module kochi: snakefile: snakefile()`."""
+    from snakemake_kochi.resources import workflow_directory
+
+    return str(workflow_directory() / "Snakefile")

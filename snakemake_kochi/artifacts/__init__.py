@@ -1,0 +1,28 @@
+"""Results: journaled, committed to a branch per machine, merged into one for people."""
+
+from snakemake_kochi.artifacts.branches import (
+    Commit,
+    SyncReport,
+    discard,
+    initialise,
+    log,
+    synchronise,
+)
+from snakemake_kochi.artifacts.committer import branch, commit_pending, record_path
+from snakemake_kochi.artifacts.journal import Result, check_destinations, journal, pending
+
+__all__ = [
+    "Commit",
+    "Result",
+    "SyncReport",
+    "branch",
+    "check_destinations",
+    "commit_pending",
+    "discard",
+    "initialise",
+    "journal",
+    "log",
+    "pending",
+    "record_path",
+    "synchronise",
+]

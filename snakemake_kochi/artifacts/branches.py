@@ -1,0 +1,201 @@
+"""The artifact branches: kochi_artifacts in a worktree for people, one per machine for us."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from snakemake_kochi.artifacts.committer import branch, commit_pending, committer_lock
+from snakemake_kochi.artifacts.journal import RESERVED, pending
+from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
+from snakemake_kochi.git import run_git, update_ref
+from snakemake_kochi.paths import ProjectPaths
+
+MERGED = "kochi_artifacts"
+_LOCK_TIMEOUT = 60.0  # seconds; a commit takes far less
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """`results`: committed from the journal just now; `commits`: merged (0: there was nothing new);
+    `commit`: where kochi_artifacts is now; `directory`: its worktree."""
+
+    machine: str
+    results: int
+    commits: int
+    commit: str
+    directory: Path
+
+
+@dataclass(frozen=True)
+class Commit:
+    """`time` is ISO 8601."""
+
+    commit: str
+    time: str
+    subject: str
+
+
+def initialise(repository: Path, directory: Path) -> None:
+    """Create the branch kochi_artifacts and a worktree for it at a directory.
+
+    The branch starts with an empty commit, or, if a remote has it, from there; one that exists
+    already is used. Raises KochiError when it has a worktree (it says where) or the directory is
+    not empty, GitError.
+    """
+    existing = _worktrees(repository).get(MERGED)
+    if existing is not None and existing.exists():
+        raise KochiError(
+            f"branch {MERGED} exists already, in {existing}", "Type there, or: kochi artifact sync"
+        )
+    place = directory.absolute()
+    if os.path.lexists(place) and (not place.is_dir() or any(place.iterdir())):
+        raise KochiError(f"{directory}: a directory that is empty or not there was expected")
+    if not _tip(repository, MERGED):
+        start = _remote_start(repository)
+        if not start:
+            empty = run_git(repository, "mktree", stdin=b"").decode().strip()
+            message = "artifacts of kochi, a directory for each machine"
+            made = run_git(repository, "commit-tree", "--no-gpg-sign", empty, "-m", message)
+            start = made.decode().strip()
+        update_ref(repository, f"refs/heads/{MERGED}", start, "")
+    # Twice --force: a worktree that was removed by hand, locked or not, is still in git's list.
+    run_git(repository, "worktree", "add", "--quiet", "-f", "-f", os.fspath(place), MERGED)
+
+
+def synchronise(repository: Path, paths: ProjectPaths, machine: str) -> SyncReport:
+    """Commit what is in the journal and merge the machine's branch into kochi_artifacts.
+
+    The repository may be any of its worktrees. Raises KochiError when not initialised, or when the
+    worktree has changes that are not committed; GitError when the merge fails: it is undone then.
+    """
+    directory = _worktrees(repository).get(MERGED)
+    if directory is None or not directory.is_dir():
+        raise KochiError(
+            f"{repository} has no worktree of the branch {MERGED}",
+            "Type: kochi artifact init DIR",
+        )
+    results = commit_pending(repository, paths, machine)
+    name = branch(machine)
+    before = _tip(repository, MERGED)
+    if not _tip(repository, name):
+        return SyncReport(machine, results, 0, before, directory)
+    new = run_git(repository, "rev-list", "--count", f"refs/heads/{MERGED}..refs/heads/{name}")
+    commits = int(new)
+    if commits:
+        _merge(directory, name)
+    return SyncReport(machine, results, commits, _tip(repository, MERGED), directory)
+
+
+def discard(repository: Path, paths: ProjectPaths, machine: str) -> int:
+    """Delete a machine's branch and its journal; return how many results were in them.
+
+    What was merged into kochi_artifacts stays there. Raises NameNotFoundError, with the nearest
+    machine, when there is neither; GitError when the branch is checked out.
+    """
+    name = branch(machine)
+    with committer_lock(paths, machine, _LOCK_TIMEOUT):
+        tip, waiting = _tip(repository, name), pending(paths, machine)
+        if not tip and not waiting:
+            raise NameNotFoundError(
+                f"machine '{machine}' has no artifacts to discard",
+                nearest(machine, _machines(repository)),
+            )
+        worktree = _worktrees(repository).get(name)
+        if worktree is not None and worktree.exists():
+            raise GitError(
+                f"branch {name} is checked out in {worktree}",
+                f"Type: git worktree remove {worktree}",
+            )
+        results = set(waiting)
+        if tip:
+            results |= _recorded(repository, tip, machine)
+            run_git(repository, "update-ref", "-d", f"refs/heads/{name}", tip)
+        for identity in waiting:
+            shutil.rmtree(paths.journal(machine) / identity)
+    return len(results)
+
+
+def log(repository: Path, machine: str, limit: int = 10) -> tuple[Commit, ...]:
+    """The newest commits of a machine's branch, newest first. Raises NameNotFoundError."""
+    name = branch(machine)
+    if not _tip(repository, name):
+        raise NameNotFoundError(
+            f"machine '{machine}' has no artifacts yet", nearest(machine, _machines(repository))
+        )
+    form = "--format=%H%x00%cI%x00%s"
+    lines = run_git(repository, "log", f"--max-count={limit}", form, f"refs/heads/{name}", "--")
+    return tuple(Commit(*line.split("\0")) for line in lines.decode().splitlines())
+
+
+def _merge(directory: Path, name: str) -> None:
+    changed = run_git(directory, "status", "--porcelain", "-z", "--untracked-files=no")
+    if changed:
+        first = os.fsdecode(changed.split(b"\0")[0][3:])
+        raise KochiError(
+            f"{directory} has changes that are not committed, first of all in {first}",
+            "Commit or undo them there, then repeat.",
+        )
+    try:
+        run_git(
+            directory,
+            *("merge", "--quiet", "--no-edit", "--ff", "--commit", "--no-squash", "--no-stat"),
+            *("--no-gpg-sign", "--no-verify-signatures", "--allow-unrelated-histories"),
+            *("--no-autostash", "--strategy-option=no-renames", f"refs/heads/{name}"),
+            *("-m", f"Merge branch {name}"),
+        )
+    except GitError as error:
+        conflicts = run_git(directory, "diff", "--name-only", "--diff-filter=U", "-z")
+        if run_git(directory, "rev-parse", "--verify", "-q", "MERGE_HEAD", accept=(0, 1)):
+            run_git(directory, "merge", "--abort")
+        listed = ", ".join(os.fsdecode(path) for path in conflicts.split(b"\0")[:10] if path)
+        raise GitError(
+            f"{name} cannot be merged into {MERGED}; {directory} is as it was: "
+            + (f"both changed {listed}" if listed else error.message),
+            f"Merge by hand: git -C {directory} merge --allow-unrelated-histories {name}",
+        ) from error
+
+
+def _worktrees(repository: Path) -> dict[str, Path]:
+    """Where each checked-out branch is."""
+    listed = run_git(repository, "worktree", "list", "--porcelain", "-z")
+    found, place = {}, Path()
+    for line in listed.split(b"\0"):
+        key, _, value = line.partition(b" ")
+        if key == b"worktree":
+            place = Path(os.fsdecode(value))
+        elif key == b"branch":
+            found[os.fsdecode(value).removeprefix("refs/heads/")] = place
+    return found
+
+
+def _tip(repository: Path, name: str) -> str:
+    """The commit of a branch, "" if there is no such branch."""
+    ref = f"refs/heads/{name}"
+    found = run_git(repository, "rev-parse", "--verify", "--quiet", ref, accept=(0, 1))
+    return found.decode().strip()
+
+
+def _remote_start(repository: Path) -> str:
+    """The branch as a colleague has pushed it; a second root would be merged for ever after."""
+    listed = run_git(
+        repository,
+        *("for-each-ref", "--format=%(refname) %(objectname)"),
+        f"refs/remotes/*/{MERGED}",
+    )
+    refs = dict(line.split(" ") for line in listed.decode().splitlines())
+    return refs.get(f"refs/remotes/origin/{MERGED}") or next(iter(refs.values()), "")
+
+
+def _machines(repository: Path) -> list[str]:
+    prefix = f"refs/heads/{MERGED}_"
+    listed = run_git(repository, "for-each-ref", "--format=%(refname)", f"{prefix}*")
+    return [ref.removeprefix(prefix) for ref in listed.decode().splitlines()]
+
+
+def _recorded(repository: Path, tip: str, machine: str) -> set[str]:
+    records = f"{machine}/{RESERVED}/records"
+    listed = run_git(repository, "ls-tree", "-r", "-z", "--name-only", "--full-tree", tip, records)
+    return {Path(os.fsdecode(path)).stem for path in listed.split(b"\0") if path}

@@ -1,0 +1,111 @@
+"""`kochi artifact`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from snakemake_kochi.artifacts import branch, discard, initialise, log, synchronise
+from snakemake_kochi.cli.asking import agreed
+from snakemake_kochi.cli.options import json_option, machine_option, yes_option
+from snakemake_kochi.cli.output import local_time, print_json, print_table, say
+from snakemake_kochi.errors import GitError, KochiError
+from snakemake_kochi.git import run_git
+from snakemake_kochi.place import Place, find_place
+from snakemake_kochi.project import configuration_file, find_project
+
+
+@click.group()
+def command() -> None:
+    """Results in git: a branch for each machine, merged into the branch kochi_artifacts."""
+
+
+@command.command("init")
+@machine_option
+@click.argument("directory", type=click.Path(path_type=Path))
+def init_command(machine: str | None, directory: Path) -> None:
+    """Check the branch kochi_artifacts out in DIRECTORY; make it if there is none."""
+    place = _find_place(machine)
+    initialise(place.require_project().directory, directory)
+    say(f"The results come to {directory.resolve()} with each: kochi artifact sync")
+
+
+@command.command("sync")
+@machine_option
+@json_option
+def sync_command(machine: str | None, as_json: bool) -> None:
+    """Merge a machine's results into the branch kochi_artifacts."""
+    place = _find_place(machine)
+    report = synchronise(place.require_project().directory, place.project_paths, place.machine.name)
+    if as_json:
+        fields = ("machine", "results", "commits", "commit")
+        data = {name: getattr(report, name) for name in fields}
+        print_json(data | {"directory": str(report.directory)})
+    elif report.commits:
+        where = report.directory / report.machine
+        say(f"Merged {report.commits} commits of {branch(report.machine)}: see {where}")
+    else:
+        say(f"There is nothing new in {branch(report.machine)}.")
+
+
+@command.command("discard")
+@machine_option
+@yes_option
+@json_option
+def discard_command(machine: str | None, yes: bool, as_json: bool) -> int:
+    """Delete a machine's results that are not merged yet, with their branch."""
+    place = _find_place(machine)
+    project, name = place.require_project(), place.machine.name
+    question = f"Delete the branch {branch(name)} and the results waiting for it?"
+    if not agreed(question, yes):
+        return 1
+    results = discard(project.directory, place.project_paths, name)
+    if as_json:
+        print_json({"machine": name, "results": results})
+    else:
+        say(f"Deleted the branch {branch(name)} with {results} results.")
+    return 0
+
+
+@command.command("log")
+@machine_option
+@click.option("-l", "--limit", type=click.IntRange(min=1), default=30, show_default=True)
+@json_option
+def log_command(machine: str | None, limit: int, as_json: bool) -> None:
+    """The newest commits of a machine's branch."""
+    place = _find_place(machine)
+    commits = log(place.require_project().directory, place.machine.name, limit)
+    if as_json:
+        print_json([{"commit": c.commit, "time": c.time, "subject": c.subject} for c in commits])
+        return
+    print_table(
+        ("Commit", "Time", "Subject"),
+        [(c.commit[:12], local_time(c.time), c.subject) for c in commits],
+        "There are no commits.",
+    )
+
+
+def _find_place(machine: str | None) -> Place:
+    """Also in the worktree of the results, which belongs to the project but has no kochi.yaml."""
+    try:
+        find_project(Path.cwd())
+    except KochiError:
+        for directory in _worktrees():
+            if configuration_file(directory).is_file():
+                return find_place(machine, start=directory)
+        raise
+    return find_place(machine)
+
+
+def _worktrees() -> list[Path]:
+    try:
+        listed = run_git(Path.cwd(), "worktree", "list", "--porcelain", "-z")
+    except GitError:
+        return []
+    return [
+        Path(os.fsdecode(line.removeprefix(b"worktree ")))
+        for line in listed.split(b"\0")
+        if line.startswith(b"worktree ")
+    ]

@@ -1,0 +1,46 @@
+"""`kochi batch`."""
+
+from __future__ import annotations
+
+import click
+
+from snakemake_kochi.cli.experiment_file import globs_with, load, path_in_project
+from snakemake_kochi.cli.options import machine_option
+from snakemake_kochi.place import find_place
+
+
+@click.command()
+@machine_option
+@click.argument("file", metavar="FILE.yaml")
+@click.argument("name")
+@click.option("-n", "--dry-run", is_flag=True, help="Only show what would be run.")
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- SNAKEMAKE OPTIONS]")
+def command(
+    machine: str | None, file: str, name: str, dry_run: bool, options: tuple[str, ...]
+) -> None:
+    """Run batch NAME of an experiment: the runs that are not done yet, or not up to date.
+
+    The same as `snakemake EXPERIMENT_NAME --executor kochi`, in the project's directory.
+    """
+    import json
+
+    from snakemake_kochi.cli.snakemake_call import call_snakemake
+    from snakemake_kochi.library.names import identifier
+
+    place = find_place(machine)
+    place.require_here()
+    project = place.require_project()
+    path = path_in_project(project, file)
+    experiment = load(project, path)
+    # All that is wrong with the batch is said before Snakemake starts.
+    experiment.grid(name, place.machine.name)
+    words = ["--executor", "kochi", "--jobs", "100"]
+    # After an interrupt it goes on where it was; one failed run does not keep others from running.
+    words += ["--rerun-incomplete", "--keep-going"]
+    globs = globs_with(project, path)
+    if globs is not None:
+        words += ["--config", f"kochi_experiments={json.dumps(globs)}"]
+    if dry_run:
+        words.append("--dry-run")
+    target = f"{identifier(experiment.name)}_{identifier(name)}"
+    call_snakemake(place, [target], [*words, *options])

@@ -1,0 +1,73 @@
+"""`kochi cancel`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from snakemake_kochi.cli.asking import agreed
+from snakemake_kochi.cli.options import json_option, machine_option, quiet_option, yes_option
+from snakemake_kochi.cli.output import print_json, remark, say
+from snakemake_kochi.cli.project_jobs import belongs_to
+from snakemake_kochi.errors import NameNotFoundError
+from snakemake_kochi.place import Place, find_place
+from snakemake_kochi.queue import cancel, list_jobs
+
+_SENTENCES = {
+    "cancelled": "Job {} was cancelled.",
+    "cancelling": "Job {} is being cancelled; its worker was told.",
+    "ended": "Job {} had ended already.",
+}
+
+
+@click.command()
+@machine_option
+@click.option("-a", "--all", "all_jobs", is_flag=True, help="All jobs of this project.")
+@yes_option
+@quiet_option
+@json_option
+@click.argument("jobs", nargs=-1, type=click.IntRange(min=0), metavar="JOB...")
+def command(
+    machine: str | None,
+    all_jobs: bool,
+    yes: bool,
+    quiet: bool,
+    as_json: bool,
+    jobs: Sequence[int],
+) -> int:
+    """Cancel jobs that wait or run, with all their processes."""
+    if bool(jobs) == all_jobs:
+        raise click.UsageError("either numbers of jobs or -a was expected")
+    place = find_place(machine)
+    place.require_here()
+    if all_jobs:
+        jobs = _jobs_of_project(place)
+        if jobs and not agreed(f"Cancel {len(jobs)} jobs: {' '.join(map(str, jobs))}?", yes):
+            return 1
+        if not jobs and not as_json:
+            say("This project has no jobs that wait or run.", quiet)
+    outcomes = []
+    unknown = False
+    for job in jobs:
+        try:
+            outcome = cancel(place.machine_paths, job)
+        except NameNotFoundError as error:
+            remark(f"kochi: {error}")
+            unknown = True
+            continue
+        outcomes.append({"job": job, "outcome": outcome})
+        if not as_json:
+            say(_SENTENCES[outcome].format(job), quiet)
+    if as_json:
+        print_json(outcomes)
+    return int(unknown)
+
+
+def _jobs_of_project(place: Place) -> list[int]:
+    """The waiting ones first: a worker whose job is cancelled would start one of them."""
+    project = place.require_project()
+    views = list_jobs(place.machine_paths, ended=False, limit=sys.maxsize)
+    own = [view for view in views if belongs_to(view, project)]
+    return [view.job for view in sorted(own, key=lambda view: view.state != "waiting")]

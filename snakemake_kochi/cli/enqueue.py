@@ -1,0 +1,210 @@
+"""`kochi enqueue`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from snakemake_kochi.cli.experiment_file import (
+    globs_with,
+    is_experiment_file,
+    load,
+    path_in_project,
+)
+from snakemake_kochi.cli.options import (
+    dependency_option,
+    json_option,
+    machine_option,
+    quiet_option,
+)
+from snakemake_kochi.cli.output import print_json, say
+from snakemake_kochi.cli.serving import remark_without_worker
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.place import Place, find_place
+from snakemake_kochi.queue import Queue, Resources, Ticket
+
+if TYPE_CHECKING:
+    from snakemake_kochi.phases import Freeze, Install
+    from snakemake_kochi.project import Requirement
+
+_ANONYMOUS = "ANON"
+
+
+class _EnqueueCommand(click.Command):
+    """After a command's first word all words are the command's own; after FILE.yaml there may be
+    more of our options, as in `kochi enqueue fib.yaml debug=1 -d massivethreads:debug`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        words: object = given.get("words")  # what stands for "nothing" differs between versions
+        ctx.allow_interspersed_args = isinstance(words, tuple) and any(
+            map(is_experiment_file, words[:1])
+        )
+        return super().parse_args(ctx, args)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was typed."""
+
+    queue: str | None
+    name: str | None
+    copy: bool
+    git: str | None
+    dependencies: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+@click.command(cls=_EnqueueCommand, context_settings={"allow_interspersed_args": False})
+@machine_option
+@click.option("-q", "--queue", metavar="QUEUE", help="By default that of FILE.yaml.")
+@click.option("-n", "--name", metavar="NAME", help="What to call the job.")
+@click.option(
+    "-c", "--copy", is_flag=True, help="Run in a copy of the repository as it is at this moment."
+)
+@dependency_option(required=False)
+@click.option(
+    "-g", "--git", metavar="URL", help="Take the copy from this repository instead. Implies -c."
+)
+@quiet_option
+@json_option
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+def command(machine: str | None, quiet: bool, as_json: bool, **typed: object) -> None:
+    """Submit a job to a queue: a command, or FILE.yaml NAME=VALUE... to run an experiment once.
+
+    A command is executed word for word, without a shell, in the current directory.
+    """
+    dependencies = typed.pop("dependencies")
+    request = Request(dependencies=dependencies, **typed)  # type: ignore[arg-type]
+    place = find_place(machine)
+    place.require_here()
+    queue, ticket = _make_ticket(place, request)
+    (given,) = Queue(place.machine_paths, queue).submit([ticket])
+    if as_json:
+        print_json({"job": given.job, "name": given.name, "queue": queue, "machine": given.machine})
+    elif quiet:
+        say(str(given.job))
+    else:
+        say(f"Job {given.job} was submitted to queue '{queue}' on machine '{given.machine}'.")
+        remark_without_worker(place, queue)
+
+
+def _make_ticket(place: Place, request: Request) -> tuple[str, Ticket]:
+    if request.queue is not None:
+        # Refused before anything is frozen.
+        place.machine_paths.queue(request.queue)
+    if is_experiment_file(request.words[0]):
+        return _experiment_ticket(place, request)
+    if request.queue is None:
+        raise click.UsageError("a queue was expected: -q QUEUE")
+    if request.copy or request.git or request.dependencies:
+        return request.queue, _prepared_ticket(place, request)
+    ticket = _ticket(place, request.name, request.words, {"command": shlex.join(request.words)})
+    return request.queue, ticket
+
+
+def _ticket(
+    place: Place,
+    name: str | None,
+    command: Sequence[str],
+    labels: dict[str, str],
+    freeze: Freeze | None = None,
+    directory: Path | None = None,
+) -> Ticket:
+    project = {"project": str(place.project.directory)} if place.project else {}
+    return Ticket(
+        name=_ANONYMOUS if name is None else name,
+        command=tuple(command),
+        directory=str(directory or Path.cwd()),
+        environment={"KOCHI_FREEZE": str(freeze.file)} if freeze else {},
+        # What is enqueued by hand is measured; nothing else may run beside it.
+        resources=Resources(exclusive=True),
+        labels={**project, **labels},
+    )
+
+
+def _prepared_ticket(place: Place, request: Request) -> Ticket:
+    """A command in an environment of ours, in a copy of the sources or in the current directory."""
+    from snakemake_kochi.phases.freeze import take_freeze
+    from snakemake_kochi.phases.job import job_command
+    from snakemake_kochi.project import Requirement
+
+    project = place.require_project()
+    installs = _installs(place, tuple(map(Requirement.parse, request.dependencies)))
+    freeze = take_freeze(Path.cwd(), place.machine.name)
+    copy = None
+    if request.git:
+        freeze, copy = _from_git(freeze, request.git), "."
+    elif request.copy:
+        copy = _directory_in_copy(freeze)
+    words = job_command(installs, copy=copy, command=request.words)
+    labels = {"command": shlex.join(request.words)} | _labels(request, freeze, installs)
+    directory = None if copy is None else project.directory
+    return _ticket(place, request.name, words, labels, freeze, directory)
+
+
+def _experiment_ticket(place: Place, request: Request) -> tuple[str, Ticket]:
+    from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
+    from snakemake_kochi.phases.job import job_command
+    from snakemake_kochi.project import Requirement, parse_assignment
+
+    project, machine = place.require_project(), place.machine.name
+    file = path_in_project(project, request.words[0])
+    # From the working tree first: what is wrong with it is said before anything is frozen.
+    load(project, file)
+    globs = globs_with(project, file) or EXPERIMENT_GLOBS
+    freeze = take_freeze(Path.cwd(), machine, globs)
+    experiment = freeze.experiment(file)
+    point = experiment.point(machine, dict(map(parse_assignment, request.words[1:])))
+    queue = request.queue or point.queue
+    if queue is None:
+        raise click.UsageError(f"a queue was expected: -q QUEUE, or default_queue in {file}")
+    extra = tuple(map(Requirement.parse, request.dependencies))
+    installs = _installs(place, experiment.requirements_on(machine, extra))
+    if request.git:
+        freeze = _from_git(freeze, request.git)
+    name = request.name or point.name
+    words = job_command(installs, experiment=file, name=name, parameters=request.words[1:])
+    parameters = {"parameters": ", ".join(f"{k}={v}" for k, v in point.parameters.items())}
+    labels = {"experiment": file} | parameters | _labels(request, freeze, installs)
+    return queue, _ticket(place, name, words, labels, freeze, project.directory)
+
+
+def _installs(place: Place, requirements: tuple[Requirement, ...]) -> tuple[Install, ...]:
+    from snakemake_kochi.phases.current import current_installs
+
+    recipes = place.require_project().resolve(requirements, place.machine.name)
+    return current_installs(place.project_paths, place.machine, recipes)
+
+
+def _from_git(freeze: Freeze, url: str) -> Freeze:
+    from snakemake_kochi.phases.other_source import with_source_from
+
+    return with_source_from(freeze, url)
+
+
+def _directory_in_copy(freeze: Freeze) -> str:
+    """Where the current directory is in a copy of the project."""
+    here = Path.cwd().resolve()
+    inside = here.relative_to(freeze.directory.resolve()).as_posix()
+    if inside != "." and not any(e.path.startswith(f"{inside}/") for e in freeze.entries):
+        raise KochiError(
+            f"{here} would not be in the copy: git ignores it, or it holds no file",
+            f"Type it in {freeze.directory}, or leave out -c.",
+        )
+    return inside
+
+
+def _labels(request: Request, freeze: Freeze, installs: Sequence[Install]) -> dict[str, str]:
+    labels = {}
+    if installs:
+        labels["recipes"] = ", ".join(f"{i.dependency}:{i.recipe}" for i in installs)
+    source = request.git or ("changed" if freeze.snapshot.dirty else "")
+    commit = (freeze.snapshot.base or "")[:12]
+    labels["source"] = " ".join(filter(None, (commit, f"({source})" if source else "")))
+    return labels

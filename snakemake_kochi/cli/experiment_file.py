@@ -1,0 +1,54 @@
+"""FILE.yaml on the command line, as the project calls it."""
+
+from __future__ import annotations
+
+import glob
+import os
+from pathlib import Path
+
+from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
+from snakemake_kochi.project import Experiment, Project, load_experiment
+
+SUFFIXES = (".yaml", ".yml")
+
+
+def is_experiment_file(word: str) -> bool:
+    """Whether a word of a command line means an experiment: by its suffix alone, so that a
+    misspelt one is not taken for a command."""
+    return word.endswith(SUFFIXES)
+
+
+def path_in_project(project: Project, word: str) -> str:
+    """The path of a file below the project's directory, as experiments are called there.
+
+    Raises NameNotFoundError, with the nearest name, when there is no such file, KochiError when it
+    is outside of the project.
+    """
+    path = Path(word)
+    if not path.is_file():
+        parent = path.parent
+        here = [str(parent / other.name) for s in SUFFIXES for other in parent.glob(f"*{s}")]
+        raise NameNotFoundError(f"there is no file {word}, {nearest(word, here)}")
+    absolute, top = Path(os.path.abspath(path)), project.directory
+    for candidate, directory in ((absolute, top), (absolute.resolve(), top.resolve())):
+        if candidate.is_relative_to(directory):
+            return candidate.relative_to(directory).as_posix()
+    raise KochiError(
+        f"{word} is outside of the project in {top}", "Experiments are files of their project."
+    )
+
+
+def globs_with(project: Project, file: str) -> list[str] | None:
+    """The globs that find all experiments and this one; None when the usual ones do."""
+    from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS
+
+    usual = {path for text in EXPERIMENT_GLOBS for path in project.directory.glob(text)}
+    if project.directory / file in usual:
+        return None
+    return [*EXPERIMENT_GLOBS, glob.escape(file)]
+
+
+def load(project: Project, file: str) -> Experiment:
+    """Read an experiment of the project from its working tree. Raises ConfigError."""
+    text = (project.directory / file).read_bytes().decode("utf-8", "replace")
+    return load_experiment(file, text, project)

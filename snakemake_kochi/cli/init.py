@@ -1,0 +1,114 @@
+"""`kochi init`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from snakemake_kochi.cli.output import say
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.git import run_git
+from snakemake_kochi.snapshot import toplevel
+
+SNAKEFILES = ("Snakefile", "snakefile", "workflow/Snakefile", "workflow/snakefile")
+_IGNORED = ("results/", ".snakemake/")
+
+_KOCHI_YAML = """\
+# What this project depends on, and where it runs. All keys are optional.
+#
+# dependencies:
+#   massivethreads:
+#     git: https://github.com/massivethreads/massivethreads.git
+#     script:
+#       - ./configure --prefix=$KOCHI_INSTALL_PREFIX
+#       - make -j
+#       - make install
+#     recipes:
+#       - name: release
+#         branch: master
+#         envs:
+#           CFLAGS: -O3
+#       - name: develop          # a directory as it stands, uncommitted work included
+#         mirror: true
+#         mirror_dir: ../massivethreads
+#
+# machines:
+#   local:
+#     load_env_script:
+#       - module load gcc
+"""
+_LINES = """\
+from snakemake_kochi import snakefile
+
+
+module kochi:
+    snakefile:
+        snakefile()
+    config:
+        config
+
+
+use rule * from kochi
+"""
+_SNAKEFILE = (
+    f"# The rules for kochi.yaml and the experiments: snakemake --list-target-rules\n{_LINES}"
+)
+
+
+@click.command()
+@click.argument("directory", default=".", type=click.Path(path_type=Path))
+def command(directory: Path) -> None:
+    """Make the git repository of DIRECTORY (here, by default) a project.
+
+    Writes kochi.yaml, a Snakefile and lines of .gitignore where they are missing, and changes
+    nothing else.
+    """
+    if not directory.is_dir():
+        raise KochiError(f"{directory}: no such directory", f"Type: git init {directory}")
+    top = toplevel(directory)
+    _write(top / "kochi.yaml", _KOCHI_YAML)
+    existing = next((top / name for name in SNAKEFILES if (top / name).exists()), None)
+    if existing is None:
+        _write(top / "Snakefile", _SNAKEFILE)
+    else:
+        _keep_snakefile(existing)
+    _ignore(top)
+    say("Next, for example:")
+    say("  snakemake --list-target-rules")
+    say("  kochi artifact init " + shlex.quote(f"../{top.name}-artifacts"))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        # Never over a file that somebody has just written.
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        say(f"Kept {path}")
+    else:
+        say(f"Wrote {path}")
+
+
+def _keep_snakefile(path: Path) -> None:
+    say(f"Kept {path}")
+    if "snakemake_kochi" not in path.read_text("utf-8", "replace"):
+        say("Add these lines to it for the rules of kochi.yaml and the experiments:\n")
+        say(_LINES)
+
+
+def _ignore(top: Path) -> None:
+    missing = [
+        pattern
+        for pattern in _IGNORED
+        if not run_git(top, "check-ignore", "--no-index", "--", f"{pattern}x", accept=(0, 1))
+    ]
+    path = top / ".gitignore"
+    if not missing:
+        return
+    before = path.read_bytes() if path.exists() else b""
+    separator = b"" if not before or before.endswith(b"\n") else b"\n"
+    with path.open("ab") as stream:
+        stream.write(separator + "".join(f"/{pattern}\n" for pattern in missing).encode())
+    say(f"Added {' and '.join(missing)} to {path}")

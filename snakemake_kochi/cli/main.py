@@ -1,0 +1,105 @@
+"""The group of all commands, and how an error becomes a message and an exit status."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from snakemake_kochi.cli.lazy_group import LazyGroup
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.version import __version__
+
+FAILED = 1
+WRONG_USAGE = 2
+INTERRUPTED = 130  # 128 + SIGINT, as shells say it
+
+# Command -> where it is, and what it does in a line.
+_COMMANDS = {
+    "init": ("snakemake_kochi.cli.init", "Make the git repository you are in a project."),
+    "profile": ("snakemake_kochi.cli.profile", "Install or list Snakemake profiles."),
+    "work": ("snakemake_kochi.cli.work", "Work on the jobs of queues, in this terminal."),
+    "enqueue": ("snakemake_kochi.cli.enqueue", "Submit one job."),
+    "batch": ("snakemake_kochi.cli.batch", "Run a batch of an experiment."),
+    "install": ("snakemake_kochi.cli.install", "Install recipes of dependencies."),
+    "run": ("snakemake_kochi.cli.run", "Run a command here, with installed recipes."),
+    "cancel": ("snakemake_kochi.cli.cancel", "Cancel waiting and running jobs."),
+    "show": ("snakemake_kochi.cli.show", "Show queues, workers, jobs, logs, installs, ..."),
+    "artifact": ("snakemake_kochi.cli.artifact", "Collect results in a git branch."),
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    commands_in=_COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    no_args_is_help=True,
+)
+@click.version_option(__version__, prog_name="kochi")
+def kochi() -> None:
+    """Run benchmarks: recipes, frozen sources, persistent workers, results in git."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit: 0, 1 (failed), 2 (wrong usage), 130 (interrupted), or the
+    status of the command that was run."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status, with every expected error printed."""
+    _prepare_streams()
+    try:
+        words = None if arguments is None else list(arguments)
+        status = kochi.main(words, prog_name="kochi", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except BrokenPipeError:
+        return _reader_left()
+    except click.Abort as error:
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+            return INTERRUPTED
+        return _complain("kochi: stopped without an answer, nothing was changed")
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except click.UsageError as error:
+        error.show()
+        return WRONG_USAGE
+    except click.ClickException as error:
+        return _complain(f"kochi: {error.format_message()}")
+    except KochiError as error:
+        return _complain(f"kochi: {error.message}", error.hint)
+    except OSError as error:
+        # A full disk, a directory without permission: the user's, not ours, to repair.
+        where = f"{error.filename}: " if error.filename else ""
+        return _complain(f"kochi: {where}{error.strerror or error}")
+
+
+def _prepare_streams() -> None:
+    # The handler has the level and not only the logger: a worker in this process logs more, to
+    # its own file.
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    logging.basicConfig(format="kochi: %(message)s", handlers=[handler])
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A file name that is not UTF-8 must be shown somehow, not end the command.
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _complain(message: str, hint: str | None = None) -> int:
+    click.echo(message, err=True)
+    if hint:
+        click.echo(hint, err=True)
+    return FAILED
+
+
+def _reader_left() -> int:
+    """`kochi show jobs | head -1`: nothing to say, and nothing that could be said at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return FAILED

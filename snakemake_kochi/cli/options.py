@@ -1,0 +1,41 @@
+"""Options that several commands have, so that they are the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Decorator = Callable[[_Function], _Function]
+
+
+def machine_option(function: _Function) -> _Function:
+    return click.option(
+        *("-m", "--machine"),
+        metavar="MACHINE",
+        help="Where; $KOCHI_DEFAULT_MACHINE by default, else 'local', which is this computer.",
+    )(function)
+
+
+def json_option(function: _Function) -> _Function:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def quiet_option(function: _Function) -> _Function:
+    return click.option("--quiet", is_flag=True, help="Print only what was asked for.")(function)
+
+
+def yes_option(function: _Function) -> _Function:
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask.")(function)
+
+
+def dependency_option(required: bool) -> Callable[[_Function], _Function]:
+    return click.option(
+        *("-d", "--dependency", "dependencies"),
+        metavar="DEPENDENCY:RECIPE",
+        multiple=True,
+        required=required,
+        help="An installed recipe; may be given several times.",
+    )

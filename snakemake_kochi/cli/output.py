@@ -1,0 +1,91 @@
+"""How every command prints: text for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+from tabulate import tabulate
+
+_COLOURS = {
+    "waiting": "cyan",
+    "running": "yellow",
+    "cancelling": "yellow",
+    "succeeded": "green",
+    "installed": "green",
+    "cancelled": "magenta",
+    "stale": "yellow",
+    "left": "bright_black",
+    "lost": "red",
+    "failed": "red",
+    "exit": "red",
+    "killed": "red",
+}
+
+
+def print_json(data: Any) -> None:
+    """One JSON document. Bytes of names that are not UTF-8 are escaped as \\udcXX."""
+    click.echo(json.dumps(data, indent=1))
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], nothing: str) -> None:
+    """A table with a line per row, or the sentence `nothing` when there is no row."""
+    if not rows:
+        click.echo(nothing, err=True)
+        return
+    cells = [[shown(value) for value in row] for row in rows]
+    table = tabulate(cells, headers=list(headers), tablefmt="simple", disable_numparse=True)
+    for line in table.splitlines():
+        click.echo(line.rstrip())
+
+
+def print_pairs(pairs: Mapping[str, object]) -> None:
+    """One `key: value` per line."""
+    for key, value in pairs.items():
+        click.echo(f"{key}: {shown(value)}".rstrip())
+
+
+def say(text: str, quiet: bool = False) -> None:
+    """A sentence about what was done."""
+    if not quiet:
+        click.echo(text)
+
+
+def remark(text: str) -> None:
+    """A sentence beside the result: to standard error, so that a program reads only the result."""
+    click.echo(text, err=True)
+
+
+def shown(value: object) -> str:
+    """A value in a line of text: nothing for None, control characters as escapes."""
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(shown, value))
+    text = str(value)
+    # A job's name or label may not move the cursor of the one who lists it.
+    return "".join(
+        c if c.isprintable() or "\udc80" <= c <= "\udcff" else ascii(c)[1:-1] for c in text
+    )
+
+
+def coloured(state: str) -> str:
+    """A state with its colour, if the output is a terminal."""
+    words = state.replace(":", " ").split()
+    colour = _COLOURS.get(words[0]) if words else None
+    return click.style(state, fg=colour) if colour and sys.stdout.isatty() else state
+
+
+def local_time(time: str | None) -> str:
+    """ISO 8601 as the clock on the wall shows it, with milliseconds."""
+    if not time:
+        return ""
+    try:
+        moment = datetime.fromisoformat(time).astimezone()
+    except ValueError:
+        return time
+    return moment.isoformat(sep=" ", timespec="milliseconds").split("+")[0]

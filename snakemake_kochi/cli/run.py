@@ -1,0 +1,33 @@
+"""`kochi run`."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from snakemake_kochi.cli.options import dependency_option, machine_option
+from snakemake_kochi.place import find_place
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@machine_option
+@dependency_option(required=False)
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+def command(machine: str | None, dependencies: tuple[str, ...], words: tuple[str, ...]) -> None:
+    """Run a command here, word for word, in the environment of installed recipes."""
+    from snakemake_kochi.phases import Environment, Install
+    from snakemake_kochi.phases.current import current_installs
+    from snakemake_kochi.phases.job import command_in_environment, execute
+    from snakemake_kochi.project import Requirement
+
+    place = find_place(machine)
+    place.require_here()
+    installs: tuple[Install, ...] = ()
+    if dependencies:
+        wanted = [Requirement.parse(text) for text in dependencies]
+        recipes = place.require_project().resolve(wanted, place.machine.name)
+        installs = current_installs(place.project_paths, place.machine, recipes)
+    environment = Environment(place.machine.load_env_on_machine, installs, {})
+    variables = os.environ | {"KOCHI_MACHINE": place.machine.name}
+    execute(command_in_environment(environment, words), variables)

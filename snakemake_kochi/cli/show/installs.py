@@ -1,0 +1,85 @@
+"""`kochi show installs` and `kochi show install`."""
+
+from __future__ import annotations
+
+import click
+
+from snakemake_kochi.cli.options import json_option, machine_option
+from snakemake_kochi.cli.output import (
+    coloured,
+    local_time,
+    print_json,
+    print_pairs,
+    print_table,
+)
+from snakemake_kochi.phases.current import RecipeState, recipe_states
+from snakemake_kochi.place import find_place
+from snakemake_kochi.project import Requirement
+
+
+@click.command("installs")
+@machine_option
+@json_option
+def installs_command(machine: str | None, as_json: bool) -> None:
+    """All recipes, and whether they are installed; stale: kochi install makes a new one."""
+    place = find_place(machine)
+    dependencies = place.require_project().dependencies
+    recipes = [recipe for recipes in dependencies.values() for recipe in recipes.values()]
+    states = recipe_states(place.project_paths, place.machine, recipes)
+    if as_json:
+        print_json([_to_dict(state) for state in states])
+        return
+    print_table(
+        ("Dependency", "Recipe", "State", "Installed Time", "Prefix"),
+        [
+            (
+                state.recipe.dependency,
+                state.recipe.name,
+                coloured(state.state),
+                local_time(state.since),
+                state.install.prefix if state.install else None,
+            )
+            for state in states
+        ],
+        "kochi.yaml has no dependencies.",
+    )
+
+
+@click.command("install")
+@machine_option
+@json_option
+@click.argument("recipe", metavar="DEPENDENCY:RECIPE")
+def install_command(machine: str | None, as_json: bool, recipe: str) -> None:
+    """All about one recipe."""
+    place = find_place(machine)
+    found = place.require_project().recipe(Requirement.parse(recipe))
+    (state,) = recipe_states(place.project_paths, place.machine, [found])
+    if as_json:
+        print_json(_to_dict(state))
+        return
+    install = state.install
+    pairs: dict[str, object] = {
+        "Dependency": found.dependency,
+        "Recipe": found.name,
+        "State": coloured(state.state),
+    }
+    if install is not None:
+        pairs |= {"Installed Time": local_time(state.since), "Prefix": install.prefix}
+        pairs |= {key.capitalize(): value for key, value in install.source.items() if value}
+    pairs["Depends on"] = [str(other) for other in found.depends if other.on(place.machine.name)]
+    print_pairs({key: value for key, value in pairs.items() if value})
+    if state.state != "installed":
+        click.echo(f"To install it, type: kochi install -d {found}", err=True)
+
+
+def _to_dict(state: RecipeState) -> dict[str, object]:
+    install = state.install
+    return {
+        "dependency": state.recipe.dependency,
+        "recipe": state.recipe.name,
+        "state": state.state.lower().replace(" ", "_"),
+        "installed": state.since,
+        "prefix": install.prefix if install else None,
+        "digest": install.digest if install else None,
+        "source": dict(install.source) if install else None,
+    }

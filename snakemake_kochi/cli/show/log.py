@@ -1,0 +1,121 @@
+"""`kochi show log`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from filelock import FileLock, Timeout
+
+from snakemake_kochi.cli.options import machine_option
+from snakemake_kochi.cli.output import remark
+from snakemake_kochi.errors import NameNotFoundError
+from snakemake_kochi.place import find_place
+from snakemake_kochi.project import Requirement
+from snakemake_kochi.queue import find_job, find_worker
+
+_LOOK_SECONDS = 0.1  # how often a log that is followed is looked at
+_CHECK_SECONDS = 0.5  # how often whether it still grows is asked for
+
+
+@click.group("log")
+def command() -> None:
+    """What a worker, a job or an installation printed; -f: and what it goes on to print."""
+
+
+def _follow_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    help_text = "Go on showing until it ends."
+    return click.option("-f", "--follow", is_flag=True, help=help_text)(function)
+
+
+@command.command("job")
+@machine_option
+@_follow_option
+@click.argument("job", type=click.IntRange(min=0))
+def job_log(machine: str | None, follow: bool, job: int) -> None:
+    """The output of a job."""
+    paths = find_place(machine).machine_paths
+    view = find_job(paths, job)
+    if view.state == "waiting" and not follow:
+        remark(f"Job {job} is waiting: it has printed nothing yet.")
+        return
+    _show(view.log, follow, lambda: find_job(paths, job).state == "ended")
+
+
+@command.command("worker")
+@machine_option
+@_follow_option
+@click.argument("worker", type=click.IntRange(min=0))
+def worker_log(machine: str | None, follow: bool, worker: int) -> None:
+    """The log of a worker."""
+    paths = find_place(machine).machine_paths
+    find_worker(paths, worker)
+
+    def is_gone() -> bool:
+        return find_worker(paths, worker).describe() in ("left", "lost")
+
+    _show(paths.worker(worker).log, follow, is_gone)
+
+
+@command.command("install")
+@machine_option
+@_follow_option
+@click.argument("recipe", metavar="DEPENDENCY:RECIPE")
+def install_log(machine: str | None, follow: bool, recipe: str) -> None:
+    """The output of a recipe's newest installation, whether it worked or not."""
+    place = find_place(machine)
+    found = place.require_project().recipe(Requirement.parse(recipe))
+    names = (place.machine.name, found.dependency, found.name)
+    log = place.project_paths.newest_install_log(*names)
+    if log is None:
+        raise NameNotFoundError(
+            f"{found} was never installed on machine '{place.machine.name}'",
+            f"Type: kochi install -d {found}",
+        )
+    lock = place.project_paths.install_lock(*names)
+    _show(log, follow, lambda: _is_free(lock))
+
+
+def _is_free(lock: Path) -> bool:
+    """Whether nobody is installing: who does holds the lock."""
+    try:
+        with FileLock(lock, timeout=0, fallback_to_soft=False, preserve_lock_file=True):
+            return True
+    except Timeout:
+        return False
+
+
+def _show(path: Path, follow: bool, has_ended: Callable[[], bool]) -> None:
+    """Copy a log to standard output as it is, byte by byte."""
+    position = 0
+    checked = -_CHECK_SECONDS
+    ended = not follow
+    while True:
+        position = _copy_from(path, position)
+        if ended:
+            return
+        if time.monotonic() - checked >= _CHECK_SECONDS:
+            # What was printed between the last look and the end is copied in one more round.
+            ended = has_ended()
+            checked = time.monotonic()
+        if not ended:
+            time.sleep(_LOOK_SECONDS)
+
+
+def _copy_from(path: Path, position: int) -> int:
+    try:
+        with path.open("rb") as stream:
+            if stream.seek(0, 2) < position:
+                # Begun anew: another attempt of the same job.
+                position = 0
+            stream.seek(position)
+            while block := stream.read(1 << 20):
+                sys.stdout.buffer.write(block)
+            sys.stdout.buffer.flush()
+            return stream.tell()
+    except FileNotFoundError:
+        return position

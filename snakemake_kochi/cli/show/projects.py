@@ -1,0 +1,60 @@
+"""`kochi show projects`."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import click
+
+from snakemake_kochi.cli.options import json_option, machine_option
+from snakemake_kochi.cli.output import print_json, print_table
+from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.files import read_json
+from snakemake_kochi.paths import ProjectPaths
+from snakemake_kochi.place import find_place
+
+
+@click.command("projects")
+@machine_option
+@json_option
+def command(machine: str | None, as_json: bool) -> None:
+    """The projects that keep something below KOCHI_ROOT, and where their repositories are."""
+    rows = []
+    for paths in find_place(machine).root.projects():
+        repository = _repository(paths)
+        rows.append(
+            {
+                "project": paths.directory.name,
+                "repository": None if repository is None else str(repository),
+                "exists": repository is not None and repository.is_dir(),
+                "directory": str(paths.directory),
+            }
+        )
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ("Project", "Repository", "Directory"),
+        [
+            (row["project"], _shown_repository(row["repository"], row["exists"]), row["directory"])
+            for row in rows
+        ],
+        "There are no projects.",
+    )
+
+
+def _shown_repository(repository: object, exists: object) -> str:
+    if repository is None:
+        return "(not known)"
+    return f"{repository}" if exists else f"{repository} (gone)"
+
+
+def _repository(paths: ProjectPaths) -> Path | None:
+    """Where a project's repository is, as its freezes tell."""
+    for file in paths.freezes():
+        with contextlib.suppress(DamagedFileError, FileNotFoundError):
+            directory = read_json(file).get("directory")
+            if isinstance(directory, str):
+                return Path(directory)
+    return None

@@ -1,0 +1,65 @@
+"""The errors a user may see: one root, so that one place turns them into a message.
+
+The root is a subclass of Snakemake's WorkflowError: raised while a workflow is parsed or run,
+Snakemake prints the message without a traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from snakemake_interface_common.exceptions import WorkflowError
+
+
+class KochiError(WorkflowError):
+    """Root of all errors meant for a person: what, where, what was expected, what to type next."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(message if hint is None else f"{message}\n{hint}")
+
+
+class ConfigError(KochiError, ValueError):
+    """kochi.yaml, an experiment file or a value in them is wrong; lists every problem found."""
+
+
+class NameNotFoundError(KochiError, LookupError):
+    """A machine, recipe, batch, job or worker of that name does not exist."""
+
+
+class DamagedFileError(KochiError, ValueError):
+    """A file of ours cannot be read: not JSON, not the shape expected, or of a newer version."""
+
+
+class GitError(KochiError):
+    """Git refused, or the directory is not a repository."""
+
+
+class PhaseError(KochiError):
+    """An install, build or run script failed, or an artifact it promised is missing."""
+
+
+class ScriptError(PhaseError):
+    """A script of the user's ended with another exit status than 0."""
+
+    def __init__(self, message: str, status: int, hint: str | None = None) -> None:
+        super().__init__(message, hint)
+        self.status = status
+
+
+class WorkerError(KochiError):
+    """A worker could not be started, or ended when it should not have."""
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Say which of the valid names was probably meant, as half a sentence ready to append.
+
+    Returns "did you mean 'x'?" when one is close, else "known: a, b" (or "there are none").
+    """
+    names = sorted(map(str, valid))
+    close = difflib.get_close_matches(str(name), names, n=1)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return f"known: {', '.join(names)}" if names else "there are none"

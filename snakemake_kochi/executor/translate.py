@@ -1,0 +1,87 @@
+"""A Snakemake job as a ticket, and a result as a message for people."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
+
+from snakemake_kochi.queue import Resources, Result, Ticket
+
+_LAST_LINES = 20
+
+
+def make_ticket(job: JobExecutorInterface, command: str, directory: str, controller: str) -> Ticket:
+    """The ticket for a job: its full inner Snakemake command, run by a shell."""
+    return Ticket(
+        name=str(job.resources.get("kochi_name") or job.name),
+        # Snakemake hands over a line for a shell, with `export X=... &&` in front of the command.
+        command=("/bin/sh", "-c", command),
+        directory=directory,
+        environment={},
+        resources=_resources(job),
+        controller=controller,
+        labels=_labels(job, directory),
+    )
+
+
+def queue_of(job: JobExecutorInterface, default: str) -> str:
+    """The queue a job names in its resource `kochi_queue`, else the run's own."""
+    return str(job.resources.get("kochi_queue") or default)
+
+
+def _resources(job: JobExecutorInterface) -> Resources:
+    memory = job.resources.get("mem_mb")
+    return Resources(
+        cores=max(1, job.threads),
+        exclusive=bool(job.resources.get("kochi_exclusive", 0)),
+        memory_mb=memory if isinstance(memory, int) else None,
+    )
+
+
+def project_of(directory: Path) -> Path:
+    """The top of the repository that a working directory is in, else the directory itself."""
+    candidates = (directory, *directory.parents)
+    return next((path for path in candidates if (path / ".git").exists()), directory)
+
+
+def wildcards_of(job: Any) -> Mapping[str, str]:
+    """The wildcards of a job; a group job has none of its own."""
+    return {} if job.is_group() else dict(job.wildcards_dict)
+
+
+def _labels(job: JobExecutorInterface, directory: str) -> dict[str, str]:
+    labels = {
+        "project": str(project_of(Path(directory))),
+        "rule": job.name,
+        "snakemake_job": str(job.jobid),
+    }
+    if wildcards := wildcards_of(job):
+        labels["wildcards"] = ", ".join(f"{name}={value}" for name, value in wildcards.items())
+    return labels
+
+
+def failure_message(ticket: Ticket, result: Result) -> str:
+    """Say how and where a job failed, where its log is, and how the log ends."""
+    lines = [
+        f"kochi job {result.job} on node {result.node or '(none)'}: {result.describe()}",
+        *(f"{name}: {value}" for name, value in ticket.labels.items() if name == "wildcards"),
+        f"log: {result.log}",
+        *(f"    {line}" for line in last_lines(Path(result.log), _LAST_LINES)),
+    ]
+    return "\n".join(lines)
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last lines of a log, read from its end: it may be large."""
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - 16384))
+            text = stream.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return list(deque(text.splitlines(), maxlen=count))

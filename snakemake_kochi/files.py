@@ -1,0 +1,124 @@
+"""How a file of ours gets onto disk and is read back: written once, renamed into place, private.
+
+Every file has one writer, or is written once. A reader never sees half a file: data goes to a
+temporary name in the same directory and is renamed (or linked, where a second writer must lose).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.errors import DamagedFileError
+
+PRIVATE_DIRECTORY = 0o700
+
+
+def make_directory(path: Path) -> Path:
+    """Create a directory and its missing parents with mode 0700; return it.
+
+    `Path.mkdir(parents=True)` would give the parents the default mode, which lets other users of a
+    cluster read what jobs do.
+    """
+    missing = []
+    parent = path
+    while not parent.is_dir():
+        missing.append(parent)
+        parent = parent.parent
+    for directory in reversed(missing):
+        try:
+            directory.mkdir(mode=PRIVATE_DIRECTORY)
+        except FileExistsError:
+            if not directory.is_dir():
+                raise
+    return path
+
+
+def _write_temporary(path: Path, content: bytes, durable: bool) -> Path:
+    temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb") as stream:
+            stream.write(content)
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
+    except BaseException:
+        # A full disk shows here: nothing half-written may stay behind.
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary
+
+
+def write_atomically(path: Path, content: bytes, durable: bool = False) -> None:
+    """Replace a file as a whole; readers see the old content or the new, never a mixture.
+
+    With `durable` the content is on the disk before the name is.
+    """
+    temporary = _write_temporary(path, content, durable)
+    try:
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_exclusively(path: Path, content: bytes, durable: bool = False) -> bool:
+    """Create a file that must not exist yet; return False, and change nothing, if it does.
+
+    link(2) fails for the second of two writers on every filesystem, NFS included, and unlike
+    O_EXCL never shows a reader an empty file.
+    """
+    temporary = _write_temporary(path, content, durable)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def to_json(data: Any) -> bytes:
+    """JSON for people: indented, sorted nowhere (the order of keys is the order of reading)."""
+    return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode(
+        "utf-8", "surrogateescape"
+    )
+
+
+def read_json(path: Path, version: int | None = None) -> dict[str, Any]:
+    """Read a JSON object written by us.
+
+    Raises FileNotFoundError when it is not there, DamagedFileError when it is not a JSON object or
+    its "version" is newer than `version`.
+    """
+    try:
+        data = json.loads(path.read_bytes().decode("utf-8", "surrogateescape"))
+    except ValueError as error:
+        raise DamagedFileError(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(data, dict):
+        raise DamagedFileError(f"{path}: a JSON object was expected, not {type(data).__name__}")
+    if version is not None:
+        found = data.get("version")
+        if not isinstance(found, int):
+            raise DamagedFileError(f"{path}: key 'version' is missing or not a number")
+        if found > version:
+            raise DamagedFileError(
+                f"{path}: written by a newer snakemake_kochi (format {found}, this one reads "
+                f"up to {version})",
+                "Update with: pip install --upgrade snakemake-executor-plugin-kochi",
+            )
+    return data
+
+
+def is_name(text: str) -> bool:
+    """Whether a text may serve as one path component: letters, digits and ._+@=- , 1 to 128 long,
+    not starting with a dot or a dash."""
+    return (
+        0 < len(text) <= 128
+        and text[0] not in ".-"
+        and all((c.isascii() and c.isalnum()) or c in "._+@=-" for c in text)
+    )

@@ -1,0 +1,179 @@
+"""Running git so that nothing of the user's is touched, and its refusals become our errors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import IO, BinaryIO, cast
+
+# Without git on PATH the import itself would end in a traceback instead of our message.
+os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+import git as gitpython
+
+from snakemake_kochi.errors import GitError
+
+# A hook of the user's, an editor, a pager, a password prompt, a file watcher or a background gc
+# would each either change what is the user's or hang where nobody looks.
+_QUIET_OPTIONS = (
+    "-c",
+    "core.hooksPath=/dev/null",
+    "-c",
+    "core.fsmonitor=false",
+    "-c",
+    "gc.auto=0",
+    "-c",
+    "advice.detachedHead=false",
+    "-c",
+    "core.filesRefLockTimeout=5000",
+)
+_QUIET_ENVIRONMENT = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_EDITOR": "true",
+    "GIT_PAGER": "cat",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "LC_ALL": "C.UTF-8",
+}
+# Set while git runs a hook or an alias (`git rebase --exec snakemake`): they would redirect ours.
+_FOREIGN_VARIABLES = (
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_ATTR_SOURCE",
+    "GIT_AUTHOR_DATE",
+    "GIT_COMMITTER_DATE",
+    "GIT_COMMON_DIR",
+    "GIT_CONFIG",
+    "GIT_DEFAULT_HASH",
+    "GIT_DIR",
+    "GIT_GLOB_PATHSPECS",
+    "GIT_GRAFT_FILE",
+    "GIT_ICASE_PATHSPECS",
+    "GIT_INDEX_FILE",
+    "GIT_LITERAL_PATHSPECS",
+    "GIT_NAMESPACE",
+    "GIT_NOGLOB_PATHSPECS",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_QUARANTINE_PATH",
+    "GIT_REFLOG_ACTION",
+    "GIT_SHALLOW_FILE",
+    "GIT_TEMPLATE_DIR",
+    "GIT_WORK_TREE",
+)
+COMMITTER = {
+    "GIT_AUTHOR_NAME": "kochi",
+    "GIT_AUTHOR_EMAIL": "kochi@localhost",
+    "GIT_COMMITTER_NAME": "kochi",
+    "GIT_COMMITTER_EMAIL": "kochi@localhost",
+}
+
+
+def run_git(
+    directory: Path,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    stdin: IO[bytes] | bytes | None = None,
+    accept: Collection[int] = (0,),
+) -> bytes:
+    """Run one git command in a directory and return its standard output, unstripped.
+
+    Commits made this way carry our own identity, so none needs to be configured. `accept` lists
+    the exit statuses that are answers and not failures. Raises GitError with git's own words.
+    """
+    if isinstance(stdin, bytes):
+        with tempfile.TemporaryFile() as stream:
+            stream.write(stdin)
+            stream.seek(0)
+            return run_git(
+                directory, *arguments, environment=environment, stdin=stream, accept=accept
+            )
+    command, variables = _command(directory, arguments, environment or {})
+    status, output, said = gitpython.Git(str(directory)).execute(
+        command,
+        env=variables,
+        istream=cast("BinaryIO | None", stdin),
+        stdout_as_string=False,
+        strip_newline_in_stdout=False,
+        with_extended_output=True,
+        with_exceptions=False,
+    )
+    if status not in accept:
+        raise _refusal(directory, arguments, status, said)
+    return output
+
+
+def stream_git(
+    directory: Path,
+    chunks: Iterable[bytes],
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+) -> bytes:
+    """Run one git command that reads `chunks`, never holding more than one in memory.
+
+    Only for commands that answer little: nothing is read before everything is written. When
+    `chunks` raises, git is killed and the exception goes on. Raises GitError as `run_git` does.
+    """
+    command, variables = _command(directory, arguments, environment or {})
+    # GitPython ends the process as soon as nobody holds what it returns.
+    held = gitpython.Git(str(directory)).execute(
+        command, env=variables, istream=subprocess.PIPE, as_process=True
+    )
+    process = cast("subprocess.Popen[bytes]", held.proc)
+    stdin = cast("IO[bytes]", process.stdin)
+    try:
+        try:
+            for chunk in chunks:
+                stdin.write(chunk)
+        except BrokenPipeError:
+            pass  # git has given up; its own words, read below, say why
+        output, said = process.communicate()
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    if process.returncode != 0:
+        raise _refusal(directory, arguments, process.returncode, said.decode(errors="replace"))
+    return output
+
+
+def update_ref(
+    repository: Path, ref: str, new: str, old: str, environment: Mapping[str, str] | None = None
+) -> None:
+    """Point a ref at a commit if it still points at `old` ("": does not exist), else GitError.
+
+    For refs that only we write. A git process killed in the instant it holds the ref's lock file
+    leaves that file behind, and no git ever removes it: after five seconds it is taken for that.
+    """
+    arguments = ("-c", "core.logAllRefUpdates=false", "update-ref", ref, new, old)
+    try:
+        run_git(repository, *arguments, environment=environment)
+    except GitError as error:
+        place = ("rev-parse", "--git-path", f"{ref}.lock")
+        lock = run_git(repository, *place, environment=environment)
+        lock_file = repository / os.fsdecode(lock.removesuffix(b"\n"))
+        if "File exists" not in error.message or not lock_file.exists():
+            raise
+        lock_file.unlink(missing_ok=True)
+        run_git(repository, *arguments, environment=environment)
+
+
+def _command(
+    directory: Path, arguments: Iterable[str], environment: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    if not directory.is_dir():
+        # GitPython would run the command in the current directory instead.
+        raise GitError(f"{directory}: no such directory")
+    variables = _QUIET_ENVIRONMENT | COMMITTER | dict(environment)
+    # GitPython can add to the environment but not take from it; env(1) can.
+    removed = [f"--unset={name}" for name in _FOREIGN_VARIABLES if name not in variables]
+    return ["env", *removed, "git", *_QUIET_OPTIONS, *arguments], variables
+
+
+def _refusal(directory: Path, arguments: Iterable[str], status: int, said: str) -> GitError:
+    if status == 127:
+        return GitError("git was not found on PATH", "Install git.")
+    words = list(arguments)
+    while words[:1] == ["-c"]:
+        del words[:2]
+    return GitError(f"git {words[0]} failed in {directory}: {said.strip() or f'status {status}'}")

@@ -1,0 +1,137 @@
+"""What the rule library asks for while a Snakefile is parsed: recipes, builds, batches as rules."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
+from snakemake_kochi.library.batch import BatchRules, BuildRule
+from snakemake_kochi.library.names import Directories, RuleNames
+from snakemake_kochi.library.recipe import RecipeRule
+from snakemake_kochi.phases import Freeze, load_freeze, take_freeze
+from snakemake_kochi.project import Experiment, Requirement
+
+if TYPE_CHECKING:
+    from snakemake.utils import Paramspace
+
+FREEZE_VARIABLE = "KOCHI_FREEZE"
+_OWNER_VARIABLE = "KOCHI_FREEZE_OWNER"
+PYTHON_VARIABLE = "KOCHI_PYTHON"
+
+
+class Library:
+    """The rules of one project on one machine."""
+
+    def __init__(self, freeze: Freeze) -> None:
+        self.freeze = freeze
+        self.directories = Directories(freeze.machine_name)
+        self._names = RuleNames()
+
+    @cached_property
+    def experiments(self) -> tuple[Experiment, ...]:
+        loaded = tuple(self.freeze.experiment(file) for file in self.freeze.experiments)
+        by_name: dict[str, Experiment] = {}
+        for experiment in loaded:
+            other = by_name.setdefault(experiment.name, experiment)
+            if other is not experiment:
+                raise ConfigError(
+                    f"{experiment.file}: {other.file} is called '{experiment.name}', too",
+                    "Rename one of the files: an experiment is called after its file.",
+                )
+        return loaded
+
+    @cached_property
+    def recipes(self) -> tuple[RecipeRule, ...]:
+        """One install rule per recipe, in the order of kochi.yaml."""
+        return tuple(
+            RecipeRule.of(self.freeze, self.directories, self._names, recipe)
+            for recipes in self.freeze.project.dependencies.values()
+            for recipe in recipes.values()
+        )
+
+    @cached_property
+    def batches(self) -> tuple[BatchRules, ...]:
+        """One run rule, or a few, and one target per batch."""
+        return tuple(
+            BatchRules.of(self.freeze, self.directories, self._names, experiment, batch)
+            for experiment in self.experiments
+            for batch in experiment.batches
+        )
+
+    @cached_property
+    def builds(self) -> tuple[BuildRule, ...]:
+        """The build rules, each once, though batches share them."""
+        return tuple({batch.build.name: batch.build for batch in self.batches}.values())
+
+    def batch(self, experiment: str, batch: str) -> BatchRules:
+        """One batch by name; NameNotFoundError with the nearest."""
+        known = {f"{b.experiment.name} {b.grid.batch}": b for b in self.batches}
+        wanted = f"{experiment} {batch}"
+        if wanted not in known:
+            raise NameNotFoundError(f"no batch '{wanted}'", nearest(wanted, known))
+        return known[wanted]
+
+    def manifest(self, requirement: str) -> str:
+        """The file that stands for an installed recipe (`dependency:recipe`), as a rule's input."""
+        return self._recipe(requirement).manifest
+
+    def activation(self, requirement: str) -> str:
+        """A bash file that brings a recipe into a shell: sourced, it sets
+        KOCHI_INSTALL_PREFIX_<DEP> and KOCHI_RECIPE_<DEP> and runs the activate scripts, of
+        what the recipe depends on, too."""
+        return self._recipe(requirement).activation
+
+    def paramspace(self, experiment: str, batch: str) -> Paramspace:
+        """A batch's parameters and duplicate as Snakemake's Paramspace over a pandas DataFrame
+        (one row per point, values as text)."""
+        from pandas import DataFrame
+        from snakemake.utils import Paramspace
+
+        points = self.batch(experiment, batch).grid.points
+        rows = [{**point.parameters, "duplicate": str(point.duplicate)} for point in points]
+        return Paramspace(DataFrame(rows, dtype=str))
+
+    def _recipe(self, requirement: str) -> RecipeRule:
+        wanted = Requirement.parse(requirement)
+        self.freeze.project.recipe(wanted)
+        return next(rule for rule in self.recipes if str(rule.requirement) == str(wanted))
+
+
+def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
+    """The library of the project in the working directory, on $KOCHI_DEFAULT_MACHINE (or `local`).
+
+    Snakemake's main process freezes the project; the processes of its jobs, and a second call
+    while the same workflow is parsed, take the freeze that is there. `config["kochi_experiments"]`
+    is a list of globs, relative to the project, that say where experiments are looked for.
+    """
+    owner = f"{os.getpid()}-{id(workflow):x}"
+    file = os.environ.get(FREEZE_VARIABLE)
+    inherited = file is not None and not workflow.is_main_process
+    if file is not None and (inherited or os.environ.get(_OWNER_VARIABLE) == owner):
+        freeze = load_freeze(Path(file))
+    else:
+        freeze = take_freeze(Path.cwd(), chosen_machine(), *_globs(config or {}))
+    os.environ[FREEZE_VARIABLE] = str(freeze.file)
+    os.environ[_OWNER_VARIABLE] = owner
+    os.environ[PYTHON_VARIABLE] = sys.executable
+    return Library(freeze)
+
+
+def chosen_machine() -> str:
+    return os.environ.get("KOCHI_DEFAULT_MACHINE") or "local"
+
+
+def _globs(config: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+    globs = config.get("kochi_experiments")
+    if globs is None:
+        return ()
+    if isinstance(globs, str):
+        return ([globs],)
+    if not isinstance(globs, list) or not all(isinstance(glob, str) for glob in globs):
+        raise ConfigError(f"config kochi_experiments: a list of globs was expected, not {globs!r}")
+    return (globs,)

@@ -1,0 +1,56 @@
+"""An install rule."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from snakemake_kochi.library.names import Directories, RuleNames, identifier
+from snakemake_kochi.phases import Freeze, recipe_description
+from snakemake_kochi.project import Recipe, Requirement
+
+
+@dataclass(frozen=True)
+class RecipeRule:
+    """What the install rule of one recipe is made of.
+
+    `determined_by` are texts that make the installation stale when they change; the manifests of
+    the recipes it depends on are its input.
+    """
+
+    name: str
+    requirement: Requirement
+    manifest: str
+    activation: str
+    depends: tuple[str, ...]
+    determined_by: Mapping[str, str]
+    on_login_node: bool
+
+    @classmethod
+    def of(
+        cls, freeze: Freeze, directories: Directories, names: RuleNames, recipe: Recipe
+    ) -> RecipeRule:
+        owner = f"{recipe.dependency}:{recipe.name}"
+        # Resolved for its errors: two recipes of one dependency are said while parsing.
+        freeze.recipes(recipe.depends, owner)
+        name = f"install_{identifier(recipe.dependency)}_{identifier(recipe.name)}"
+        source = dict(freeze.sources.get(owner, {}))
+        source.pop("base", None)
+        return cls(
+            name=names.take(name, f"recipe {owner}"),
+            requirement=Requirement(recipe.dependency, recipe.name, None),
+            manifest=directories.manifest(recipe.dependency, recipe.name),
+            activation=directories.activation(recipe.dependency, recipe.name),
+            depends=tuple(
+                directories.manifest(r.dependency, r.recipe)
+                for r in recipe.depends
+                if r.on(freeze.machine_name)
+            ),
+            determined_by={
+                "recipe": json.dumps(recipe_description(freeze.machine, recipe), sort_keys=True),
+                "source": json.dumps(source, sort_keys=True),
+                "activate_script": recipe.activate_script,
+            },
+            on_login_node=not recipe.on_machine and freeze.machine.login_host is not None,
+        )

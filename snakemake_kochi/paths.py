@@ -1,0 +1,347 @@
+"""Every path below KOCHI_ROOT, in one place. No other module joins one.
+
+KOCHI_ROOT/                              0700
+  machines/<machine>/
+    ids.lock, ids.json                   the next job and worker number
+    queues/<queue>/                      lock, waiting/<shard>/, running/, damaged/, bells/
+    jobs/<shard>/<job>/                  ticket.json, attempt-<n>.json, log, result.json, cancel
+    workers/<worker>/                    worker.json, queues.json, bell, log
+    controllers/<controller>/            controller.json, bell, inbox/
+  projects/<name>-<digest>/
+    store.git                            snapshots
+    freezes/<digest>.json                what a run was frozen to
+    installs/<machine>/<dependency>/<recipe>/<digest>/
+    builds/<machine>/<digest>/           source tree with what was built in it
+    artifacts/<machine>/                 journal/, damaged/, committer.lock
+    workspaces/<machine>/                private copies in which runs happen
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import is_name, make_directory
+
+SHARD = 256  # entries per directory: listing one costs the same however many jobs there are
+
+
+def _name(kind: str, name: str) -> str:
+    if not is_name(name):
+        raise KochiError(
+            f"{kind} name {name!r} cannot be used: it becomes part of a path",
+            "Use 1 to 128 letters, digits and any of ._+@=- , not starting with a dot or dash.",
+        )
+    return name
+
+
+@dataclass(frozen=True)
+class QueuePaths:
+    """One queue: an ordered set of tickets on one machine."""
+
+    name: str
+    directory: Path
+
+    @property
+    def lock(self) -> Path:
+        return self.directory / "lock"
+
+    @property
+    def waiting(self) -> Path:
+        return self.directory / "waiting"
+
+    def waiting_shard(self, job: int) -> Path:
+        return self.waiting / f"{job // SHARD:08d}"
+
+    def waiting_ticket(self, job: int, attempt: int) -> Path:
+        # Padded, so that the names of a shard sort as their numbers do: first come, first served.
+        return self.waiting_shard(job) / f"{job:010d}-{attempt}.json"
+
+    @property
+    def running(self) -> Path:
+        return self.directory / "running"
+
+    def running_ticket(self, job: int, attempt: int, worker: int) -> Path:
+        return self.running / f"{job:010d}-{attempt}-{worker}.json"
+
+    @property
+    def damaged(self) -> Path:
+        return self.directory / "damaged"
+
+    def damaged_ticket(self, name: str, nonce: str) -> Path:
+        return self.damaged / f"{name[:200]}.{nonce}"
+
+    @property
+    def bells(self) -> Path:
+        return self.directory / "bells"
+
+    def bell(self, worker: int) -> Path:
+        """A symbolic link to the bell of a worker that serves this queue."""
+        return self.bells / str(worker)
+
+    def make(self) -> QueuePaths:
+        for directory in (self.waiting, self.running, self.bells):
+            make_directory(directory)
+        return self
+
+
+@dataclass(frozen=True)
+class JobPaths:
+    """What is kept of one job after it was claimed."""
+
+    directory: Path
+
+    @property
+    def ticket(self) -> Path:
+        return self.directory / "ticket.json"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log"
+
+    @property
+    def result(self) -> Path:
+        return self.directory / "result.json"
+
+    @property
+    def cancel(self) -> Path:
+        return self.directory / "cancel"
+
+    def attempt(self, number: int) -> Path:
+        return self.directory / f"attempt-{number}.json"
+
+    def lost(self, number: int) -> Path:
+        """There when the worker of that attempt died."""
+        return self.directory / f"lost-{number}.json"
+
+    def late_result(self, nonce: str) -> Path:
+        return self.directory / f"late-{nonce}.json"
+
+
+@dataclass(frozen=True)
+class WorkerPaths:
+    directory: Path
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "worker.json"
+
+    @property
+    def queues(self) -> Path:
+        return self.directory / "queues.json"
+
+    @property
+    def bell(self) -> Path:
+        return self.directory / "bell"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log"
+
+
+@dataclass(frozen=True)
+class ControllerPaths:
+    directory: Path
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "controller.json"
+
+    @property
+    def bell(self) -> Path:
+        return self.directory / "bell"
+
+    @property
+    def inbox(self) -> Path:
+        return self.directory / "inbox"
+
+    def notice(self, job: int, nonce: str) -> Path:
+        return self.inbox / f"{job}-{nonce}.json"
+
+
+@dataclass(frozen=True)
+class MachinePaths:
+    """What all projects share on one machine: queues, jobs, workers."""
+
+    name: str
+    directory: Path
+
+    @property
+    def ids_lock(self) -> Path:
+        return self.directory / "ids.lock"
+
+    @property
+    def ids(self) -> Path:
+        return self.directory / "ids.json"
+
+    @property
+    def queues(self) -> Path:
+        return self.directory / "queues"
+
+    @property
+    def jobs(self) -> Path:
+        return self.directory / "jobs"
+
+    @property
+    def workers(self) -> Path:
+        return self.directory / "workers"
+
+    @property
+    def controllers(self) -> Path:
+        return self.directory / "controllers"
+
+    def queue(self, name: str) -> QueuePaths:
+        return QueuePaths(name, self.queues / _name("queue", name))
+
+    def job(self, number: int) -> JobPaths:
+        return JobPaths(self.jobs / f"{number // SHARD:08d}" / str(number))
+
+    def worker(self, number: int) -> WorkerPaths:
+        return WorkerPaths(self.workers / str(number))
+
+    def controller(self, identity: str) -> ControllerPaths:
+        return ControllerPaths(self.controllers / _name("controller", identity))
+
+
+@dataclass(frozen=True)
+class InstallPaths:
+    """One installation of one recipe, in a prefix of its own for good."""
+
+    directory: Path
+
+    @property
+    def prefix(self) -> Path:
+        return self.directory / "prefix"
+
+    @property
+    def source(self) -> Path:
+        return self.directory / "source"
+
+    @property
+    def manifest(self) -> Path:
+        return self.directory / "manifest.json"
+
+    @property
+    def record(self) -> Path:
+        return self.directory / "record.json"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log"
+
+
+@dataclass(frozen=True)
+class BuildPaths:
+    """One build: a source tree with what was built in it."""
+
+    directory: Path
+
+    @property
+    def tree(self) -> Path:
+        return self.directory / "tree"
+
+    @property
+    def manifest(self) -> Path:
+        return self.directory / "manifest.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.directory.with_name(self.directory.name + ".lock")
+
+
+@dataclass(frozen=True)
+class ProjectPaths:
+    """What one project keeps, by the place of its repository: two repositories of the same
+    directory name share nothing."""
+
+    directory: Path
+
+    @property
+    def store(self) -> Path:
+        return self.directory / "store.git"
+
+    def freeze(self, digest: str) -> Path:
+        return self.directory / "freezes" / f"{_name('freeze', digest)}.json"
+
+    def freezes(self) -> list[Path]:
+        return sorted((self.directory / "freezes").glob("*.json"))
+
+    def recipe(self, machine: str, dependency: str, recipe: str) -> Path:
+        return (
+            self.directory
+            / "installs"
+            / _name("machine", machine)
+            / _name("dependency", dependency)
+            / _name("recipe", recipe)
+        )
+
+    def install(self, machine: str, dependency: str, recipe: str, digest: str) -> InstallPaths:
+        return InstallPaths(self.recipe(machine, dependency, recipe) / _name("install", digest))
+
+    def current_install(self, machine: str, dependency: str, recipe: str) -> Path:
+        """A symbolic link to the installation in use, switched by one rename."""
+        return self.recipe(machine, dependency, recipe) / "current"
+
+    def install_lock(self, machine: str, dependency: str, recipe: str) -> Path:
+        return self.recipe(machine, dependency, recipe) / "lock"
+
+    def newest_install_log(self, machine: str, dependency: str, recipe: str) -> Path | None:
+        """The log of the installation that was tried last, whether it worked or not."""
+        logs = self.recipe(machine, dependency, recipe).glob("*/log")
+        return max(logs, key=lambda log: log.stat().st_mtime_ns, default=None)
+
+    def build(self, machine: str, digest: str) -> BuildPaths:
+        return BuildPaths(
+            self.directory / "builds" / _name("machine", machine) / _name("build", digest)
+        )
+
+    def journal(self, machine: str) -> Path:
+        return self.directory / "artifacts" / _name("machine", machine) / "journal"
+
+    def damaged_results(self, machine: str) -> Path:
+        """Journal entries that cannot be committed, kept for a person to look at."""
+        return self.directory / "artifacts" / _name("machine", machine) / "damaged"
+
+    def committer_lock(self, machine: str) -> Path:
+        return self.directory / "artifacts" / _name("machine", machine) / "committer.lock"
+
+    def workspaces(self, machine: str) -> Path:
+        return self.directory / "workspaces" / _name("machine", machine)
+
+
+@dataclass(frozen=True)
+class Root:
+    """KOCHI_ROOT."""
+
+    directory: Path
+
+    @classmethod
+    def find(
+        cls, configured: str | None = None, environment: Mapping[str, str] = os.environ
+    ) -> Root:
+        """The machine's `kochi_root`, else $KOCHI_ROOT, else ~/.kochi."""
+        chosen = configured or environment.get("KOCHI_ROOT") or "~/.kochi"
+        return cls(Path(os.path.expandvars(chosen)).expanduser().absolute())
+
+    def machine(self, name: str) -> MachinePaths:
+        return MachinePaths(name, self.directory / "machines" / _name("machine", name))
+
+    def project(self, repository: Path) -> ProjectPaths:
+        real = repository.resolve()
+        digest = hashlib.sha256(os.fsencode(real)).hexdigest()[:10]
+        readable = "".join(c if is_name("x" + c) else "_" for c in real.name)[:64]
+        return ProjectPaths(self.directory / "projects" / f"{readable or 'root'}-{digest}")
+
+    def projects(self) -> list[ProjectPaths]:
+        """Those that keep something here, by the name of their directory."""
+        found = (self.directory / "projects").glob("*")
+        return [ProjectPaths(path) for path in sorted(found) if path.is_dir()]
+
+    @property
+    def configuration(self) -> Path:
+        """The kochi.yaml used outside any repository."""
+        return self.directory / "conf.yaml"

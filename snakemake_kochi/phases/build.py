@@ -1,0 +1,130 @@
+"""Building an experiment: a source tree of the snapshot with what the build script made in it."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock
+
+from snakemake_kochi.errors import PhaseError
+from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.phases.digest import digest_of
+from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.phases.install_set import Install
+from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
+from snakemake_kochi.project import Experiment, Phase
+from snakemake_kochi.snapshot import digest_sources, materialise
+
+BUILD_VERSION = 1
+# What an experiment's code is not, unless its `sources:` say otherwise: Kochi's own files, the
+# workflow and its documentation. Patterns as in .gitignore.
+NOT_SOURCES = (
+    "/kochi.yaml",
+    "/Snakefile",
+    "/workflow/",
+    "/profiles/",
+    "docs/",
+    "doc/",
+    "*.md",
+    "*.rst",
+    "LICENSE*",
+    ".gitignore",
+    ".github/",
+)
+
+
+@dataclass(frozen=True)
+class Build:
+    """A finished build: its digest, and the directory that holds sources and products."""
+
+    digest: str
+    tree: Path
+
+
+def sources_digest(freeze: Freeze, experiment: Experiment) -> str:
+    """The digest of an experiment's code: the content, names and modes of the files under its
+    `sources:`, so that an edited README or an empty commit changes nothing."""
+    if experiment.sources is None:
+        include: Sequence[str] = ("*",)
+        exclude: Sequence[str] = (*NOT_SOURCES, *(f"/{file}" for file in freeze.experiments))
+    else:
+        include, exclude = experiment.sources, ()
+    return digest_sources(freeze.entries, include, exclude)
+
+
+def build_experiment(
+    freeze: Freeze,
+    experiment: Experiment,
+    phase: Phase,
+    variables: Mapping[str, str],
+    installs: Sequence[Install],
+) -> Build:
+    """Build, unless what determines the build was built already.
+
+    What determines it: the experiment's code, the build script, its parameters (`variables`:
+    KOCHI_PARAM_<NAME> -> value), the installations it uses and the machine's environment. An
+    experiment without a build script gets the bare source tree. Raises PhaseError when the script
+    fails.
+    """
+    description = {
+        "sources": sources_digest(freeze, experiment),
+        "script": phase.script,
+        "strict": phase.strict,
+        "variables": dict(variables),
+        "installs": [install.identity for install in installs],
+        "load_environment": freeze.machine.load_env_on_machine,
+    }
+    digest = digest_of(description)
+    place = freeze.paths.build(freeze.machine_name, digest)
+    make_directory(place.lock.parent)
+    with FileLock(place.lock, fallback_to_soft=False, preserve_lock_file=True):
+        if place.manifest.exists():
+            return Build(digest, place.tree)
+        # Built in its final place: compilers write the path they run in into what they make.
+        shutil.rmtree(place.directory, ignore_errors=True)
+        make_directory(place.directory)
+        materialise(freeze.paths.store, freeze.snapshot.tree, place.tree)
+        environment = Environment(
+            freeze.machine.load_env_on_machine,
+            installs,
+            {**variables, "KOCHI_MACHINE": freeze.machine_name},
+        )
+        with Stopwatch() as watch:
+            status = run_script(
+                phase.script, f"build_{experiment.name}", place.tree, environment, phase.strict
+            )
+        if status != 0:
+            raise PhaseError(
+                f"{experiment.file}: the build script ended with exit status {status} "
+                f"in {place.tree}"
+            )
+        record = description | {
+            "version": BUILD_VERSION,
+            "digest": digest,
+            "experiment": experiment.file,
+            "snapshot": freeze.snapshot.tree,
+            "node": platform.node(),
+            "started": datetime.fromtimestamp(watch.started, UTC).isoformat(),
+            "seconds": round(watch.seconds, 6),
+        }
+        write_atomically(place.manifest, to_json(record))
+    return Build(digest, place.tree)
+
+
+def write_build(path: Path, build: Build) -> None:
+    """Write which build to use as `{"version", "digest", "tree"}`: the same bytes for the same
+    build, so that finding it again makes no run stale."""
+    make_directory(path.parent)
+    data = {"version": BUILD_VERSION, "digest": build.digest, "tree": str(build.tree)}
+    write_atomically(path, to_json(data))
+
+
+def read_build(path: Path) -> Build:
+    """Read what `write_build` wrote. Raises DamagedFileError."""
+    data = read_json(path, BUILD_VERSION)
+    return Build(data["digest"], Path(data["tree"]))

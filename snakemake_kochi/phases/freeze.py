@@ -1,0 +1,202 @@
+"""What a run was frozen to when it started: edits made afterwards do not reach it.
+
+A freeze is a JSON file below KOCHI_ROOT, named by the digest of its content. The main process of a
+run takes it while the Snakefile is parsed; the processes of its jobs read the same file, which
+$KOCHI_FREEZE names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.errors import (
+    ConfigError,
+    DamagedFileError,
+    GitError,
+    KochiError,
+    NameNotFoundError,
+    nearest,
+)
+from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.paths import ProjectPaths, Root
+from snakemake_kochi.project import (
+    Experiment,
+    Machine,
+    Project,
+    Recipe,
+    Requirement,
+    configuration_file,
+    find_project,
+    is_experiment,
+    load_experiment,
+    load_project,
+)
+from snakemake_kochi.snapshot import Entry, Snapshot, freeze, list_entries, resolve_source
+
+FREEZE_VERSION = 1
+# A run's own outputs are never part of the code it runs, whatever .gitignore says.
+OUTPUTS = ("/results/", ".snakemake/")
+EXPERIMENT_GLOBS = ("*.yaml", "*.yml", "experiments/**/*.yaml", "experiments/**/*.yml")
+
+
+@dataclass(frozen=True)
+class Freeze:
+    """The state of a project at the start of a run.
+
+    `config` is the text of kochi.yaml, `experiments` the text of each experiment by its path,
+    `sources` the resolved source of each recipe whose source is on this computer, by
+    `dependency:recipe`: {"git", "commit"} or {"mirror", "tree", "base"}.
+    """
+
+    file: Path
+    root: Root
+    directory: Path
+    machine_name: str
+    snapshot: Snapshot
+    config_file: Path
+    config: str
+    experiments: Mapping[str, str]
+    sources: Mapping[str, Mapping[str, str]]
+
+    @cached_property
+    def paths(self) -> ProjectPaths:
+        return self.root.project(self.directory)
+
+    @cached_property
+    def project(self) -> Project:
+        return load_project(self.directory, self.config, self.config_file)
+
+    @cached_property
+    def machine(self) -> Machine:
+        return self.project.machine(self.machine_name)
+
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        """The files of the snapshot."""
+        return list_entries(self.paths.store, self.snapshot.tree)
+
+    def experiment(self, file: str) -> Experiment:
+        """Load one experiment by the path of its file; NameNotFoundError if it is not frozen."""
+        if file not in self.experiments:
+            raise NameNotFoundError(
+                f"{file}: not an experiment of this project", nearest(file, self.experiments)
+            )
+        return load_experiment(file, self.experiments[file], self.project)
+
+    def recipes(self, requirements: Sequence[Requirement], origin: str) -> tuple[Recipe, ...]:
+        return self.project.resolve(requirements, self.machine_name, origin)
+
+
+def take_freeze(
+    start: Path, machine: str, experiment_globs: Sequence[str] = EXPERIMENT_GLOBS
+) -> Freeze:
+    """Freeze the project that a directory belongs to, for one machine.
+
+    Raises GitError outside a repository, KochiError without a kochi.yaml, ConfigError when a file
+    is wrong.
+    """
+    directory = find_project(start)
+    config_file = configuration_file(directory)
+    config = _read_text(config_file)
+    project = load_project(directory, config, config_file)
+    root = Root.find(project.machine(machine).kochi_root)
+    paths = root.project(directory)
+    snapshot = freeze(directory, paths.store, OUTPUTS)
+    experiments = {}
+    for path in _experiment_files(directory, experiment_globs):
+        text = _read_text(path)
+        if path != config_file and is_experiment(text):
+            experiments[path.relative_to(directory).as_posix()] = text
+    sources = {
+        f"{recipe.dependency}:{recipe.name}": source
+        for recipes in project.dependencies.values()
+        for recipe in recipes.values()
+        if (source := _local_source(recipe, directory, paths)) is not None
+    }
+    data = {
+        "version": FREEZE_VERSION,
+        "root": str(root.directory),
+        "directory": str(directory),
+        "machine": machine,
+        "snapshot": asdict(snapshot),
+        "config_file": str(config_file),
+        "config": config,
+        "experiments": experiments,
+        "sources": sources,
+    }
+    content = to_json(data)
+    file = paths.freeze(hashlib.sha256(content).hexdigest()[:32])
+    if not file.exists():
+        make_directory(file.parent)
+        write_atomically(file, content)
+    return load_freeze(file)
+
+
+def load_freeze(file: Path) -> Freeze:
+    """Read a freeze. Raises DamagedFileError, or KochiError when it is gone."""
+    try:
+        data: dict[str, Any] = read_json(file, FREEZE_VERSION)
+    except FileNotFoundError:
+        raise KochiError(
+            f"{file}: the freeze of this run is gone",
+            "Was KOCHI_ROOT emptied while it ran? Start the run again.",
+        ) from None
+    try:
+        return Freeze(
+            file=file,
+            root=Root(Path(data["root"])),
+            directory=Path(data["directory"]),
+            machine_name=data["machine"],
+            snapshot=Snapshot(**data["snapshot"]),
+            config_file=Path(data["config_file"]),
+            config=data["config"],
+            experiments=data["experiments"],
+            sources=data["sources"],
+        )
+    except (KeyError, TypeError) as error:
+        raise DamagedFileError(f"{file}: not a freeze ({error})") from error
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text ({error})") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _experiment_files(directory: Path, globs: Sequence[str]) -> list[Path]:
+    return sorted({path for glob in globs for path in directory.glob(glob) if path.is_file()})
+
+
+def _local_source(recipe: Recipe, directory: Path, paths: ProjectPaths) -> dict[str, str] | None:
+    """Resolve a source that is on this computer: cheap, so it is looked at in every run. A remote
+    one is asked only when it is installed."""
+    if recipe.mirror:
+        mirror = (directory / Path(str(recipe.mirror_dir)).expanduser()).resolve()
+        if not mirror.is_dir():
+            # Not this run's concern unless the recipe is used: then the install says so.
+            return None
+        snapshot = freeze(mirror, paths.store, OUTPUTS)
+        return {"mirror": str(mirror), "tree": snapshot.tree, "base": snapshot.base or ""}
+    if recipe.git is None or not (local := local_repository(recipe.git, directory)):
+        return None
+    try:
+        commit = resolve_source(local, recipe.branch, recipe.commit_hash)
+    except GitError:
+        # A branch that is not there is the concern of whoever installs this recipe, not of every
+        # run of the project.
+        return None
+    return {"git": recipe.git, "commit": commit}
+
+
+def local_repository(git: str, directory: Path) -> str | None:
+    """The absolute path of a `git:` that is a directory of this computer, else None."""
+    path = directory / Path(git.removeprefix("file://")).expanduser()
+    return str(path.resolve()) if path.is_dir() else None

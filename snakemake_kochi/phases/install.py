@@ -1,0 +1,211 @@
+"""Installing a recipe: into a prefix of its own for good, manifest last, made current at once."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from snakemake_kochi.errors import PhaseError
+from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.paths import InstallPaths, ProjectPaths
+from snakemake_kochi.phases.digest import digest_of
+from snakemake_kochi.phases.freeze import Freeze, local_repository
+from snakemake_kochi.phases.install_set import MANIFEST_VERSION, Install, merge
+from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
+from snakemake_kochi.project import Machine, Recipe
+from snakemake_kochi.snapshot import fetch_source, materialise, resolve_source
+
+
+def install_recipe(
+    freeze: Freeze, recipe: Recipe, dependencies: Sequence[Install], again: bool = False
+) -> tuple[Install, ...]:
+    """Install a recipe, unless what determines it is installed already; return its install set.
+
+    What determines it: the recipe, the machine's environment, the commit or tree of its source and
+    the installations it depends on. With `again` it is installed anew, in a new prefix. The one
+    that was current stays in place for jobs that use it; a failed installation changes nothing
+    that worked. Raises PhaseError when the script fails, GitError when the source cannot be had.
+    """
+    source = _source(freeze, recipe)
+    paths, machine = freeze.paths, freeze.machine_name
+    digest = digest_of(_description(freeze.machine, recipe, dependencies, source))
+    lock = paths.install_lock(machine, recipe.dependency, recipe.name)
+    make_directory(lock.parent)
+    with FileLock(lock, fallback_to_soft=False, preserve_lock_file=True):
+        serial = _serial(paths, machine, recipe, digest, again)
+        name = digest if serial == 1 else f"{digest}-{serial}"
+        place = paths.install(machine, recipe.dependency, recipe.name, name)
+        install = Install(
+            dependency=recipe.dependency,
+            recipe=recipe.name,
+            digest=name,
+            prefix=str(place.prefix),
+            source=source,
+            activate_script=recipe.activate_script,
+        )
+        if place.manifest.exists():
+            print(f"{recipe.dependency}:{recipe.name} is installed already in {place.prefix}")
+        else:
+            _install(freeze, recipe, dependencies, install, place)
+        _make_current(place, paths.current_install(machine, recipe.dependency, recipe.name))
+    return merge([*[(dependency,) for dependency in dependencies], (install,)])
+
+
+def recipe_description(machine: Machine, recipe: Recipe) -> dict[str, object]:
+    """What of a recipe and its machine determines the installation: a change makes it stale."""
+    return {
+        "recipe": {
+            "git": recipe.git,
+            "branch": recipe.branch,
+            "commit_hash": recipe.commit_hash,
+            "mirror": recipe.mirror,
+            "envs": dict(recipe.envs),
+            "script": recipe.install_script,
+            "strict": recipe.strict,
+        },
+        "load_environment": machine.load_env_on_machine,
+    }
+
+
+def _description(
+    machine: Machine, recipe: Recipe, dependencies: Sequence[Install], source: Mapping[str, str]
+) -> dict[str, object]:
+    # The base commit of a mirror is provenance: an empty commit there changes nothing.
+    determining = {key: value for key, value in source.items() if key != "base"}
+    return recipe_description(machine, recipe) | {
+        "source": determining,
+        "depends": [dependency.identity for dependency in dependencies],
+    }
+
+
+def is_described_by(record: Mapping[str, Any], machine: Machine, recipe: Recipe) -> bool:
+    """Whether an installation (its `current_record`) was made from a recipe as it is now, looking
+    at kochi.yaml only and not at whether there is a newer source."""
+    dependencies = [
+        Install(**{field.name: used[field.name] for field in fields(Install)})
+        for used in record["depends"]
+    ]
+    digest = digest_of(_description(machine, recipe, dependencies, record["source"]))
+    # Installed again, it has a number after its digest.
+    return bool(record["digest"].partition("-")[0] == digest)
+
+
+def _source(freeze: Freeze, recipe: Recipe) -> dict[str, str]:
+    frozen = freeze.sources.get(f"{recipe.dependency}:{recipe.name}")
+    if frozen is not None:
+        return dict(frozen)
+    if recipe.mirror:
+        raise PhaseError(
+            f"{recipe.dependency}:{recipe.name}: mirror_dir {recipe.mirror_dir} is not a directory "
+            f"(looked from {freeze.directory})",
+            "Correct mirror_dir in kochi.yaml.",
+        )
+    if recipe.git is None:
+        return {}
+    where = local_repository(recipe.git, freeze.directory) or recipe.git
+    return {
+        "git": recipe.git,
+        "commit": resolve_source(where, recipe.branch, recipe.commit_hash),
+    }
+
+
+def _serial(paths: ProjectPaths, machine: str, recipe: Recipe, digest: str, again: bool) -> int:
+    """The number of the newest installation of this digest, or the next one's."""
+    serial = 1
+    while True:
+        following = paths.install(machine, recipe.dependency, recipe.name, f"{digest}-{serial + 1}")
+        if not following.manifest.exists():
+            break
+        serial += 1
+    name = digest if serial == 1 else f"{digest}-{serial}"
+    installed = paths.install(machine, recipe.dependency, recipe.name, name).manifest.exists()
+    return serial + 1 if again and installed else serial
+
+
+def _install(
+    freeze: Freeze,
+    recipe: Recipe,
+    dependencies: Sequence[Install],
+    install: Install,
+    place: InstallPaths,
+) -> None:
+    # Without a manifest nobody uses what is there: it is the rest of an installation that failed.
+    shutil.rmtree(place.directory, ignore_errors=True)
+    make_directory(place.prefix)
+    _get_source(freeze, recipe, install, place)
+    environment = Environment(
+        load_environment=freeze.machine.load_env_on_machine,
+        installs=dependencies,
+        variables={
+            **recipe.envs,
+            "KOCHI_INSTALL_PREFIX": str(place.prefix),
+            "KOCHI_MACHINE": freeze.machine_name,
+        },
+    )
+    print(f"Installing {recipe.dependency}:{recipe.name} into {place.prefix}", flush=True)
+    with Stopwatch() as watch:
+        status = run_script(
+            recipe.install_script,
+            f"install_{recipe.dependency}_{recipe.name}",
+            place.source,
+            environment,
+            recipe.strict,
+            output=place.log,
+        )
+    if status != 0:
+        raise PhaseError(
+            f"{recipe.dependency}:{recipe.name}: the install script ended with exit status "
+            f"{status} in {place.source}; its output is in {place.log}",
+            "An installation that worked before is still in place.",
+        )
+    record = asdict(install) | {
+        "version": MANIFEST_VERSION,
+        "machine": freeze.machine_name,
+        "node": platform.node(),
+        "started": datetime.fromtimestamp(watch.started, UTC).isoformat(),
+        "seconds": round(watch.seconds, 6),
+        "depends": [asdict(dependency) for dependency in dependencies],
+    }
+    write_atomically(place.record, to_json(record), durable=True)
+    write_atomically(place.manifest, to_json({"version": MANIFEST_VERSION, **asdict(install)}))
+
+
+def _get_source(freeze: Freeze, recipe: Recipe, install: Install, place: InstallPaths) -> None:
+    if recipe.mirror:
+        materialise(freeze.paths.store, install.source["tree"], place.source)
+    elif recipe.git is not None:
+        where = local_repository(recipe.git, freeze.directory) or recipe.git
+        fetch_source(
+            where, recipe.branch, install.source["commit"], freeze.paths.store, place.source
+        )
+    else:
+        make_directory(place.source)
+
+
+def _make_current(place: InstallPaths, link: Path) -> None:
+    """Switch the link to an installation by one rename: there is always a whole one behind it."""
+    temporary = link.with_name(f"{link.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(place.directory.name)
+    os.replace(temporary, link)
+
+
+def current_record(
+    paths: ProjectPaths, machine: str, dependency: str, recipe: str
+) -> dict[str, Any] | None:
+    """The record of the installation in use (its manifest's keys, node, started as ISO time,
+    seconds), or None when the recipe is not installed."""
+    link = paths.current_install(machine, dependency, recipe)
+    place = InstallPaths(link.resolve())
+    try:
+        return read_json(place.record, MANIFEST_VERSION)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,186 @@
+"""What `kochi enqueue` hands to a worker: `python -m snakemake_kochi.phases.job`.
+
+    [--install DEP:RECIPE:DIGEST]... [--copy [DIRECTORY]] -- COMMAND...
+    [--install DEP:RECIPE:DIGEST]... --experiment FILE [--name NAME] [--parameter NAME=VALUE]...
+
+$KOCHI_FREEZE names the freeze. A command runs in the environment of the installations, and, with
+--copy, in a private copy of the frozen sources, below DIRECTORY. An experiment is built, unless it
+is built already, and run. The exit status is that of the command or the run script; 128 + n after
+signal n.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+
+from snakemake_kochi.errors import KochiError, ScriptError
+from snakemake_kochi.files import make_directory
+from snakemake_kochi.phases.build import build_experiment
+from snakemake_kochi.phases.current import read_install
+from snakemake_kochi.phases.freeze import Freeze, load_freeze
+from snakemake_kochi.phases.install_set import Install
+from snakemake_kochi.phases.run import Task, run_task
+from snakemake_kochi.phases.script import Environment
+from snakemake_kochi.project import Requirement, parse_assignment
+from snakemake_kochi.snapshot import materialise
+
+# A command that is found but cannot be executed, in the language of shells.
+_CANNOT_EXECUTE = 126
+
+
+def job_command(
+    installs: Sequence[Install],
+    *,
+    copy: str | None = None,
+    experiment: str = "",
+    name: str = "",
+    parameters: Sequence[str] = (),
+    command: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """The argument list that runs such a job with this Python; see the module.
+
+    `copy` is the directory in the copy ("." for its top), or None for the current directory.
+    """
+    # -P: a git.py or yaml.py in the user's directory must not be imported in place of the library.
+    words = [sys.executable, "-P", "-m", "snakemake_kochi.phases.job"]
+    for install in installs:
+        words += ["--install", f"{install.dependency}:{install.recipe}:{install.digest}"]
+    if experiment:
+        words += ["--experiment", experiment, "--name", name]
+        return (*words, *(word for text in parameters for word in ("--parameter", text)))
+    if copy is not None:
+        words += ["--copy", copy]
+    return (*words, "--", *command)
+
+
+def command_in_environment(environment: Environment, command: Sequence[str]) -> list[str]:
+    """An argument list that prepares an environment and then executes a command, word for word."""
+    script = (
+        # Scripts that are sourced see our arguments as theirs, and some act on them.
+        '_kochi_command=("$@"); set --\n'
+        + environment.preamble()
+        + 'exec -- "${_kochi_command[@]}"\n'
+    )
+    return ["bash", "-c", script, "kochi", *command]
+
+
+def execute(command: Sequence[str], variables: dict[str, str]) -> NoReturn:
+    """Become a command: its exit status, its signals, are then its own."""
+    sys.stdout.flush()
+    os.execvpe(command[0], list(command), variables)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one job; return its exit status. Errors of ours are printed, with status 1."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    end = words.index("--") if "--" in words else len(words)
+    options = _parser().parse_args(words[:end])
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        # Not for the command: a Snakemake that it runs has a freeze of its own.
+        freeze = load_freeze(Path(os.environ.pop("KOCHI_FREEZE")))
+        installs = [_install(freeze, text) for text in options.install]
+        if options.experiment:
+            return _run_experiment(freeze, installs, options)
+        return _run_command(freeze, installs, options.copy, words[end + 1 :])
+    except ScriptError as error:
+        print(f"kochi: {error}", file=sys.stderr)
+        return error.status
+    except KochiError as error:
+        print(f"kochi: {error}", file=sys.stderr)
+        return 1
+
+
+def _leave(number: int, _: object) -> None:
+    """Cancelled: end through the blocks that delete the workspace. The whole process group was
+    told, so a command that is running ends by itself, and must be given its time for that."""
+    if not psutil.Process().children():
+        sys.exit(128 + number)
+
+
+def _run_command(
+    freeze: Freeze, installs: Sequence[Install], copy: str | None, command: Sequence[str]
+) -> int:
+    variables = os.environ | {"KOCHI_MACHINE": freeze.machine_name}
+    environment = Environment(freeze.machine.load_env_on_machine, installs, {})
+    words = command_in_environment(environment, command)
+    if copy is None:
+        execute(words, variables)
+    with _copy_of(freeze) as directory:
+        try:
+            status = subprocess.run(
+                words, cwd=directory / copy, env=variables, check=False
+            ).returncode
+        except OSError as error:
+            print(f"kochi: {error.filename}: {error.strerror}", file=sys.stderr)
+            return _CANNOT_EXECUTE
+    return status if status >= 0 else 128 - status
+
+
+def _run_experiment(
+    freeze: Freeze, installs: Sequence[Install], options: argparse.Namespace
+) -> int:
+    experiment = freeze.experiment(options.experiment)
+    overrides = dict(map(parse_assignment, options.parameter))
+    point = experiment.point(freeze.machine_name, overrides)
+    phase = experiment.run
+    task = Task(
+        name=options.name or point.name,
+        batch="",
+        parameters=point.parameters,
+        duplicate=point.duplicate,
+        variables=point.environment(phase),
+    )
+    build = build_experiment(
+        freeze, experiment, experiment.build, point.environment(experiment.build), installs
+    )
+    run_task(freeze, experiment, phase, task, build, installs, ())
+    return 0
+
+
+@contextmanager
+def _copy_of(freeze: Freeze) -> Iterator[Path]:
+    """The frozen sources in a private directory, which is gone afterwards."""
+    place = freeze.paths.workspaces(freeze.machine_name) / secrets.token_hex(8)
+    # Called as the project: scripts and makefiles may look at the name of where they are.
+    directory = place / (freeze.directory.name or "project")
+    make_directory(place)
+    try:
+        materialise(freeze.paths.store, freeze.snapshot.tree, directory)
+        yield directory
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _install(freeze: Freeze, text: str) -> Install:
+    requirement, _, digest = text.rpartition(":")
+    recipe = freeze.project.recipe(Requirement.parse(requirement))
+    return read_install(freeze.paths, freeze.machine_name, recipe, digest)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m snakemake_kochi.phases.job", description=__doc__, allow_abbrev=False
+    )
+    parser.add_argument("--install", action="append", default=[], metavar="DEP:RECIPE:DIGEST")
+    parser.add_argument("--copy", metavar="DIRECTORY", help="in the copy; '.' is its top")
+    parser.add_argument("--experiment", default="", metavar="FILE")
+    parser.add_argument("--name", default="")
+    parser.add_argument("--parameter", action="append", default=[], metavar="NAME=VALUE")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""Running one point of an experiment in a private workspace, and keeping what it made."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.errors import PhaseError, ScriptError
+from snakemake_kochi.files import make_directory, to_json
+from snakemake_kochi.phases.build import Build
+from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.phases.install_set import Install
+from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
+from snakemake_kochi.project import Experiment, Phase
+
+RECORD_VERSION = 1
+# What the worker tells a job of itself; under another executor a job is told the same names.
+_STANDALONE = {
+    "KOCHI_WORKER_ID": "local",
+    "KOCHI_QUEUE": "",
+    "KOCHI_JOB_ID": "0",
+    "KOCHI_ATTEMPT": "1",
+}
+
+
+@dataclass(frozen=True)
+class Output:
+    """An artifact of a point and the file it goes to. `source` is a path in the workspace, for
+    type "file"; `destination` the path below the machine's directory in the artifact branch."""
+
+    type: str
+    destination: str
+    source: str | None
+    file: Path
+
+
+@dataclass(frozen=True)
+class Task:
+    """One point to run: its name, all its parameters, and those of them its script gets to see
+    (`variables`: KOCHI_PARAM_<NAME> -> value). `batch` is empty for a job outside any batch."""
+
+    name: str
+    batch: str
+    parameters: Mapping[str, str]
+    duplicate: int
+    variables: Mapping[str, str]
+
+
+def run_task(
+    freeze: Freeze,
+    experiment: Experiment,
+    phase: Phase,
+    task: Task,
+    build: Build,
+    installs: Sequence[Install],
+    outputs: Sequence[Output],
+) -> dict[str, Any]:
+    """Run a point's script in a private copy of its build, write its artifacts, return its record.
+
+    The record (JSON): "version", "identity", "experiment", "batch", "name", "parameters",
+    "duplicate", "machine", "node", "worker", "queue", "job", "attempt", "snapshot", "recipes",
+    "build", "started" and "ended" (ISO 8601, UTC), "seconds", "exit_status", "artifacts". Raises
+    PhaseError when the script fails or an artifact is missing; nothing is written then.
+    """
+    variables = _job_variables(freeze, task)
+    environment = Environment(
+        freeze.machine.load_env_on_machine, installs, {**variables, **task.variables}
+    )
+    with workspace(freeze, build.tree) as directory:
+        captured = directory.with_name(directory.name + ".stdout")
+        wants_output = any(output.type == "stdout" for output in outputs)
+        try:
+            with Stopwatch() as watch:
+                status = run_script(
+                    phase.script,
+                    f"run_{experiment.name}",
+                    directory,
+                    environment,
+                    phase.strict,
+                    captured if wants_output else None,
+                )
+            if status != 0:
+                raise ScriptError(
+                    f"{experiment.file}: the run script of {task.name} ended with exit status "
+                    f"{status}",
+                    status,
+                )
+            record = _record(freeze, experiment, task, build, installs, watch, variables)
+            record["exit_status"] = status
+            _write_outputs(record, outputs, directory, captured)
+        finally:
+            captured.unlink(missing_ok=True)
+    return record
+
+
+@contextmanager
+def workspace(freeze: Freeze, tree: Path) -> Iterator[Path]:
+    """A private copy of a source tree, gone afterwards."""
+    parent = make_directory(freeze.paths.workspaces(freeze.machine_name))
+    directory = parent / secrets.token_hex(8)
+    try:
+        # cp shares the blocks where the filesystem can; hard links would let a run that edits a
+        # file in place change the build.
+        command = ["cp", "-a", "--reflink=auto", "--", str(tree), str(directory)]
+        copied = subprocess.run(command, capture_output=True, check=False)
+        if copied.returncode != 0:
+            said = copied.stderr.decode("utf-8", "replace").strip()
+            raise PhaseError(f"could not copy {tree} into a workspace: {said}")
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _job_variables(freeze: Freeze, task: Task) -> dict[str, str]:
+    told = {name: os.environ.get(name, value) for name, value in _STANDALONE.items()}
+    return told | {"KOCHI_MACHINE": freeze.machine_name, "KOCHI_JOB_NAME": task.name}
+
+
+def _record(
+    freeze: Freeze,
+    experiment: Experiment,
+    task: Task,
+    build: Build,
+    installs: Sequence[Install],
+    watch: Stopwatch,
+    variables: Mapping[str, str],
+) -> dict[str, Any]:
+    started = datetime.fromtimestamp(watch.started, UTC)
+    label = f"{experiment.name}.{task.batch or 'single'}"[:80]
+    return {
+        "version": RECORD_VERSION,
+        "identity": f"{label}.{started:%Y%m%dT%H%M%S}.{secrets.token_hex(6)}",
+        "experiment": experiment.file,
+        "batch": task.batch,
+        "name": task.name,
+        "parameters": dict(task.parameters),
+        "duplicate": task.duplicate,
+        "machine": freeze.machine_name,
+        "node": platform.node(),
+        "worker": variables["KOCHI_WORKER_ID"],
+        "queue": variables["KOCHI_QUEUE"],
+        "job": variables["KOCHI_JOB_ID"],
+        "attempt": variables["KOCHI_ATTEMPT"],
+        "snapshot": asdict(freeze.snapshot),
+        "recipes": [asdict(install) for install in installs],
+        "build": build.digest,
+        "started": started.isoformat(),
+        "ended": (started + timedelta(seconds=watch.seconds)).isoformat(),
+        "seconds": round(watch.seconds, 6),
+    }
+
+
+def _write_outputs(
+    record: dict[str, Any], outputs: Sequence[Output], directory: Path, captured: Path
+) -> None:
+    for output in outputs:
+        if output.type == "file" and not (directory / str(output.source)).is_file():
+            raise PhaseError(
+                f"artifact {output.destination}: the run left no file {output.source} "
+                "in its workspace",
+                "Correct 'src' of the artifact, or let the run script write that file.",
+            )
+    record["artifacts"] = [
+        {"type": output.type, "dest": output.destination, "src": output.source}
+        for output in outputs
+    ]
+    for output in outputs:
+        make_directory(output.file.parent)
+        if output.type == "stats":
+            output.file.write_bytes(to_json(record))
+        else:
+            source = captured if output.type == "stdout" else directory / str(output.source)
+            shutil.copyfile(source, output.file)

@@ -1,0 +1,122 @@
+"""Running a script of the user's in an environment of ours."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from snakemake_kochi.phases.install_set import Install
+
+_FOLLOW_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a script finds when it starts.
+
+    `load_environment` is the machine's load_env_script, `installs` the recipes in use,
+    dependencies first, `variables` what is added to the environment of this process.
+    """
+
+    load_environment: str
+    installs: Sequence[Install]
+    variables: Mapping[str, str]
+
+    def preamble(self) -> str:
+        """Bash that loads the machine's modules, exports the prefixes and activates the recipes.
+
+        No `set -u` yet: module systems and the customary `$LD_LIBRARY_PATH` read unset variables.
+        """
+        lines = [self.load_environment, "set -e -o pipefail"]
+        for install in self.installs:
+            suffix = variable_suffix(install.dependency)
+            lines.append(f"export KOCHI_INSTALL_PREFIX_{suffix}={shlex.quote(install.prefix)}")
+            lines.append(f"export KOCHI_RECIPE_{suffix}={shlex.quote(install.recipe)}")
+        lines += [install.activate_script for install in self.installs]
+        return "\n".join(line for line in lines if line) + "\n"
+
+
+def variable_suffix(name: str) -> str:
+    """The part of an environment variable's name made from a dependency's name: `my-lib` is
+    `MY_LIB`."""
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in name).upper()
+
+
+def run_script(
+    script: str,
+    name: str,
+    directory: Path,
+    environment: Environment,
+    strict: bool,
+    output: Path | None = None,
+) -> int:
+    """Run a bash script in a directory and return its exit status (128 + n after signal n).
+
+    With `strict` it stops at the first command that fails (`set -euo pipefail`). With `output`,
+    standard output and error go to that file and from there to our own standard output; without,
+    they are ours.
+    """
+    with tempfile.TemporaryDirectory(prefix="kochi-") as scratch:
+        preamble, body = Path(scratch) / "environment.sh", Path(scratch) / f"{name}.sh"
+        preamble.write_text(environment.preamble(), "utf-8", "surrogateescape")
+        body.write_text(script + "\n", "utf-8", "surrogateescape")
+        mode = "set -euo pipefail" if strict else "set +e +o pipefail"
+        # Sourced, not appended: bash then names the user's script and its own line numbers.
+        # A file, not -c: a long script does not fit into one argument.
+        starter = Path(scratch) / "start.sh"
+        starter.write_text(f". {shlex.quote(str(preamble))}\n{mode}\n. {shlex.quote(str(body))}\n")
+        command = ["bash", str(starter)]
+        variables = os.environ | dict(environment.variables)
+        if output is None:
+            status = subprocess.run(command, cwd=directory, env=variables, check=False).returncode
+        else:
+            status = _run_followed(command, directory, variables, output)
+    return status if status >= 0 else 128 - status
+
+
+def _run_followed(
+    command: Sequence[str], directory: Path, variables: Mapping[str, str], output: Path
+) -> int:
+    # To a file and not through a pipe: a background child that keeps the pipe open would hold up
+    # the job for as long as it lives.
+    with output.open("wb") as writer, output.open("rb") as reader:
+        process = subprocess.Popen(
+            command, cwd=directory, env=variables, stdout=writer, stderr=subprocess.STDOUT
+        )
+        while process.poll() is None:
+            _copy(reader)
+            try:
+                process.wait(_FOLLOW_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue
+        _copy(reader)
+    return process.returncode
+
+
+def _copy(reader: object) -> None:
+    while block := reader.read(1 << 20):  # type: ignore[attr-defined]
+        sys.stdout.buffer.write(block)
+    sys.stdout.buffer.flush()
+
+
+@dataclass
+class Stopwatch:
+    """Start and end of a phase: wall clock for people, monotonic clock for the difference."""
+
+    started: float = 0.0
+    _monotonic: float = 0.0
+    seconds: float = 0.0
+
+    def __enter__(self) -> Stopwatch:
+        self.started, self._monotonic = time.time(), time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self._monotonic

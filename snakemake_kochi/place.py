@@ -1,0 +1,92 @@
+"""Where a command runs: which machine, which project if any, and so which KOCHI_ROOT."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
+from snakemake_kochi.project import (
+    LOCAL,
+    Machine,
+    Project,
+    find_project,
+    load_project,
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A machine, and the project of the current directory, if it is in one."""
+
+    machine: Machine
+    project: Project | None
+    root: Root
+
+    @property
+    def machine_paths(self) -> MachinePaths:
+        return self.root.machine(self.machine.name)
+
+    def require_project(self) -> Project:
+        """The project, or the error that says why there is none."""
+        if self.project is None:
+            find_project(Path.cwd())
+            raise KochiError("there is no project here", "Make one with: kochi init")
+        return self.project
+
+    @property
+    def project_paths(self) -> ProjectPaths:
+        return self.root.project(self.require_project().directory)
+
+    def require_here(self) -> None:
+        """Refuse to hand work to a machine that this computer is not part of: its queue would be
+        one that no worker ever looks at.
+
+        $KOCHI_MACHINE, which jobs have set, says that this computer belongs to that machine.
+        """
+        host = socket.gethostname()
+        login_host = self.machine.login_host
+        here = {host, host.split(".")[0], None}
+        if login_host in here or os.environ.get("KOCHI_MACHINE") == self.machine.name:
+            return
+        raise KochiError(
+            f"machine '{self.machine.name}' is behind the login host '{login_host}', and kochi "
+            "does not go there by itself yet",
+            f"On {login_host}: export KOCHI_MACHINE={self.machine.name}, and type the same there.",
+        )
+
+
+def find_place(
+    machine: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+    start: Path | None = None,
+) -> Place:
+    """The machine by name, else $KOCHI_DEFAULT_MACHINE, else `local`; the project of a directory,
+    by default the current one; the machine's kochi_root, else $KOCHI_ROOT, else ~/.kochi.
+
+    Raises NameNotFoundError for a machine that is not configured, ConfigError for a kochi.yaml
+    that is wrong.
+    """
+    name = machine or environment.get("KOCHI_DEFAULT_MACHINE") or LOCAL
+    project = _project_at(start or Path.cwd())
+    if project is not None:
+        found = project.machine(name)
+    elif name == LOCAL:
+        found = load_project(Path.cwd(), "").machine(LOCAL)
+    else:
+        find_project(Path.cwd())
+        raise KochiError(f"machine '{name}' is not known here: no kochi.yaml was found")
+    return Place(found, project, Root.find(found.kochi_root, environment))
+
+
+def _project_at(start: Path) -> Project | None:
+    try:
+        directory = find_project(start)
+    except KochiError:
+        # Many commands need no project; those that do ask `require_project`, which says why.
+        return None
+    return load_project(directory)

@@ -1,0 +1,41 @@
+"""kochi.yaml and experiments as frozen dataclasses; parameters; validation."""
+
+from snakemake_kochi.project.configuration import (
+    configuration_file,
+    find_project,
+    load_project,
+)
+from snakemake_kochi.project.experiment import Batch, Choice, Experiment
+from snakemake_kochi.project.experiment_file import is_experiment, load_experiment
+from snakemake_kochi.project.grid import Artifact, Grid, Phase, Point
+from snakemake_kochi.project.recipes import LOCAL, Machine, Project, Recipe, Requirement
+from snakemake_kochi.project.values import (
+    decode_component,
+    encode_component,
+    environment_name,
+    parse_assignment,
+)
+
+__all__ = [
+    "LOCAL",
+    "Artifact",
+    "Batch",
+    "Choice",
+    "Experiment",
+    "Grid",
+    "Machine",
+    "Phase",
+    "Point",
+    "Project",
+    "Recipe",
+    "Requirement",
+    "configuration_file",
+    "decode_component",
+    "encode_component",
+    "environment_name",
+    "find_project",
+    "is_experiment",
+    "load_experiment",
+    "load_project",
+    "parse_assignment",
+]

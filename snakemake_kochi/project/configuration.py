@@ -1,0 +1,232 @@
+"""Finding and reading kochi.yaml."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.errors import ConfigError, GitError
+from snakemake_kochi.git import run_git
+from snakemake_kochi.paths import Root
+from snakemake_kochi.project.document import Document, KeyPath, Problems, Scalar, read_yaml
+from snakemake_kochi.project.frozen import FrozenDict
+from snakemake_kochi.project.reading import (
+    check_name,
+    check_recipes,
+    optional_text,
+    requirements,
+    script,
+    section,
+)
+from snakemake_kochi.project.recipes import LOCAL, Machine, Project, Recipe
+from snakemake_kochi.project.shape import check_shape
+from snakemake_kochi.project.values import environment_name, value_problem
+
+FILE_NAME = "kochi.yaml"
+
+
+def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    """The directory of the project that `start` is in: the top of its git repository.
+
+    $KOCHI_CONF may name a kochi.yaml elsewhere; outside of any repository $KOCHI_ROOT/conf.yaml
+    makes any directory a project. Raises ConfigError when there is no repository or no kochi.yaml.
+    """
+    top = _repository(start)
+    configured = _configured(environment)
+    if configured is not None:
+        if not configured.is_file():
+            raise ConfigError(
+                f"there is no file {configured}, named by KOCHI_CONF",
+                "Correct it, or type: unset KOCHI_CONF",
+            )
+        return top or start.absolute()
+    if top is None:
+        if Root.find(environment=environment).configuration.is_file():
+            return start.absolute()
+        raise ConfigError(
+            f"{start.absolute()} is not in a git repository, but a project is one",
+            "Type in the project's directory: git init && kochi init",
+        )
+    if not (top / FILE_NAME).is_file():
+        raise ConfigError(
+            f"there is no {FILE_NAME} in {top}", f"To write one, type: cd {top} && kochi init"
+        )
+    return top
+
+
+def configuration_file(directory: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    """The kochi.yaml of a project's directory (which need not exist): $KOCHI_CONF, else the one in
+    it, else $KOCHI_ROOT/conf.yaml if that exists."""
+    configured = _configured(environment)
+    if configured is not None:
+        return configured
+    own = directory / FILE_NAME
+    common = Root.find(environment=environment).configuration
+    return common if common.is_file() and not own.exists() else own
+
+
+def _configured(environment: Mapping[str, str]) -> Path | None:
+    configured = environment.get("KOCHI_CONF")
+    return Path(configured).expanduser().absolute() if configured else None
+
+
+def _repository(start: Path) -> Path | None:
+    if not start.is_dir():
+        raise ConfigError(f"there is no directory {start}")
+    try:
+        top = run_git(start, "rev-parse", "--show-toplevel")
+    except GitError as error:
+        if "not a git repository" in str(error):
+            return None
+        raise
+    return Path(os.fsdecode(top.removesuffix(b"\n")))
+
+
+def load_project(directory: Path, text: str | None = None, file: Path | None = None) -> Project:
+    """Read a project's kochi.yaml.
+
+    `text` is its content if it was read already; else `file`, else the directory's
+    `configuration_file`, is read. Raises ConfigError with a line per problem.
+    """
+    if text is None:
+        file = file or configuration_file(directory)
+        text = _read(file)
+    shown = FILE_NAME
+    if file is not None:
+        inside = file.is_relative_to(directory)
+        shown = file.relative_to(directory).as_posix() if inside else str(file)
+    document = read_yaml(shown, text)
+    sound = check_shape(document, "kochi.schema.yaml")
+    if not sound:
+        document.problems.raise_all()
+    project = Project(
+        directory=directory,
+        file=file,
+        machines=_machines(document),
+        dependencies=_dependencies(document),
+    )
+    _check_requirements(project, document)
+    document.problems.raise_all()
+    return project
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {file}", "To write one, type: kochi init") from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: UTF-8 was expected: {error}") from error
+
+
+def _machines(document: Document) -> FrozenDict[str, Machine]:
+    machines = {LOCAL: Machine(LOCAL)}
+    for name, data in section(document.data, "machines").items():
+        check_name("machine", name, ("machines", name), document.problems)
+        data = data if isinstance(data, dict) else {}
+        environment = data.get("load_env_script")
+        if isinstance(environment, dict):
+            on_login_node = script(environment.get("on_login_node"))
+            on_machine = script(environment.get("on_machine"))
+        else:
+            on_login_node = on_machine = script(environment)
+        machines[name] = Machine(
+            name=name,
+            login_host=optional_text(data.get("login_host")),
+            work_dir=optional_text(data.get("work_dir")),
+            kochi_root=optional_text(data.get("kochi_root")),
+            alloc_interact_script=script(data.get("alloc_interact_script")),
+            alloc_script=script(data.get("alloc_script")),
+            load_env_on_login_node=on_login_node,
+            load_env_on_machine=on_machine,
+        )
+    return FrozenDict(machines)
+
+
+def _dependencies(document: Document) -> FrozenDict[str, FrozenDict[str, Recipe]]:
+    problems = document.problems
+    dependencies = {}
+    variables: dict[str, str] = {}
+    for name, data in section(document.data, "dependencies").items():
+        path: KeyPath = ("dependencies", name)
+        check_name("dependency", name, path, problems)
+        other = variables.setdefault(environment_name(name), name)
+        if other != name:
+            problems.add(path, f"'{name}' and '{other}' share their environment variables; rename")
+        recipes: dict[str, Recipe] = {}
+        for index, own in enumerate(data["recipes"]):
+            recipe = _recipe(name, data, own, (*path, "recipes", index), problems)
+            if recipe.name in recipes:
+                problems.add((*path, "recipes", index), f"'{recipe.name}' is there twice; rename")
+            recipes[recipe.name] = recipe
+        dependencies[name] = FrozenDict(recipes)
+    return FrozenDict(dependencies)
+
+
+def _recipe(
+    dependency: str, parent: Mapping[str, Any], own: Mapping[str, Any], path: KeyPath, p: Problems
+) -> Recipe:
+    data = {**parent, **own}
+    mirror = "mirror" in data and data["mirror"].is_true
+    branch = None if mirror else optional_text(data.get("branch"))
+    commit_hash = None if mirror or branch else optional_text(data.get("commit_hash"))
+    envs: dict[str, str] = {}
+    for level, place in ((parent, path[:2]), (own, path)):
+        envs |= _envs(section(level, "envs"), (*place, "envs"), p)
+    recipe = Recipe(
+        dependency=dependency,
+        name=str(own["name"]),
+        git=optional_text(data.get("git")),
+        branch=branch,
+        commit_hash=commit_hash,
+        mirror=mirror,
+        mirror_dir=optional_text(data.get("mirror_dir")),
+        envs=FrozenDict(envs),
+        before_script=script(data.get("before_script")),
+        script=script(data.get("script")),
+        after_script=script(data.get("after_script")),
+        activate_script=script(data.get("activate_script")),
+        depends=requirements(data, path if "depends" in own else path[:2], p),
+        on_machine="on_machine" in data and data["on_machine"].is_true,
+        strict="strict" not in data or data["strict"].is_true,
+    )
+    _check_recipe(recipe, path, p)
+    return recipe
+
+
+def _check_recipe(recipe: Recipe, path: KeyPath, problems: Problems) -> None:
+    check_name("recipe", recipe.name, (*path, "name"), problems)
+    if not recipe.install_script.strip():
+        problems.add(path, f"{recipe} has nothing to run: a key 'script' was expected")
+    if recipe.mirror and not recipe.mirror_dir:
+        problems.add(path, f"{recipe} mirrors nothing: a key 'mirror_dir' was expected")
+    if recipe.git is None:
+        for key in ("branch", "commit_hash"):
+            if getattr(recipe, key):
+                problems.add((*path, key), f"{recipe} has a {key} but no key 'git' to take it from")
+
+
+def _envs(data: Mapping[str, Scalar], path: KeyPath, problems: Problems) -> dict[str, str]:
+    for name, value in data.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            problems.add((*path, name), "the name of an environment variable was expected")
+        wrong = value_problem(value.value_text)
+        if wrong:
+            problems.add((*path, name), wrong)
+    return {name: value.value_text for name, value in data.items()}
+
+
+def _check_requirements(project: Project, document: Document) -> None:
+    """Every recipe that another one depends on must exist."""
+    for name, data in section(document.data, "dependencies").items():
+        own = (
+            (entry, ("dependencies", name, "recipes", index))
+            for index, entry in enumerate(data["recipes"])
+        )
+        for level, path in ((data, ("dependencies", name)), *own):
+            check_recipes(project, level, path, document.problems)

@@ -1,0 +1,207 @@
+"""Experiments and their batches, as data, and the grids and points made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
+from snakemake_kochi.project.document import KeyPath, Locations
+from snakemake_kochi.project.frozen import FrozenDict
+from snakemake_kochi.project.grid import (
+    Artifact,
+    Grid,
+    Phase,
+    Point,
+    PointTexts,
+    check_artifacts,
+    make_points,
+    point_problem,
+    resolve_all,
+    varying_parameters,
+)
+from snakemake_kochi.project.recipes import Requirement, override
+from snakemake_kochi.project.templates import Literal, Value, parse_value
+from snakemake_kochi.project.values import encode_component, value_problem
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Values of a parameter, on all machines (None) or some."""
+
+    values: tuple[str, ...]
+    machines: tuple[str, ...] | None = None
+
+    def on(self, machine: str) -> bool:
+        return self.machines is None or machine in self.machines
+
+
+def select(choices: Iterable[Choice], machine: str) -> Choice | None:
+    """The choice that counts on a machine: the last that matches."""
+    matching = [choice for choice in choices if choice.on(machine)]
+    return matching[-1] if matching else None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A named grid. `parameters` holds the batch's own; of a parameter's choices the last that
+    matches a machine counts. `job_name`, `queue` and `artifacts` are templates."""
+
+    name: str
+    job_name: str
+    queue: str | None
+    duplicates: int
+    parameters: Mapping[str, tuple[Choice, ...]]
+    artifacts: tuple[Artifact, ...]
+    requirements: tuple[Requirement, ...]
+    build: Phase
+    run: Phase
+    metrics: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A benchmark: how to build and run it and with which parameters.
+
+    `file` is its path relative to the project, `name` the file's stem as an identifier.
+    `sources` are globs of its code, None for the default. Default parameters are unresolved.
+    """
+
+    name: str
+    file: str
+    default_parameters: Mapping[str, str]
+    default_name: str
+    default_queue: str | None
+    default_duplicates: int
+    build: Phase
+    run: Phase
+    batches: Mapping[str, Batch]
+    sources: tuple[str, ...] | None
+    metrics: Mapping[str, str]
+    requirements: tuple[Requirement, ...]
+    locations: Locations = field(repr=False, compare=False)
+
+    def batch(self, name: str) -> Batch:
+        """Raises NameNotFoundError."""
+        if name not in self.batches:
+            raise NameNotFoundError(
+                f"{self.file}: there is no batch '{name}', {nearest(name, self.batches)}"
+            )
+        return self.batches[name]
+
+    def grid(self, batch_name: str, machine: str) -> Grid:
+        """All points of a batch on a machine; a parameter's last choice for the machine counts.
+
+        Raises NameNotFoundError for an unknown batch; ConfigError when a parameter has no value on
+        the machine or none that can be computed, or when artifacts would overwrite each other.
+        """
+        batch = self.batch(batch_name)
+        columns = self._columns(batch, machine)
+        place = {name: self._place(batch, name) for name in columns}
+        points = make_points(batch, columns, place, self.locations)
+        varying = varying_parameters(points)
+        check_artifacts(points, batch, varying, self.locations)
+        return Grid(
+            experiment=self.name,
+            batch=batch.name,
+            machine=machine,
+            points=points,
+            artifacts=batch.artifacts,
+            requirements=override((*self.requirements, *batch.requirements), machine),
+            build=batch.build,
+            run=batch.run,
+            varying=varying,
+            metrics=batch.metrics,
+        )
+
+    def batch_point(self, batch_name: str, parameters: Mapping[str, str], duplicate: int) -> Point:
+        """One point of a batch from its resolved parameters, without making the whole grid.
+
+        Raises NameNotFoundError for an unknown batch.
+        """
+        batch = self.batch(batch_name)
+        texts = PointTexts.parse(batch.job_name, batch.queue, batch.artifacts)
+        encoded = {name: encode_component(value) for name, value in parameters.items()}
+        encoded["batch_name"] = encode_component(batch.name)
+        return texts.point(FrozenDict(parameters), batch.name, duplicate, encoded)
+
+    def point(self, machine: str, overrides: Mapping[str, str]) -> Point:
+        """The default parameters with some overridden, by texts in which nothing is substituted.
+
+        No artifacts and no batch: `${batch_name}` in the default name is empty. Raises
+        NameNotFoundError for an unknown parameter, ConfigError when one that the script needs has
+        no value.
+        """
+        needed = dict.fromkeys((*self.build.depend_params, *self.run.depend_params))
+        known = {**dict.fromkeys(self.default_parameters), **needed}
+        for name, text in overrides.items():
+            if name not in known:
+                raise NameNotFoundError(
+                    f"{self.file}: there is no parameter '{name}', {nearest(name, known)}"
+                )
+            wrong = value_problem(text)
+            if wrong:
+                raise ConfigError(f"parameter '{name}': {wrong}")
+        columns: dict[str, tuple[Value, ...]] = {
+            name: (parse_value(text),) for name, text in self.default_parameters.items()
+        }
+        columns |= {name: (Literal(text),) for name, text in overrides.items()}
+        self._check_complete(columns, needed)
+        if not self.run.script.strip():
+            raise self.locations.error(("run",), "a key 'script' was expected")
+        place: dict[str, KeyPath] = {name: ("default_params", name) for name in columns}
+        (parameters,) = resolve_all(columns, place, self.locations)
+        texts = PointTexts.parse(self.default_name, self.default_queue, ())
+        point = texts.point(parameters, "", 0, {})
+        wrong_key = point_problem(point)
+        if wrong_key:
+            raise self.locations.error((f"default_{wrong_key[0]}",), wrong_key[1])
+        return point
+
+    def requirements_on(
+        self, machine: str, extra: Iterable[Requirement] = ()
+    ) -> tuple[Requirement, ...]:
+        """Those of the experiment on a machine; `extra` ones replace recipes of the same
+        dependency."""
+        return override((*self.requirements, *extra), machine)
+
+    def metrics_of(self, batch_name: str) -> Mapping[str, str]:
+        """The metrics of the experiment and of one of its batches. Raises NameNotFoundError."""
+        return self.batch(batch_name).metrics
+
+    def _check_complete(self, columns: Mapping[str, object], needed: Iterable[str]) -> None:
+        texts = PointTexts.parse(self.default_name, self.default_queue, ())
+        named = [*texts.name.names, *(texts.queue.names if texts.queue else ())]
+        for name in self.default_parameters:
+            value = columns[name]
+            named += value[0].names if isinstance(value, tuple) else ()
+        for name in (*needed, *named):
+            if name not in columns and name not in ("batch_name", "duplicate"):
+                raise ConfigError(
+                    f"{self.file}: the parameter '{name}' has no value outside of the batches",
+                    f"Give it one: {name}=VALUE, or add it to default_params.",
+                )
+
+    def _place(self, batch: Batch, name: str) -> KeyPath:
+        if name in batch.parameters:
+            return ("batches", batch.name, "params", name)
+        return ("default_params", name)
+
+    def _columns(self, batch: Batch, machine: str) -> dict[str, tuple[Value, ...]]:
+        """The values of every parameter: the defaults that are not overridden, then the batch's."""
+        columns: dict[str, tuple[Value, ...]] = {
+            name: (parse_value(text),)
+            for name, text in self.default_parameters.items()
+            if name not in batch.parameters
+        }
+        for name, choices in batch.parameters.items():
+            choice = select(choices, machine)
+            if choice is None:
+                machines = sorted({m for choice in choices for m in choice.machines or ()})
+                raise self.locations.error(
+                    self._place(batch, name),
+                    f"'{name}' has no value on machine '{machine}', only on "
+                    f"{', '.join(machines)}; add an entry without 'machines'",
+                )
+            columns[name] = tuple(map(parse_value, choice.values))
+        return columns

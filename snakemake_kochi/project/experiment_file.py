@@ -1,0 +1,245 @@
+"""Reading experiments: YAML files with a key `run`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+import yaml
+
+from snakemake_kochi.project.document import Document, KeyPath, Problems, Scalar, read_yaml
+from snakemake_kochi.project.experiment import Batch, Choice, Experiment
+from snakemake_kochi.project.expressions import TemplateError
+from snakemake_kochi.project.frozen import FrozenDict
+from snakemake_kochi.project.grid import Artifact, Phase, dest_problem, normalise_dest
+from snakemake_kochi.project.reading import (
+    check_name,
+    check_recipes,
+    names,
+    optional_text,
+    requirements,
+    script,
+    section,
+)
+from snakemake_kochi.project.recipes import Project
+from snakemake_kochi.project.references import check_references
+from snakemake_kochi.project.shape import check_shape
+from snakemake_kochi.project.templates import Template, parse_value
+from snakemake_kochi.project.values import name_problem, value_problem
+
+_DEFAULT_NAME = "ANON"
+
+
+def is_experiment(text: str) -> bool:
+    """Whether a text is an experiment: a YAML mapping with a mapping under the key `run`.
+
+    A text that is no YAML but has a line `run:` is taken for one too, so that reading it tells what
+    is wrong instead of leaving it out silently.
+    """
+    if "run" not in text:
+        return False
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return re.search(r"^run\s*:", text, re.MULTILINE) is not None
+    if not isinstance(node, yaml.MappingNode):
+        return False
+    return any(
+        isinstance(key, yaml.ScalarNode)
+        and key.value == "run"
+        and isinstance(value, yaml.MappingNode)
+        for key, value in node.value
+    )
+
+
+def load_experiment(file: str, text: str, project: Project | None) -> Experiment:
+    """Read an experiment; `file` is its path relative to the project.
+
+    With a project its requirements are checked too. Raises ConfigError with a line per problem.
+    """
+    document = read_yaml(file, text)
+    if not check_shape(document, "experiment.schema.yaml"):
+        document.problems.raise_all()
+    experiment = _Reader(document, file).experiment()
+    if project is not None:
+        check_recipes(project, document.data, (), document.problems)
+        for name, data in section(document.data, "batches").items():
+            path: KeyPath = ("batches", name)
+            if isinstance(data, dict):
+                check_recipes(project, data, path, document.problems)
+    check_references(experiment, project.machines if project else (), document.problems)
+    document.problems.raise_all()
+    return experiment
+
+
+class _Reader:
+    """Makes the dataclasses of one document, noting problems."""
+
+    def __init__(self, document: Document, file: str) -> None:
+        self.data: dict[str, Any] = document.data
+        self.locations = document.locations
+        self.problems: Problems = document.problems
+        self.file = file
+
+    def experiment(self) -> Experiment:
+        data = self.data
+        stem = re.sub(r"[^A-Za-z0-9_]", "_", PurePosixPath(self.file).stem)
+        sources = data.get("sources")
+        defaults = {
+            name: self._value(value, ("default_params", name)) or ""
+            for name, value in section(data, "default_params").items()
+        }
+        for name in defaults:
+            self._check_parameter(name, ("default_params", name))
+        return Experiment(
+            name=f"_{stem}" if stem[:1].isdigit() else stem,
+            file=self.file,
+            default_parameters=FrozenDict(defaults),
+            default_name=optional_text(data.get("default_name")) or _DEFAULT_NAME,
+            default_queue=optional_text(data.get("default_queue")),
+            default_duplicates=self._duplicates(data.get("default_duplicates"), 1),
+            build=self._phase(section(data, "build")),
+            run=self._phase(section(data, "run")),
+            batches=FrozenDict(
+                (name, self._batch(name, value if isinstance(value, dict) else {}))
+                for name, value in section(data, "batches").items()
+            ),
+            sources=None if sources is None else self._sources(sources),
+            metrics=self._metrics(section(data, "metrics"), ("metrics",)),
+            requirements=requirements(data, (), self.problems),
+            locations=self.locations,
+        )
+
+    def _batch(self, name: str, data: dict[str, Any]) -> Batch:
+        path: KeyPath = ("batches", name)
+        check_name("batch", name, path, self.problems)
+        top = self.data
+        default_duplicates = self._duplicates(top.get("default_duplicates"), 1)
+        parameters = {}
+        for parameter, value in section(data, "params").items():
+            self._check_parameter(parameter, (*path, "params", parameter))
+            parameters[parameter] = self._choices(value, (*path, "params", parameter))
+        metrics = {
+            **self._metrics(section(top, "metrics"), ("metrics",)),
+            **self._metrics(section(data, "metrics"), (*path, "metrics")),
+        }
+        return Batch(
+            name=name,
+            job_name=optional_text(data.get("name"))
+            or optional_text(top.get("default_name"))
+            or _DEFAULT_NAME,
+            queue=optional_text(data.get("queue")) or optional_text(top.get("default_queue")),
+            duplicates=self._duplicates(data.get("duplicates"), default_duplicates),
+            parameters=FrozenDict(parameters),
+            artifacts=self._artifacts(data.get("artifacts"), (*path, "artifacts")),
+            requirements=requirements(data, path, self.problems),
+            build=self._phase(section(top, "build") | section(data, "build")),
+            run=self._phase(section(top, "run") | section(data, "run")),
+            metrics=FrozenDict(metrics),
+        )
+
+    def _check_parameter(self, name: str, path: KeyPath) -> None:
+        wrong = name_problem(name)
+        if wrong:
+            self.problems.add(path, wrong)
+
+    def _value(self, scalar: Scalar, path: KeyPath) -> str | None:
+        text = scalar.value_text
+        wrong = value_problem(text)
+        try:
+            parse_value(text)
+        except TemplateError as error:
+            wrong = str(error)
+        if wrong:
+            self.problems.add(path, wrong)
+        return None if wrong else text
+
+    def _values(self, value: Any, path: KeyPath) -> tuple[str, ...]:
+        if not isinstance(value, list):
+            return (self._value(value, path) or "",)
+        texts: dict[str, None] = {}
+        for index, scalar in enumerate(value):
+            text = self._value(scalar, (*path, index))
+            if text is None:
+                continue
+            if text in texts:
+                self.problems.add(
+                    (*path, index), f"the value '{text}' is there twice; use duplicates to repeat"
+                )
+            texts[text] = None
+        return tuple(texts)
+
+    def _choices(self, value: Any, path: KeyPath) -> tuple[Choice, ...]:
+        if not isinstance(value, list) or not any(isinstance(entry, dict) for entry in value):
+            return (Choice(self._values(value, path)),)
+        choices = []
+        for index, entry in enumerate(value):
+            if not isinstance(entry, dict):
+                self.problems.add(
+                    (*path, index),
+                    "either all entries are values or all are {value: ..., machines: [...]}",
+                )
+                continue
+            values = self._values(entry["value"], (*path, index, "value"))
+            choices.append(Choice(values, names(entry.get("machines"))))
+        return tuple(choices)
+
+    def _duplicates(self, value: Scalar | None, default: int) -> int:
+        return default if value is None else value.whole_number
+
+    def _phase(self, data: Mapping[str, Any]) -> Phase:
+        depend = data.get("depend_params")
+        return Phase(
+            depend_params=tuple(
+                dict.fromkeys(map(str, depend if isinstance(depend, list) else []))
+            ),
+            script=script(data.get("script")),
+            strict="strict" not in data or data["strict"].is_true,
+            exclusive="exclusive" not in data or data["exclusive"].is_true,
+        )
+
+    def _artifacts(self, value: Any, path: KeyPath) -> tuple[Artifact, ...]:
+        artifacts = []
+        for index, entry in enumerate(value if isinstance(value, list) else []):
+            if entry is None:  # its shape was wrong; the ones after it keep their index
+                artifacts.append(Artifact("stats", "", None))
+                continue
+            dest, src = normalise_dest(str(entry["dest"])), optional_text(entry.get("src"))
+            if entry["type"] == "file" and not src:
+                self.problems.add(
+                    (*path, index), "the key 'src' is missing: which file of the workspace to keep"
+                )
+            try:
+                template = Template.parse(dest)
+                wrong = dest_problem(template.render(dict.fromkeys(template.names, "x")))
+            except TemplateError as error:
+                wrong = str(error)
+            if wrong:
+                self.problems.add((*path, index, "dest"), wrong)
+            artifacts.append(Artifact(str(entry["type"]), dest, src))
+        return tuple(artifacts)
+
+    def _metrics(self, data: Mapping[str, Scalar], path: KeyPath) -> FrozenDict[str, str]:
+        for name, value in data.items():
+            try:
+                groups = re.compile(str(value)).groups
+            except (re.error, RecursionError, OverflowError) as error:
+                self.problems.add((*path, name), f"not a Python regular expression: {error}")
+                continue
+            if groups != 1:
+                self.problems.add(
+                    (*path, name),
+                    f"one group, (...), around the number was expected, not {groups}; "
+                    "(?:...) groups without being one",
+                )
+        return FrozenDict((name, str(value)) for name, value in data.items())
+
+    def _sources(self, values: Iterable[Scalar]) -> tuple[str, ...]:
+        for index, value in enumerate(values):
+            if value.startswith("/") or ".." in value.split("/") or not value.strip():
+                self.problems.add(
+                    ("sources", index), "a glob relative to the project, without '..', was expected"
+                )
+        return tuple(map(str, values))

@@ -1,0 +1,236 @@
+"""Expressions in backticks: arithmetic, comparison, conditions and texts; nothing else.
+
+No names but parameters, no calls, attributes, subscripts or comprehensions: what is not listed
+here does not exist. Numbers and texts are bounded, so no expression takes long or much memory.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from snakemake_kochi.project.values import MAXIMUM_LENGTH, typed
+
+_MAXIMUM_SOURCE = 2_000  # characters; also bounds the depth of the recursion below
+_MAXIMUM_BITS = 10_000  # of a whole number; Python writes out no more than 4300 digits
+
+_NODES = (
+    ast.Expression,
+    ast.Constant,
+    ast.Name,
+    ast.Load,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.BoolOp,
+    ast.Compare,
+    ast.IfExp,
+    ast.Tuple,
+    ast.List,
+    ast.operator,
+    ast.unaryop,
+    ast.boolop,
+    ast.cmpop,
+)
+_LITERAL_NAMES = {"true": True, "false": False}
+
+
+class TemplateError(Exception):
+    """A text cannot be parsed or has no value; the message is for a person, without the place."""
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if isinstance(base, int) and isinstance(exponent, int) and exponent > 0:
+        _bounded(base.bit_length() * exponent)
+    result = base**exponent
+    if isinstance(result, complex):
+        raise TemplateError(f"{base} ** {exponent} is no real number")
+    return result
+
+
+def _multiply(left: Any, right: Any) -> Any:
+    for text, count in ((left, right), (right, left)):
+        if isinstance(text, str) and isinstance(count, int):
+            _bounded(len(text) * count, MAXIMUM_LENGTH)
+    return left * right
+
+
+def _shift_left(value: Any, by: Any) -> Any:
+    if isinstance(by, int):
+        _bounded(by)
+    return value << by
+
+
+def _modulo(left: Any, right: Any) -> Any:
+    # '%999999999d' would write a gigabyte.
+    if isinstance(left, str) and re.search(r"%[^a-zA-Z%]*([0-9]{4}|\*)", left):
+        raise TemplateError("a width of more than 3 digits, or *, is not possible in a format")
+    return left % right
+
+
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: _multiply,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: _modulo,
+    ast.Pow: _power,
+    ast.LShift: _shift_left,
+    ast.RShift: operator.rshift,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+    ast.Invert: operator.invert,
+    ast.Not: operator.not_,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda item, container: item in container,
+    ast.NotIn: lambda item, container: item not in container,
+}
+
+
+def _bounded(size: int, limit: int = _MAXIMUM_BITS) -> None:
+    if size > limit:
+        raise TemplateError("the result is too large")
+
+
+def _checked(result: Any) -> Any:
+    if isinstance(result, int):
+        _bounded(result.bit_length())
+    elif isinstance(result, str):
+        _bounded(len(result), MAXIMUM_LENGTH)
+    return result
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """One evaluation: what the placeholders stand for."""
+
+    placeholder: re.Pattern[str]
+    texts: Mapping[str, str]
+
+    def value(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=str() as text):
+                # After parsing, so that no value can end the literal it is put into.
+                return _checked(self.placeholder.sub(lambda m: self.texts.get(m[0], m[0]), text))
+            case ast.Constant(value=constant):
+                return constant
+            case ast.Name(id=name):
+                return typed(self.texts[name]) if name in self.texts else _LITERAL_NAMES[name]
+            case ast.UnaryOp(op=op, operand=operand):
+                return _checked(_OPERATORS[type(op)](self.value(operand)))
+            case ast.BinOp(left=left, op=op, right=right):
+                return self._binary(op, self.value(left), self.value(right))
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return self.value(body if self.value(test) else orelse)
+            case ast.Tuple(elts=items) | ast.List(elts=items):
+                return tuple(self.value(item) for item in items)
+            case ast.BoolOp(op=op, values=operands):
+                stop = isinstance(op, ast.Or)
+                for operand in operands:
+                    result = self.value(operand)
+                    if bool(result) is stop:
+                        break
+                return result
+            case ast.Compare(left=left, ops=ops, comparators=comparators):
+                return self._compare(left, ops, comparators)
+        raise AssertionError(node)  # refused when it was parsed
+
+    def _binary(self, op: ast.operator, left: Any, right: Any) -> Any:
+        formatting = isinstance(op, ast.Mod) and isinstance(left, str)
+        if isinstance(left, tuple) or (isinstance(right, tuple) and not formatting):
+            raise TemplateError("a list can only stand after 'in', 'not in' or a text and %")
+        return _checked(_OPERATORS[type(op)](left, right))
+
+    def _compare(self, left: ast.expr, ops: list[ast.cmpop], others: list[ast.expr]) -> bool:
+        value = self.value(left)
+        for op, other in zip(ops, others, strict=True):
+            next_value = self.value(other)
+            if not _OPERATORS[type(op)](value, next_value):
+                return False
+            value = next_value
+        return True
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A parsed expression; `$x` in a text is x's text, elsewhere x as a number or boolean."""
+
+    source: str
+    names: tuple[str, ...]
+    _tree: ast.expr
+    _placeholder: re.Pattern[str]
+
+    @classmethod
+    def parse(cls, literals: list[str], names: list[str]) -> Expression:
+        """From the literals around references, one more than there are, and the referred names.
+
+        Raises TemplateError.
+        """
+        prefix = "parameter_"
+        while any(prefix in literal for literal in literals):
+            prefix += "_"
+        placeholder = re.compile(rf"{prefix}\d+_")
+        code, source = literals[0], literals[0]
+        for index, (name, literal) in enumerate(zip(names, literals[1:], strict=True)):
+            code += f"{prefix}{index}_{literal}"
+            source += f"${{{name}}}{literal}"
+        if len(code) > _MAXIMUM_SOURCE:
+            raise TemplateError(f"an expression of more than {_MAXIMUM_SOURCE} characters")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of '\\d': for authors of programs
+                tree = ast.parse(code.strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise TemplateError(f"`{source}` is not an expression") from error
+        known = {f"{prefix}{index}_" for index in range(len(names))}
+        try:
+            for node in ast.walk(tree):
+                _refuse_foreign(node, known)
+        except TemplateError as error:
+            raise TemplateError(f"`{source}`: {error}") from error
+        return cls(source, tuple(names), tree, placeholder)
+
+    def render(self, values: Mapping[str, str]) -> str:
+        """The result as a text: true or false for booleans, the shortest exact form of a float.
+
+        Raises TemplateError when there is none.
+        """
+        prefix = self._placeholder.pattern.removesuffix(r"\d+_")
+        texts = {f"{prefix}{i}_": values[name] for i, name in enumerate(self.names)}
+        try:
+            result = _Evaluation(self._placeholder, texts).value(self._tree)
+            if isinstance(result, tuple):
+                raise TemplateError("the result is a list, a single value was expected")
+            if isinstance(result, bool):
+                return "true" if result else "false"
+            return str(result)
+        except (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+            given = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(self.names))
+            where = f" with {given}" if given else ""
+            raise TemplateError(f"`{self.source}`{where}: {error}") from error
+
+
+def _refuse_foreign(node: ast.AST, known: set[str]) -> None:
+    if not isinstance(node, _NODES) or isinstance(node, ast.Is | ast.IsNot):
+        raise TemplateError(
+            f"{type(node).__name__} is not possible here, only numbers, texts, $parameters "
+            "and operators"
+        )
+    if isinstance(node, ast.Name) and node.id not in known | _LITERAL_NAMES.keys():
+        shown = re.sub(r"parameter_+\d+_", "${...}", node.id)
+        raise TemplateError(f"'{shown}' has no meaning; a parameter is written $name")
+    if isinstance(node, ast.Constant) and not isinstance(node.value, bool | int | float | str):
+        raise TemplateError(f"{node.value!r} is not possible here")

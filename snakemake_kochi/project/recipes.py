@@ -1,0 +1,191 @@
+"""Machines, dependencies and recipes: what kochi.yaml says, as data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
+from snakemake_kochi.files import is_name
+
+LOCAL = "local"
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A recipe that something depends on, on all machines (None) or some."""
+
+    dependency: str
+    recipe: str
+    machines: tuple[str, ...] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.dependency}:{self.recipe}"
+
+    def on(self, machine: str) -> bool:
+        return self.machines is None or machine in self.machines
+
+    @classmethod
+    def parse(cls, text: str) -> Requirement:
+        """From `dependency:recipe`, as given to -d. Raises ConfigError for anything else."""
+        dependency, _, recipe = text.partition(":")
+        if not (is_name(dependency) and is_name(recipe)):
+            raise ConfigError(
+                f"'{text}' names no recipe: DEPENDENCY:RECIPE was expected",
+                "For example: -d massivethreads:release",
+            )
+        return cls(dependency, recipe)
+
+
+def override(requirements: Iterable[Requirement], machine: str) -> tuple[Requirement, ...]:
+    """Those for a machine, where a later one replaces an earlier one of the same dependency."""
+    chosen: dict[str, Requirement] = {}
+    for requirement in requirements:
+        if requirement.on(machine):
+            chosen[requirement.dependency] = requirement
+    return tuple(chosen.values())
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A named place to run. Scripts are one text, "" if there is none."""
+
+    name: str
+    login_host: str | None = None
+    work_dir: str | None = None
+    kochi_root: str | None = None
+    alloc_interact_script: str = ""
+    alloc_script: str = ""
+    load_env_on_login_node: str = ""
+    load_env_on_machine: str = ""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One way to install a dependency.
+
+    Where the source comes from: `mirror_dir` if `mirror`, else `branch` of `git`, else
+    `commit_hash` of `git`, else the default branch of `git`, else nowhere. Only the one that counts
+    is set.
+    """
+
+    dependency: str
+    name: str
+    git: str | None
+    branch: str | None
+    commit_hash: str | None
+    mirror: bool
+    mirror_dir: str | None
+    envs: Mapping[str, str]
+    before_script: str
+    script: str
+    after_script: str
+    activate_script: str
+    depends: tuple[Requirement, ...]
+    on_machine: bool
+    strict: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.dependency}:{self.name}"
+
+    @property
+    def install_script(self) -> str:
+        """`before_script`, `script` and `after_script`, run in one bash."""
+        parts = (self.before_script, self.script, self.after_script)
+        return "\n".join(part for part in parts if part.strip())
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project: `directory` is the top of its repository, `file` its kochi.yaml if it was read
+    from a file."""
+
+    directory: Path
+    file: Path | None
+    machines: Mapping[str, Machine]
+    dependencies: Mapping[str, Mapping[str, Recipe]]
+
+    def machine(self, name: str) -> Machine:
+        """Raises NameNotFoundError."""
+        if name in self.machines:
+            return self.machines[name]
+        raise NameNotFoundError(
+            f"there is no machine '{name}' in {self._source}, {nearest(name, self.machines)}",
+            f"A new one is added under the key 'machines' of {self._source}.",
+        )
+
+    def recipe(self, requirement: Requirement) -> Recipe:
+        """Raises NameNotFoundError."""
+        problem = self.recipe_problem(requirement)
+        if problem is not None:
+            raise NameNotFoundError(
+                f"{requirement}: {problem}", "All recipes are shown by: kochi show installs"
+            )
+        return self.dependencies[requirement.dependency][requirement.recipe]
+
+    def recipe_problem(self, requirement: Requirement) -> str | None:
+        """Why there is no such recipe, or None if there is."""
+        recipes = self.dependencies.get(requirement.dependency)
+        if recipes is None:
+            said = nearest(requirement.dependency, self.dependencies)
+            return f"there is no dependency '{requirement.dependency}' in {self._source}, {said}"
+        if requirement.recipe not in recipes:
+            said = nearest(requirement.recipe, recipes)
+            return f"'{requirement.dependency}' has no recipe '{requirement.recipe}', {said}"
+        return None
+
+    def resolve(
+        self, requirements: Iterable[Requirement], machine: str, origin: str = "the command line"
+    ) -> tuple[Recipe, ...]:
+        """All recipes needed on a machine, each after those it depends on itself.
+
+        `origin` says in messages who requires them. Raises NameNotFoundError for an unknown recipe,
+        ConfigError when recipes depend on each other in a circle, or on two recipes of one
+        dependency.
+        """
+        order: list[Recipe] = []
+        ways: dict[str, tuple[str, ...]] = {}  # dependency -> how we came to its recipe
+
+        def visit(requirement: Requirement, way: tuple[str, ...]) -> None:
+            if not requirement.on(machine):
+                return
+            here = (*way, str(requirement))
+            if str(requirement) in way:
+                circle = " -> ".join(here[here.index(str(requirement)) :])
+                raise ConfigError(f"recipes depend on each other in a circle: {circle}")
+            known = ways.setdefault(requirement.dependency, here)
+            if known[-1] != str(requirement):
+                raise ConfigError(
+                    f"two recipes of '{requirement.dependency}' on machine '{machine}':\n"
+                    f"  {' -> '.join(known)}\n  {' -> '.join(here)}",
+                    "Make both ask for the same recipe.",
+                )
+            if known is not here:
+                return
+            recipe = self.recipe(requirement)
+            for other in recipe.depends:
+                visit(other, here)
+            order.append(recipe)
+
+        for requirement in requirements:
+            visit(requirement, (origin,))
+        return tuple(order)
+
+    def mirror_directory(self, recipe: Recipe) -> Path | None:
+        """The directory a recipe mirrors, absolute; None if it does not mirror."""
+        return self._path(recipe.mirror_dir) if recipe.mirror and recipe.mirror_dir else None
+
+    def remote(self, recipe: Recipe) -> str | None:
+        """What to give to `git clone`: a URL as written, or a local path made absolute."""
+        if recipe.git is None or "://" in recipe.git or re.match(r"[^/]*:", recipe.git):
+            return recipe.git
+        return str(self._path(recipe.git))
+
+    def _path(self, text: str) -> Path:
+        return self.directory / Path(text).expanduser()
+
+    @property
+    def _source(self) -> str:
+        return "kochi.yaml" if self.file is None else str(self.file)

@@ -1,0 +1,151 @@
+"""What an experiment's texts refer to must exist, and not in a circle."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from snakemake_kochi.errors import nearest
+from snakemake_kochi.project.document import KeyPath, Problems
+from snakemake_kochi.project.experiment import Batch, Experiment, select
+from snakemake_kochi.project.expressions import TemplateError
+from snakemake_kochi.project.grid import Phase
+from snakemake_kochi.project.recipes import LOCAL
+from snakemake_kochi.project.templates import Template, Value, dependency_order, parse_value
+from snakemake_kochi.project.values import SUBSTITUTED, environment_name
+
+
+def check_references(experiment: Experiment, machines: Iterable[str], problems: Problems) -> None:
+    """Note every reference to a parameter that does not exist and every circle."""
+    _Defaults(experiment, problems).check()
+    for batch in experiment.batches.values():
+        _InBatch(experiment, batch, problems).check({LOCAL, *machines})
+
+
+def _check_variables(known: Iterable[str], path: KeyPath, problems: Problems) -> None:
+    variables: dict[str, str] = {}
+    for name in known:
+        other = variables.setdefault(environment_name(name), name)
+        if other != name:
+            problems.add(
+                path,
+                f"the parameters '{other}' and '{name}' would both be "
+                f"KOCHI_PARAM_{environment_name(name)}; rename one",
+            )
+
+
+def _check_circle(
+    values: Mapping[str, tuple[Value, ...]], path: KeyPath, problems: Problems
+) -> None:
+    try:
+        dependency_order(values)
+    except TemplateError as error:
+        problems.add(path, str(error))
+
+
+class _References:
+    """References from one place: the file's top level, or a batch."""
+
+    def __init__(self, experiment: Experiment, problems: Problems) -> None:
+        self.experiment = experiment
+        self.problems = problems
+        self.defaults: dict[str, tuple[Value, ...]] = {
+            name: (parse_value(text),) for name, text in experiment.default_parameters.items()
+        }
+        # In any batch: a default may use a parameter that only batches have.
+        self.anywhere = dict.fromkeys(self.defaults)
+        for batch in experiment.batches.values():
+            self.anywhere |= dict.fromkeys(batch.parameters)
+
+    def missing(self, name: str, path: KeyPath) -> None:
+        said = nearest(name, self.anywhere)
+        self.problems.add(path, f"there is no parameter '{name}', {said}")
+
+    def names(self, names: Iterable[str], known: Collection[str], path: KeyPath) -> None:
+        for name in names:
+            if name not in known:
+                self.missing(name, path)
+
+    def text(self, text: str | None, known: Collection[str], path: KeyPath) -> None:
+        try:
+            self.names(Template.parse(text or "").names, [*known, *SUBSTITUTED], path)
+        except TemplateError as error:
+            self.problems.add(path, str(error))
+
+    def phase(self, phase: Phase, known: Collection[str], path: KeyPath) -> None:
+        self.names(phase.depend_params, known, path)
+
+
+class _Defaults(_References):
+    def check(self) -> None:
+        experiment = self.experiment
+        for name, (value,) in self.defaults.items():
+            self.names(value.names, self.anywhere, ("default_params", name))
+        _check_circle(self.defaults, ("default_params",), self.problems)
+        _check_variables(self.defaults, ("default_params",), self.problems)
+        self.text(experiment.default_name, self.anywhere, ("default_name",))
+        self.text(experiment.default_queue, self.anywhere, ("default_queue",))
+        self.phase(experiment.build, self.anywhere, ("build", "depend_params"))
+        self.phase(experiment.run, self.anywhere, ("run", "depend_params"))
+        if not experiment.run.script.strip() and not experiment.batches:
+            self.problems.add(("run",), "a key 'script' was expected")
+
+
+class _InBatch(_References):
+    def __init__(self, experiment: Experiment, batch: Batch, problems: Problems) -> None:
+        super().__init__(experiment, problems)
+        self.batch = batch
+        self.path: KeyPath = ("batches", batch.name)
+
+    def missing(self, name: str, path: KeyPath) -> None:
+        if path[0] == "batches":
+            super().missing(name, path)
+        elif name in self.anywhere:  # else it was noted for the file's top level
+            self.problems.add(
+                path, f"the parameter '{name}' has no value in batch '{self.batch.name}'"
+            )
+
+    def own(self, *keys: str, default: KeyPath) -> KeyPath:
+        """The key path in the batch, or the default's if the batch does not override it."""
+        return self.problems.locations.first((*self.path, *keys), default)
+
+    def check(self, machines: Iterable[str]) -> None:
+        batch = self.batch
+        values = dict(self.defaults)
+        for name, choices in batch.parameters.items():
+            values[name] = tuple(parse_value(text) for choice in choices for text in choice.values)
+        for name, alternatives in values.items():
+            path = self.own("params", name, default=("default_params", name))
+            for value in alternatives:
+                self.names(value.names, values, path)
+        _check_variables(values, (*self.path, "params"), self.problems)
+        self._circles(machines)
+        self.text(batch.job_name, values, self.own("name", default=("default_name",)))
+        self.text(batch.queue, values, self.own("queue", default=("default_queue",)))
+        for index, artifact in enumerate(batch.artifacts):
+            self.text(artifact.dest, values, (*self.path, "artifacts", index, "dest"))
+            self.text(artifact.src, values, (*self.path, "artifacts", index, "src"))
+        for key, phase in (("build", batch.build), ("run", batch.run)):
+            default: KeyPath = (key, "depend_params")
+            self.phase(phase, values, self.own(key, "depend_params", default=default))
+        if not batch.run.script.strip():
+            self.problems.add(self.own("run", default=("run",)), "a key 'script' was expected")
+        for clash in [*values, *SUBSTITUTED]:
+            if clash in batch.metrics:
+                path = self.own("metrics", clash, default=("metrics", clash))
+                self.problems.add(path, "this is also a parameter; rename the metric")
+
+    def _circles(self, machines: Iterable[str]) -> None:
+        """Which values count depends on the machine, so a circle may be on some only."""
+        mentioned = {
+            machine
+            for choices in self.batch.parameters.values()
+            for choice in choices
+            for machine in choice.machines or ()
+        }
+        for machine in sorted({*machines, *mentioned}):
+            values = dict(self.defaults)
+            for name, choices in self.batch.parameters.items():
+                choice = select(choices, machine)
+                texts = choice.values if choice else ()
+                values[name] = tuple(map(parse_value, texts))
+            _check_circle(values, (*self.path, "params"), self.problems)

@@ -1,0 +1,115 @@
+"""Texts with `$x` and `${x}` in them, and values that are expressions in backticks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from snakemake_kochi.project.expressions import Expression, TemplateError
+
+# `$` before anything else is itself, so that prices and regular expressions need no escaping.
+_REFERENCE = re.compile(
+    r"\$(?:(?P<dollar>\$)|(?P<plain>[A-Za-z_][A-Za-z0-9_]*)|(?P<open>\{)(?:(?P<braced>[^{}]*)\})?)"
+)
+
+
+class Value(Protocol):
+    """A parameter's value before substitution."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names it refers to."""
+
+    def render(self, values: Mapping[str, str]) -> str:
+        """The text. Raises TemplateError when it has none; `values` must have all names."""
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A text in which nothing is substituted."""
+
+    text: str
+    names: tuple[str, ...] = ()
+
+    def render(self, values: Mapping[str, str]) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Template:
+    """A text with references: literals[0], names[0], literals[1], ... literals[-1].
+
+    `$x` and `${x}` refer to x, `$$` is a dollar, and so is `$` before anything else.
+    """
+
+    literals: tuple[str, ...]
+    names: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Template:
+        """Raises TemplateError for `${` that is not closed."""
+        literals, names = split(text)
+        return cls(tuple(literals), tuple(names))
+
+    def render(self, values: Mapping[str, str]) -> str:
+        parts = [self.literals[0]]
+        for name, literal in zip(self.names, self.literals[1:], strict=True):
+            parts += (values[name], literal)
+        return "".join(parts)
+
+
+def split(text: str) -> tuple[list[str], list[str]]:
+    """The literals around the references of a text, one more than there are, and the names."""
+    literals = [""]
+    names = []
+    end = 0
+    for found in _REFERENCE.finditer(text):
+        literals[-1] += text[end : found.start()]
+        end = found.end()
+        if found["dollar"]:
+            literals[-1] += "$"
+        elif found["open"] and found["braced"] is None:
+            raise TemplateError("'${' without '}'; write $$ for a dollar")
+        else:
+            names.append(found["plain"] or found["braced"] or "")
+            literals.append("")
+    literals[-1] += text[end:]
+    return literals, names
+
+
+def parse_value(text: str) -> Value:
+    """A parameter's value: an expression if enclosed in backticks, else a text with references.
+
+    Raises TemplateError.
+    """
+    if len(text) >= 2 and text[0] == text[-1] == "`":
+        return Expression.parse(*split(text[1:-1]))
+    return Template.parse(text) if "$" in text else Literal(text)
+
+
+def dependency_order(values: Mapping[str, tuple[Value, ...]]) -> list[str]:
+    """The names such that each comes after those its values refer to.
+
+    Raises TemplateError for a cycle, naming it. Names that are not in `values` are left out.
+    """
+    order: dict[str, None] = {}
+    path: list[str] = []
+
+    def visit(name: str) -> None:
+        if name in path:
+            cycle = " -> ".join([*path[path.index(name) :], name])
+            raise TemplateError(f"parameters refer to each other in a circle: {cycle}")
+        if name in order or name not in values:
+            return
+        path.append(name)
+        for value in values[name]:
+            for other in value.names:
+                visit(other)
+        path.pop()
+        order[name] = None
+
+    for name in values:
+        visit(name)
+    return list(order)

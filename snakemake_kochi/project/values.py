@@ -1,0 +1,103 @@
+"""Parameter values: texts as written, and how they get into names, files and the environment."""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from typing import Any
+
+import yaml
+
+from snakemake_kochi.errors import ConfigError
+
+# Linux refuses a program one environment variable of more than 128 KiB.
+MAXIMUM_LENGTH = 100_000
+
+SUBSTITUTED = ("batch_name", "duplicate")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_SAFE = "._+=,@:-~"
+# YAML 1.1 takes 1e3 for a text, which no one means who calculates with it.
+_PLAIN_FLOAT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
+
+
+def environment_name(name: str) -> str:
+    """How a parameter's or a dependency's name appears in the name of an environment variable:
+    upper case, with _ for everything a shell does not accept there."""
+    return re.sub(r"[^A-Z0-9_]", "_", name.upper())
+
+
+def name_problem(name: str) -> str | None:
+    """What keeps a text from being the name of a parameter, or None."""
+    if name in SUBSTITUTED:
+        return f"'{name}' is substituted by Kochi itself and cannot be a parameter; rename it"
+    if not _NAME.fullmatch(name):
+        return "a parameter's name is letters, digits, _ and -, and starts with a letter or _"
+    return None
+
+
+def value_problem(text: str) -> str | None:
+    """What keeps a text from being the value of an environment variable, or None."""
+    if "\0" in text:
+        return "a value cannot contain a NUL character"
+    if len(text) > MAXIMUM_LENGTH:
+        return f"the value is longer than {MAXIMUM_LENGTH} characters; put it into a file"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "the value contains half a character (a lone surrogate)"
+    return None
+
+
+def has_control_character(text: str) -> bool:
+    return any(ord(c) < 32 or ord(c) == 127 for c in text)
+
+
+def implied_tag(text: str) -> str:
+    """The tag YAML 1.1 gives to a text without quotes."""
+    resolver: Any = yaml.resolver.Resolver()
+    return str(resolver.resolve(yaml.ScalarNode, text, (True, False)))
+
+
+def typed(text: str) -> int | float | bool | str:
+    """What a value is in an expression: what YAML takes its text for, if a number or boolean."""
+    if _PLAIN_FLOAT.fullmatch(text):
+        return float(text)
+    tag = implied_tag(text)
+    constructor = yaml.constructor.SafeConstructor()
+    node = yaml.ScalarNode(tag, text)
+    try:
+        match tag.rpartition(":")[2]:
+            case "int":
+                return int(constructor.construct_yaml_int(node))
+            case "float":
+                return float(constructor.construct_yaml_float(node))
+            case "bool":
+                return bool(constructor.construct_yaml_bool(node))
+    except ValueError:  # too many digits, or `0b` without any
+        pass
+    return text
+
+
+def encode_component(text: str) -> str:
+    """A value as part of one component of a path; two values never become the same text.
+
+    Percent-encoding (RFC 3986), and %empty for the empty value.
+    """
+    if not text:
+        return "%empty"
+    if text in (".", ".."):
+        return text.replace(".", "%2E")
+    return urllib.parse.quote(text, safe=_SAFE)
+
+
+def decode_component(text: str) -> str:
+    """The value that `encode_component` made this text of."""
+    return "" if text == "%empty" else urllib.parse.unquote(text)
+
+
+def parse_assignment(text: str) -> tuple[str, str]:
+    """Split `name=value` at its first `=`. Raises ConfigError when there is none."""
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise ConfigError(f"'{text}': NAME=VALUE was expected")
+    return name, value

@@ -1,0 +1,43 @@
+"""Tickets, claims, results and bells. The protocol is in docs/queue.md."""
+
+from snakemake_kochi.queue.bell import Bell, ring
+from snakemake_kochi.queue.cancellation import cancel
+from snakemake_kochi.queue.ids import allocate_ids
+from snakemake_kochi.queue.inbox import Inbox
+from snakemake_kochi.queue.jobs import JobView, find_job, list_jobs
+from snakemake_kochi.queue.lock import queue_lock
+from snakemake_kochi.queue.queue import Claim, Queue, QueueView, list_queues
+from snakemake_kochi.queue.recovery import recover
+from snakemake_kochi.queue.result import Attempt, Result
+from snakemake_kochi.queue.ticket import Resources, Ticket
+from snakemake_kochi.queue.workers import (
+    WorkerState,
+    assign_queues,
+    find_worker,
+    list_workers,
+)
+
+__all__ = [
+    "Attempt",
+    "Bell",
+    "Claim",
+    "Inbox",
+    "JobView",
+    "Queue",
+    "QueueView",
+    "Resources",
+    "Result",
+    "Ticket",
+    "WorkerState",
+    "allocate_ids",
+    "assign_queues",
+    "cancel",
+    "find_job",
+    "find_worker",
+    "list_jobs",
+    "list_queues",
+    "list_workers",
+    "queue_lock",
+    "recover",
+    "ring",
+]

@@ -1,0 +1,74 @@
+"""A bell: a FIFO on which one process sleeps and which any process of the same host can ring.
+
+It only wakes. What happened is read from the queue's files, so a lost ring costs a time-out and
+nothing else; processes on other nodes, where a FIFO carries nothing, live on the time-out alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import stat
+from pathlib import Path
+
+from snakemake_kochi.errors import KochiError
+
+
+class Bell:
+    """The waiting end. Creates the FIFO (mode 0600) when it is not there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(path, 0o600)
+        if not stat.S_ISFIFO(path.lstat().st_mode):
+            raise KochiError(f"{path} is in the way: a FIFO was expected there")
+        # Opened for writing too: with no writer left a FIFO is at its end, and poll would return
+        # at once, for ever.
+        self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLIN)
+
+    def fileno(self) -> int:
+        """For an event loop that waits on other things as well; call `drain` when readable."""
+        return self._descriptor
+
+    def drain(self) -> bool:
+        """Take in all rings so far; return whether there was one."""
+        rung = False
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._descriptor, 65536):
+                rung = True
+        return rung
+
+    def wait(self, timeout: float) -> bool:
+        """Sleep until rung, at most `timeout` seconds; return whether it rang."""
+        if self._poll.poll(max(0.0, timeout) * 1000):
+            return self.drain()
+        return False
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def ring(path: Path) -> bool:
+    """Wake who waits at `path`; return whether anybody of this host was listening.
+
+    Never blocks and never raises: no FIFO, nobody listening (ENXIO) and a FIFO already full of
+    rings are all fine. A path that is not a FIFO is left alone.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return False
+        with contextlib.suppress(BlockingIOError):
+            os.write(descriptor, b"!")
+        return True
+    except BrokenPipeError:
+        return False
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,249 @@
+"""A job as people and controllers see it: where it is, how it ended, and how to cancel it."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import logging
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from snakemake_kochi.errors import DamagedFileError, NameNotFoundError
+from snakemake_kochi.files import make_directory, to_json, write_exclusively
+from snakemake_kochi.paths import MachinePaths, QueuePaths
+from snakemake_kochi.queue.bell import ring
+from snakemake_kochi.queue.entries import (
+    Entry,
+    controller_names,
+    ended_job_numbers,
+    find_entry,
+    queue_names,
+    running_entries,
+    waiting_entries,
+)
+from snakemake_kochi.queue.ids import read_next
+from snakemake_kochi.queue.result import Result, read_attempt, read_result
+from snakemake_kochi.queue.ticket import Ticket, now, read_ticket
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class JobView:
+    """One job at one moment. `ticket` is None when its file is damaged, `started` while it waits,
+    `result` until it ended; `cancelling` while its processes are being ended."""
+
+    job: int
+    state: Literal["waiting", "running", "ended"]
+    ticket: Ticket | None
+    attempt: int
+    worker: int | None
+    started: str | None
+    result: Result | None
+    log: Path
+    cancelling: bool = False
+
+
+def new_nonce() -> str:
+    return secrets.token_hex(8)
+
+
+def unexecuted_result(
+    machine: MachinePaths,
+    entry: Entry,
+    reason: Literal["failed", "cancelled", "lost"],
+    detail: str = "",
+    node: str = "",
+) -> Result:
+    """The result of a ticket that ends without an execution coming to its end."""
+    return Result(
+        job=entry.job,
+        attempt=entry.attempt,
+        nonce=new_nonce(),
+        worker=entry.worker,
+        node=node,
+        reason=reason,
+        exit_status=None,
+        signal=None,
+        started=None,
+        ended=now(),
+        log=str(machine.job(entry.job).log),
+        detail=detail,
+    )
+
+
+def notify(machine: MachinePaths, result: Result, controller: str) -> None:
+    """Put a result into a controller's inbox and ring. A controller that is gone gets nothing."""
+    paths = machine.controller(controller)
+    # A second name of the result's file and not a copy: there is one text of what happened.
+    with contextlib.suppress(FileExistsError, FileNotFoundError):
+        os.link(machine.job(result.job).result, paths.notice(result.job, result.nonce))
+    ring(paths.bell)
+
+
+def end_ticket(machine: MachinePaths, path: Path, ticket: Ticket, result: Result) -> bool:
+    """Publish how a ticket ended, tell its controller, and move it out of its queue.
+
+    Call with the queue's lock held. Returns False when a result was there already: then this one
+    is kept beside it and ignored. Whoever dies in between leaves a ticket in the queue whose
+    result exists, which `complete` takes out.
+    """
+    paths = machine.job(ticket.job)
+    make_directory(paths.directory)
+    content = to_json(result.to_dict())
+    if not write_exclusively(paths.result, content):
+        write_exclusively(paths.late_result(result.nonce), content)
+        complete(machine, path, ticket)
+        return False
+    if ticket.controller is not None:
+        notify(machine, result, ticket.controller)
+    os.rename(path, paths.ticket)
+    return True
+
+
+def complete(machine: MachinePaths, path: Path, ticket: Ticket) -> bool:
+    """Finish what a dead process began: if the ticket has a result already, tell the controller
+    (perhaps again) and take it out of the queue. Returns whether it had one."""
+    paths = machine.job(ticket.job)
+    if not paths.result.exists():
+        return False
+    try:
+        if ticket.controller is not None:
+            notify(machine, read_result(paths.result), ticket.controller)
+    except DamagedFileError as error:
+        _log.warning("%s", error.message)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, paths.ticket)
+    return True
+
+
+def set_aside(machine: MachinePaths, queue: QueuePaths, entry: Entry, why: str) -> None:
+    """Take a ticket that cannot be read out of the queue, keep it, and publish that it failed.
+
+    Call with the queue's lock held. Whose it was is in the file that cannot be read, so every
+    controller is told; each passes over jobs that are not its own.
+    """
+    make_directory(queue.damaged)
+    kept = queue.damaged_ticket(entry.path.name, new_nonce())
+    result = unexecuted_result(machine, entry, "failed", f"{why} (set aside as {kept})")
+    make_directory(machine.job(entry.job).directory)
+    if write_exclusively(machine.job(entry.job).result, to_json(result.to_dict())):
+        for controller in controller_names(machine):
+            notify(machine, result, controller)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(entry.path, kept)
+    _log.warning("job %d failed: %s", entry.job, result.detail)
+
+
+def _read_ticket_or_none(path: Path) -> Ticket | None:
+    try:
+        return read_ticket(path)
+    except DamagedFileError as error:
+        _log.warning("%s", error.message)
+        return None
+
+
+def view_entry(machine: MachinePaths, entry: Entry) -> JobView | None:
+    """None when it has moved on since the directory was listed."""
+    paths = machine.job(entry.job)
+    try:
+        ticket = _read_ticket_or_none(entry.path)
+    except FileNotFoundError:
+        return None
+    started = None
+    if entry.worker is not None:
+        with contextlib.suppress(FileNotFoundError, DamagedFileError):
+            started = read_attempt(paths.attempt(entry.attempt)).started
+    return JobView(
+        job=entry.job,
+        state="waiting" if entry.worker is None else "running",
+        ticket=None if ticket is None else ticket.with_attempt(entry.attempt),
+        attempt=entry.attempt,
+        worker=entry.worker,
+        started=started,
+        result=None,
+        log=paths.log,
+        cancelling=paths.cancel.exists(),
+    )
+
+
+def _view_ended(machine: MachinePaths, job: int) -> JobView | None:
+    """None when it has no result. Raises DamagedFileError when that cannot be read."""
+    paths = machine.job(job)
+    try:
+        result = read_result(paths.result)
+    except FileNotFoundError:
+        return None
+    ticket = None
+    with contextlib.suppress(FileNotFoundError):
+        ticket = _read_ticket_or_none(paths.ticket)
+    return JobView(
+        job=job,
+        state="ended",
+        ticket=None if ticket is None else ticket.with_attempt(result.attempt),
+        attempt=result.attempt,
+        worker=result.worker,
+        started=result.started,
+        result=result,
+        log=paths.log,
+    )
+
+
+def find_job(machine: MachinePaths, job: int) -> JobView:
+    """Raises NameNotFoundError for a number that was never given to a ticket."""
+    # It may be moved from a directory not yet looked at to one already looked at.
+    for _ in range(5):
+        if (view := _view_ended(machine, job)) is not None:
+            return view
+        for name in queue_names(machine):
+            entry = find_entry(machine.queue(name), job)
+            if entry is not None and (view := view_entry(machine, entry)) is not None:
+                return view
+    following = read_next(machine, "job")
+    known = f"jobs 0 to {following - 1} are known" if following else "there are none"
+    raise NameNotFoundError(
+        f"there is no job {job} on machine {machine.name}; {known}",
+        "List them with: kochi show jobs -t",
+    )
+
+
+def _live_jobs(machine: MachinePaths, limit: int) -> Iterator[JobView]:
+    newest: list[Entry] = []
+    for name in queue_names(machine):
+        paths = machine.queue(name)
+        newest += itertools.islice(waiting_entries(paths, newest_first=True), limit)
+        newest += running_entries(paths)
+    for entry in sorted(newest, key=lambda entry: entry.job, reverse=True):
+        if (view := view_entry(machine, entry)) is not None:
+            yield view
+
+
+def _ended_jobs(machine: MachinePaths) -> Iterator[JobView]:
+    for job in ended_job_numbers(machine):
+        try:
+            view = _view_ended(machine, job)
+        except DamagedFileError as error:
+            _log.warning("%s", error.message)
+            continue
+        if view is not None:
+            yield view
+
+
+def list_jobs(machine: MachinePaths, ended: bool = False, limit: int = 100) -> list[JobView]:
+    """The newest `limit` jobs, newest first: those waiting or running, and with `ended` the others
+    too. Costs what is listed, not what was ever run."""
+    views: Iterator[JobView] = _live_jobs(machine, limit)
+    if ended:
+        views = heapq.merge(views, _ended_jobs(machine), key=lambda view: -view.job)
+    # Listed twice when it ended in between; the later state comes from the second listing.
+    unique: dict[int, JobView] = {}
+    for view in views:
+        if view.job not in unique and len(unique) == limit:
+            break
+        unique[view.job] = view
+    return list(unique.values())

@@ -1,0 +1,207 @@
+"""Who runs where, who is still alive, and which processes belong to a job.
+
+Read from /proc (Linux) and not through psutil for two things psutil does not give: a start time
+in ticks since boot (its create_time moves when the clock is set, and a living worker would be
+taken for a dead one), and the session of a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_PROC = Path("/proc")
+# Every process of a job inherits this variable, also those that leave its session.
+NONCE_VARIABLE = "KOCHI_ATTEMPT_NONCE"
+_EXEC_LOOKS = 4
+_EXEC_PAUSE = 0.002  # seconds
+
+
+@dataclass(frozen=True)
+class Node:
+    """Where a process number means something: one boot of one host, one pid namespace."""
+
+    host: str
+    machine: str  # /etc/machine-id: tells two hosts of one name apart
+    boot: str
+    namespace: str
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Node:
+        return cls(**{key: str(data[key]) for key in ("host", "machine", "boot", "namespace")})
+
+    def can_see(self, other: Node) -> bool:
+        """Whether a process number recorded there can be looked up here."""
+        return self == other
+
+    def has_rebooted_since(self, other: Node) -> bool:
+        """Whether it is this very host, but booted again: then no process of then is left."""
+        same_host = (self.host, self.machine) == (other.host, other.machine)
+        return same_host and self.machine != "" and self.boot != other.boot
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+@cache
+def this_node() -> Node:
+    """The node of the calling process (it cannot change during its life)."""
+    return Node(
+        host=socket.gethostname(),
+        machine=_read("/etc/machine-id"),
+        boot=_read("/proc/sys/kernel/random/boot_id"),
+        namespace=os.readlink("/proc/self/ns/pid"),
+    )
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """A process for good: its number, and its start in clock ticks since boot."""
+
+    pid: int
+    start: int
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ProcessIdentity:
+        return cls(int(data["pid"]), int(data["start"]))
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessIdentity | None:
+        """The process that has this number now, or None. A zombie has it too."""
+        entry = _entry(pid)
+        return None if entry is None else cls(pid, entry.start)
+
+    def is_alive(self) -> bool:
+        """Whether it still runs. A zombie does not: a worker that was killed stays one until its
+        parent looks, and would hold its tickets for as long."""
+        entry = _entry(self.pid)
+        return entry is not None and entry.start == self.start and entry.state not in "ZX"
+
+
+@dataclass(frozen=True)
+class _Entry:
+    pid: int
+    state: str
+    parent: int
+    session: int
+    start: int
+
+
+def _entry(pid: int) -> _Entry | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_bytes()
+    except OSError:
+        return None
+    # proc(5): the command's name is in parentheses and may itself contain any character.
+    fields = text[text.rindex(b")") + 2 :].split()
+    return _Entry(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def child_pids() -> list[int]:
+    """The children of the calling (single-threaded) process, zombies included."""
+    own = os.getpid()
+    try:
+        return list(map(int, (_PROC / f"{own}/task/{own}/children").read_text().split()))
+    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
+        return [entry.pid for entry in _all_entries() if entry.parent == own]
+
+
+def session_of(pid: int) -> int | None:
+    entry = _entry(pid)
+    return None if entry is None else entry.session
+
+
+def _all_entries() -> list[_Entry]:
+    numbers = (int(name) for name in os.listdir(_PROC) if name.isdigit())
+    return [entry for entry in map(_entry, numbers) if entry is not None]
+
+
+def _has_nonce(pid: int, nonce: str) -> bool:
+    """Whether a process of this user has the nonce in its environment."""
+    needle = f"{NONCE_VARIABLE}={nonce}".encode()
+    environment = b""
+    for _ in range(_EXEC_LOOKS):
+        try:
+            if os.stat(_PROC / str(pid)).st_uid != os.geteuid():
+                return False
+            environment = (_PROC / str(pid) / "environ").read_bytes()
+        except OSError:
+            return False
+        if environment:
+            break
+        # In the middle of an exec it seems to have none: a process that has just called setsid
+        # would be overlooked, and then write beside the next attempt.
+        time.sleep(_EXEC_PAUSE)
+    return needle in environment.split(b"\0")
+
+
+def find_job_processes(leader: ProcessIdentity, nonce: str) -> list[ProcessIdentity]:
+    """The living processes of an attempt, its main process included; one pass over /proc.
+
+    They are those in the session it was started with, those with the attempt's nonce in their
+    environment (a job may call setsid), and the descendants of both (it may clear its environment).
+    """
+    entries = {entry.pid: entry for entry in _all_entries()}
+    current = entries.get(leader.pid)
+    # While any process is left in a session its number is not given to another process; so when
+    # the leader's number is someone else's now, the session is not the job's either.
+    session = leader.pid if current is None or current.start == leader.start else None
+    found = {
+        pid
+        for pid, entry in entries.items()
+        if entry.start >= leader.start
+        and entry.state not in "ZX"
+        and (
+            # The session is the job's own only from its setsid on.
+            (entry.pid, entry.start) == (leader.pid, leader.start)
+            or entry.session == session
+            or _has_nonce(pid, nonce)
+        )
+    }
+    grew = bool(found)
+    while grew:
+        more = {pid for pid, entry in entries.items() if entry.parent in found} - found
+        found |= more
+        grew = bool(more)
+    return [
+        ProcessIdentity(pid, entries[pid].start)
+        for pid in sorted(found)
+        if entries[pid].state not in "ZX"
+    ]
+
+
+def send_signal(processes: Iterable[ProcessIdentity], number: signal.Signals) -> None:
+    """Signal each that is still there; never the calling process."""
+    for process in processes:
+        if process.pid != os.getpid() and process.is_alive():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process.pid, number)
+
+
+def kill_job_processes(leader: ProcessIdentity, nonce: str, patience: float = 5.0) -> bool:
+    """Kill (SIGKILL) all that is left of an attempt; return whether nothing is.
+
+    False after `patience` seconds: a process may hang in the kernel (a dead NFS server) and
+    cannot be ended; then it may still write.
+    """
+    deadline = time.monotonic() + patience
+    pause = 0.001
+    while remaining := find_job_processes(leader, nonce):
+        if time.monotonic() > deadline:
+            return False
+        send_signal(remaining, signal.SIGKILL)
+        time.sleep(pause)
+        pause = min(pause * 2, 0.1)
+    return True

@@ -1,0 +1,185 @@
+"""What is handed to a queue: a ticket, and what it needs. Immutable, validated, plain JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.files import is_name, read_json
+
+VERSION = 1
+
+
+def now() -> str:
+    """The time as ISO 8601 in UTC with microseconds."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def _require(condition: bool, what: str, expected: str) -> None:
+    if not condition:
+        raise KochiError(f"ticket: {what} cannot be used: {expected} was expected")
+
+
+def _is_text(value: object) -> bool:
+    """Whether it can be an argument or a file's name: text without NUL that the OS can encode."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_number(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a ticket needs of a worker: cores, memory in MiB, or the whole worker for itself."""
+
+    cores: int = 1
+    exclusive: bool = False
+    memory_mb: int | None = None
+
+    def __post_init__(self) -> None:
+        _require(_is_number(self.cores, 1), f"cores {self.cores!r}", "a number from 1")
+        _require(isinstance(self.exclusive, bool), f"exclusive {self.exclusive!r}", "true or false")
+        _require(
+            self.memory_mb is None or _is_number(self.memory_mb, 0),
+            f"memory_mb {self.memory_mb!r}",
+            "a number of MiB",
+        )
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """One job, as handed to a queue.
+
+    `command` is an argument list, `directory` an absolute path, `environment` is added to the
+    worker's own, `labels` are shown to people. `job`, `queue` and `machine` are given by
+    `Queue.submit`; `attempt` is the number of the execution it is waiting for or in, from 1.
+    Raises KochiError when a value cannot be used.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    directory: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    resources: Resources = field(default_factory=Resources)
+    controller: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    job: int = 0
+    attempt: int = 1
+    queue: str = ""
+    machine: str = ""
+    submitted: str = field(default_factory=now)
+
+    def __post_init__(self) -> None:
+        _require(
+            _is_text(self.name) and self.name.isprintable() and self.name != "",
+            f"name {self.name!r}",
+            "printable text without control characters or line breaks",
+        )
+        command = self.command
+        _require(
+            isinstance(command, tuple) and len(command) > 0 and all(map(_is_text, command)),
+            f"command {command!r}",
+            "a tuple of at least one text without NUL",
+        )
+        _require(
+            _is_text(self.directory) and os.path.isabs(self.directory),
+            f"directory {self.directory!r}",
+            "an absolute path",
+        )
+        _require_texts("environment", self.environment)
+        bad = [name for name in self.environment if name == "" or "=" in name]
+        _require(not bad, f"environment variable {bad}", "a name without '='")
+        _require_texts("labels", self.labels)
+        _require(
+            isinstance(self.resources, Resources), f"resources {self.resources!r}", "Resources"
+        )
+        _require(
+            self.controller is None or (_is_text(self.controller) and is_name(self.controller)),
+            f"controller {self.controller!r}",
+            "the identity of an Inbox",
+        )
+        _require(_is_number(self.job, 0), f"job {self.job!r}", "a number from 0")
+        _require(_is_number(self.attempt, 1), f"attempt {self.attempt!r}", "a number from 1")
+        for key in ("queue", "machine", "submitted"):
+            _require(_is_text(getattr(self, key)), f"{key} {getattr(self, key)!r}", "text")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object written to disk. The attempt is in the file's name, not in the file: it
+        changes by a rename."""
+        return {
+            "version": VERSION,
+            "job": self.job,
+            "name": self.name,
+            "queue": self.queue,
+            "machine": self.machine,
+            "submitted": self.submitted,
+            "command": list(self.command),
+            "directory": self.directory,
+            "resources": {
+                "cores": self.resources.cores,
+                "exclusive": self.resources.exclusive,
+                "memory_mb": self.resources.memory_mb,
+            },
+            "controller": self.controller,
+            "labels": dict(self.labels),
+            "environment": dict(self.environment),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], where: Path) -> Ticket:
+        """Validate what was read from the file `where`. Raises DamagedFileError, naming the key."""
+        try:
+            needs = data["resources"]
+            if not isinstance(needs, dict):
+                raise DamagedFileError(f"{where}: key 'resources': an object was expected")
+            return cls(
+                name=data["name"],
+                command=tuple(data["command"]) if isinstance(data["command"], list) else (),
+                directory=data["directory"],
+                environment=data["environment"],
+                resources=Resources(needs["cores"], needs["exclusive"], needs["memory_mb"]),
+                controller=data["controller"],
+                labels=data["labels"],
+                job=data["job"],
+                queue=data["queue"],
+                machine=data["machine"],
+                submitted=data["submitted"],
+            )
+        except KeyError as error:
+            raise DamagedFileError(f"{where}: key {error} is missing") from error
+        except DamagedFileError:
+            raise
+        except (KochiError, TypeError) as error:
+            raise DamagedFileError(f"{where}: {error}") from error
+
+    def with_attempt(self, attempt: int) -> Ticket:
+        return replace(self, attempt=attempt)
+
+
+def _require_texts(key: str, mapping: object) -> None:
+    _require(isinstance(mapping, Mapping), f"{key} {mapping!r}", "a mapping of text to text")
+    assert isinstance(mapping, Mapping)
+    for name, value in mapping.items():
+        _require(
+            _is_text(name) and _is_text(value),
+            f"{key} {name!r}: {value!r}",
+            "text to text, both without NUL,",
+        )
+
+
+def read_ticket(path: Path) -> Ticket:
+    """Read a ticket's file. Raises FileNotFoundError, or DamagedFileError when it is damaged or
+    written by a newer version."""
+    return Ticket.from_dict(read_json(path, VERSION), path)

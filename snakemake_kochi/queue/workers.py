@@ -1,0 +1,179 @@
+"""What a worker tells about itself, which queues it serves, and whether it is still there."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from snakemake_kochi.errors import DamagedFileError, NameNotFoundError, nearest
+from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.paths import MachinePaths, QueuePaths
+from snakemake_kochi.queue.bell import ring
+from snakemake_kochi.queue.entries import worker_numbers
+from snakemake_kochi.queue.processes import Node, ProcessIdentity, this_node
+
+_log = logging.getLogger(__name__)
+
+VERSION = 1
+State = Literal["running", "leaving", "draining", "left"]
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """A worker's own account of itself: worker.json, written by nobody else.
+
+    `state`: "running" claims tickets; "leaving" has found its queues empty and looks a last time;
+    "draining" claims no more; "left" has ended in good order. `running` maps job numbers to the
+    time they started; `heartbeat` grows by one with each write.
+    """
+
+    worker: int
+    state: State
+    process: ProcessIdentity
+    node: Node
+    queues: tuple[str, ...]
+    cores: int
+    started: str
+    updated: str
+    heartbeat: int = 0
+    running: Mapping[int, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"version": VERSION, **asdict(self)}
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its process certainly is no more, so that nothing of it can still start.
+
+        Decided only for this host; of a worker on another node nothing is known yet.
+        """
+        here = this_node()
+        if here.can_see(self.node):
+            return not self.process.is_alive()
+        return here.has_rebooted_since(self.node)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it may be counted on to claim what is submitted now."""
+        return self.state == "running" and not self.is_lost
+
+    def describe(self) -> str:
+        """The state for people: as recorded, or "lost" when it died without saying so."""
+        return "lost" if self.state != "left" and self.is_lost else self.state
+
+
+def read_worker(machine: MachinePaths, worker: int) -> WorkerState:
+    """Raises FileNotFoundError when it never started, or DamagedFileError."""
+    path = machine.worker(worker).state
+    data = read_json(path, VERSION)
+    try:
+        state = WorkerState(
+            worker=int(data["worker"]),
+            state=data["state"],
+            process=ProcessIdentity.from_dict(data["process"]),
+            node=Node.from_dict(data["node"]),
+            queues=tuple(map(str, data["queues"])),
+            cores=int(data["cores"]),
+            started=str(data["started"]),
+            updated=str(data["updated"]),
+            heartbeat=int(data["heartbeat"]),
+            running={int(job): str(since) for job, since in data["running"].items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DamagedFileError(f"{path}: not a worker's state ({error!r})") from error
+    if state.state not in get_args(State):
+        raise DamagedFileError(f"{path}: key 'state': {state.state!r} is not a state")
+    return state
+
+
+def list_workers(machine: MachinePaths) -> list[WorkerState]:
+    """All workers there ever were, by number; one whose file is damaged is left out with a
+    warning."""
+    workers = []
+    for worker in worker_numbers(machine):
+        try:
+            workers.append(read_worker(machine, worker))
+        except FileNotFoundError:
+            continue  # its directory is made before it starts
+        except DamagedFileError as error:
+            _log.warning("%s", error.message)
+    return workers
+
+
+def find_worker(machine: MachinePaths, worker: int) -> WorkerState:
+    """Raises NameNotFoundError when no such worker was ever started."""
+    try:
+        return read_worker(machine, worker)
+    except FileNotFoundError as error:
+        known = nearest(str(worker), map(str, worker_numbers(machine)))
+        raise NameNotFoundError(
+            f"there is no worker {worker} on machine {machine.name}; {known}",
+            "List them with: kochi show workers -a",
+        ) from error
+
+
+def find_lost(machine: MachinePaths, workers: Iterable[int]) -> dict[int, WorkerState]:
+    """Those of the workers that are lost. A worker registers before it claims, so one without a
+    readable file is one whose file was tampered with: it is not declared lost."""
+    lost = {}
+    for worker in workers:
+        with contextlib.suppress(FileNotFoundError, DamagedFileError):
+            state = read_worker(machine, worker)
+            if state.is_lost:
+                lost[worker] = state
+    return lost
+
+
+def assign_queues(machine: MachinePaths, worker: int, queues: Sequence[str]) -> None:
+    """Say which queues a worker serves, in that order; also while it runs.
+
+    Only who starts the worker may call this. Raises KochiError for a name that cannot be used,
+    before anything is written.
+    """
+    for name in queues:
+        machine.queue(name)
+    paths = machine.worker(worker)
+    make_directory(paths.directory)
+    write_atomically(paths.queues, to_json({"version": VERSION, "queues": list(queues)}))
+    ring(paths.bell)
+
+
+def read_queues(machine: MachinePaths, worker: int) -> tuple[str, ...]:
+    """Raises FileNotFoundError, or DamagedFileError."""
+    path = machine.worker(worker).queues
+    queues = read_json(path, VERSION).get("queues")
+    if not isinstance(queues, list) or not all(isinstance(name, str) for name in queues):
+        raise DamagedFileError(f"{path}: key 'queues': a list of names was expected")
+    return tuple(queues)
+
+
+def subscribe(machine: MachinePaths, worker: int, queue: QueuePaths) -> None:
+    """Have a worker's bell rung whenever something is put into the queue."""
+    queue.make()
+    target = Path(os.path.relpath(machine.worker(worker).bell, queue.bells))
+    with contextlib.suppress(FileExistsError):
+        queue.bell(worker).symlink_to(target)
+
+
+def unsubscribe(queue: QueuePaths, worker: int) -> None:
+    queue.bell(worker).unlink(missing_ok=True)
+
+
+def subscribers(queue: QueuePaths) -> list[int]:
+    try:
+        return sorted(int(name) for name in os.listdir(queue.bells) if name.isdecimal())
+    except FileNotFoundError:
+        return []
+
+
+def ring_subscribers(machine: MachinePaths, queue: QueuePaths) -> None:
+    """Wake the workers that serve a queue. One that died is taken off the list; one on another
+    node looks by itself after a while."""
+    for worker in subscribers(queue):
+        if not ring(queue.bell(worker)) and find_lost(machine, [worker]):
+            unsubscribe(queue, worker)

@@ -1,0 +1,30 @@
+"""Where the rule library and the profiles are: in an installed package or beside a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from snakemake_kochi.errors import KochiError
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def _find(name: str, package: Path) -> Path:
+    # An installed package comes first: site-packages may hold a foreign directory of that name.
+    for candidate in (package / name, package.parent / name):
+        if candidate.is_dir():
+            return candidate
+    raise KochiError(
+        f"{package}: the directory '{name}' of snakemake_kochi is missing",
+        "Install it again: pip install --force-reinstall snakemake-executor-plugin-kochi",
+    )
+
+
+def workflow_directory() -> Path:
+    """The directory with the rule library's Snakefile, rules/ and schemas/."""
+    return _find("workflow", _PACKAGE)
+
+
+def profiles_directory() -> Path:
+    """The directory with one directory per Snakemake profile."""
+    return _find("profiles", _PACKAGE)

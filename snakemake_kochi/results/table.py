@@ -1,0 +1,81 @@
+"""The table of a batch: one row per run, and one row per point over its duplicates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas
+
+from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.files import read_json
+from snakemake_kochi.phases.run import RECORD_VERSION
+
+SECONDS = "seconds"
+# What a run is described by in the table beside its parameters; all else is a measurement.
+_DESCRIPTION = ("duplicate", "node", "started")
+
+
+def read_runs(
+    records: Sequence[Path], captured: Sequence[Path], metrics: Mapping[str, str]
+) -> pandas.DataFrame:
+    """One row per run: its parameters, duplicate, node, start, `seconds` and the metrics.
+
+    `captured` are the runs' standard outputs in the order of `records`. A metric is a regular
+    expression with one group; its last match counts, and a run without a match has no value.
+    Columns that hold only numbers are numeric.
+    """
+    if metrics and not captured:
+        raise ConfigError(
+            "metrics are read from the runs' standard output, but no artifact keeps it",
+            "Add an artifact of type stdout to the batch.",
+        )
+    compiled = {name: re.compile(expression, re.MULTILINE) for name, expression in metrics.items()}
+    rows = []
+    for index, path in enumerate(records):
+        record = read_json(path, RECORD_VERSION)
+        row: dict[str, Any] = dict(record["parameters"])
+        row |= {key: record[key] for key in _DESCRIPTION} | {SECONDS: record["seconds"]}
+        if compiled:
+            text = captured[index].read_bytes().decode("utf-8", "replace")
+            for name, expression in compiled.items():
+                found = expression.findall(text)
+                row[name] = found[-1] if found else None
+        rows.append(row)
+    return pandas.DataFrame(rows).apply(_numeric)
+
+
+def _numeric(column: pandas.Series[Any]) -> pandas.Series[Any]:
+    try:
+        return pandas.to_numeric(column)
+    except (ValueError, TypeError):
+        return column
+
+
+def measurements(runs: pandas.DataFrame) -> list[str]:
+    """The columns that were measured: `seconds`, then the metrics that are numbers."""
+    position = list(runs.columns).index(SECONDS)
+    return [
+        name for name in runs.columns[position:] if pandas.api.types.is_numeric_dtype(runs[name])
+    ]
+
+
+def summarise(runs: pandas.DataFrame, varying: Sequence[str]) -> pandas.DataFrame:
+    """One row per point: the parameters that vary, the number of runs, and of each measurement
+    the median, minimum and maximum over the duplicates."""
+    keys = list(varying)
+    grouped = runs.groupby(keys, sort=False, dropna=False) if keys else runs.groupby(lambda _: 0)
+    columns: dict[str, Any] = {"runs": grouped.size()}
+    for name in measurements(runs):
+        columns[f"{name} median"] = grouped[name].median()
+        columns[f"{name} min"] = grouped[name].min()
+        columns[f"{name} max"] = grouped[name].max()
+    return pandas.DataFrame(columns).reset_index(drop=not keys)
+
+
+def write_markdown(summary: pandas.DataFrame, title: str, path: Path) -> None:
+    """Write a summary as a Markdown table under a heading."""
+    table = summary.to_markdown(index=False, floatfmt=".6g")
+    path.write_text(f"# {title}\n\n{table}\n", "utf-8")

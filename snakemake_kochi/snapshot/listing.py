@@ -1,0 +1,167 @@
+"""Which files a snapshot of a directory consists of. Reads only; writes nowhere."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from snakemake_kochi.errors import GitError
+from snakemake_kochi.git import run_git
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Paths relative to the directory; `untracked`: some are in no index.
+
+    `base` is the commit checked out (None without one); `dirty`: the files are not exactly those of
+    the commit.
+    """
+
+    paths: tuple[str, ...]
+    base: str | None
+    dirty: bool
+
+
+def list_files(directory: Path, excluded: Callable[[str], bool]) -> Listing:
+    """List the files and symbolic links of a directory as they are now.
+
+    In a git repository: the tracked ones and those not ignored. Repositories inside, submodules or
+    not, contribute theirs by the same rule. A directory in no repository, or ignored by the
+    repository around it, contributes everything but `.git`.
+    """
+    prefix = _place_in_repository(directory)
+    if prefix is None:
+        kept = [path for path in _walk_plain(directory) if not excluded(path)]
+        return Listing(tuple(kept), None, True)
+    paths, untracked = [], False
+    for path, tracked in _walk_repository(directory):
+        if not excluded(path):
+            paths.append(path)
+            untracked = untracked or not tracked
+    base, changed = _compare_with_commit(directory, prefix, excluded)
+    return Listing(tuple(dict.fromkeys(paths)), base, base is None or changed or untracked)
+
+
+def _place_in_repository(directory: Path) -> str | None:
+    """The directory's path below the top of its repository ("" for the top), None without one."""
+    try:
+        inside, _, prefix = run_git(
+            directory, "rev-parse", "--is-inside-work-tree", "--show-prefix"
+        ).partition(b"\n")
+    except GitError as error:
+        if "not a git repository (or any" in error.message:
+            return None
+        raise
+    if inside != b"true":
+        raise GitError(f"{directory} is inside a bare repository or .git: there are no files")
+    place = os.fsdecode(prefix.removesuffix(b"\n"))
+    if place and run_git(directory, "check-ignore", "-z", "--stdin", stdin=b".", accept=(0, 1)):
+        return None
+    return place
+
+
+def _walk_plain(directory: Path) -> Iterator[str]:
+    real = _RealDirectories(directory)
+    for parent, directories, files in os.walk(directory):
+        inner = os.path.relpath(parent, directory)
+        begin = "" if inner == "." else f"{inner}/"
+        if begin and ".git" in (*directories, *files):
+            directories.clear()
+            yield from (begin + path for path, _ in _walk_nested(Path(parent), None))
+            continue
+        directories[:] = [name for name in directories if name != ".git"]
+        links = [name for name in directories if os.path.islink(os.path.join(parent, name))]
+        for name in (*files, *links):
+            if name != ".git" and _is_content(real.mode(begin + name)):
+                yield begin + name
+
+
+def _walk_repository(directory: Path) -> Iterator[tuple[str, bool]]:
+    """Each file's path and whether it is tracked."""
+    listed = run_git(
+        directory, "ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard"
+    )
+    real = _RealDirectories(directory)
+    for line in filter(None, listed.split(b"\0")):
+        tracked, path = line[:1] != b"?", os.fsdecode(line[2:]).rstrip("/")
+        mode = real.mode(path)
+        if _is_content(mode):
+            yield path, tracked
+        elif stat.S_ISDIR(mode) and os.path.lexists(directory / path / ".git"):
+            for inner, inner_tracked in _walk_nested(directory / path, directory):
+                yield f"{path}/{inner}", tracked and inner_tracked
+
+
+def _walk_nested(nested: Path, outer: Path | None) -> Iterator[tuple[str, bool]]:
+    """A repository inside; a worktree of the outer one is another branch's, not a source."""
+    try:
+        if outer is None or _common_directory(nested) != _common_directory(outer):
+            yield from _walk_repository(nested)
+    except GitError:
+        # A `.git` that leads nowhere, as in a copied submodule: the files are there all the same.
+        yield from ((path, False) for path in _walk_plain(nested))
+
+
+def _is_content(mode: int) -> bool:
+    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
+
+
+def _common_directory(repository: Path) -> bytes:
+    return run_git(repository, "rev-parse", "--path-format=absolute", "--git-common-dir")
+
+
+class _RealDirectories:
+    """Modes of files reached through real directories only.
+
+    Git remembers `a/x`; when `a` was replaced by a symbolic link, lstat still finds an `a/x`, which
+    is somebody else's file.
+    """
+
+    def __init__(self, top: Path) -> None:
+        self._top = os.fspath(top)
+        self._known = {"": True}
+
+    def mode(self, path: str) -> int:
+        """The file's st_mode, 0 if there is none."""
+        if not self._is_real(os.path.dirname(path)):
+            return 0
+        return self._lstat(path)
+
+    def _is_real(self, path: str) -> bool:
+        if path not in self._known:
+            self._known[path] = self._is_real(os.path.dirname(path)) and stat.S_ISDIR(
+                self._lstat(path)
+            )
+        return self._known[path]
+
+    def _lstat(self, path: str) -> int:
+        try:
+            return os.lstat(f"{self._top}/{path}").st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+
+
+def _compare_with_commit(
+    directory: Path, prefix: str, excluded: Callable[[str], bool]
+) -> tuple[str | None, bool]:
+    """The commit checked out, and whether a tracked file below the directory differs from it."""
+    head = run_git(directory, "rev-parse", "--verify", "--quiet", "HEAD^{commit}", accept=(0, 1))
+    base = head.decode().strip() or None
+    try:
+        status = run_git(
+            directory,
+            *("status", "--porcelain=v2", "-z", "--untracked-files=no", "--no-renames"),
+            *("--ignore-submodules=none", "--", "."),
+        )
+    except GitError:
+        # A filter the user has not installed, an unmerged .gitmodules: no proof that it is clean.
+        return base, True
+    fields = {b"1": 8, b"u": 10}
+    for line in filter(None, status.split(b"\0")):
+        path = os.fsdecode(line.split(b" ", fields[line[:1]])[-1])
+        if not excluded(path.removeprefix(prefix)):
+            return base, True
+    return base, False

@@ -1,0 +1,153 @@
+"""Freeze a directory as it stands into a git tree, and take files out of that tree again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
+from snakemake_kochi.files import make_directory
+from snakemake_kochi.git import run_git
+from snakemake_kochi.snapshot.listing import list_files
+from snakemake_kochi.snapshot.patterns import matcher
+from snakemake_kochi.snapshot.store import create_store, keep_tree, run_in_store, write_tree
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`tree` and `commit` are in the store; `base` is the commit that was checked out, None without
+    one; `dirty`: the working tree was not exactly that commit (always so without one)."""
+
+    tree: str
+    commit: str
+    base: str | None
+    dirty: bool
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of a tree. Bytes of the path that are not UTF-8 are surrogates (os.fsencode gives them
+    back). `mode` is "100644", "100755", or "120000" for a symbolic link; `object` is the blob."""
+
+    path: str
+    mode: str
+    object: str
+
+
+def freeze(directory: Path, store: Path, exclude: Sequence[str] = ()) -> Snapshot:
+    """Freeze the content of exactly this directory into the store, which is created if needed.
+
+    In a repository that is every file not ignored, with the bytes it has now, be it committed,
+    staged, untracked or none of these; the checked-out submodules and other repositories inside are
+    plain directories of the tree, worktrees of the same repository are left out. Files git has not
+    checked out (sparse checkouts, submodules) are absent, as are empty and unreadable directories,
+    sockets, pipes and devices. Elsewhere it is every file. `exclude` (patterns as in a .gitignore
+    at the top of `directory`, such as "/results/") leaves out more, tracked or not.
+
+    Nothing is written to the user's repository. What was frozen once stays in the store for good;
+    the same files give the same tree and commit. Several processes may freeze at once.
+
+    Raises GitError when git refuses (an unreadable file, a repository of another user), KochiError
+    when there is no such directory, ConfigError for a bad pattern.
+    """
+    if not directory.is_dir():
+        raise KochiError(f"{directory}: no such directory, so there is nothing to freeze")
+    top = directory.absolute()
+    listing = list_files(top, matcher(exclude))
+    create_store(store)
+    tree = write_tree(store, top, listing.paths)
+    return Snapshot(tree, keep_tree(store, tree), listing.base, listing.dirty)
+
+
+def list_entries(store: Path, tree: str) -> tuple[Entry, ...]:
+    """All files of a tree, in git's order. Raises GitError when the store has no such tree."""
+    entries = []
+    for line in run_in_store(store, "ls-tree", "-r", "-z", "--full-tree", tree).split(b"\0"):
+        if line:
+            description, _, path = line.partition(b"\t")
+            mode, _, identity = description.decode().split(" ")
+            entries.append(Entry(os.fsdecode(path), mode, identity))
+    return tuple(entries)
+
+
+def digest_sources(
+    entries: Iterable[Entry], include: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> str:
+    """Digest (SHA-256, hex) of paths, modes and contents of the entries that match.
+
+    Patterns are those of .gitignore (see `patterns`); no `include` includes everything. The order
+    of the entries does not count. Raises ConfigError for a bad pattern.
+    """
+    included, excluded = matcher(include or ("*",)), matcher(exclude)
+    digest = hashlib.sha256()
+    for entry in sorted(entries, key=lambda entry: os.fsencode(entry.path)):
+        if included(entry.path) and not excluded(entry.path):
+            digest.update(os.fsencode(entry.path) + f"\0{entry.mode} {entry.object}\n".encode())
+    return digest.hexdigest()
+
+
+def materialise(store: Path, tree: str, destination: Path) -> None:
+    """Write the files of a tree to a directory that must not exist yet; no `.git` in it.
+
+    The directory itself is private (0700) and appears complete or not at all. Raises KochiError
+    when it exists, GitError when the store has no such tree.
+    """
+    _must_not_exist(destination)
+    make_directory(destination.parent)
+    beside = destination.with_name(f".{destination.name[:200]}.{secrets.token_hex(4)}.tmp")
+    make_directory(beside / "tree")
+    try:
+        run_in_store(
+            store,
+            *("read-tree", "--reset", "-u", "--no-recurse-submodules", tree),
+            directory=beside / "tree",
+            index=beside / "index",
+        )
+        _rename_new(beside / "tree", destination)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def read_file(store: Path, tree: str, path: str) -> bytes:
+    """One file of a tree (of a symbolic link: where it leads). Raises NameNotFoundError, which
+    names the nearest path, when the tree has no such file."""
+    try:
+        return run_in_store(store, "cat-file", "blob", f"{tree}:{os.path.normpath(path)}")
+    except GitError:
+        paths = [entry.path for entry in list_entries(store, tree)]
+        close = nearest(path, paths) if len(paths) < 1000 else f"it has {len(paths)} others"
+        raise NameNotFoundError(f"{path}: no such file in snapshot {tree[:12]}; {close}") from None
+
+
+def toplevel(path: Path) -> Path:
+    """The top of the working tree a file or directory is in. Raises GitError if it is in none."""
+    directory = path if path.is_dir() else path.parent
+    try:
+        found = run_git(directory, "rev-parse", "--show-toplevel")
+    except GitError as error:
+        if "not a git repository" not in error.message:
+            raise
+        raise GitError(
+            f"{directory.absolute()} is not in a git repository",
+            "A project is one: type `git init` at its top.",
+        ) from None
+    return Path(os.fsdecode(found.removesuffix(b"\n")))
+
+
+def _must_not_exist(destination: Path) -> None:
+    if os.path.lexists(destination):
+        raise KochiError(f"{destination} exists already; a directory that does not was expected")
+
+
+def _rename_new(made: Path, destination: Path) -> None:
+    _must_not_exist(destination)
+    try:
+        os.rename(made, destination)
+    except OSError:
+        _must_not_exist(destination)
+        raise

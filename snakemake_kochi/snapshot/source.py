@@ -1,0 +1,158 @@
+"""Sources that are a commit of some repository, local or remote, and not a working tree."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+
+from snakemake_kochi.errors import GitError, KochiError, nearest
+from snakemake_kochi.files import make_directory
+from snakemake_kochi.git import run_git
+from snakemake_kochi.snapshot.store import create_store, run_in_store
+
+_FULL_IDENTITY = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_ABBREVIATED_IDENTITY = re.compile(r"[0-9a-f]{4,64}")
+
+
+def resolve_source(git: str, branch: str | None, commit: str | None) -> str:
+    """The commit id (hex, in full) that a branch or tag, else a commit, else HEAD names now.
+
+    `git` is a remote or a local path. A full commit id is not looked up: `fetch_source` does. An
+    abbreviated one of a remote needs its history, which is fetched without files. Raises GitError:
+    unreachable, no such branch (with the nearest name), no such commit.
+    """
+    if branch is not None or commit is None:
+        return _resolve_branch(git, branch)
+    wanted = commit.lower()
+    if _FULL_IDENTITY.fullmatch(wanted):
+        return wanted
+    if not _ABBREVIATED_IDENTITY.fullmatch(wanted):
+        raise GitError(
+            f"{commit!r} is not a commit id: 4 to 40 digits 0-9a-f were expected",
+            "A branch or a tag goes under `branch:`.",
+        )
+    if _is_path(git):
+        return _find_commit(Path(git).expanduser(), git, wanted)
+    with tempfile.TemporaryDirectory(prefix="kochi-") as temporary:
+        _run_on(git, Path(temporary), "clone", "--bare", "--filter=tree:0", "--", git, "history")
+        return _find_commit(Path(temporary) / "history", git, wanted)
+
+
+def fetch_source(
+    git: str, branch: str | None, commit: str | None, store: Path, destination: Path
+) -> str:
+    """Check a source out and return its commit id. A commit goes before a branch here: it is what
+    the branch was when it was resolved.
+
+    The destination, which must not exist, becomes a clone with history and tags (build systems ask
+    `git describe`), HEAD detached at the commit, submodules checked out recursively. It appears
+    complete or not at all. A commit that is on no branch is asked for by name. What came from a
+    remote is kept in the store too, so that it is not sent again. Raises GitError.
+    """
+    if os.path.lexists(destination):
+        raise KochiError(f"{destination} exists already; a directory that does not was expected")
+    found = resolve_source(git, branch if commit is None else None, commit)
+    make_directory(destination.parent)
+    beside = make_directory(
+        destination.with_name(f".{destination.name[:200]}.{secrets.token_hex(4)}.tmp")
+    )
+    tree = beside / "tree"
+    try:
+        _clone(git, store, tree)
+        _fetch_by_name(git, tree, found)
+        run_git(tree, "checkout", "--quiet", "--detach", found)
+        if not _is_path(git):
+            kept = f"+HEAD:refs/sources/{found}"
+            run_in_store(store, "fetch", "--quiet", "--no-tags", os.fspath(tree), kept)
+        # Git refuses local submodules because of hostile remotes; a local path is the user's own.
+        local = ("-c", "protocol.file.allow=always") if _is_local(git) else ()
+        run_git(tree, *local, "submodule", "--quiet", "update", "--init", "--recursive")
+        os.rename(tree, destination)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return found
+
+
+def _clone(git: str, store: Path, destination: Path) -> None:
+    options = ["--quiet", "--no-checkout", "--template=", "--origin=origin"]
+    if not _is_path(git):
+        create_store(store)
+        options += ["--reference-if-able", os.fspath(store.absolute()), "--dissociate"]
+    _run_on(git, destination.parent, "clone", *options, "--", _address(git), destination.name)
+
+
+def _is_local(git: str) -> bool:
+    return git.startswith("file://") or _is_path(git)
+
+
+def _is_path(git: str) -> bool:
+    return Path(git).expanduser().exists()
+
+
+def _address(git: str) -> str:
+    """A local path as an absolute one: git runs in another directory than the caller."""
+    path = Path(git).expanduser()
+    return os.fspath(path.absolute()) if path.exists() else git
+
+
+def _run_on(git: str, directory: Path, *arguments: str) -> bytes:
+    try:
+        return run_git(directory, *arguments)
+    except GitError as error:
+        raise GitError(
+            f"the repository {git} cannot be read: {error.message}",
+            f"Check the address and your access: git ls-remote {git}",
+        ) from error
+
+
+def _resolve_branch(git: str, branch: str | None) -> str:
+    wanted = ("HEAD", "refs/heads/*", "refs/tags/*")
+    listed = _run_on(git, Path.cwd(), "ls-remote", "--quiet", "--", _address(git), *wanted)
+    refs: dict[str, str] = {}
+    for line in listed.decode("utf-8", "surrogateescape").splitlines():
+        identity, _, ref = line.partition("\t")
+        refs[ref] = identity
+    # An annotated tag is an object of its own; `^{}` is the commit it is of.
+    names = (
+        ("HEAD",)
+        if branch is None
+        else (f"refs/heads/{branch}", f"refs/tags/{branch}^{{}}", f"refs/tags/{branch}")
+    )
+    for name in names:
+        if name in refs:
+            return refs[name]
+    if branch is None:
+        raise GitError(f"the repository {git} has no commits")
+    known = {ref.split("/", 2)[2].removesuffix("^{}") for ref in refs if ref.count("/") > 1}
+    raise GitError(f"the repository {git} has no branch '{branch}'; {nearest(branch, known)}")
+
+
+def _find_commit(repository: Path, git: str, wanted: str) -> str:
+    try:
+        found = run_git(repository, "rev-parse", "--verify", "--quiet", f"{wanted}^{{commit}}")
+    except GitError as error:
+        raise GitError(f"the repository {git} has no commit '{wanted}'", error.message) from error
+    return found.decode().strip()
+
+
+def _fetch_by_name(git: str, clone: Path, commit: str) -> None:
+    """A commit that no branch or tag contains, such as one since amended, is not cloned."""
+    if (
+        run_git(clone, "cat-file", "--batch-check", stdin=f"{commit}\n".encode()).find(b"missing")
+        < 0
+    ):
+        return
+    # Hosting services serve any commit; of a local repository we may ask the same.
+    serve = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"
+    local = (f"--upload-pack={serve}",) if _is_local(git) else ()
+    try:
+        run_git(clone, "fetch", "--quiet", *local, "origin", commit)
+    except GitError as error:
+        raise GitError(
+            f"the repository {git} has no commit '{commit}'",
+            f"Is it pushed? Git says: {error.message}",
+        ) from error

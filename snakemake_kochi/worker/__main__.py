@@ -1,0 +1,50 @@
+"""`python -m snakemake_kochi.worker`: how other parts of the project start a worker."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.paths import Root
+from snakemake_kochi.worker import run_worker
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the command line and work; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m snakemake_kochi.worker", description=__doc__)
+    parser.add_argument("--root", type=Path, required=True, help="KOCHI_ROOT")
+    parser.add_argument("--machine", required=True)
+    parser.add_argument("--queue", action="append", default=[], help="may be given several times")
+    parser.add_argument("--cores", type=int, help="default: those this process may run on")
+    parser.add_argument("--stay", action="store_true", help="wait when the queues are empty")
+    parser.add_argument("--worker", type=int, help="its number, when it was given one")
+    parser.add_argument("--parent", type=int, help="leave when this process ends")
+    parser.add_argument("--echo", action="store_true", help="show the jobs' output")
+    parser.add_argument("--idle-wait", type=float, default=2.0, metavar="SECONDS")
+    parser.add_argument("--grace", type=float, default=5.0, metavar="SECONDS")
+    given = parser.parse_args(arguments)
+    if given.cores is not None and given.cores < 1:
+        parser.error("--cores: a number from 1 was expected")
+    try:
+        return run_worker(
+            Root(given.root.absolute()).machine(given.machine),
+            given.queue,
+            cores=given.cores,
+            stay=given.stay,
+            echo=given.echo,
+            parent=given.parent,
+            worker=given.worker,
+            idle_wait=given.idle_wait,
+            grace=given.grace,
+        )
+    except KochiError as error:
+        print(f"kochi worker: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(error.hint, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""From a claim to a job that runs: log, process, attempt file, and only then its first step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from snakemake_kochi.files import make_directory, to_json, write_exclusively
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.processes import NONCE_VARIABLE, this_node
+from snakemake_kochi.queue.queue import Claim
+from snakemake_kochi.queue.result import Attempt
+from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.worker.runners import Execution, Runner
+from snakemake_kochi.worker.slot import Slot
+
+
+class AlreadyBegunError(Exception):
+    """Another worker began this very attempt: the claim is not ours."""
+
+
+class Launcher:
+    """Starts jobs of one worker with one runner."""
+
+    def __init__(
+        self, machine: MachinePaths, environment: Mapping[str, str], runner: Runner
+    ) -> None:
+        self._machine = machine
+        self._environment = environment
+        self._runner = runner
+
+    def start(self, claim: Claim) -> Slot:
+        """Start a claimed ticket.
+
+        Raises OSError when a file or a process cannot be made, and AlreadyBegunError; then nothing
+        of the job has been executed and nothing of it is left.
+        """
+        paths = self._machine.job(claim.ticket.job)
+        make_directory(paths.directory)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        log = os.open(paths.log, flags, 0o600)
+        try:
+            offset = _write_header(log, claim)
+            # The job's processes hold the log itself, not a pipe to the worker: however much they
+            # write, and whoever of them stays behind, the worker has nothing to wait for.
+            execution = self._runner.start(claim.ticket, log, self._job_environment(claim))
+        finally:
+            os.close(log)
+        try:
+            started = self._record(claim, execution)
+        except BaseException:
+            execution.abandon()
+            raise
+        execution.release()
+        return Slot(claim, execution, started, paths.log, offset)
+
+    def _record(self, claim: Claim, execution: Execution) -> str:
+        """Write the attempt file; from then on anybody can find the job's processes."""
+        ticket = claim.ticket
+        attempt = Attempt(
+            job=ticket.job,
+            attempt=ticket.attempt,
+            nonce=claim.nonce,
+            worker=claim.worker,
+            node=this_node(),
+            process=execution.process,
+            started=now(),
+        )
+        path = self._machine.job(ticket.job).attempt(ticket.attempt)
+        if not write_exclusively(path, to_json(attempt.to_dict())):
+            # Only where neither the lock nor the rename kept two workers apart; this still does.
+            raise AlreadyBegunError(f"attempt {ticket.attempt} of job {ticket.job}")
+        return attempt.started
+
+    def _job_environment(self, claim: Claim) -> dict[str, str]:
+        ticket = claim.ticket
+        return {
+            **self._environment,
+            **ticket.environment,
+            "KOCHI_MACHINE": self._machine.name,
+            "KOCHI_WORKER_ID": str(claim.worker),
+            "KOCHI_QUEUE": ticket.queue,
+            "KOCHI_JOB_ID": str(ticket.job),
+            "KOCHI_JOB_NAME": ticket.name,
+            NONCE_VARIABLE: claim.nonce,
+        }
+
+
+def _write_header(log: int, claim: Claim) -> int:
+    """Returns where this attempt's output begins in the log, in bytes."""
+    attempt = claim.ticket.attempt
+    if attempt > 1:
+        where = f"worker {claim.worker} on {this_node().host}"
+        os.write(log, f"-- attempt {attempt}: {where}, {now()} --\n".encode())
+    return os.lseek(log, 0, os.SEEK_END)

@@ -1,0 +1,48 @@
+"""What the worker asks of a way to execute tickets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from snakemake_kochi.queue.processes import ProcessIdentity
+from snakemake_kochi.queue.ticket import Ticket
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a process ended: by an exit status, or by a signal; the other is None."""
+
+    status: int | None
+    signal: int | None
+
+
+class Execution(Protocol):
+    """A job's main process, a child of the worker and leader of a session of its own."""
+
+    @property
+    def process(self) -> ProcessIdentity: ...
+
+    def release(self) -> None:
+        """Let it begin. Until then it has not executed anything of the job's."""
+
+    def abandon(self) -> None:
+        """End a process that was never released, and reap it."""
+
+    def poll(self) -> Exit | None:
+        """How it ended, or None. It stays a zombie, so that its number, by which the rest of its
+        session is found, is not given to another process."""
+
+    def reap(self) -> None:
+        """Let go of the ended process."""
+
+
+class Runner(Protocol):
+    def start(self, ticket: Ticket, log: int, environment: Mapping[str, str]) -> Execution:
+        """Make a process that, once released, executes the ticket with this whole environment.
+
+        Its stdout and stderr are the file descriptor `log`, its stdin is empty. What is wrong with
+        the ticket (no such directory, no such command) is said in the log and is an exit status of
+        126 or 127. Raises OSError when no process can be made.
+        """

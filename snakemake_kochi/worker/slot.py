@@ -1,0 +1,141 @@
+"""One job in a worker: from its start to the end of the last of its processes."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from pathlib import Path
+from typing import Literal
+
+from snakemake_kochi.queue.processes import find_job_processes, send_signal
+from snakemake_kochi.queue.queue import Claim
+from snakemake_kochi.queue.result import Reason, Result
+from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.worker.runners.interface import Execution, Exit
+
+_log = logging.getLogger(__name__)
+
+# Seconds. What a job that is over left running has less time to end than a job that is stopped.
+_LEFTOVER_GRACE = 1.0
+_KILL_AGAIN = 0.1
+_LEFTOVER_PATIENCE = 10.0
+
+Stop = Literal["cancel", "put back"]
+
+
+class Slot:
+    """Ends a job in steps, so that the worker's loop never waits: `advance` is called after each
+    wake-up, at the latest at `deadline` (monotonic seconds, None: nothing is due)."""
+
+    def __init__(
+        self, claim: Claim, execution: Execution, started: str, log: Path, offset: int
+    ) -> None:
+        """`offset`: where in the log the output of this attempt begins, in bytes."""
+        self.claim = claim
+        self.started = started
+        self.log = log
+        self.offset = offset
+        self.stop: Stop | None = None
+        self.deadline: float | None = None
+        self._execution = execution
+        self._exit: Exit | None = None
+        self._ended: str | None = None
+        self._give_up: float | None = None
+        self._is_over = False
+
+    @property
+    def pid(self) -> int:
+        return self._execution.process.pid
+
+    def end(self, stop: Stop, grace: float) -> None:
+        """Ask all processes of the job to end (SIGTERM) and kill them after `grace` seconds.
+
+        Changes nothing for a job that has ended by itself: it has a result of its own. A second
+        call can only hasten the end.
+        """
+        if self.poll() is not None:
+            return
+        if self.stop is None:
+            self.stop = stop
+            self._signal(signal.SIGTERM)
+        due = time.monotonic() + grace
+        self.deadline = due if self.deadline is None else min(due, self.deadline)
+
+    def poll(self) -> Exit | None:
+        """How the main process ended, or None."""
+        if self._exit is None:
+            self._exit = self._execution.poll()
+            if self._exit is not None:
+                self._ended = now()
+        return self._exit
+
+    def advance(self, has_orphans: bool) -> bool:
+        """Go on with ending the job; return whether its last process is gone and reaped.
+
+        `has_orphans`, as of after `poll`: whether the worker was given children that are none of
+        its jobs. When there are none, nothing of this job is left and no search is needed.
+        """
+        if self._is_over:
+            return True
+        moment = time.monotonic()
+        if self.poll() is None:
+            if self.deadline is not None and moment >= self.deadline:
+                self._signal(signal.SIGKILL)
+                self.deadline = moment + _KILL_AGAIN
+            return False
+        if has_orphans and self._end_leftovers(moment):
+            return False
+        self._execution.reap()
+        self._is_over = True
+        return True
+
+    def _end_leftovers(self, moment: float) -> bool:
+        """Returns whether some are there still. They must not outlive the result: they could write
+        to outputs that were reported as complete."""
+        left = find_job_processes(self._execution.process, self.claim.nonce)
+        if not left:
+            return False
+        if self._give_up is None:
+            self._give_up = moment + _LEFTOVER_PATIENCE
+            if self.deadline is None:
+                _log.info("job %d left processes behind; ending them", self.claim.ticket.job)
+                send_signal(left, signal.SIGTERM)
+                self.deadline = moment + _LEFTOVER_GRACE
+                return True
+        if moment >= self._give_up:
+            pids = ", ".join(str(process.pid) for process in left)
+            _log.warning("job %d: processes %s cannot be ended", self.claim.ticket.job, pids)
+            return False
+        if self.deadline is not None and moment >= self.deadline:
+            send_signal(left, signal.SIGKILL)
+            self.deadline = moment + _KILL_AGAIN
+        return True
+
+    def _signal(self, number: signal.Signals) -> None:
+        send_signal(find_job_processes(self._execution.process, self.claim.nonce), number)
+
+    def result(self, node: str) -> Result:
+        """What to publish once `advance` said that it is over."""
+        assert self._exit is not None and self._ended is not None
+        ticket = self.claim.ticket
+        reason: Reason = "success"
+        if self.stop == "cancel":
+            reason = "cancelled"
+        elif self._exit.signal is not None:
+            reason = "signal"
+        elif self._exit.status != 0:
+            reason = "failed"
+        return Result(
+            job=ticket.job,
+            attempt=ticket.attempt,
+            nonce=self.claim.nonce,
+            worker=self.claim.worker,
+            node=node,
+            reason=reason,
+            exit_status=self._exit.status,
+            signal=self._exit.signal,
+            started=self.started,
+            ended=self._ended,
+            log=str(self.log),
+        )

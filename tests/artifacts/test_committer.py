@@ -1,0 +1,442 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from git_helpers import BAD_NAME, git, write
+
+from snakemake_kochi.artifacts import (
+    Result,
+    branch,
+    commit_pending,
+    committer,
+    journal,
+    pending,
+    record_path,
+)
+from snakemake_kochi.errors import DamagedFileError, GitError, KochiError, PhaseError
+from snakemake_kochi.paths import ProjectPaths, Root
+
+MACHINE = "local"
+
+
+def put(paths: ProjectPaths, identity: str, files: dict[str, bytes], **record: object) -> None:
+    """Journal a result with these contents."""
+    sources = {
+        dest: write(paths.directory / "work" / identity / str(number), content)
+        for number, (dest, content) in enumerate(files.items())
+    }
+    journal(paths, MACHINE, Result(identity, sources, {"attempt": identity, **record}))
+
+
+def tree_of(repository: Path, name: str = branch(MACHINE)) -> dict[str, str]:
+    """Path and content of every file of a branch."""
+    listed = git(repository, "ls-tree", "-r", "-z", "--full-tree", name).split("\0")
+    return {
+        line.partition("\t")[2]: git(repository, "cat-file", "blob", line.split()[2])
+        for line in listed
+        if line
+    }
+
+
+def artifacts_of(repository: Path) -> dict[str, str]:
+    prefix = f"{MACHINE}/"
+    return {
+        path.removeprefix(prefix): content
+        for path, content in tree_of(repository).items()
+        if not path.startswith(f"{prefix}.kochi/")
+    }
+
+
+def recorded(repository: Path) -> list[str]:
+    """The identity of every record ever added, once for each commit that added it."""
+    added = git(
+        repository, "log", "-m", "--format=", "--name-only", "--diff-filter=A", branch(MACHINE)
+    )
+    return sorted(Path(line).stem for line in added.splitlines() if "/.kochi/records/" in line)
+
+
+def commits(repository: Path) -> int:
+    return int(git(repository, "rev-list", "--count", branch(MACHINE)))
+
+
+def test_many_results_become_one_commit_and_nothing_else_of_the_repository_changes(
+    repository: Path, paths: ProjectPaths, untouched: Callable[[], None]
+) -> None:
+    untouched()
+    for number in range(20):
+        put(paths, f"a{number}", {f"fib/n_{number}.log": b"%d\n" % number}, n=number)
+    assert commit_pending(repository, paths, MACHINE) == 20
+    assert commits(repository) == 1
+    assert artifacts_of(repository) == {f"fib/n_{n}.log": f"{n}\n" for n in range(20)}
+    record = tree_of(repository)[record_path(MACHINE, "a7")]
+    assert json.loads(record) == {"attempt": "a7", "n": 7}
+    assert pending(paths, MACHINE) == ()
+    assert commit_pending(repository, paths, MACHINE) == 0
+
+
+def test_a_later_commit_keeps_the_earlier_results(repository: Path, paths: ProjectPaths) -> None:
+    for identity in ("a", "b", "c"):
+        put(paths, identity, {f"{identity}.log": identity.encode()})
+        commit_pending(repository, paths, MACHINE)
+    assert artifacts_of(repository) == {"a.log": "a", "b.log": "b", "c.log": "c"}
+    assert commits(repository) == 3
+    assert git(repository, "fsck", "--strict") == ""
+
+
+def test_an_unchanged_artifact_is_recorded_again(repository: Path, paths: ProjectPaths) -> None:
+    for identity in ("first", "second"):
+        put(paths, identity, {"same.log": b"same\n"})
+        assert commit_pending(repository, paths, MACHINE) == 1
+    assert recorded(repository) == ["first", "second"]
+
+
+def test_a_result_journaled_twice_is_committed_once(repository: Path, paths: ProjectPaths) -> None:
+    put(paths, "a", {"a.log": b"first"})
+    put(paths, "a", {"a.log": b"second"})
+    assert commit_pending(repository, paths, MACHINE) == 1
+    put(paths, "a", {"a.log": b"third"})
+    assert commit_pending(repository, paths, MACHINE) == 0
+    assert artifacts_of(repository) == {"a.log": "first"}
+    assert pending(paths, MACHINE) == ()
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize(("older", "newer"), [("a", "a/b"), ("a/b", "a"), ("a", "a")])
+def test_of_results_that_exclude_each_other_the_newest_wins_and_the_older_is_in_the_history(
+    repository: Path, paths: ProjectPaths, older: str, newer: str, apart: bool
+) -> None:
+    put(paths, "z-older", {older: b"older", "x": b"x"})
+    if apart:
+        commit_pending(repository, paths, MACHINE)
+    put(paths, "a-newer", {newer: b"newer"})
+    commit_pending(repository, paths, MACHINE)
+    assert artifacts_of(repository) == {newer: "newer", "x": "x"}
+    assert tree_of(repository, f"{branch(MACHINE)}~")[f"{MACHINE}/{older}"] == "older"
+    assert git(repository, "fsck", "--strict") == ""
+
+
+def test_any_name_and_any_content_can_be_an_artifact(repository: Path, paths: ProjectPaths) -> None:
+    names = ["with space", "new\nline", 'quo"te', "back\\slash", "-dash", "été", BAD_NAME, "tab\t"]
+    files = {name: f"{name!a}\n".encode() for name in names}
+    put(paths, "a", files | {"bytes": b"\xff\x00\xe9", "empty": b"", "big": b"x\n" * (2 << 20)})
+    commit_pending(repository, paths, MACHINE)
+    found = artifacts_of(repository)
+    assert {name: found[name].encode() for name in names} == files
+    assert found["bytes"].encode("utf-8", "surrogateescape") == b"\xff\x00\xe9"
+    assert found["empty"] == ""
+    assert len(found["big"]) == 4 << 20
+
+
+@pytest.mark.parametrize(
+    "dest",
+    ["", "/etc/passwd", "../x", "a/../b", "a//b", "./a", "a/", ".kochi/x", "a/.GIT/x", "a\0b"],
+)
+def test_a_destination_that_leads_elsewhere_is_refused(paths: ProjectPaths, dest: str) -> None:
+    with pytest.raises(KochiError, match="destination"):
+        put(paths, "a", {dest: b""})
+    assert pending(paths, MACHINE) == ()
+
+
+def test_two_destinations_of_one_result_that_exclude_each_other_are_named(
+    paths: ProjectPaths,
+) -> None:
+    with pytest.raises(KochiError, match="'a' and 'a/b/c' exclude each other"):
+        put(paths, "x", {"a": b"", "a/b/c": b""})
+
+
+def test_a_missing_file_is_named_and_nothing_is_journaled(
+    paths: ProjectPaths, tmp_path: Path
+) -> None:
+    result = Result("a", {"a.log": write(tmp_path / "a", "a"), "b.log": tmp_path / "b"}, {})
+    with pytest.raises(PhaseError, match=r"'b\.log': .*/b cannot be read \(No such file"):
+        journal(paths, MACHINE, result)
+    with pytest.raises(PhaseError, match="not a regular file"):
+        journal(paths, MACHINE, Result("a", {"d": tmp_path}, {}))
+    assert list(paths.journal(MACHINE).iterdir()) == []
+
+
+def test_a_file_over_the_size_limit_is_named_with_its_size_and_the_limit(
+    paths: ProjectPaths, tmp_path: Path
+) -> None:
+    large = write(tmp_path / "large", b"x" * (3 << 20))
+    with pytest.raises(KochiError, match=r"'l' has 3\.0 MiB .*2\.0 MiB"):
+        journal(paths, MACHINE, Result("a", {"l": large}, {}), size_limit=2 << 20)
+    journal(paths, MACHINE, Result("a", {"l": large}, {}), size_limit=3 << 20)
+    assert pending(paths, MACHINE) == ("a",)
+
+
+@pytest.mark.parametrize("damage", ["entry.json", "0", "content"])
+def test_a_damaged_entry_is_set_aside_and_blocks_nobody(
+    repository: Path, paths: ProjectPaths, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(paths, "bad", {"bad.log": b"bad"})
+    put(paths, "good", {"good.log": b"good"})
+    entry = paths.journal(MACHINE) / "bad"
+    if damage == "content":
+        (entry / "entry.json").write_text('{"version": 1, "files": [{"dest": "../../x"}]}')
+    else:
+        (entry / damage).write_bytes(b"{")
+    assert commit_pending(repository, paths, MACHINE) == 1
+    assert artifacts_of(repository) == {"good.log": "good"}
+    assert (paths.damaged_results(MACHINE) / "bad" / "entry.json").exists()
+    assert "set aside" in caplog.text
+
+
+def test_half_an_entry_left_by_a_killed_process_is_neither_committed_nor_damaged(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    write(paths.journal(MACHINE) / ".a.1234.tmp" / "0", "half")
+    put(paths, "b", {"b": b"b"})
+    assert commit_pending(repository, paths, MACHINE) == 1
+    assert artifacts_of(repository) == {"b": "b"}
+    assert not paths.damaged_results(MACHINE).exists()
+    os.utime(paths.journal(MACHINE) / ".a.1234.tmp", (0, 0))
+    put(paths, "c", {"c": b"c"})
+    commit_pending(repository, paths, MACHINE)
+    assert list(paths.journal(MACHINE).iterdir()) == []
+
+
+_KILLED_AT = """
+import os, signal, sys
+from pathlib import Path
+from snakemake_kochi import git
+from snakemake_kochi.artifacts import committer, commit_pending
+from snakemake_kochi.paths import ProjectPaths
+
+remaining = int(sys.argv[3])
+
+def counted(function, after):
+    def call(*arguments, **options):
+        global remaining
+        remaining -= 1
+        if remaining == 0 and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = function(*arguments, **options)
+        remaining -= 1
+        if remaining == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+    return call
+
+for name in ("run_git", "stream_git", "update_ref", "remove_entries", "_stream"):
+    setattr(committer, name, counted(getattr(committer, name), after=False))
+commit_pending(Path(sys.argv[1]), ProjectPaths(Path(sys.argv[2])), "local")
+"""
+
+
+def test_a_committer_killed_at_any_point_loses_nothing_and_repeats_nothing(
+    repository: Path, paths: ProjectPaths, untouched: Callable[[], None]
+) -> None:
+    untouched()
+    put(paths, "before", {"before.log": b"before"})
+    commit_pending(repository, paths, MACHINE)
+    expected = {"before"}
+    for point in range(1, 40):
+        expected |= {f"r{point}a", f"r{point}b"}
+        put(paths, f"r{point}a", {f"{point}.log": b"a"})
+        put(paths, f"r{point}b", {f"{point}.csv": b"b"})
+        arguments = [str(repository), str(paths.directory), str(point)]
+        killed = subprocess.run([sys.executable, "-c", _KILLED_AT, *arguments], check=False)
+        if killed.returncode == 0:
+            break
+        assert killed.returncode == -signal.SIGKILL
+        commit_pending(repository, paths, MACHINE)
+        assert recorded(repository) == sorted(expected)
+        assert pending(paths, MACHINE) == ()
+    assert point > 8, "the committer was hardly ever killed"
+    assert recorded(repository) == sorted(expected)
+    assert not paths.damaged_results(MACHINE).exists()
+
+
+def test_a_removal_cut_short_after_the_commit_is_completed(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(paths, "a", {"a.log": b"a"})
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            committer,
+            "remove_entries",
+            lambda *_: (paths.journal(MACHINE) / "a" / "entry.json").unlink(),
+        )
+        commit_pending(repository, paths, MACHINE)
+    assert pending(paths, MACHINE) == ("a",)
+    assert commit_pending(repository, paths, MACHINE) == 0
+    assert pending(paths, MACHINE) == ()
+    assert commits(repository) == 1
+    assert not paths.damaged_results(MACHINE).exists()
+
+
+def _produce(repository: Path, paths: ProjectPaths, producer: int) -> None:
+    for number in range(20):
+        put(paths, f"p{producer}-{number}", {f"p{producer}/{number}.log": b"x"})
+        commit_pending(repository, paths, MACHINE)
+
+
+def test_results_of_eight_processes_are_all_recorded_exactly_once(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    processes = [
+        multiprocessing.Process(target=_produce, args=(repository, paths, producer))
+        for producer in range(8)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 8
+    assert pending(paths, MACHINE) == ()
+    expected = {f"p{producer}-{number}" for producer in range(8) for number in range(20)}
+    assert recorded(repository) == sorted(expected)
+    assert len(artifacts_of(repository)) == 160
+
+
+def test_a_commit_made_while_another_process_holds_the_lock_is_left_to_it(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    put(paths, "a", {"a": b"a"})
+    with committer.committer_lock(paths, MACHINE, 0):
+        process = multiprocessing.Process(target=commit_pending, args=(repository, paths, MACHINE))
+        process.start()
+        process.join()
+    assert process.exitcode == 0
+    assert pending(paths, MACHINE) == ("a",)
+
+
+def test_a_result_that_arrives_during_a_commit_is_committed_by_the_same_call(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(paths, "a", {"a": b"a"})
+    remove = committer.remove_entries
+
+    def arrives_late(*arguments: object) -> None:
+        put(paths, "late", {"late": b"late"})
+        monkeypatch.setattr(committer, "remove_entries", remove)
+        remove(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(committer, "remove_entries", arrives_late)
+    assert commit_pending(repository, paths, MACHINE) == 2
+    assert recorded(repository) == ["a", "late"]
+
+
+def test_a_branch_moved_by_somebody_else_in_between_loses_no_commit(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(paths, "a", {"a": b"a"})
+    commit_pending(repository, paths, MACHINE)
+    put(paths, "b", {"b": b"b"})
+    original = committer.update_ref
+
+    def moved_first(*arguments: str) -> None:
+        monkeypatch.setattr(committer, "update_ref", original)
+        name = branch(MACHINE)
+        tree = f"{name}^{{tree}}"
+        theirs = git(repository, "commit-tree", tree, "-p", name, "-m", "theirs").strip()
+        hooks = ("-c", "core.hooksPath=/dev/null")
+        git(repository, *hooks, "update-ref", f"refs/heads/{name}", theirs)
+        original(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(committer, "update_ref", moved_first)
+    assert commit_pending(repository, paths, MACHINE) == 1
+    subjects = git(repository, "log", "--format=%s", branch(MACHINE)).splitlines()
+    assert subjects == ["1 result from local", "theirs", "1 result from local"]
+
+
+def test_a_lock_file_left_by_a_killed_git_does_not_block(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    put(paths, "a", {"a": b"a"})
+    write(repository / ".git" / "refs" / "heads" / f"{branch(MACHINE)}.lock", "")
+    assert commit_pending(repository, paths, MACHINE) == 1
+
+
+def test_results_are_kept_when_git_refuses(
+    repository: Path, paths: ProjectPaths, tmp_path: Path
+) -> None:
+    put(paths, "a", {"a": b"a"})
+    with pytest.raises(GitError):
+        commit_pending(tmp_path, paths, MACHINE)
+    assert pending(paths, MACHINE) == ("a",)
+    assert commit_pending(repository, paths, MACHINE) == 1
+
+
+def test_a_journal_file_that_shrinks_while_it_is_read_ends_no_other_file_early(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(paths, "a", {"a": b"content"})
+    with monkeypatch.context() as patch:
+        stream = committer._stream
+
+        def truncated(*arguments: object) -> object:
+            (paths.journal(MACHINE) / "a" / "0").write_bytes(b"con")
+            return stream(*arguments)  # type: ignore[arg-type]
+
+        patch.setattr(committer, "_stream", truncated)
+        with pytest.raises(DamagedFileError, match="changed while it was read"):
+            commit_pending(repository, paths, MACHINE)
+    assert "kochi_artifacts" not in git(repository, "for-each-ref")
+    assert commit_pending(repository, paths, MACHINE) == 0
+    assert (paths.damaged_results(MACHINE) / "a" / "0").read_bytes() == b"con"
+
+
+def test_the_number_of_git_processes_does_not_grow_with_the_results(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    for name in ("run_git", "stream_git", "update_ref"):
+        original = getattr(committer, name)
+
+        def counted(*arguments: object, _original: object = original, **options: object) -> object:
+            counts.append(arguments)
+            return _original(*arguments, **options)  # type: ignore[operator]
+
+        monkeypatch.setattr(committer, name, counted)
+    needed = []
+    for round_, results in enumerate((1, 2, 150)):
+        counts.clear()
+        for number in range(results):
+            put(paths, f"r{round_}-{number}", {f"{round_}/{number}": b"x"})
+        assert commit_pending(repository, paths, MACHINE) == results
+        needed.append(len(counts))
+    assert needed[1] == needed[2] <= 8
+
+
+@pytest.mark.parametrize("kind", ["--bare", "--depth=1", "worktree", "sha256"])
+def test_bare_shallow_linked_and_sha256_repositories_take_results(
+    repository: Path, paths: ProjectPaths, tmp_path: Path, kind: str
+) -> None:
+    other = tmp_path / "other"
+    if kind == "worktree":
+        git(repository, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--quiet", str(other))
+    elif kind == "sha256":
+        git(tmp_path, "init", "--quiet", "--object-format=sha256", "other")
+    else:
+        git(tmp_path, "clone", "--quiet", kind, f"file://{repository}", "other")
+    for identity in ("a", "b"):
+        put(paths, identity, {identity: b"x"})
+        assert commit_pending(other, paths, MACHINE) == 1
+    assert recorded(other) == ["a", "b"]
+
+
+def test_repositories_of_one_directory_name_share_no_journal(
+    repository: Path, tmp_path: Path
+) -> None:
+    git(tmp_path, "init", "--quiet", "elsewhere/project")
+    root = Root(tmp_path / "root")
+    put(root.project(repository), "a", {"a": b"a"})
+    other = root.project(tmp_path / "elsewhere" / "project")
+    assert commit_pending(tmp_path / "elsewhere" / "project", other, MACHINE) == 0
+    assert pending(root.project(repository), MACHINE) == ("a",)
+
+
+@pytest.mark.parametrize("machine", ["a..b", "a.lock", "a."])
+def test_a_machine_whose_name_git_refuses_for_a_branch_is_told_why(machine: str) -> None:
+    with pytest.raises(KochiError, match="git branch"):
+        branch(machine)

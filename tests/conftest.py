@@ -1,0 +1,53 @@
+"""What all tests share: a home and a KOCHI_ROOT of their own, and ways to run the real commands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import REPOSITORY, run
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(autouse=True)
+def isolated_environment(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """An empty HOME and a fresh KOCHI_ROOT: nothing of whoever runs the tests is read or written."""
+    base = tmp_path_factory.mktemp("home")
+    for name in list(os.environ):
+        if name.startswith(("KOCHI_", "GIT_", "SNAKEMAKE_", "XDG_", "SLURM_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(base))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    root = base / "kochi-root"
+    monkeypatch.setenv("KOCHI_ROOT", str(root))
+    # The checkout is what is tested, whatever is installed.
+    path = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}{os.pathsep}{path}" if path else str(REPOSITORY))
+    return root
+
+
+@pytest.fixture
+def snakemake() -> Run:
+    """Run snakemake with arguments in a directory (`cwd=`); the output has both streams."""
+
+    def call(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+        return run(sys.executable, "-m", "snakemake", *arguments, **options)  # type: ignore[arg-type]
+
+    return call
+
+
+@pytest.fixture
+def kochi() -> Run:
+    """Run kochi with arguments in a directory (`cwd=`)."""
+
+    def call(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+        return run(sys.executable, "-m", "snakemake_kochi.cli", *arguments, **options)  # type: ignore[arg-type]
+
+    return call

@@ -1,0 +1,176 @@
+"""Every line somebody may install with makes `snakemake --executor kochi` known."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("snakemake_kochi", "snakemake_executor_plugin_kochi")
+SOURCES = (
+    *PACKAGES,
+    *("workflow", "profiles", "setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE"),
+)
+# What would make the installation find this checkout, or the tests' own, instead of itself.
+FOREIGN = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "SNAKEMAKE_PROFILE", "VIRTUAL_ENV")
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if name not in FOREIGN}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A copy of the checkout, in a path with a space: building leaves things in it."""
+    directory = tmp_path / "my checkout"
+    directory.mkdir()
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(
+                ROOT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        else:
+            shutil.copy(ROOT / name, directory / name)
+    return directory
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """The interpreter of a fresh environment that has the libraries of this one, and needs no
+    network for it."""
+    directory = tmp_path / "environment"
+    run(sys.executable, "-m", "venv", "--without-pip", directory, cwd=tmp_path)
+    interpreter = directory / "bin" / "python"
+    (site_packages,) = directory.glob("lib/python*/site-packages")
+    # A line names a directory whose own .pth files are not followed: an editable installation of
+    # this project in the present environment stays unseen.
+    (site_packages / "libraries.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return interpreter
+
+
+def pip(python: Path, *arguments: str | Path, cwd: Path) -> None:
+    # --ignore-installed: the environment the tests run in must never be changed.
+    offline = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
+    ignore = ("--ignore-installed",) if arguments[0] == "install" else ()
+    pip_here = (sys.executable, "-m", "pip", "--python", python)
+    run(*pip_here, *arguments, *offline, *ignore, cwd=cwd)
+
+
+@pytest.fixture(params=["pip install .", "a wheel", "pip install --editable ."])
+def installed(request: pytest.FixtureRequest, source: Path, python: Path, tmp_path: Path) -> Path:
+    """Install; return the directory from which the packages must be imported then."""
+    if request.param == "pip install --editable .":
+        pip(python, "install", "--editable", ".", cwd=source)
+        return source
+    if request.param == "a wheel":
+        pip(python, "wheel", "--wheel-dir", tmp_path / "wheels", ".", cwd=source)
+        (wheel,) = (tmp_path / "wheels").glob("*.whl")
+        pip(python, "install", wheel, cwd=tmp_path)
+    else:
+        pip(python, "install", ".", cwd=source)
+    (site_packages,) = python.parents[1].glob("lib/python*/site-packages")
+    return site_packages
+
+
+@pytest.mark.compatibility
+def test_snakemake_knows_the_executor_however_it_was_installed(
+    installed: Path, python: Path, tmp_path: Path
+) -> None:
+    place = "import snakemake_executor_plugin_kochi as plugin; print(plugin.__file__)"
+    found = Path(run(python, "-c", place, cwd=tmp_path).strip())
+    assert found == installed / "snakemake_executor_plugin_kochi" / "__init__.py"
+
+    text = run(python, "-m", "snakemake", "--help", cwd=tmp_path)
+    executors = re.search(r"--executor \{(.*?)\}", text)
+    assert executors is not None
+    assert "kochi" in executors[1].split(",")
+    assert "--kochi-" in text
+
+
+def test_the_rule_library_and_the_profiles_are_found_however_it_was_installed(
+    installed: Path, python: Path, tmp_path: Path
+) -> None:
+    program = (
+        "from snakemake_kochi.resources import profiles_directory, workflow_directory\n"
+        "print(workflow_directory() / 'Snakefile')\n"
+        "print(profiles_directory() / 'local' / 'config.yaml')\n"
+    )
+    for line in run(python, "-c", program, cwd=tmp_path).splitlines():
+        assert Path(line).is_file()
+        assert Path(line).resolve().is_relative_to(installed)
+
+
+def test_the_command_kochi_is_installed(installed: Path, python: Path, tmp_path: Path) -> None:
+    assert "init" in run(python.parent / "kochi", "--help", cwd=tmp_path)
+
+
+def test_a_wheel_has_all_modules_rules_schemas_and_profiles_and_nothing_else(
+    source: Path, python: Path, tmp_path: Path
+) -> None:
+    # Left by an earlier build, of a module that is deleted since.
+    stale = source / "build" / "lib" / "snakemake_kochi"
+    stale.mkdir(parents=True)
+    (stale / "deleted.py").touch()
+
+    pip(python, "wheel", "--wheel-dir", tmp_path, ".", cwd=source)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+
+    expected = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+    }
+    for directory in ("workflow", "profiles"):
+        expected |= {
+            f"snakemake_kochi/{path.relative_to(ROOT).as_posix()}"
+            for path in (ROOT / directory).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+    assert names == expected
+    assert "snakemake_kochi/profiles/local/config.yaml" in names
+    assert "snakemake_kochi/workflow/Snakefile" in names
+    assert "snakemake_kochi/workflow/schemas/kochi.schema.yaml" in names
+
+
+def imported_libraries() -> set[str]:
+    """The top-level names that modules of ours import, the standard library's aside."""
+    modules: set[str] = set()
+    files = [*ROOT.glob("snakemake_*/**/*.py"), *ROOT.glob("workflow/**/*.py")]
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_bytes(), file)):
+            if isinstance(node, ast.Import):
+                modules |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                modules.add(node.module.partition(".")[0])
+    return modules - sys.stdlib_module_names - set(PACKAGES)
+
+
+def test_what_is_imported_is_required_and_what_is_required_is_imported() -> None:
+    setup = (ROOT / "setup.py").read_text()
+    listed = setup[setup.index("RUNS_ON = [") : setup.index("TESTS = [")]
+    required = {name.lower() for name in re.findall(r'^    "([A-Za-z0-9-]+)', listed, re.M)}
+    distributions = packages_distributions()
+    imported = {
+        distribution.lower()
+        for module in imported_libraries()
+        # Snakemake pins the versions of its interfaces that it works with.
+        if not module.startswith("snakemake_interface_")
+        for distribution in distributions.get(module, [f"no distribution has module {module}"])
+    }
+    assert imported - required == set(), "add to RUNS_ON in setup.py"
+    assert required - imported == set(), "nothing imports these: remove them from setup.py"

@@ -1,0 +1,358 @@
+"""Experiments: what the file says, single points, and what is said about mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from snakemake_kochi.errors import ConfigError, NameNotFoundError
+from snakemake_kochi.project import (
+    Experiment,
+    Phase,
+    Project,
+    Requirement,
+    is_experiment,
+    load_experiment,
+    load_project,
+)
+
+EXAMPLE = """
+depends: [{name: massivethreads, recipe: release}, {name: jemalloc, recipe: v5, machines: [local]}]
+default_params: {n_workers: 0, n_input: 35, debug: 0}
+default_name: fib
+default_queue: fib-queue
+default_duplicates: 3
+sources: ["*.c", include/]
+metrics: {time: 'Execution Time: (\\d+) ns'}
+batches:
+  batch_test:
+    name: fib_${batch_name}
+    queue: q_${batch_name}
+    duplicates: 1
+    depends: [{name: massivethreads, recipe: debug, machines: spica}]
+    metrics: {result: '= (\\d+)'}
+    build: {depend_params: [n_input]}
+    run: {script: ./other, exclusive: false}
+  plain:
+build: {depend_params: [debug], script: [make, make check]}
+run: {depend_params: [n_workers, n_input], script: ./fib, strict: false}
+"""
+PROJECT = """
+dependencies:
+  massivethreads: {script: make, recipes: [{name: release}, {name: debug}]}
+  jemalloc: {script: make, recipes: [{name: v5}]}
+"""
+
+
+def project() -> Project:
+    return load_project(Path("/p"), PROJECT)
+
+
+def experiment(text: str = EXAMPLE) -> Experiment:
+    return load_experiment("bench/fib.yaml", text, project())
+
+
+def said(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        experiment(text)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("bench/fib.yaml", "fib"), ("my-fib.v2.yaml", "my_fib_v2"), ("2d.yml", "_2d")],
+)
+def test_an_experiment_is_named_by_its_file_as_an_identifier(file: str, name: str) -> None:
+    found = load_experiment(file, "run: {script: x}", None)
+    assert (found.name, found.file) == (name, file)
+
+
+def test_an_experiment_has_what_the_file_says() -> None:
+    found = experiment()
+    assert found.default_name == "fib"
+    assert found.default_queue == "fib-queue"
+    assert found.default_duplicates == 3
+    assert found.sources == ("*.c", "include/")
+    assert found.build == Phase(("debug",), "make\nmake check")
+    assert found.run == Phase(("n_workers", "n_input"), "./fib", strict=False)
+
+
+def test_an_experiment_needs_no_more_than_a_script_to_run() -> None:
+    found = load_experiment("a.yaml", "run: {script: x}", None)
+    assert (found.default_name, found.default_queue, found.default_duplicates) == ("ANON", None, 1)
+    assert found.build == Phase((), "")
+    assert found.run.exclusive
+    assert found.sources is None
+    assert found.point("local", {}).name == "ANON"
+
+
+def test_a_batchs_phases_are_merged_over_those_of_the_file_key_by_key() -> None:
+    batch = experiment().batches["batch_test"]
+    assert batch.build == Phase(("n_input",), "make\nmake check")
+    assert batch.run == Phase(("n_workers", "n_input"), "./other", strict=False, exclusive=False)
+
+
+def test_a_batch_takes_name_queue_and_duplicates_from_the_defaults() -> None:
+    batch = experiment().batches["plain"]
+    assert (batch.job_name, batch.queue, batch.duplicates) == ("fib", "fib-queue", 3)
+
+
+def test_a_batch_has_the_metrics_of_the_file_and_its_own() -> None:
+    assert experiment().metrics_of("batch_test") == {
+        "time": r"Execution Time: (\d+) ns",
+        "result": r"= (\d+)",
+    }
+    assert list(experiment().metrics_of("plain")) == ["time"]
+
+
+def test_requirements_count_on_their_machines_and_extra_ones_replace_them() -> None:
+    found = experiment()
+    assert list(map(str, found.requirements_on("local"))) == [
+        "massivethreads:release",
+        "jemalloc:v5",
+    ]
+    assert list(map(str, found.requirements_on("spica"))) == ["massivethreads:release"]
+    extra = [Requirement.parse("massivethreads:debug")]
+    assert list(map(str, found.requirements_on("spica", extra))) == ["massivethreads:debug"]
+
+
+def test_a_batchs_requirements_replace_recipes_of_the_same_dependency() -> None:
+    found = experiment()
+    local, spica = (found.grid("batch_test", m).requirements for m in ("local", "spica"))
+    assert list(map(str, local)) == ["massivethreads:release", "jemalloc:v5"]
+    assert list(map(str, spica)) == ["massivethreads:debug"]
+
+
+def test_a_point_has_the_defaults_and_what_overrides_them() -> None:
+    point = experiment().point("local", {"n_input": "38"})
+    assert point.parameters == {"n_workers": "0", "n_input": "38", "debug": "0"}
+    assert (point.name, point.queue, point.duplicate, point.artifacts) == (
+        "fib",
+        "fib-queue",
+        0,
+        (),
+    )
+
+
+def test_an_override_of_an_unknown_parameter_is_an_error_with_the_nearest() -> None:
+    with pytest.raises(NameNotFoundError, match="no parameter 'n_imput', did you mean 'n_input'"):
+        experiment().point("local", {"n_imput": "38"})
+
+
+def test_an_override_that_no_variable_can_hold_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"parameter 'debug': .*NUL"):
+        experiment().point("local", {"debug": "\0"})
+
+
+def test_names_of_a_point_may_use_parameters() -> None:
+    text = (
+        "default_params: {a: 1}\ndefault_name: x $a/\\n\ndefault_queue: 'q${a}'\nrun: {script: x}"
+    )
+    point = load_experiment("e.yaml", text, None).point("local", {"a": "2"})
+    assert (point.name, point.queue) == ("x 2/\\n", "q2")
+
+
+def test_a_queue_name_that_leaves_its_directory_is_an_error() -> None:
+    text = "default_params: {a: 1}\ndefault_queue: ../${a}\nrun: {script: x}"
+    with pytest.raises(ConfigError, match=r"e\.yaml:2: default_queue: .*'\.\./1'"):
+        load_experiment("e.yaml", text, None).point("local", {})
+
+
+BATCH_ONLY = """
+default_params: {a: 1}
+run: {script: x, depend_params: [a, only]}
+batches: {b: {params: {only: 5}}}
+"""
+
+
+def test_a_parameter_that_only_batches_have_must_be_given_for_a_point() -> None:
+    found = load_experiment("e.yaml", BATCH_ONLY, None)
+    with pytest.raises(ConfigError, match="'only' has no value outside") as caught:
+        found.point("local", {})
+    assert "only=VALUE" in str(caught.value)
+    assert found.point("local", {"only": "7"}).parameters["only"] == "7"
+
+
+def test_the_environment_holds_only_what_the_phase_depends_on() -> None:
+    text = "default_params: {my-n: yes, b: 2}\nrun: {script: x, depend_params: [my-n]}"
+    found = load_experiment("e.yaml", text, None)
+    point = found.point("local", {})
+    assert point.environment(found.run) == {"KOCHI_PARAM_MY_N": "true"}
+    assert point.environment(found.build) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("run: {}", "fib.yaml:1: run: a key 'script' was expected"),
+        ("build: {}", "the key 'run' is missing"),
+        ("run: x", "run: a mapping (key: value) was expected, not the text 'x'"),
+        ("run: {script: x, exclusiv: no}", "run.exclusiv: unknown key, did you mean 'exclusive'?"),
+        ("run: {script: x}\nbuild: {exclusive: no}", "build.exclusive: unknown key"),
+        ("run: {script: x, depend_params: [a]}", "run.depend_params: there is no parameter 'a'"),
+        ("run: {script: x}\ndefault_duplicates: 0", "1 or more was expected, not 0"),
+        ("run: {script: x}\ndefault_duplicates: two", "a whole number was expected"),
+        ("run: {script: x}\ndefault_params: {a: [1]}", "a single value was expected, not a list"),
+        ("run: {script: x}\ndefault_params: {batch_name: 1}", "'batch_name' is substituted by"),
+        ("run: {script: x}\ndefault_params: {duplicate: 1}", "'duplicate' is substituted by"),
+        ("run: {script: x}\ndefault_params: {1a: 1}", "starts with a letter or _"),
+        ("run: {script: x}\ndefault_params: {a-b: 1, A_B: 2}", "'a-b' and 'A_B' would both be"),
+        ("run: {script: x}\ndefault_name: $a", "default_name: there is no parameter 'a'"),
+        ("run: {script: x}\nsources: []", "sources: the list is empty"),
+        ("run: {script: x}\nsources: [../x]", "sources[0]: a glob relative to the project"),
+        ("run: {script: x}\nmetrics: {t: '('}", "metrics.t: not a Python regular expression"),
+        ("run: {script: x}\nmetrics: {t: 'a'}", "one group, (...), around the number was expected"),
+        ("run: {script: x}\nmetrics: {t: '(a)(b)'}", "was expected, not 2"),
+        ("run: {script: x}\ndepends: [{name: jemaloc, recipe: v5}]", "did you mean 'jemalloc'?"),
+        (
+            "run: {script: x}\ndepends: [{name: jemalloc, recipe: v6}]",
+            "has no recipe 'v6', known: v5",
+        ),
+        (
+            "run: {script: x}\ndepends: [{name: massivethreads, recipe: release}, "
+            "{name: massivethreads, recipe: debug}]",
+            "two recipes of one dependency: massivethreads:release and massivethreads:debug",
+        ),
+    ],
+)
+def test_a_mistake_in_the_file_is_told_with_its_key(text: str, expected: str) -> None:
+    message = said(text)
+    assert expected in message
+    assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        ("{parms: {}}", "batches.b.parms: unknown key, did you mean 'params'?"),
+        ("{params: {a: []}}", "batches.b.params.a: the list is empty"),
+        ("{params: {a: [1, 2, 1]}}", "batches.b.params.a[2]: the value '1' is there twice"),
+        ("{params: {a: [yes, true]}}", "the value 'true' is there twice"),
+        ("{params: {a: [{value: [3, 3]}]}}", "params.a[0].value[1]: the value '3' is there twice"),
+        ("{params: {a: [{value: []}]}}", "params.a[0].value: the list is empty"),
+        ("{params: {a: [{machines: [x]}]}}", "params.a[0]: the key 'value' is missing"),
+        ("{params: {a: [{value: 1}, 2]}}", "either all entries are values or all are"),
+        ("{params: {a: [[1]]}}", "params.a[0]: a single value or a mapping"),
+        ("{params: {a: $c}}", "batches.b.params.a: there is no parameter 'c'"),
+        ("{params: {a: '$d', d: '$a'}}", "batches.b.params: parameters refer to each other in a"),
+        ("{params: {a: '`1 +`'}}", "batches.b.params.a: `1 +` is not an expression"),
+        ("{params: {A: 1}}", "'a' and 'A' would both be KOCHI_PARAM_A"),
+        ("{name: $c}", "batches.b.name: there is no parameter 'c'"),
+        ("{queue: $c}", "batches.b.queue: there is no parameter 'c'"),
+        ("{metrics: {a: (x)}}", "batches.b.metrics.a: this is also a parameter"),
+        ("{run: {depend_params: [c]}}", "batches.b.run.depend_params: there is no parameter 'c'"),
+        ("{run: {script: ''}}", "batches.b.run: a key 'script' was expected"),
+        ("{depends: [{name: x, recipe: y}]}", "batches.b.depends[0]: there is no dependency 'x'"),
+        (
+            "{artifacts: [{typ: stdout, dest: x}]}",
+            "artifacts[0].typ: unknown key, did you mean 'ty",
+        ),
+        (
+            "{artifacts: [{type: out, dest: x}]}",
+            "the text 'out' is not possible here, did you mean",
+        ),
+        ("{artifacts: [{type: stdout}]}", "batches.b.artifacts[0]: the key 'dest' is missing"),
+        (
+            "{artifacts: [{type: file, dest: x}]}",
+            "batches.b.artifacts[0]: the key 'src' is missing",
+        ),
+        ("{artifacts: [{type: stats, dest: '${c}'}]}", "artifacts[0].dest: there is no parameter"),
+        ("{artifacts: [{type: stats, dest: /x}]}", "a relative path without '..' was expected"),
+        ("{artifacts: [{type: stats, dest: a/../x}]}", "a relative path without '..'"),
+        ("{artifacts: [{type: stats, dest: .}]}", "a relative path without '..'"),
+        ('{artifacts: [{type: stats, dest: "a\\nb"}]}', "a control character"),
+        ("{artifacts: [{type: stats, dest: .kochi/x}]}", "belong to Kochi itself"),
+        ("{artifacts: [{type: stats, dest: a/.GIT/x}]}", "git does not keep files named '.GIT'"),
+    ],
+)
+def test_a_mistake_in_a_batch_is_told_once_with_its_key(batch: str, expected: str) -> None:
+    message = said(f"default_params: {{a: 1}}\nrun: {{script: x}}\nbatches:\n  b: {batch}\n")
+    assert expected in message
+    assert message.startswith("bench/fib.yaml:4: batches.b")
+    assert len(message.splitlines()) == 1
+
+
+def test_a_batch_name_that_cannot_be_a_directory_is_an_error() -> None:
+    assert "the batch name '../b'" in said("run: {script: x}\nbatches: {../b: {}}")
+
+
+def test_a_default_that_a_batch_lacks_a_parameter_for_is_told_with_the_batch() -> None:
+    text = BATCH_ONLY + "default_name: x_$only\n"
+    assert load_experiment("e.yaml", text, None).batches["b"].job_name == "x_$only"
+    with pytest.raises(ConfigError, match="the parameter 'only' has no value in batch 'c'"):
+        load_experiment("e.yaml", text.replace("}}}", "}}, c: {}}"), None)
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
+    lines = said(
+        """
+default_params: {a: $x}
+depends: [{name: nothing, recipe: r}]
+run: {script: x, depend_params: [b]}
+batches:
+  one:
+    duplicats: 3
+    artifacts:
+      - {typ: stdout, dest: same}
+      - {type: stdout}
+      - {type: file, dest: ../x}
+""".lstrip()
+    ).splitlines()
+    assert [line.split(": ")[0] for line in lines] == [
+        f"bench/fib.yaml:{number}" for number in (1, 2, 3, 6, 8, 9, 10, 10)
+    ]
+    assert "artifacts[2].dest" in lines[-1] + lines[-2]
+
+
+def test_without_a_project_requirements_are_not_checked() -> None:
+    text = "depends: [{name: any, recipe: r}]\nrun: {script: x}"
+    assert load_experiment("e.yaml", text, None).requirements == (Requirement("any", "r"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        (EXAMPLE, True),
+        ("{run: {script: x}}", True),
+        ("run: {}", True),
+        ("run: x", False),
+        ("a: {run: {script: x}}", False),
+        ("- run", False),
+        ("", False),
+        (PROJECT, False),
+        ("run:\n  script: [", True),  # so that reading it tells what is wrong
+        ("a: [run", False),
+    ],
+)
+def test_an_experiment_is_told_by_its_key_run(text: str, result: bool) -> None:
+    assert is_experiment(text) is result
+
+
+def test_the_script_to_run_may_be_left_to_the_batches() -> None:
+    found = load_experiment("e.yaml", "run: {}\nbatches: {b: {run: {script: x}}}", None)
+    assert found.grid("b", "local").run.script == "x"
+    with pytest.raises(ConfigError, match="run: a key 'script' was expected"):
+        found.point("local", {})
+
+
+def test_a_circle_on_one_machine_only_is_told_when_the_file_is_read() -> None:
+    text = """
+default_params: {a: 1}
+run: {script: x}
+batches: {b: {params: {a: [{value: 1}, {value: $c, machines: M}], c: $a}}}
+"""
+    with pytest.raises(ConfigError, match="circle: a -> c -> a"):
+        load_experiment("e.yaml", text.replace("M", "spica"), None)
+
+
+def test_values_for_different_machines_make_no_circle() -> None:
+    text = """
+run: {script: x}
+batches: {b: {params: {
+  a: [{value: 1}, {value: $c, machines: spica}],
+  c: [{value: 2}, {value: $a, machines: vega}]}}}
+"""
+    found = load_experiment("e.yaml", text, None)
+    assert found.grid("b", "spica").points[0].parameters == {"a": "2", "c": "2"}
+    assert found.grid("b", "vega").points[0].parameters == {"a": "1", "c": "1"}

@@ -1,0 +1,137 @@
+"""Which directory is the project, and which file its kochi.yaml."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.project import configuration_file, find_project, load_project
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {"KOCHI_ROOT": str(tmp_path / "root")}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    directory = tmp_path / "my project"
+    subprocess.run(["git", "init", "-q", str(directory)], check=True)
+    (directory / "kochi.yaml").write_text("machines: {m: {}}")
+    (directory / "sub").mkdir()
+    return directory
+
+
+def test_the_project_is_the_top_of_the_repository(
+    repository: Path, environment: dict[str, str]
+) -> None:
+    assert find_project(repository / "sub", environment) == repository.resolve()
+
+
+def test_outside_of_a_repository_the_message_says_what_to_type(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigError, match="not in a git repository") as caught:
+        find_project(tmp_path, environment)
+    assert "git init && kochi init" in str(caught.value)
+
+
+def test_without_kochi_yaml_the_message_says_what_to_type(
+    repository: Path, environment: dict[str, str]
+) -> None:
+    (repository / "kochi.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"no kochi\.yaml") as caught:
+        find_project(repository, environment)
+    assert "kochi init" in str(caught.value)
+
+
+def test_outside_of_a_repository_the_common_file_counts(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    common = tmp_path / "root" / "conf.yaml"
+    common.parent.mkdir()
+    common.write_text("machines: {common: {}}")
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    assert find_project(plain, environment) == plain
+    assert configuration_file(plain, environment) == common
+
+
+def test_a_projects_own_file_comes_before_the_common_one(
+    repository: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "conf.yaml").write_text("")
+    assert configuration_file(repository, environment) == repository / "kochi.yaml"
+
+
+def test_kochi_conf_overrides_the_projects_file(
+    repository: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("")
+    environment["KOCHI_CONF"] = str(other)
+    assert find_project(repository / "sub", environment) == repository.resolve()
+    assert configuration_file(repository, environment) == other
+
+
+def test_kochi_conf_makes_a_project_of_any_directory(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (tmp_path / "k.yaml").write_text("")
+    environment["KOCHI_CONF"] = str(tmp_path / "k.yaml")
+    assert find_project(tmp_path, environment) == tmp_path
+
+
+def test_a_kochi_conf_that_does_not_exist_is_an_error(
+    repository: Path, environment: dict[str, str]
+) -> None:
+    environment["KOCHI_CONF"] = "/nowhere/k.yaml"
+    with pytest.raises(ConfigError, match=r"no file /nowhere/k\.yaml, named by KOCHI_CONF"):
+        find_project(repository, environment)
+
+
+def test_a_directory_that_does_not_exist_is_an_error(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigError, match="no directory"):
+        find_project(tmp_path / "gone", environment)
+
+
+def test_loading_reads_the_projects_file(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KOCHI_CONF", raising=False)
+    project = load_project(repository)
+    assert list(project.machines) == ["local", "m"]
+    assert project.file == repository / "kochi.yaml"
+
+
+def test_loading_a_given_text_reads_no_file(tmp_path: Path) -> None:
+    project = load_project(tmp_path, "machines: {other: {}}")
+    assert "other" in project.machines
+    assert project.file is None
+
+
+def test_loading_without_a_file_says_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KOCHI_CONF", raising=False)
+    monkeypatch.setenv("KOCHI_ROOT", str(tmp_path / "root"))
+    with pytest.raises(ConfigError, match="kochi init"):
+        load_project(tmp_path)
+
+
+def test_a_file_that_is_not_utf_8_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "kochi.yaml"
+    file.write_bytes(b"machines: \xff")
+    with pytest.raises(ConfigError, match="UTF-8 was expected"):
+        load_project(tmp_path, file=file)
+
+
+def test_reading_leaves_the_environment_alone(repository: Path) -> None:
+    before = dict(os.environ)
+    load_project(repository, file=repository / "kochi.yaml")
+    assert dict(os.environ) == before

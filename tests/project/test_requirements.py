@@ -1,0 +1,101 @@
+"""Requirements, and the recipes a machine needs for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from snakemake_kochi.errors import ConfigError, NameNotFoundError
+from snakemake_kochi.project import Project, Requirement, load_project
+
+PROJECT = """
+dependencies:
+  base:
+    script: make
+    recipes: [{name: one}, {name: two}]
+  middle:
+    script: make
+    recipes:
+      - {name: one, depends: [{name: base, recipe: one}]}
+      - {name: spica, depends: [{name: base, recipe: two, machines: spica}]}
+      - {name: split, depends: [{name: base, recipe: one}, {name: other, recipe: x}]}
+  other:
+    recipes: [{name: x, script: make, depends: [{name: base, recipe: two}]}]
+  left: {script: x, recipes: [{name: l, depends: [{name: right, recipe: r}]}]}
+  right: {script: x, recipes: [{name: r, depends: [{name: left, recipe: l}]}]}
+"""
+
+
+@pytest.fixture
+def project() -> Project:
+    return load_project(Path("/p"), PROJECT)
+
+
+def resolved(project: Project, *texts: str, machine: str = "local") -> list[str]:
+    wanted = [Requirement.parse(text) for text in texts]
+    return [str(recipe) for recipe in project.resolve(wanted, machine, "fib.yaml")]
+
+
+def test_a_requirement_is_written_and_read_as_dependency_and_recipe() -> None:
+    requirement = Requirement.parse("jemalloc:v5.2.1")
+    assert requirement == Requirement("jemalloc", "v5.2.1")
+    assert str(requirement) == "jemalloc:v5.2.1"
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", ":b", "a:b:c", "../a:b", "a:b c"])
+def test_a_malformed_requirement_is_an_error_with_the_expected_form(text: str) -> None:
+    with pytest.raises(ConfigError, match="DEPENDENCY:RECIPE was expected"):
+        Requirement.parse(text)
+
+
+def test_a_requirement_counts_on_its_machines_only() -> None:
+    assert Requirement("a", "b", ("spica",)).on("spica")
+    assert not Requirement("a", "b", ("spica",)).on("local")
+    assert Requirement("a", "b").on("anything")
+
+
+def test_what_a_recipe_depends_on_comes_before_it(project: Project) -> None:
+    assert resolved(project, "middle:one") == ["base:one", "middle:one"]
+
+
+def test_a_recipe_needed_twice_is_there_once(project: Project) -> None:
+    assert resolved(project, "base:one", "middle:one") == ["base:one", "middle:one"]
+
+
+def test_dependencies_of_other_machines_are_left_out(project: Project) -> None:
+    assert resolved(project, "middle:spica") == ["middle:spica"]
+    assert resolved(project, "middle:spica", machine="spica") == ["base:two", "middle:spica"]
+
+
+def test_two_recipes_of_one_dependency_are_an_error_that_names_both_ways(project: Project) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolved(project, "middle:split")
+    message = str(caught.value)
+    assert "two recipes of 'base' on machine 'local'" in message
+    assert "fib.yaml -> middle:split -> base:one" in message
+    assert "fib.yaml -> middle:split -> other:x -> base:two" in message
+
+
+def test_two_recipes_required_directly_are_an_error(project: Project) -> None:
+    with pytest.raises(ConfigError, match="two recipes of 'base'"):
+        resolved(project, "base:one", "base:two")
+
+
+def test_a_circle_of_recipes_is_an_error_that_names_it(project: Project) -> None:
+    with pytest.raises(ConfigError, match="circle: left:l -> right:r -> left:l"):
+        resolved(project, "left:l")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("bse:one", "did you mean 'base'"), ("base:three", "no recipe 'three', known: one, two")],
+)
+def test_an_unknown_recipe_is_an_error_with_the_nearest_one(
+    project: Project, text: str, said: str
+) -> None:
+    with pytest.raises(NameNotFoundError) as caught:
+        project.recipe(Requirement.parse(text))
+    assert said in str(caught.value)
+    with pytest.raises(NameNotFoundError):
+        resolved(project, text)

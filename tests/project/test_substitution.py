@@ -1,0 +1,229 @@
+"""References and expressions in parameter values, and encoding for paths."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.project import encode_component, load_experiment
+from snakemake_kochi.project.expressions import TemplateError
+from snakemake_kochi.project.templates import parse_value
+from snakemake_kochi.project.values import typed
+
+
+def parameters(values: str, **overrides: str) -> dict[str, str]:
+    text = f"default_params:\n{values}\nrun: {{script: x}}\n"
+    return dict(load_experiment("e.yaml", text, None).point("local", overrides).parameters)
+
+
+def evaluate(expression: str, **values: str) -> str:
+    return parse_value(f"`{expression}`").render(values)
+
+
+def test_references_resolve_in_dependency_order_whatever_the_order_of_the_file() -> None:
+    found = parameters("  c: <$b>\n  b: ${a}${a}\n  a: 1")
+    assert found == {"c": "<11>", "b": "11", "a": "1"}
+
+
+def test_a_name_with_a_dash_needs_braces() -> None:
+    assert parameters("  my-n: 3\n  my: 1\n  x: ${my-n} $my-n") == {
+        "my-n": "3",
+        "my": "1",
+        "x": "3 1-n",
+    }
+
+
+def test_a_circle_is_an_error_that_names_it() -> None:
+    with pytest.raises(ConfigError, match=r"e\.yaml:1: .*in a circle: a -> b -> c -> a"):
+        parameters("  a: $b\n  b: ${c}\n  c: '`$a + 1`'")
+
+
+def test_a_parameter_cannot_refer_to_itself() -> None:
+    with pytest.raises(ConfigError, match="circle: a -> a"):
+        parameters("  a: $a")
+
+
+def test_an_unknown_name_is_an_error_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match=r"default_params\.b: .*'n_imput', did you mean 'n_inp"):
+        parameters("  n_input: 1\n  b: $n_imput")
+
+
+def test_an_unclosed_brace_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"default_params\.b: '\$\{' without '\}'"):
+        parameters("  b: a${x")
+
+
+def test_overridden_values_are_taken_literally() -> None:
+    hostile = "`1+1`$b${b}$$'"
+    assert parameters("  a: 1\n  b: <$a>", a=hostile) == {"a": hostile, "b": f"<{hostile}>"}
+
+
+def test_the_result_of_a_substitution_is_not_an_expression() -> None:
+    assert parameters("  tick: '`'\n  a: ${tick}1+1${tick}")["a"] == "`1+1`"
+
+
+def test_values_that_grow_without_bound_are_refused() -> None:
+    lines = ["  a0: 0123456789"] + [f"  a{i}: {f'$a{i - 1}' * 10}" for i in range(1, 12)]
+    with pytest.raises(ConfigError, match="longer than 100000 characters"):
+        parameters("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("expression", "result"),
+    [
+        ("$n * $m", "12"),
+        ("$n+$m", "7"),
+        ("$n-$m", "-1"),
+        ("-$n % 5", "2"),
+        ("$m / $n", "1.3333333333333333"),
+        ("$m // $n", "1"),
+        ("2 ** $n", "8"),
+        ("2 ** -1", "0.5"),
+        ("1 << 10", "1024"),
+        ("0.1 + 0.2", "0.30000000000000004"),
+        ("4 / 2", "2.0"),
+        ("$n < $m", "true"),
+        ("1 < $n < 3", "false"),
+        ("not $yes", "false"),
+        ("$yes == true", "true"),
+        ("$n > 5 or $m > 3", "true"),
+        ("$n > 5 and $m / 0", "false"),
+        ("'big' if $n > 2 else 'small'", "big"),
+        ("'a' + 'b' * 3", "abbb"),
+        ("'n is $n'", "n is 3"),
+        ("'x' in '$word'", "false"),
+        ("$word == 'it'", "true"),
+        ("$n in (1, 3)", "true"),
+        ("'%03d-%s' % ($n, $word)", "003-it"),
+        ("'$$n'", "$n"),
+        ("$float * 2", "2000.0"),
+        (" 1 ", "1"),
+    ],
+)
+def test_expressions_calculate(expression: str, result: str) -> None:
+    values = {"n": "3", "m": "4", "yes": "true", "word": "it", "float": "1e3"}
+    assert evaluate(expression, **values) == result
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "__import__('os').system('true')",
+        "open('x')",
+        "().__class__",
+        "$n.real",
+        "'a'[0]",
+        "[x for x in (1,)]",
+        "lambda: 1",
+        "f'{1}'",
+        "(y := 1)",
+        "n",
+        "None",
+        "1j",
+        "b'x'",
+        "{1: 2}",
+        "1; 2",
+        "x = 1",
+        "",
+        "1 +",
+        "$n $n",
+        "a$n",
+        "await $n",
+        "$n is 1",
+    ],
+)
+def test_an_expression_has_no_names_calls_or_attributes(expression: str) -> None:
+    with pytest.raises(TemplateError):
+        parse_value(f"`{expression}`")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "9 ** 9 ** 9",
+        "10 ** 4000 * 10 ** 4000",
+        "1 << 99999999999",
+        "'x' * 99999999999",
+        "99999999999 * 'x'",
+        "'%999999999d' % 1",
+        "'%*d' % (999999999, 1)",
+        "(1, 2) * 99999999999",
+        "2.0 ** 99999",
+        "1 / 0",
+        "'a' + 1",
+        "(-8) ** 0.5",
+        "(1, 2)",
+        "-" * 1500 + "1",
+    ],
+)
+def test_an_expression_without_a_reasonable_result_is_a_quick_error(expression: str) -> None:
+    with pytest.raises(TemplateError):
+        parse_value(f"`{expression}`").render({})
+
+
+def test_a_failing_expression_names_the_place_and_the_values() -> None:
+    with pytest.raises(ConfigError, match=r"e\.yaml:3: default_params\.b: .*a='0'.*division"):
+        parameters("  a: 0\n  b: '`1 / $a`'")
+
+
+def test_a_value_cannot_end_the_text_it_is_put_into() -> None:
+    hostile = "' + __import__('os') + '"
+    assert evaluate("'<$x>'", x=hostile) == f"<{hostile}>"
+    assert evaluate("$x + '!'", x=hostile) == f"{hostile}!"
+
+
+@given(st.text())
+def test_no_value_changes_what_an_expression_means(value: str) -> None:
+    assert evaluate("'<$x>'", x=value) == f"<{value}>"
+    assert evaluate("'${x}' == $y", x=value, y="a b") == ("true" if value == "a b" else "false")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1),
+        ("1.5", 1.5),
+        ("1e3", 1000.0),
+        ("yes", True),
+        ("", ""),
+        ("null", "null"),
+        ("a", "a"),
+    ],
+)
+def test_a_value_in_an_expression_is_what_yaml_takes_it_for(text: str, value: object) -> None:
+    assert typed(text) == value
+    assert type(typed(text)) is type(value)
+
+
+def test_a_number_of_too_many_digits_is_a_text() -> None:
+    assert typed("9" * 5000) == "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("value", "encoded"),
+    [
+        ("a.b_c+d=e,f@g:h-i~j", "a.b_c+d=e,f@g:h-i~j"),
+        ("", "%empty"),
+        ("%empty", "%25empty"),
+        (".", "%2E"),
+        ("..", "%2E%2E"),
+        ("a/b", "a%2Fb"),
+        ("a b\n", "a%20b%0A"),
+        ("ü", "%C3%BC"),
+        ("{x}*", "%7Bx%7D%2A"),
+    ],
+)
+def test_values_are_percent_encoded_for_paths(value: str, encoded: str) -> None:
+    assert encode_component(value) == encoded
+
+
+@given(st.text(), st.text())
+def test_two_values_never_share_their_encoding(one: str, other: str) -> None:
+    encoded = encode_component(one)
+    assert (encoded == encode_component(other)) == (one == other)
+    assert encoded not in ("", ".", "..")
+    assert "/" not in encoded
+    assert encoded.isascii()
+    assert encoded.isprintable()

@@ -1,0 +1,398 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError
+from snakemake_kochi.files import to_json
+from snakemake_kochi.queue import (
+    Inbox,
+    Queue,
+    Resources,
+    Result,
+    allocate_ids,
+    cancel,
+    find_job,
+    list_jobs,
+    list_queues,
+)
+from snakemake_kochi.queue.processes import this_node
+
+
+def anything(_):
+    return True
+
+
+def result_of(claim, **fields):
+    given = {
+        "job": claim.ticket.job,
+        "attempt": claim.ticket.attempt,
+        "nonce": claim.nonce,
+        "worker": claim.worker,
+        "node": this_node().host,
+        "reason": "success",
+        "exit_status": 0,
+        "signal": None,
+        "started": "2025-01-01T00:00:00.000000+00:00",
+        "ended": "2025-01-01T00:00:01.000000+00:00",
+        "log": "/log",
+        **fields,
+    }
+    return Result(**given)
+
+
+def all_files(directory):
+    return sorted(path for path in directory.rglob("*") if not path.is_dir())
+
+
+def test_tickets_are_numbered_and_come_out_in_their_order(machine, ticket):
+    queue = Queue(machine, "q")
+    submitted = queue.submit([ticket(f"n{i}") for i in range(600)])
+    assert [t.job for t in submitted] == list(range(600))
+    claims = queue.claim(7, anything, limit=1000)
+    assert [(c.ticket.job, c.ticket.name) for c in claims] == [(i, f"n{i}") for i in range(600)]
+    assert claims[3].ticket == replace(submitted[3], attempt=1)
+    assert submitted[0].queue == "q" and submitted[0].machine == "local"
+    assert queue.is_empty()
+    assert not any(queue.paths.waiting.iterdir()), "emptied shards are removed"
+
+
+def test_a_thousand_tickets_are_handed_over_at_once(machine, ticket):
+    Queue(machine, "other").submit([ticket()])
+    queue = Queue(machine, "q")
+    assert [t.job for t in queue.submit([ticket()] * 1000)] == list(range(1, 1001))
+    assert len(queue.waiting()) == 1000
+    assert [(v.name, v.waiting, v.running) for v in list_queues(machine)] == [
+        ("other", 1, 0),
+        ("q", 1000, 0),
+    ]
+
+
+def test_a_refused_ticket_is_not_overtaken(machine, ticket):
+    queue = Queue(machine, "q")
+    queue.submit([ticket("a"), ticket("wide", resources=Resources(cores=64)), ticket("b")])
+    claims = queue.claim(0, lambda t: t.resources.cores < 64, limit=10)
+    assert [c.ticket.name for c in claims] == ["a"]
+    assert [v.ticket.name for v in queue.waiting()] == ["wide", "b"]
+
+
+def test_all_or_no_tickets_are_handed_over(machine, ticket, monkeypatch):
+    queue = Queue(machine, "q")
+    real, calls = os.replace, []
+
+    def full_disk(source, target):
+        calls.append(target)
+        if len(calls) == 5:
+            raise OSError(28, "No space left on device")
+        real(source, target)
+
+    queue.submit([ticket()])
+    monkeypatch.setattr(os, "replace", full_disk)
+    with pytest.raises(KochiError, match="No space left"):
+        queue.submit([ticket()] * 10)
+    monkeypatch.undo()
+    assert len(queue.waiting()) == 1
+    assert len(all_files(queue.paths.waiting)) == 1
+
+
+CLAIM_ALL = """
+import sys, pathlib
+from snakemake_kochi.paths import Root
+from snakemake_kochi.queue import Queue
+queue = Queue(Root(pathlib.Path(sys.argv[1])).machine("local"), "q")
+print("ready", flush=True)
+sys.stdin.readline()
+while claims := queue.claim(int(sys.argv[2]), lambda ticket: True, limit=3):
+    for claim in claims:
+        print(claim.ticket.job)
+"""
+
+
+def test_each_ticket_is_claimed_once_by_processes_that_race(machine, ticket, tmp_path):
+    Queue(machine, "q").submit([ticket()] * 200)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", CLAIM_ALL, tmp_path / "root", str(worker)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for worker in range(4)
+    ]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    claimed = [int(line) for process in processes for line in process.communicate()[0].split()]
+    assert sorted(claimed) == list(range(200))
+    assert [process.returncode for process in processes] == [0] * 4
+    assert len(Queue(machine, "q").running()) == 200
+
+
+def test_each_ticket_is_claimed_once_even_where_the_lock_does_nothing(machine, ticket, monkeypatch):
+    from snakemake_kochi.queue import queue as module
+
+    queue = Queue(machine, "q")
+    queue.submit([ticket("a"), ticket("b")])
+    rival = Queue(machine, "q")
+    monkeypatch.setattr(module, "queue_lock", contextlib.nullcontext)
+    stolen = []
+
+    def while_another_claims(_):
+        if not stolen:
+            stolen.extend(rival.claim(2, anything, limit=1))
+        return True
+
+    mine = queue.claim(1, while_another_claims, limit=2)
+    assert [c.ticket.name for c in stolen] == ["a"]
+    assert [c.ticket.name for c in mine] == ["b"]
+
+
+def test_numbers_are_given_once_to_processes_that_race(machine, tmp_path):
+    code = (
+        "import sys, pathlib\nfrom snakemake_kochi.paths import Root\n"
+        "from snakemake_kochi.queue import allocate_ids\n"
+        "m = Root(pathlib.Path(sys.argv[1])).machine('local')\n"
+        "for _ in range(30): print(*allocate_ids(m, 'job', 2))"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, tmp_path / "root"], stdout=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    numbers = [int(n) for process in processes for n in process.communicate()[0].split()]
+    assert sorted(numbers) == list(range(180))
+    assert allocate_ids(machine, "worker", 1) == range(1)
+
+
+def test_a_result_reaches_its_controller_and_stays_with_the_job(machine, ticket):
+    inbox = Inbox.create(machine)
+    queue = Queue(machine, "q")
+    queue.submit([ticket(controller=inbox.identity), ticket("not mine")])
+    first, second = queue.claim(4, anything, limit=2)
+    failure = result_of(first, reason="failed", exit_status=3)
+    assert queue.finish(first, failure)
+    assert queue.finish(second, result_of(second))
+    assert inbox.wait(60) == [failure]
+    assert inbox.wait(0) == [], "each once"
+    view = find_job(machine, 0)
+    assert (view.state, view.result, view.worker) == ("ended", failure, 4)
+    assert view.ticket == first.ticket
+    assert queue.running() == []
+    inbox.close()
+    assert not any(machine.controllers.iterdir())
+
+
+def test_a_result_for_a_controller_that_is_gone_stays_with_the_job(machine, ticket):
+    inbox = Inbox.create(machine)
+    queue = Queue(machine, "q")
+    queue.submit([ticket(controller=inbox.identity)])
+    inbox.close()
+    (claim,) = queue.claim(0, anything)
+    assert queue.finish(claim, result_of(claim))
+    assert find_job(machine, 0).result.ok
+
+
+def test_a_controller_can_be_woken_without_a_result(machine):
+    inbox = Inbox.create(machine)
+    inbox.wake()
+    assert inbox.wait(600) == []
+    inbox.close()
+
+
+def test_a_late_result_is_kept_and_ignored(machine, ticket):
+    inbox = Inbox.create(machine)
+    queue = Queue(machine, "q")
+    queue.submit([ticket(controller=inbox.identity)])
+    (lost,) = queue.claim(1, anything)
+    machine.job(0).directory.mkdir(parents=True)
+    machine.job(0).attempt(1).write_text("{}")
+    queue.put_back(lost)
+    (again,) = queue.claim(2, anything)
+    assert again.ticket.attempt == 2, "an attempt that started has used up its number"
+    assert not queue.finish(lost, result_of(lost, reason="failed", exit_status=9))
+    assert find_job(machine, 0).state == "running"
+    assert queue.finish(again, result_of(again))
+    assert not queue.finish(lost, result_of(lost))
+    assert [r.nonce for r in inbox.wait(60)] == [again.nonce]
+    assert find_job(machine, 0).result.nonce == again.nonce
+    late = json.loads(machine.job(0).late_result(lost.nonce).read_text())
+    assert late["exit_status"] == 9, "written once"
+    inbox.close()
+
+
+def test_a_claim_given_back_unstarted_keeps_its_number_and_its_place(machine, ticket):
+    queue = Queue(machine, "q")
+    queue.submit([ticket("a"), ticket("b")])
+    (claim,) = queue.claim(1, anything)
+    queue.put_back(claim)
+    claims = queue.claim(1, anything, limit=2)
+    assert [(c.ticket.name, c.ticket.attempt) for c in claims] == [("a", 1), ("b", 1)]
+
+
+@pytest.mark.parametrize("left", ["waiting", "running"])
+def test_a_finish_that_was_killed_half_way_is_completed(machine, ticket, left, monkeypatch):
+    inbox = Inbox.create(machine)
+    queue = Queue(machine, "q")
+    queue.submit([ticket(controller=inbox.identity), ticket("next")])
+    (claim,) = queue.claim(1, anything)
+    machine.job(0).directory.mkdir(parents=True)
+    machine.job(0).result.write_bytes(to_json(result_of(claim).to_dict()))
+    assert find_job(machine, 0).state == "ended", "the result is what counts"
+    if left == "waiting":
+        os.rename(claim.path, queue.paths.waiting_ticket(0, 1))
+        assert [c.ticket.name for c in queue.claim(1, anything)] == ["next"]
+    else:
+        queue.put_back(claim)
+        assert [v.ticket.name for v in queue.waiting()] == ["next"]
+    assert inbox.wait(60) == [result_of(claim)]
+    assert machine.job(0).ticket.exists()
+    inbox.close()
+
+
+def test_a_notice_given_twice_is_delivered_once(machine, ticket):
+    from snakemake_kochi.queue.jobs import notify
+
+    inbox = Inbox.create(machine)
+    queue = Queue(machine, "q")
+    queue.submit([ticket(controller=inbox.identity)])
+    (claim,) = queue.claim(1, anything)
+    queue.finish(claim, result_of(claim))
+    assert len(inbox.wait(60)) == 1
+    notify(machine, result_of(claim), inbox.identity)
+    assert inbox.wait(60) == []
+    inbox.close()
+
+
+def test_a_waiting_job_is_cancelled_at_once(machine, ticket):
+    inbox = Inbox.create(machine)
+    queue = Queue(machine, "q")
+    queue.submit([ticket("keep"), ticket("drop", controller=inbox.identity)])
+    assert cancel(machine, 1) == "cancelled"
+    (result,) = inbox.wait(60)
+    assert (result.job, result.reason, result.describe()) == (1, "cancelled", "cancelled")
+    assert cancel(machine, 1) == "ended"
+    assert [c.ticket.name for c in queue.claim(0, anything, limit=5)] == ["keep"]
+    inbox.close()
+
+
+def test_a_cancelled_job_that_is_put_back_ends(machine, ticket):
+    queue = Queue(machine, "q")
+    queue.submit([ticket()])
+    (claim,) = queue.claim(0, anything)
+    assert cancel(machine, 0) == "cancelling"
+    assert find_job(machine, 0).cancelling
+    queue.put_back(claim)
+    assert find_job(machine, 0).result.reason == "cancelled"
+
+
+def test_an_unknown_job_is_an_error_that_says_which_are_known(machine, ticket):
+    for look in (find_job, cancel):
+        with pytest.raises(NameNotFoundError, match=r"no job 5.*there are none"):
+            look(machine, 5)
+    Queue(machine, "q").submit([ticket(), ticket()])
+    with pytest.raises(NameNotFoundError, match="jobs 0 to 1"):
+        find_job(machine, 5)
+
+
+def test_jobs_are_listed_newest_first_across_queues_and_states(machine, ticket):
+    a, b = Queue(machine, "a"), Queue(machine, "b")
+    a.submit([ticket() for _ in range(300)])
+    b.submit([ticket("last")])
+    for claim in a.claim(0, anything, limit=5)[:4]:
+        a.finish(claim, result_of(claim))
+    listed = list_jobs(machine, ended=True, limit=1000)
+    assert [v.job for v in listed] == list(range(300, -1, -1))
+    assert [v.state for v in listed[-6:]] == ["waiting", "running", *["ended"] * 4]
+    assert [v.job for v in list_jobs(machine, ended=True, limit=3)] == [300, 299, 298]
+    assert len(list_jobs(machine, ended=False, limit=1000)) == 297
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"version": 1}', b'{"version": 99}', pickle.dumps(print)]
+)
+def test_a_damaged_ticket_is_set_aside_and_the_next_one_runs(machine, ticket, content, caplog):
+    inbox = Inbox.create(machine)
+    queue = Queue(machine, "q")
+    queue.submit([ticket(controller=inbox.identity), ticket("good")])
+    queue.paths.waiting_ticket(0, 1).write_bytes(content)
+    assert [c.ticket.name for c in queue.claim(0, anything, limit=5)] == ["good"]
+    (kept,) = queue.paths.damaged.iterdir()
+    assert kept.read_bytes() == content
+    assert str(queue.paths.waiting_ticket(0, 1)) in caplog.text
+    (result,) = inbox.wait(60)
+    assert (result.job, result.ok) == (0, False), "it does not wait for ever"
+    assert str(kept) in result.describe()
+    assert find_job(machine, 0).state == "ended"
+    inbox.close()
+
+
+def test_a_ticket_renamed_to_another_job_is_damaged(machine, ticket):
+    queue = Queue(machine, "q")
+    queue.submit([ticket()])
+    os.rename(queue.paths.waiting_ticket(0, 1), queue.paths.waiting_ticket(5, 1))
+    assert queue.claim(0, anything) == []
+    assert find_job(machine, 5).state == "ended"
+
+
+def test_a_damaged_counter_is_an_error_and_gives_no_number_twice(machine, ticket):
+    queue = Queue(machine, "q")
+    queue.submit([ticket()])
+    machine.ids.write_text("{")
+    with pytest.raises(DamagedFileError, match=r"ids\.json"):
+        queue.submit([ticket()])
+    assert len(queue.waiting()) == 1
+
+
+@pytest.mark.parametrize("name", ["../../x", "", ".", "a/b", "a\nb", "-q"])
+def test_a_queue_name_that_is_no_name_is_refused_and_nothing_is_written(machine, name, tmp_path):
+    with pytest.raises(KochiError, match="cannot be used"):
+        Queue(machine, name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_written_is_private_and_plain_json(machine, ticket):
+    inbox = Inbox.create(machine)
+    queue = Queue(machine, "q")
+    queue.submit([ticket(controller=inbox.identity), ticket()])
+    (claim,) = queue.claim(0, anything)
+    queue.finish(claim, result_of(claim))
+    for path in machine.directory.rglob("*"):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        if path.is_dir():
+            assert mode == 0o700, path
+        else:
+            assert mode == 0o600, path
+        if path.suffix == ".json":
+            assert json.loads(path.read_text())["version"] == 1
+    inbox.close()
+
+
+def test_the_room_loads_neither_snakemake_nor_git_nor_pandas():
+    code = "import snakemake_kochi.queue, snakemake_kochi.worker, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "snakemake_kochi.worker" in loaded.stdout.split()
+    assert not {"snakemake", "git", "pandas", "pickle"} & set(loaded.stdout.split())
+
+
+def test_results_are_described_in_words(machine, ticket):
+    queue = Queue(machine, "q")
+    queue.submit([ticket()])
+    (claim,) = queue.claim(0, anything)
+    words = {
+        "succeeded": {},
+        "exit status 2": {"reason": "failed", "exit_status": 2},
+        "killed by SIGKILL": {"reason": "signal", "exit_status": None, "signal": 9},
+        "killed by signal 99": {"reason": "signal", "exit_status": None, "signal": 99},
+        "lost: x": {"reason": "lost", "detail": "x"},
+    }
+    for text, fields in words.items():
+        assert result_of(claim, **fields).describe() == text

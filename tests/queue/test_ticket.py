@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.files import read_json, to_json
+from snakemake_kochi.queue import Resources, Ticket
+from snakemake_kochi.queue.ticket import read_ticket
+
+WHERE = Path("x.json")
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+
+
+def example(**fields: object) -> Ticket:
+    return Ticket(**{"name": "n", "command": ("true",), "directory": "/", **fields})  # type: ignore[arg-type]
+
+
+@given(
+    command=st.lists(TEXT, min_size=1).map(tuple),
+    environment=st.dictionaries(TEXT.filter(lambda t: t and "=" not in t), TEXT),
+    labels=st.dictionaries(TEXT, TEXT),
+    cores=st.integers(1, 500),
+    memory=st.none() | st.integers(0, 10**7),
+)
+def test_a_ticket_comes_back_from_json_as_it_was(command, environment, labels, cores, memory):
+    ticket = example(
+        command=command,
+        environment=environment,
+        labels=labels,
+        resources=Resources(cores, memory_mb=memory),
+    )
+    data = json.loads(to_json(ticket.to_dict()))
+    assert Ticket.from_dict(data, WHERE) == ticket
+
+
+def test_bytes_that_are_no_text_survive_in_a_command(tmp_path):
+    odd = b"caf\xe9".decode("utf-8", "surrogateescape")
+    path = tmp_path / "t.json"
+    path.write_bytes(to_json(example(command=("cat", odd)).to_dict()))
+    assert read_ticket(path).command == ("cat", odd)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"name": "two\nlines"}, "name"),
+        ({"name": "\x1b[31m"}, "name"),
+        ({"name": ""}, "name"),
+        ({"command": ()}, "command"),
+        ({"command": "true"}, "command"),
+        ({"command": ("a\0b",)}, "command"),
+        ({"command": ("\ud800",)}, "command"),
+        ({"directory": "relative"}, "absolute path"),
+        ({"environment": {"A=B": "1"}}, "without '='"),
+        ({"environment": {"A": 1}}, "environment"),
+        ({"environment": ["A"]}, "environment"),
+        ({"labels": {"a": "\0"}}, "labels"),
+        ({"controller": "../x"}, "controller"),
+        ({"resources": None}, "resources"),
+        ({"job": -1}, "job"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_named(fields, said):
+    with pytest.raises(KochiError, match=said):
+        example(**fields)
+
+
+@pytest.mark.parametrize("fields", [{"cores": 0}, {"cores": True}, {"memory_mb": -1}])
+def test_resources_that_cannot_be_used_are_refused(fields):
+    with pytest.raises(KochiError):
+        Resources(**fields)
+
+
+@pytest.mark.parametrize("key", [key for key in example().to_dict() if key != "version"])
+def test_a_missing_or_wrong_key_is_named_with_its_file(tmp_path, key):
+    path = tmp_path / "t.json"
+    data = example().to_dict()
+    for damaged in ({k: v for k, v in data.items() if k != key}, {**data, key: 3.5}):
+        path.write_bytes(to_json(damaged))
+        with pytest.raises(DamagedFileError, match=r"t\.json.*" + key):
+            read_ticket(path)
+
+
+def test_a_ticket_of_a_newer_version_is_refused(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_bytes(to_json({**example().to_dict(), "version": 2}))
+    with pytest.raises(DamagedFileError, match="newer"):
+        read_ticket(path)
+
+
+def test_a_ticket_is_json_that_a_person_can_read(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_bytes(to_json(example(name="größe").to_dict()))
+    assert '"name": "größe"' in path.read_text()
+    assert read_json(path)["command"] == ["true"]

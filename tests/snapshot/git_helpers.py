@@ -1,0 +1,81 @@
+"""The user's side of tests that need git: commands, files, and what must stay as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+BAD_NAME = os.fsdecode(b"latin-\xe9.txt")
+
+
+def git(directory: Path, *arguments: str) -> str:
+    """The user's own git, with identity and nothing else set."""
+    identity = ("-c", "user.name=User", "-c", "user.email=user@example.org")
+    return subprocess.run(
+        ["git", *identity, "-c", "protocol.file.allow=always", *arguments],
+        cwd=directory,
+        check=True,
+        capture_output=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+    ).stdout
+
+
+def write(path: Path, content: bytes | str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def files_of(directory: Path) -> dict[str, tuple[str, bytes]]:
+    """Every file below a directory: kind, and content or target."""
+    found = {}
+    for parent, directories, names in os.walk(directory):
+        for name in (*names, *directories):
+            path = Path(parent) / name
+            relative = os.path.relpath(path, directory)
+            if path.is_symlink():
+                found[relative] = ("link", os.fsencode(os.readlink(path)))
+            elif path.is_file():
+                executable = path.stat().st_mode & 0o100
+                found[relative] = ("executable" if executable else "file", path.read_bytes())
+    return found
+
+
+@dataclass(frozen=True)
+class State:
+    """All of a repository that must be the same before and after."""
+
+    git_files: dict[str, str]
+    refs: str
+    configuration: str
+    stash: str
+    status: str
+
+
+def state_of(repository: Path, artifacts: bool = True) -> State:
+    """Without `artifacts` what the committer may write does not count."""
+
+    def counts(name: str) -> bool:
+        return artifacts or not ("kochi_artifacts" in name or "/objects/" in f"/{name}")
+
+    # The files first: `git status` itself refreshes the index.
+    files = {
+        os.path.relpath(path, repository): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(repository.rglob("*"))
+        if ".git" in path.parts
+        and path.is_file()
+        and not path.is_symlink()
+        and counts(os.path.relpath(path, repository))
+    }
+    refs = [line for line in git(repository, "for-each-ref").splitlines() if counts(line)]
+    return State(
+        files,
+        "\n".join(refs),
+        git(repository, "config", "-l"),
+        git(repository, "stash", "list"),
+        git(repository, "--no-optional-locks", "status", "--porcelain=v2", "--branch"),
+    )

@@ -1,0 +1,46 @@
+"""Helpers of the tests: run a command, write a file, use git as some user would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def run(
+    *command: str, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 240
+) -> subprocess.CompletedProcess[str]:
+    """Run a command; its output is shown when the test fails."""
+    result = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        check=False,
+    )
+    print(f"$ {' '.join(command)}   (in {cwd})\n{result.stdout}[exit status {result.returncode}]")
+    return result
+
+
+def write(path: Path, text: str) -> Path:
+    """Write an indented text, making the directory."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text).lstrip("\n"))
+    return path
+
+
+def git(directory: Path, *arguments: str) -> str:
+    """Run git as some user would, with a name of their own."""
+    identity = ["-c", "user.name=A User", "-c", "user.email=user@example.org"]
+    command = ["git", *identity, "-c", "protocol.file.allow=always", *arguments]
+    return subprocess.run(
+        command, cwd=directory, check=True, capture_output=True, text=True, errors="replace"
+    ).stdout

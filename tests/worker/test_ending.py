@@ -1,0 +1,257 @@
+"""Cancel, drain, and the death of a worker or of its parent."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from snakemake_kochi.queue import Queue, cancel, find_worker, list_workers, recover
+from snakemake_kochi.queue.processes import ProcessIdentity
+
+
+def is_running(pid):
+    process = ProcessIdentity.of(int(pid))
+    return process is not None and process.is_alive()
+
+
+def test_cancel_ends_grandchildren_and_nothing_else(site):
+    script = "setsid bash -c 'env -i sleep 1001 & echo $! >> pids; sleep 1002' & "
+    script += "bash -c 'trap \"\" TERM; sleep 1003 & echo $! >> pids; while :; do sleep 1; done' & "
+    script += "echo $$ $! >> pids; while [ $(wc -l < pids) -lt 3 ]; do sleep 0.01; done; "
+    script += "echo > ready; wait"
+    site.submit("while [ ! -e go ]; do sleep 0.01; done; echo finished", script)
+    site.start("--cores", 2, "--grace", 0.5)
+    site.wait_for("ready")
+    pids = (site.directory / "pids").read_text().split()
+    assert len(pids) == 4
+    assert all(map(is_running, pids))
+    assert cancel(site.machine, 1) == "cancelling"
+    assert site.ended(1).result.reason == "cancelled"
+    assert not any(map(is_running, pids))
+    assert site.job(0).state == "running"
+    (site.directory / "go").touch()
+    assert site.ended(0).result.ok
+    assert site.log(0) == "finished\n"
+
+
+def test_a_job_that_ended_before_the_cancel_keeps_its_result(site):
+    site.submit("exit 5")
+    site.start()
+    site.ended(0)
+    assert cancel(site.machine, 0) == "ended"
+    assert site.job(0).result.exit_status == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
+def test_a_worker_told_to_stop_puts_its_jobs_back(site, number):
+    script = "trap 'echo asked; exit 0' TERM; echo $$ > pid{0}; while :; do sleep 0.05; done"
+    site.submit(script.format(0), script.format(1), "echo never here")
+    worker = site.start("--cores", 2)
+    pids = [site.wait_for("pid0").strip(), site.wait_for("pid1").strip()]
+    worker.send_signal(number)
+    assert worker.wait() == 0
+    assert not any(map(is_running, pids))
+    assert "asked" in site.log(0), "it had the time to end in good order"
+    waiting = Queue(site.machine, "q").waiting()
+    assert [(view.job, view.attempt) for view in waiting] == [(0, 2), (1, 2), (2, 1)]
+    assert find_worker(site.machine, 0).describe() == "left"
+    assert find_worker(site.machine, 0).running == {}
+
+
+def test_a_second_signal_does_not_wait_for_the_grace(site):
+    site.submit("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done")
+    worker = site.start("--grace", 10_000)
+    site.wait_for("pid")
+    worker.send_signal(signal.SIGTERM)
+    log = site.machine.worker(0).log
+    site.wait_until(lambda: "stopping" in log.read_text())
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert not is_running(site.wait_for("pid").strip())
+
+
+def test_a_job_that_was_put_back_is_run_again_with_its_log_kept(site):
+    site.submit("echo run $(cat n 2>/dev/null); [ -e n ] || { echo 2 > n; sleep 1000; }")
+    worker = site.start()
+    site.wait_for("n")
+    worker.terminate()
+    assert worker.wait() == 0
+    assert site.start().wait() == 0
+    result = site.job(0).result
+    assert (result.attempt, result.worker, result.ok) == (2, 1, True)
+    first, header, second = site.log(0).splitlines()
+    assert (first, second) == ("run", "run 2")
+    assert header.startswith("-- attempt 2: worker 1 on ")
+
+
+def test_the_job_of_a_killed_worker_is_finished_by_another_and_has_no_second_writer(site):
+    # The job keeps writing from a grandchild that survives the death of its worker by itself.
+    script = (
+        "me=$KOCHI_ATTEMPT_NONCE; if [ -e first ]; then echo $(cat beat) > seen; sleep 0.5; "
+        "echo $(cat beat) >> seen; exit 0; fi; "
+        "setsid bash -c 'trap \"\" TERM HUP; while :; do date +%N > beat; sleep 0.02; done' & "
+        "while [ ! -s beat ]; do sleep 0.01; done; echo $$ > first; wait"
+    )
+    site.submit(script)
+    worker = site.start("--stay")
+    old = site.wait_for("first").strip()
+    worker.kill()
+    worker.wait()
+    assert site.start().wait() == 0
+    result = site.job(0).result
+    assert (result.attempt, result.worker, result.ok) == (2, 1, True)
+    assert not is_running(old)
+    before, after = (site.directory / "seen").read_text().splitlines()
+    assert before == after, "an old process still wrote while the new attempt ran"
+    assert find_worker(site.machine, 0).describe() == "lost"
+    lost = json.loads(site.machine.job(0).lost(1).read_text())
+    assert lost["worker"] == 0
+
+
+def test_a_worker_that_waits_takes_over_by_itself(site):
+    site.submit("[ -e first ] || { echo > first; sleep 1000; }")
+    worker = site.start("--stay")
+    site.wait_for("first")
+    site.start("--stay", "--idle-wait", 0.2)
+    worker.kill()
+    # Not waited for: a zombie is as dead.
+    assert site.ended(0).result.worker == 1
+
+
+def test_a_ticket_that_takes_down_its_workers_is_given_up_and_they_are_named(site):
+    site.submit("kill -KILL $PPID; sleep 1000")
+    site.submit("true")
+    while site.job(0).state != "ended":
+        site.start("--cores", 1).wait()
+    result = site.job(0).result
+    assert (result.reason, result.attempt) == ("lost", 3)
+    for worker in range(3):
+        assert f"worker {worker} on " in result.describe()
+    assert site.start().wait() == 0
+    assert site.job(1).result.ok
+
+
+def test_a_controller_can_recover_without_any_worker(site):
+    site.submit("echo > started; sleep 1000")
+    worker = site.start()
+    site.wait_for("started")
+    assert recover(site.machine, "q") == [], "its worker lives"
+    worker.kill()
+    worker.wait()
+    (message,) = recover(site.machine, "q")
+    assert "worker 0" in message and "job 0" in message
+    assert [view.attempt for view in Queue(site.machine, "q").waiting()] == [2]
+    assert recover(site.machine, "q") == []
+    assert recover(site.machine, "never-used") == []
+
+
+def test_cancel_of_a_job_whose_worker_was_killed_ends_it(site):
+    site.submit("echo $$ > pid; sleep 1000")
+    worker = site.start()
+    pid = site.wait_for("pid").strip()
+    worker.kill()
+    worker.wait()
+    assert cancel(site.machine, 0) == "cancelled"
+    assert site.job(0).result.reason == "cancelled"
+    assert not is_running(pid)
+
+
+def test_a_worker_killed_before_its_job_began_leaves_nothing_to_kill(site):
+    queue = Queue(site.machine, "q")
+    site.submit("echo ran >> ran")
+    code = """
+import os, sys, pathlib
+from snakemake_kochi.paths import Root
+from snakemake_kochi.queue import Queue
+from snakemake_kochi.worker import launch, start
+launch.write_exclusively = lambda *_: os.kill(os.getpid(), 9)
+start.run_worker(Root(pathlib.Path(sys.argv[1])).machine("local"), ["q"])
+"""
+    victim = subprocess.run([sys.executable, "-c", code, site.root.directory], stdout=-3)
+    assert victim.returncode == -signal.SIGKILL
+    assert [view.worker for view in queue.running()] == [0]
+    assert not site.machine.job(0).attempt(1).exists()
+    assert site.start().wait() == 0
+    assert (site.directory / "ran").read_text() == "ran\n"
+    assert site.job(0).result.attempt == 2
+
+
+def test_two_workers_that_hold_one_attempt_do_not_both_run_it(site):
+    site.submit("echo ran >> ran")
+    directory = site.machine.job(0).directory
+    directory.mkdir(parents=True, mode=0o700)
+    site.machine.job(0).attempt(1).write_text("{}")
+    worker = site.start("--stay", stderr=-3)
+    log = site.machine.worker(0).log
+    message = "was begun by another worker"
+    site.wait_until(lambda: log.exists() and message in log.read_text())
+    worker.terminate()
+    assert worker.wait() == 0
+    assert not (site.directory / "ran").exists()
+
+
+def test_a_worker_leaves_when_its_parent_is_gone(site):
+    site.submit("echo $$ > pid; sleep 1000")
+    parent = subprocess.Popen(["sleep", "1000"])
+    worker = site.start("--stay", "--parent", parent.pid, "--idle-wait", 7200)
+    pid = site.wait_for("pid").strip()
+    parent.kill()  # and not waited for: it stays a zombie
+    assert worker.wait() == 0
+    assert not is_running(pid)
+    assert [view.attempt for view in Queue(site.machine, "q").waiting()] == [2]
+    parent.wait()
+
+
+def test_a_worker_whose_parent_is_gone_already_takes_nothing(site):
+    site.submit("true")
+    parent = subprocess.Popen(["true"])
+    parent.wait()
+    assert site.start("--stay", "--parent", parent.pid).wait() == 0
+    assert site.job(0).state == "waiting"
+
+
+def test_nothing_of_a_killed_workers_job_runs_on_by_itself(site):
+    site.submit("echo $$ > pid; exec sleep 1000")
+    worker = site.start()
+    pid = site.wait_for("pid").strip()
+    worker.kill()
+    worker.wait()
+    process = ProcessIdentity.of(int(pid))
+    site.wait_until(lambda: process is None or not process.is_alive())
+
+
+def test_a_stopped_worker_is_not_lost(site):
+    site.submit("while [ ! -e go ]; do sleep 0.01; done", "true")
+    worker = site.start("--cores", 1)
+    site.wait_until(lambda: site.job(0).started is not None)
+    worker.send_signal(signal.SIGSTOP)
+    assert site.start().wait() == 0
+    assert site.job(1).result.worker == 1
+    assert site.job(0).state == "running"
+    worker.send_signal(signal.SIGCONT)
+    (site.directory / "go").touch()
+    assert worker.wait() == 0
+    assert site.job(0).result.attempt == 1
+
+
+def test_a_worker_on_another_node_is_not_declared_lost(site):
+    site.submit("echo > started; sleep 1000")
+    worker = site.start()
+    site.wait_for("started")
+    worker.kill()
+    worker.wait()
+    path = site.machine.worker(0).state
+    state = json.loads(path.read_text())
+    for change, is_lost in (
+        ({"host": "elsewhere", "boot": "x"}, False),
+        ({"namespace": "pid:[1]"}, False),
+        ({"boot": "before"}, True),
+    ):
+        path.write_text(json.dumps({**state, "node": {**state["node"], **change}}))
+        assert list_workers(site.machine)[0].is_lost is is_lost, change
+    path.write_text(json.dumps(state))
+    assert recover(site.machine, "q")

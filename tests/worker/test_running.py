@@ -1,0 +1,355 @@
+"""What a job gets, what becomes of its end, and when a worker takes which."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from snakemake_kochi.queue import (
+    Inbox,
+    Queue,
+    allocate_ids,
+    assign_queues,
+    find_worker,
+    list_workers,
+)
+
+
+def test_a_worker_runs_what_is_there_and_leaves(site):
+    site.submit("echo one", "echo two; echo three >&2")
+    worker = site.start()
+    assert worker.wait() == 0
+    assert (site.log(0), site.log(1)) == ("one\n", "two\nthree\n")
+    result = site.job(1).result
+    assert (result.reason, result.exit_status, result.worker) == ("success", 0, 0)
+    assert result.started < result.ended
+    assert "." in result.started
+    assert result.log == str(site.machine.job(1).log)
+    assert find_worker(site.machine, 0).describe() == "left"
+    assert list(site.machine.queue("q").bells.iterdir()) == []
+
+
+def test_a_failure_keeps_its_exit_status_and_the_worker_goes_on(site):
+    site.submit("exit 3", "kill -SEGV $$", "true")
+    assert site.start().wait() == 0
+    assert site.job(0).result.describe() == "exit status 3"
+    assert site.job(1).result.describe() == "killed by SIGSEGV"
+    assert site.job(2).result.ok
+
+
+def test_what_cannot_be_executed_fails_with_a_message_in_its_log(site):
+    site.submit("", command=("no-such-command", "x"))
+    site.submit("", directory=site.directory / "missing")
+    (site.directory / "script").write_text("no program")
+    site.submit("", command=(str(site.directory / "script"),))
+    site.submit("true")
+    assert site.start().wait() == 0
+    assert site.job(0).result.describe() == "exit status 127"
+    assert "'no-such-command' was not found" in site.log(0)
+    assert site.job(1).result.describe() == "exit status 126"
+    assert "missing': No such file" in site.log(1)
+    assert site.job(2).result.describe() == "exit status 126"
+    assert "script' cannot be executed" in site.log(2)
+    assert site.job(3).result.ok
+
+
+def test_a_job_sees_its_environment(site):
+    code = "import json, os, sys; json.dump([dict(os.environ), os.getcwd(), sys.stdin.read()],"
+    code += "open(sys.argv[1], 'w'))"
+    site.submit(
+        "",
+        command=(sys.executable, "-c", code, "seen.json"),
+        environment={"MINE": "a b\nc=d", "KOCHI_QUEUE": "forged"},
+        name="the name",
+    )
+    environment = {**os.environ, "SNAKEMAKE_PROFILE": "p", "FROM_WORKER": "w"}
+    assert site.start(env=environment).wait() == 0
+    seen, directory, stdin = json.loads((site.directory / "seen.json").read_text())
+    assert seen["MINE"] == "a b\nc=d"
+    assert seen["FROM_WORKER"] == "w"
+    assert "SNAKEMAKE_PROFILE" not in seen
+    assert seen["PWD"] == directory == str(site.directory)
+    assert stdin == ""
+    kochi = {name: value for name, value in seen.items() if name.startswith("KOCHI_")}
+    kochi.pop("KOCHI_ATTEMPT_NONCE")
+    kochi.pop("KOCHI_ROOT", None)
+    assert kochi == {
+        "KOCHI_MACHINE": "local",
+        "KOCHI_WORKER_ID": "0",
+        "KOCHI_QUEUE": "q",
+        "KOCHI_JOB_ID": "0",
+        "KOCHI_JOB_NAME": "the name",
+    }
+
+
+def test_a_job_has_the_signals_and_files_of_a_shell(site):
+    site.submit("yes | head -1; echo ${PIPESTATUS[0]}; ls /proc/self/fd | wc -l")
+    read, write = os.pipe()
+    try:
+        assert site.start(pass_fds=[write]).wait() == 0
+    finally:
+        os.close(read)
+        os.close(write)
+    # SIGPIPE ends `yes`; ls has 0, 1, 2 and the directory it lists, and not the inherited pipe.
+    assert site.log(0).split() == ["y", "141", "4"]
+
+
+def test_arguments_arrive_as_they_were_given(site):
+    odd = [
+        "a b",
+        "$HOME",
+        "*",
+        ";",
+        "`id`",
+        "",
+        "'",
+        "\n",
+        "--",
+        "ü",
+        b"\xe9".decode("utf-8", "surrogateescape"),
+    ]
+    code = "import sys; sys.stdout.write(repr(sys.argv[1:]))"
+    site.submit("", command=(sys.executable, "-X", "utf8", "-c", code, *odd))
+    assert site.start().wait() == 0
+    assert site.log(0) == repr(odd)
+
+
+def test_a_background_child_that_holds_stdout_does_not_block(site):
+    site.submit("sleep 1000 & echo $! > pid; echo done", "true")
+    assert site.start("--cores", 1).wait() == 0
+    assert site.job(0).result.ok
+    assert site.log(0) == "done\n"
+    assert not Path(f"/proc/{site.wait_for('pid').strip()}").exists()
+
+
+def test_what_a_job_leaves_behind_ends_even_in_a_session_of_its_own(site):
+    script = "setsid bash -c 'trap \"\" TERM; echo $$ > pid; while :; do sleep 0.1; done' & "
+    script += "while [ ! -s pid ]; do sleep 0.01; done"
+    site.submit(script)
+    assert site.start().wait() == 0
+    assert site.job(0).result.ok
+    assert not Path(f"/proc/{site.wait_for('pid').strip()}").exists()
+
+
+def test_what_a_running_job_orphans_is_left_alone(site):
+    # The intermediate process ends at once; its child is of a job that is still running.
+    orphan = "(sleep 0.2; echo orphan > orphaned) & "
+    site.submit(f"bash -c '{orphan}'; while [ ! -e orphaned ]; do sleep 0.05; done", "true")
+    assert site.start("--cores", 2).wait() == 0
+    assert site.job(0).result.ok
+
+
+def test_a_large_output_is_all_there(site):
+    site.submit("head -c 20000000 /dev/zero; echo end")
+    assert site.start().wait() == 0
+    log = site.machine.job(0).log
+    assert log.stat().st_size == 20_000_004
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+
+
+def test_jobs_run_beside_each_other_as_cores_allow(site):
+    meet = "touch here{0}; while [ ! -e here{1} ]; do sleep 0.01; done"
+    site.submit(meet.format(0, 1), meet.format(1, 0))
+    assert site.start("--cores", 2).wait() == 0
+    assert site.job(0).result.ok and site.job(1).result.ok
+
+
+def overlaps(site, one, other):
+    a, b = site.job(one).result, site.job(other).result
+    return a.started < b.ended and b.started < a.ended
+
+
+@pytest.mark.parametrize("fields", [{"exclusive": True}, {"cores": 2}, {"cores": 99}])
+def test_what_needs_the_whole_worker_runs_alone_and_in_its_turn(site, fields):
+    site.submit("sleep 0.2")
+    site.submit("sleep 0.2", **fields)
+    site.submit("sleep 0.2")
+    assert site.start("--cores", 2).wait() == 0
+    assert all(site.job(n).result.ok for n in range(3))
+    assert not overlaps(site, 0, 1)
+    assert not overlaps(site, 1, 2)
+    assert site.job(1).result.started < site.job(2).result.started
+
+
+def test_a_ticket_that_waits_for_room_is_not_overtaken_from_the_next_queue(site):
+    site.submit("sleep 0.2")
+    site.submit("true", cores=2)
+    site.submit("true", queue="other")
+    assert site.start("--cores", 2, "--queue", "q", "--queue", "other").wait() == 0
+    assert site.job(1).result.started < site.job(2).result.started
+
+
+def test_one_worker_serves_two_queues(site):
+    site.submit("echo $KOCHI_QUEUE", queue="a")
+    site.submit("echo $KOCHI_QUEUE", queue="b")
+    assert site.start("--queue", "a", "--queue", "b").wait() == 0
+    assert (site.log(0), site.log(1)) == ("a\n", "b\n")
+
+
+def test_two_workers_share_a_queue(site):
+    site.submit(*["sleep 0.05; echo x >> ran"] * 30)
+    workers = [site.start("--cores", 2) for _ in range(2)]
+    assert [worker.wait() for worker in workers] == [0, 0]
+    assert len((site.directory / "ran").read_text().split()) == 30
+    assert all(site.job(n).result.attempt == 1 for n in range(30))
+    assert [state.worker for state in list_workers(site.machine)] == [0, 1]
+
+
+def test_handing_over_a_ticket_wakes_an_idle_worker(site):
+    # By itself it would look again after an hour.
+    worker = site.start("--stay", "--idle-wait", 7200)
+    for name in ("first", "second"):
+        site.wait_until(lambda: any(state.is_live for state in list_workers(site.machine)))
+        (ticket,) = site.submit(f"echo {name}")
+        assert site.ended(ticket.job).result.ok
+    assert worker.poll() is None
+
+
+def test_a_worker_learns_of_another_queue_while_it_runs(site):
+    (number,) = allocate_ids(site.machine, "worker", 1)
+    assign_queues(site.machine, number, ["a"])
+    site.start("--worker", number, "--stay", "--idle-wait", 7200)
+    site.submit("true", queue="a")
+    assert site.ended(0).result.ok
+    site.submit("true", queue="b")
+    assign_queues(site.machine, number, ["a", "b"])
+    assert site.ended(1).result.ok
+    site.wait_until(lambda: find_worker(site.machine, number).queues == ("a", "b"))
+
+
+def test_the_controller_is_told_by_its_bell(site):
+    inbox = Inbox.create(site.machine)
+    site.submit("true", "exit 4", controller=inbox.identity)
+    site.start()
+    results = []
+    while len(results) < 2:
+        results += inbox.wait(600)
+    assert sorted((r.job, r.exit_status) for r in results) == [(0, 0), (1, 4)]
+    inbox.close()
+
+
+def test_a_terminal_shows_jobs_one_after_the_other(site):
+    site.submit("echo one; sleep 0.3; echo more", "printf two; exit 3")
+    worker = site.start("--echo", "--cores", 2)
+    shown, _ = worker.communicate()
+    assert shown.splitlines() == [
+        "Kochi worker 0 started on machine local.",
+        "=" * 80,
+        "Kochi job job0 (ID=0) started.",
+        "-" * 80,
+        "one",
+        "more",
+        "-" * 80,
+        "Kochi job job1 (ID=1) started.",
+        "-" * 80,
+        "two",
+        "-" * 80,
+        "Kochi job job1 (ID=1): exit status 3.",
+    ]
+    log = site.machine.worker(0).log.read_text()
+    assert "job 1 (job1) exit status 3" in log
+
+
+def test_the_output_is_shown_while_the_job_runs(site):
+    site.submit("echo begun; while [ ! -e go ]; do sleep 0.01; done")
+    worker = site.start("--echo")
+    while worker.stdout.readline() != "begun\n":
+        pass
+    (site.directory / "go").touch()
+    assert worker.wait() == 0
+
+
+def test_without_echo_only_the_worker_itself_is_shown(site):
+    site.submit("echo secret")
+    shown, _ = site.start().communicate()
+    assert shown.splitlines() == ["Kochi worker 0 started on machine local.", "=" * 80]
+
+
+def test_a_reader_that_goes_away_does_not_disturb_the_jobs(site):
+    site.submit("while [ ! -e go ]; do sleep 0.01; done; echo x; echo y", "true")
+    worker = site.start("--echo", "--cores", 1)
+    worker.stdout.readline()
+    worker.stdout.close()
+    (site.directory / "go").touch()
+    assert worker.wait() == 0
+    worker.stdout = None
+    assert site.job(1).result.ok
+
+
+def test_a_damaged_ticket_does_not_stop_a_worker(site):
+    site.submit("true", "true")
+    site.machine.queue("q").waiting_ticket(0, 1).write_text("{")
+    assert site.start(stderr=-3).wait() == 0
+    assert not site.job(0).result.ok
+    assert site.job(1).result.ok
+    assert "set aside" in site.machine.worker(0).log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--queue", "../../x"), "queue name '../../x' cannot be used"),
+        (("--worker", "7"), "has no queue to serve"),
+    ],
+)
+def test_a_worker_that_cannot_be_is_refused_without_a_traceback(site, arguments, said):
+    worker = site.start(*arguments, stderr=-1)
+    _, errors = worker.communicate()
+    assert worker.returncode == 1
+    assert said in errors
+    assert "Traceback" not in errors
+    assert not (site.machine.queues).exists()
+
+
+def test_a_number_serves_one_worker_only(site):
+    assert site.start().wait() == 0
+    worker = site.start("--worker", 0, "--queue", "q", stderr=-1)
+    assert "was started before" in worker.communicate()[1]
+    assert worker.returncode == 1
+
+
+def test_directories_are_private(site):
+    site.submit("true")
+    assert site.start(umask=0).wait() == 0
+    for directory in (site.root.directory, *site.root.directory.rglob("*")):
+        if directory.is_dir() and not directory.is_symlink():
+            assert stat.S_IMODE(directory.stat().st_mode) == 0o700, directory
+
+
+def test_an_emptied_disk_quota_does_not_lose_the_ticket(site):
+    # A file where the job's directory has to be: nothing can be started here.
+    site.submit("true")
+    blocked = site.machine.job(0).directory.parent
+    blocked.parent.mkdir(parents=True, mode=0o700)
+    blocked.write_text("")
+    worker = site.start("--idle-wait", 0.1, stderr=-3)
+    assert worker.wait() == 1
+    assert [view.attempt for view in Queue(site.machine, "q").waiting()] == [1]
+    blocked.unlink()
+    assert site.start().wait() == 0
+    assert site.job(0).result.ok
+
+
+def test_a_worker_shows_what_it_runs(site):
+    site.submit("while [ ! -e go ]; do sleep 0.01; done")
+    site.start()
+    site.wait_until(
+        lambda: 0 in find_worker(site.machine, 0).running if list_workers(site.machine) else False
+    )
+    view = site.job(0)
+    assert (view.state, view.worker) == ("running", 0)
+    assert view.started == find_worker(site.machine, 0).running[0]
+    (site.directory / "go").touch()
+    assert site.ended(0).result.signal is None
+
+
+def test_the_end_of_a_job_wakes_the_worker(site):
+    site.submit(*["true"] * 60)
+    assert site.start("--cores", 1, "--idle-wait", 7200).wait() == 0
+    # Where it did not, each end would be found when the state is due to be written.
+    assert find_worker(site.machine, 0).heartbeat < 55

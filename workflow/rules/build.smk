@@ -1,0 +1,23 @@
+# One rule per build script; the parameters it depends on are its wildcards.
+for build in kochi.builds:
+
+    rule:
+        name:
+            build.name
+        input:
+            build.installs,
+        output:
+            build.output,
+        wildcard_constraints:
+            **build.constraints,
+        params:
+            experiment=build.experiment.file,
+            batch=build.batch,
+            parameters=lambda wildcards, build=build: build.assignments(wildcards),
+            **build.determined_by,
+        message:
+            f"Building {build.experiment.name}"
+        shell:
+            '"$KOCHI_PYTHON" -m snakemake_kochi.phases build {params.experiment:q}'
+            " --batch {params.batch:q} --parameters {params.parameters:q}"
+            " --installs {input:q} --output {output:q}"

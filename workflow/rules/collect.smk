@@ -1,0 +1,38 @@
+# The table and the plot of a batch, and the target that stands for all of it.
+for batch in kochi.batches:
+
+    rule:
+        name:
+            f"collect_{batch.name}"
+        input:
+            records=batch.records,
+            captured=batch.captured,
+        output:
+            table=batch.table,
+            markdown=report(
+                batch.markdown, category="Kochi", subcategory=batch.experiment.name
+            ),
+            plot=report(
+                batch.plot, category="Kochi", subcategory=batch.experiment.name
+            ),
+        params:
+            title=f"{batch.experiment.name} {batch.grid.batch}",
+            varying=list(batch.grid.varying),
+            metrics=dict(batch.grid.metrics),
+        message:
+            f"Collecting {batch.experiment.name} {batch.grid.batch}"
+        script:
+            "../scripts/collect.py"
+
+
+for batch in kochi.batches:
+
+    rule:
+        name:
+            batch.name
+        input:
+            batch.markdown,
+            batch.table,
+            batch.plot,
+            batch.artifacts,
+        localrule: True

@@ -1,0 +1,22 @@
+# One rule per recipe. The manifests of the recipes it depends on are its input, so that installing
+# one of them again makes this one stale without anybody being told.
+for recipe in kochi.recipes:
+
+    rule:
+        name:
+            recipe.name
+        input:
+            recipe.depends,
+        output:
+            manifest=recipe.manifest,
+            activation=recipe.activation,
+        params:
+            requirement=str(recipe.requirement),
+            **recipe.determined_by,
+        localrule: recipe.on_login_node
+        message:
+            f"Installing {recipe.requirement}"
+        shell:
+            '"$KOCHI_PYTHON" -m snakemake_kochi.phases install {params.requirement:q}'
+            " --depends {input:q} --manifest {output.manifest:q}"
+            " --activation {output.activation:q}"

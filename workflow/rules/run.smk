@@ -1,0 +1,38 @@
+# One rule per batch; its parameters and the duplicate are the wildcards, its artifacts the output.
+# A run owns its worker: a neighbour would be measured with it.
+for batch in kochi.batches:
+    for index, group in enumerate(batch.groups):
+
+        rule:
+            name:
+                batch.run_name(index)
+            input:
+                build=lambda wildcards, batch=batch, group=group: batch.build.file(
+                    group.point(wildcards)
+                ),
+                installs=batch.installs,
+            output:
+                artifacts=list(group.artifacts),
+                record=group.record,
+            wildcard_constraints:
+                **group.constraints,
+            params:
+                experiment=batch.experiment.file,
+                batch=batch.grid.batch,
+                parameters=lambda wildcards, batch=batch, group=group: batch.assignments(
+                    group.point(wildcards)
+                ),
+                duplicate=lambda wildcards, group=group: group.point(wildcards).duplicate,
+                **batch.determined_by,
+            resources:
+                kochi_exclusive=int(batch.grid.run.exclusive),
+                kochi_queue=lambda wildcards, group=group: group.point(wildcards).queue or "",
+                kochi_name=lambda wildcards, group=group: group.point(wildcards).name,
+            message:
+                f"Running {batch.experiment.name} {batch.grid.batch}"
+            shell:
+                '"$KOCHI_PYTHON" -m snakemake_kochi.phases run {params.experiment:q}'
+                " --batch {params.batch:q} --parameters {params.parameters:q}"
+                " --duplicate {params.duplicate} --build {input.build:q}"
+                " --installs {input.installs:q} --record {output.record:q}"
+                " --artifacts {output.artifacts:q}"
