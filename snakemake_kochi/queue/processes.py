@@ -21,8 +21,7 @@ from typing import Any
 _PROC = Path("/proc")
 # Every process of a job inherits this variable, also those that leave its session.
 NONCE_VARIABLE = "KOCHI_ATTEMPT_NONCE"
-_EXEC_LOOKS = 4
-_EXEC_PAUSE = 0.002  # seconds
+_EXEC_PATIENCE = 2.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,9 @@ class _Entry:
     parent: int
     session: int
     start: int
+    has_memory: bool  # a kernel's thread and a zombie have none
+    environment_size: int
+    environment_end: int
 
 
 def _entry(pid: int) -> _Entry | None:
@@ -106,7 +108,17 @@ def _entry(pid: int) -> _Entry | None:
         return None
     # proc(5): the command's name is in parentheses and may itself contain any character.
     fields = text[text.rindex(b")") + 2 :].split()
-    return _Entry(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+    # proc_pid_stat(5) counts from 1 and the name is 2, so its field n is here at n - 3.
+    return _Entry(
+        pid=pid,
+        state=fields[0].decode(),
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        start=int(fields[19]),
+        has_memory=fields[20] != b"0",
+        environment_size=int(fields[48]) - int(fields[47]),
+        environment_end=int(fields[48]),
+    )
 
 
 def child_pids() -> list[int]:
@@ -118,68 +130,68 @@ def child_pids() -> list[int]:
         return [entry.pid for entry in _all_entries() if entry.parent == own]
 
 
-def session_of(pid: int) -> int | None:
-    entry = _entry(pid)
-    return None if entry is None else entry.session
-
-
 def _all_entries() -> list[_Entry]:
     numbers = (int(name) for name in os.listdir(_PROC) if name.isdigit())
     return [entry for entry in map(_entry, numbers) if entry is not None]
 
 
-def _has_nonce(pid: int, nonce: str) -> bool:
-    """Whether a process of this user has the nonce in its environment."""
-    needle = f"{NONCE_VARIABLE}={nonce}".encode()
-    environment = b""
-    for _ in range(_EXEC_LOOKS):
+def _environment(pid: int) -> bytes:
+    """The environment of a process of this user, or nothing.
+
+    In the middle of an exec a process seems to have none, and on a busy node it can stay there
+    for long: one that has just called setsid would be overlooked, and then write beside the next
+    attempt. What the kernel says of the place of the environment tells it from an empty one.
+    """
+    deadline = time.monotonic() + _EXEC_PATIENCE
+    while time.monotonic() < deadline:
         try:
             if os.stat(_PROC / str(pid)).st_uid != os.geteuid():
-                return False
+                return b""
             environment = (_PROC / str(pid) / "environ").read_bytes()
         except OSError:
-            return False
-        if environment:
-            break
-        # In the middle of an exec it seems to have none: a process that has just called setsid
-        # would be overlooked, and then write beside the next attempt.
-        time.sleep(_EXEC_PAUSE)
-    return needle in environment.split(b"\0")
+            return b""
+        entry = _entry(pid)
+        if environment or entry is None or entry.state in "ZX" or not entry.has_memory:
+            return environment
+        if entry.environment_end != 0 and entry.environment_size == 0:
+            return b""
+        time.sleep(0.001)
+    return b""
 
 
 def find_job_processes(leader: ProcessIdentity, nonce: str) -> list[ProcessIdentity]:
-    """The living processes of an attempt, its main process included; one pass over /proc.
+    """The living processes of an attempt, its main process included.
 
     They are those in the session it was started with, those with the attempt's nonce in their
     environment (a job may call setsid), and the descendants of both (it may clear its environment).
     """
+    # A process that forks and ends while /proc is being read hides its child: it is not listed
+    # yet, and the parent is gone when it is looked at. So nothing has to be found twice.
+    return _find_once(leader, nonce) or _find_once(leader, nonce)
+
+
+def _find_once(leader: ProcessIdentity, nonce: str) -> list[ProcessIdentity]:
     entries = {entry.pid: entry for entry in _all_entries()}
+    living = {pid: entry for pid, entry in entries.items() if entry.state not in "ZX"}
     current = entries.get(leader.pid)
     # While any process is left in a session its number is not given to another process; so when
     # the leader's number is someone else's now, the session is not the job's either.
     session = leader.pid if current is None or current.start == leader.start else None
+    variable = f"{NONCE_VARIABLE}={nonce}".encode()
     found = {
         pid
-        for pid, entry in entries.items()
+        for pid, entry in living.items()
         if entry.start >= leader.start
-        and entry.state not in "ZX"
         and (
             # The session is the job's own only from its setsid on.
             (entry.pid, entry.start) == (leader.pid, leader.start)
             or entry.session == session
-            or _has_nonce(pid, nonce)
+            or variable in _environment(pid).split(b"\0")
         )
     }
-    grew = bool(found)
-    while grew:
-        more = {pid for pid, entry in entries.items() if entry.parent in found} - found
+    while more := {pid for pid, entry in living.items() if entry.parent in found} - found:
         found |= more
-        grew = bool(more)
-    return [
-        ProcessIdentity(pid, entries[pid].start)
-        for pid in sorted(found)
-        if entries[pid].state not in "ZX"
-    ]
+    return [ProcessIdentity(pid, living[pid].start) for pid in sorted(found)]
 
 
 def send_signal(processes: Iterable[ProcessIdentity], number: signal.Signals) -> None:

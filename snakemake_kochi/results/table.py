@@ -77,5 +77,13 @@ def summarise(runs: pandas.DataFrame, varying: Sequence[str]) -> pandas.DataFram
 
 def write_markdown(summary: pandas.DataFrame, title: str, path: Path) -> None:
     """Write a summary as a Markdown table under a heading."""
-    table = summary.to_markdown(index=False, floatfmt=".6g")
+    # As texts, or six digits of a count of nanoseconds would be all that is shown of it.
+    columns = {name: summary[name].map(_readable) for name in summary}
+    table = pandas.DataFrame(columns).to_markdown(index=False, disable_numparse=True)
     path.write_text(f"# {title}\n\n{table}\n", "utf-8")
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1e5 else f"{value:.6g}"
+    return str(value)

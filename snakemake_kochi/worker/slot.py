@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from snakemake_kochi.queue.processes import find_job_processes, send_signal
+from snakemake_kochi.queue.processes import ProcessIdentity, find_job_processes, send_signal
 from snakemake_kochi.queue.queue import Claim
 from snakemake_kochi.queue.result import Reason, Result
 from snakemake_kochi.queue.ticket import now
@@ -70,11 +71,12 @@ class Slot:
                 self._ended = now()
         return self._exit
 
-    def advance(self, has_orphans: bool) -> bool:
+    def advance(self, orphans: Sequence[ProcessIdentity], is_alone: bool) -> bool:
         """Go on with ending the job; return whether its last process is gone and reaped.
 
-        `has_orphans`, as of after `poll`: whether the worker was given children that are none of
-        its jobs. When there are none, nothing of this job is left and no search is needed.
+        `orphans`, as of after `poll`: the worker's children that are no job's main process. When
+        there are none, nothing of this job is left and no search is needed; when the job
+        `is_alone` in the worker they are its own, whatever it did to hide them.
         """
         if self._is_over:
             return True
@@ -84,16 +86,17 @@ class Slot:
                 self._signal(signal.SIGKILL)
                 self.deadline = moment + _KILL_AGAIN
             return False
-        if has_orphans and self._end_leftovers(moment):
+        if orphans and self._end_leftovers(moment, orphans if is_alone else ()):
             return False
         self._execution.reap()
         self._is_over = True
         return True
 
-    def _end_leftovers(self, moment: float) -> bool:
+    def _end_leftovers(self, moment: float, certain: Sequence[ProcessIdentity]) -> bool:
         """Returns whether some are there still. They must not outlive the result: they could write
         to outputs that were reported as complete."""
-        left = find_job_processes(self._execution.process, self.claim.nonce)
+        found = find_job_processes(self._execution.process, self.claim.nonce)
+        left = sorted({*found, *certain}, key=lambda process: process.pid)
         if not left:
             return False
         if self._give_up is None:

@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import select
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.bell import Bell
-from snakemake_kochi.queue.processes import ProcessIdentity, child_pids
+from snakemake_kochi.queue.processes import ProcessIdentity, child_pids, send_signal
 from snakemake_kochi.queue.queue import Claim, Queue
 from snakemake_kochi.queue.ticket import Resources, Ticket
 from snakemake_kochi.queue.workers import WorkerState, read_queues, subscribe, unsubscribe
@@ -179,19 +180,20 @@ class Worker:
         for slot in self._slots:
             slot.poll()
         # After the polls: what a process leaves behind is ours by the time its end can be seen.
-        has_orphans = self._reap_orphans()
+        orphans = self._reap_orphans()
+        is_alone = len(self._slots) == 1
         for slot in list(self._slots):
-            if slot.advance(has_orphans):
+            if slot.advance(orphans, is_alone):
                 self._close(slot)
 
-    def _reap_orphans(self) -> bool:
-        """Whether there are living children that are no job's main process."""
-        orphans = set(child_pids()) - {slot.pid for slot in self._slots}
-        living = False
-        for pid in orphans:
+    def _reap_orphans(self) -> list[ProcessIdentity]:
+        """The living children that are no job's main process."""
+        living = []
+        for pid in set(child_pids()) - {slot.pid for slot in self._slots}:
             with contextlib.suppress(ChildProcessError):
-                living |= os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is None
-        return living
+                if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is None:
+                    living.append(ProcessIdentity.of(pid))
+        return [process for process in living if process is not None]
 
     def _close(self, slot: Slot) -> None:
         """Publish the result of a job that is over, or put its ticket back."""
@@ -300,6 +302,8 @@ class Worker:
         while self._slots and time.monotonic() < deadline:
             self._advance()
             time.sleep(0.01)
+        # Of jobs that ended while others ran, and that nothing told whose they were.
+        send_signal(self._reap_orphans(), signal.SIGKILL)
         for queue in self._queues.values():
             unsubscribe(queue.paths, self._number)
         self._echo.pump()

@@ -353,3 +353,15 @@ def test_the_end_of_a_job_wakes_the_worker(site):
     assert site.start("--cores", 1, "--idle-wait", 7200).wait() == 0
     # Where it did not, each end would be found when the state is due to be written.
     assert find_worker(site.machine, 0).heartbeat < 55
+
+
+def test_what_hides_from_its_job_ends_with_it_when_the_job_was_alone(site):
+    # Neither session nor environment nor parent tells whose it is.
+    hidden = "env -i bash -c 'echo \\$\\$ > pid; while :; do sleep 0.1; done' &"
+    script = f'setsid bash -c "{hidden}"; while [ ! -s pid ]; do sleep 0.01; done'
+    site.submit(script)
+    worker = site.start("--stay")
+    assert site.ended(0).result.ok
+    pid = site.wait_for("pid").strip()
+    assert not Path(f"/proc/{pid}").exists()
+    assert worker.poll() is None

@@ -15,9 +15,7 @@ for build in kochi.builds:
             batch=build.batch,
             parameters=lambda wildcards, build=build: build.assignments(wildcards),
             **build.determined_by,
-        message:
-            f"Building {build.experiment.name}"
         shell:
             '"$KOCHI_PYTHON" -m snakemake_kochi.phases build {params.experiment:q}'
-            " --batch {params.batch:q} --parameters {params.parameters:q}"
+            " --batch={params.batch:q} --parameters {params.parameters:q}"
             " --installs {input:q} --output {output:q}"

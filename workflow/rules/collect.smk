@@ -19,8 +19,6 @@ for batch in kochi.batches:
             title=f"{batch.experiment.name} {batch.grid.batch}",
             varying=list(batch.grid.varying),
             metrics=dict(batch.grid.metrics),
-        message:
-            f"Collecting {batch.experiment.name} {batch.grid.batch}"
         script:
             "../scripts/collect.py"
 

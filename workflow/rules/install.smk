@@ -14,8 +14,6 @@ for recipe in kochi.recipes:
             requirement=str(recipe.requirement),
             **recipe.determined_by,
         localrule: recipe.on_login_node
-        message:
-            f"Installing {recipe.requirement}"
         shell:
             '"$KOCHI_PYTHON" -m snakemake_kochi.phases install {params.requirement:q}'
             " --depends {input:q} --manifest {output.manifest:q}"

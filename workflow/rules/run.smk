@@ -28,11 +28,9 @@ for batch in kochi.batches:
                 kochi_exclusive=int(batch.grid.run.exclusive),
                 kochi_queue=lambda wildcards, group=group: group.point(wildcards).queue or "",
                 kochi_name=lambda wildcards, group=group: group.point(wildcards).name,
-            message:
-                f"Running {batch.experiment.name} {batch.grid.batch}"
             shell:
                 '"$KOCHI_PYTHON" -m snakemake_kochi.phases run {params.experiment:q}'
-                " --batch {params.batch:q} --parameters {params.parameters:q}"
+                " --batch={params.batch:q} --parameters {params.parameters:q}"
                 " --duplicate {params.duplicate} --build {input.build:q}"
                 " --installs {input.installs:q} --record {output.record:q}"
                 " --artifacts {output.artifacts:q}"

@@ -1,10 +1,12 @@
 """Collects a batch: records and captured output -> CSV, Markdown and plot."""
 
 from pathlib import Path
-
-from snakemake.script import snakemake
+from typing import Any
 
 from snakemake_kochi.results import draw, read_runs, summarise, write_markdown
+
+# Put there by Snakemake before this starts.
+snakemake: Any = globals()["snakemake"]
 
 runs = read_runs(
     [Path(file) for file in snakemake.input.records],

@@ -68,16 +68,19 @@ class CommandRunner:
     def start(self, ticket: Ticket, log: int, environment: Mapping[str, str]) -> CommandExecution:
         held, gate = os.pipe()
         worker = os.getpid()
+        # A signal that came before the child has put off the worker's handlers would be lost.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             pid = os.fork()
+            if pid == 0:
+                os.close(gate)
+                _become(ticket, log, dict(environment), held, worker)
         except OSError:
-            os.close(held)
             os.close(gate)
             raise
-        if pid == 0:
-            os.close(gate)
-            _become(ticket, log, dict(environment), held, worker)
-        os.close(held)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.close(held)
         return CommandExecution(pid, gate)
 
 

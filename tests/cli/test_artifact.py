@@ -1,0 +1,86 @@
+"""`kochi artifact`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import git
+
+from snakemake_kochi.artifacts import Result, commit_pending, journal
+from snakemake_kochi.paths import Root
+
+from .conftest import Outcome
+
+Kochi = Callable[..., Outcome]
+
+
+def add_result(project: Path, name: str) -> None:
+    paths = Root(Path(os.environ["KOCHI_ROOT"])).project(project)
+    file = project.parent / "output"
+    file.write_text(f"result {name}\n")
+    result = Result(identity=name, files={f"fib/{name}.log": file}, record={"identity": name})
+    journal(paths, "local", result)
+    commit_pending(project, paths, "local")
+
+
+def test_results_come_to_the_worktree_as_in_the_tutorial(
+    project: Path, kochi: Kochi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kochi("artifact", "init", "../proj-artifacts").status == 0
+    add_result(project, "first")
+    worktree = project.parent / "proj-artifacts"
+    monkeypatch.chdir(worktree)
+    outcome = kochi("artifact", "sync", "-m", "local")
+    assert outcome.status == 0, outcome.err
+    assert "Merged 1 commits of kochi_artifacts_local" in outcome.out
+    assert (worktree / "local/fib/first.log").read_text() == "result first\n"
+    assert "nothing new" in kochi("artifact", "sync").out
+    # From the project, too.
+    monkeypatch.chdir(project)
+    add_result(project, "second")
+    data = kochi("artifact", "sync", "--json").data
+    assert data["commits"] == 1
+    assert data["directory"] == str(worktree)
+    assert (worktree / "local/fib/second.log").exists()
+
+
+def test_the_log_lists_the_commits(project: Path, kochi: Kochi) -> None:
+    add_result(project, "first")
+    add_result(project, "second")
+    rows = kochi("artifact", "log", "--json").data
+    assert len(rows) == 2
+    assert rows[0]["commit"] == git(project, "rev-parse", "kochi_artifacts_local").strip()
+    assert len(kochi("artifact", "log", "-l", "1", "--json").data) == 1
+    assert rows[0]["commit"][:12] in kochi("artifact", "log").out
+
+
+def test_discard_asks_first(project: Path, kochi: Kochi, shell: Kochi) -> None:
+    add_result(project, "first")
+    for answer in ("n\n", ""):
+        assert shell("artifact", "discard", stdin=answer).status == 1
+        assert git(project, "branch", "--list", "kochi_artifacts_local") != ""
+    outcome = kochi("artifact", "discard", "-y", "--json")
+    assert outcome.data == {"machine": "local", "results": 1}
+    assert git(project, "branch", "--list", "kochi_artifacts_local") == ""
+    assert kochi("artifact", "discard", "-y").status == 1
+
+
+def test_before_init_sync_says_what_to_type(project: Path, kochi: Kochi) -> None:
+    outcome = kochi("artifact", "sync")
+    assert outcome.status == 1
+    assert "kochi artifact init DIR" in outcome.err
+
+
+def test_a_directory_that_is_not_empty_is_refused(project: Path, kochi: Kochi) -> None:
+    outcome = kochi("artifact", "init", "sub")
+    assert outcome.status == 1
+    assert "empty" in outcome.err
+
+
+def test_outside_of_a_project_it_says_what_to_type(kochi: Kochi) -> None:
+    outcome = kochi("artifact", "log")
+    assert outcome.status == 1
+    assert "git init" in outcome.err

@@ -1,0 +1,106 @@
+"""`kochi batch`, through Snakemake and real workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import git
+
+from .conftest import Outcome
+
+Kochi = Callable[..., Outcome]
+
+
+def test_a_batch_runs_and_its_results_are_in_git(project: Path, kochi: Kochi, shell: Kochi) -> None:
+    outcome = shell("batch", "fib.yaml", "test")
+    assert outcome.status == 0, outcome.err
+    assert "snakemake fib_test --snakefile" in outcome.err
+    assert "--executor kochi --jobs 100" in outcome.err
+    log = project / "results/local/fib/2_0.log"
+    assert log.read_text() == "fib of 2\n"
+    assert git(project, "show", "kochi_artifacts_local:local/fib/2_0.log") == "fib of 2\n"
+    assert git(project, "status", "--porcelain") == ""
+    names = {job["queue"] for job in kochi("show", "jobs", "-t", "--json").data}
+    assert "fib-queue" in names
+    # What is done is not done again.
+    again = shell("batch", "fib.yaml", "test")
+    assert again.status == 0
+    assert "Nothing to be done" in again.err
+
+
+def test_its_exit_status_is_snakemake_s(project: Path, shell: Kochi) -> None:
+    text = (project / "fib.yaml").read_text()
+    (project / "fib.yaml").write_text(text.replace("{n: [1, 2]}", "{n: [1, 13]}"))
+    assert shell("batch", "fib.yaml", "test").status == 1
+    # The other point was run all the same.
+    assert (project / "results/local/fib/1_0.log").exists()
+    assert not (project / "results/local/fib/13_0.log").exists()
+
+
+def test_a_dry_run_runs_nothing_and_options_reach_snakemake(project: Path, shell: Kochi) -> None:
+    outcome = shell("batch", "fib.yaml", "test", "--dry-run", "--", "--quiet", "rules")
+    assert outcome.status == 0, outcome.err
+    assert outcome.err.splitlines()[0].endswith("--dry-run --quiet rules")
+    assert "run_fib_test" in outcome.out
+    assert not (project / "results").exists()
+
+
+def test_it_works_from_a_subdirectory_and_with_an_experiment_in_it(
+    project: Path, shell: Kochi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "fib.yaml").rename(project / "sub" / "fib.yaml")
+    monkeypatch.chdir(project / "sub")
+    outcome = shell("batch", "fib.yaml", "test", "--dry-run")
+    assert outcome.status == 0, outcome.err
+    assert "run_fib_test" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("snakefile", "own"),
+    [
+        ("rule all:\n", False),
+        ("from snakemake_kochi import snakefile\nuse rule * from kochi as kochi_*\n", False),
+        ("from snakemake_kochi import snakefile\nuse rule * from kochi\n", True),
+    ],
+)
+def test_the_project_s_snakefile_is_used_if_it_has_the_rules(
+    snakefile: str, own: bool, project: Path, kochi: Kochi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "Snakefile").write_text(snakefile)
+    called: list[tuple[str, list[str], dict[str, str]]] = []
+    monkeypatch.setattr(os, "execve", lambda *words: called.append(words))
+    kochi("batch", "fib.yaml", "test")
+    ((_, command, _),) = called
+    assert ("--snakefile" not in command) == own
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("fib.yaml", "tset"), 1, "there is no batch 'tset', did you mean 'test'?"),
+        (("fob.yaml", "test"), 1, "did you mean 'fib.yaml'?"),
+        (("fib.yaml",), 2, "Missing argument"),
+        (("fib.yaml", "test", "--dry"), 2, "--dry"),
+    ],
+)
+def test_errors_are_told_before_snakemake_starts(
+    words: tuple[str, ...], status: int, message: str, project: Path, kochi: Kochi
+) -> None:
+    outcome = kochi("batch", *words)
+    assert outcome.status == status
+    assert message in outcome.err
+    assert not (project / ".snakemake").exists()
+
+
+def test_artifacts_that_would_overwrite_each_other_are_told_before_snakemake_starts(
+    project: Path, kochi: Kochi
+) -> None:
+    text = (project / "fib.yaml").read_text()
+    (project / "fib.yaml").write_text(text.replace("${n}_", ""))
+    outcome = kochi("batch", "fib.yaml", "test")
+    assert outcome.status == 1
+    assert "fib/0.log" in outcome.err
+    assert not (project / ".snakemake").exists()

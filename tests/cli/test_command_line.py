@@ -1,0 +1,140 @@
+"""The command as a whole: names, errors, exit statuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from snakemake_kochi.cli.main import run
+from snakemake_kochi.version import __version__
+
+from .conftest import COMMAND, Outcome
+
+COMMANDS = (
+    ["init", "profile", "work", "enqueue", "batch", "install", "run", "cancel", "show", "artifact"],
+    ["show", "queues"],
+    ["show", "workers"],
+    ["show", "jobs"],
+    ["show", "job"],
+    ["show", "installs"],
+    ["show", "install"],
+    ["show", "projects"],
+    ["show", "log", "job"],
+    ["show", "log", "worker"],
+    ["show", "log", "install"],
+    ["show", "path", "root"],
+    ["artifact", "init"],
+    ["artifact", "sync"],
+    ["artifact", "discard"],
+    ["artifact", "log"],
+    ["profile", "install"],
+    ["profile", "list"],
+)
+Kochi = Callable[..., Outcome]
+
+
+@pytest.mark.parametrize("words", [[name] for name in COMMANDS[0]] + list(COMMANDS[1:]))
+def test_every_command_has_a_help_text(words: list[str], kochi: Kochi) -> None:
+    outcome = kochi(*words, "--help")
+    assert outcome.status == 0
+    assert outcome.out.startswith(f"Usage: kochi {' '.join(words)}")
+
+
+def test_the_help_lists_every_command(kochi: Kochi) -> None:
+    text = kochi("--help").out
+    assert [line.split()[0] for line in text.split("Commands:\n")[1].splitlines()] == COMMANDS[0]
+
+
+def test_an_unknown_command_gets_the_nearest_one_and_status_2(kochi: Kochi) -> None:
+    outcome = kochi("shwo")
+    assert outcome.status == 2
+    assert "there is no command 'shwo', did you mean 'show'?" in outcome.err
+    outcome = kochi("show", "jbos")
+    assert outcome.status == 2
+    assert "did you mean 'jobs'?" in outcome.err
+
+
+def test_an_unknown_option_gets_the_nearest_one_and_status_2(kochi: Kochi) -> None:
+    outcome = kochi("work", "--blockin", "-q", "x")
+    assert outcome.status == 2
+    assert "--blocking" in outcome.err
+
+
+def test_the_version_is_told(kochi: Kochi) -> None:
+    assert kochi("--version").out == f"kochi, version {__version__}\n"
+
+
+def test_an_error_is_a_message_and_what_to_type_and_no_traceback(shell: Kochi) -> None:
+    outcome = shell("show", "job", "7")
+    assert outcome.status == 1
+    assert outcome.out == ""
+    assert outcome.err == (
+        "kochi: there is no job 7 on machine local; there are none\n"
+        "List them with: kochi show jobs -t\n"
+    )
+
+
+def test_a_directory_that_cannot_be_written_is_an_error_and_no_traceback(
+    own_surroundings: Path, monkeypatch: pytest.MonkeyPatch, kochi: Kochi
+) -> None:
+    (own_surroundings / "file").write_text("")
+    monkeypatch.setenv("KOCHI_ROOT", str(own_surroundings / "file" / "root"))
+    outcome = kochi("enqueue", "-q", "test", "true")
+    assert outcome.status == 1
+    assert outcome.err.startswith(f"kochi: {own_surroundings / 'file'}")
+    assert "Traceback" not in outcome.err
+
+
+def test_an_unknown_machine_is_named(project: Path, kochi: Kochi) -> None:
+    outcome = kochi("show", "jobs", "-m", "locl")
+    assert outcome.status == 1
+    assert "there is no machine 'locl'" in outcome.err
+    assert "did you mean 'local'?" in outcome.err
+
+
+def test_an_error_in_kochi_yaml_is_told_with_its_line(project: Path, kochi: Kochi) -> None:
+    (project / "kochi.yaml").write_text("dependencies: {}\ndependencis: {}\n")
+    outcome = kochi("show", "installs")
+    assert outcome.status == 1
+    assert outcome.err.startswith("kochi: kochi.yaml:2: dependencis")
+
+
+def test_nothing_is_handed_to_a_machine_behind_a_login_host(project: Path, kochi: Kochi) -> None:
+    (project / "kochi.yaml").write_text("machines: {spica: {login_host: deneb}}\n")
+    for words in (
+        ["enqueue", "-q", "test", "true"],
+        ["batch", "fib.yaml", "test"],
+        ["cancel", "1"],
+        ["run", "true"],
+    ):
+        outcome = kochi(words[0], "-m", "spica", *words[1:])
+        assert outcome.status == 1
+        assert "behind the login host 'deneb'" in outcome.err
+    assert kochi("show", "jobs", "-m", "spica").status == 0
+
+
+def test_a_reader_that_leaves_early_is_no_error(kochi: Kochi) -> None:
+    script = f"{' '.join(COMMAND)} show jobs --json | true"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+def test_an_interrupt_ends_with_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("snakemake_kochi.cli.show.queues.list_queues", interrupted)
+    assert run(["show", "queues"]) == 130
+
+
+def test_showing_jobs_imports_neither_snakemake_nor_pandas() -> None:
+    script = (
+        "import sys\nfrom snakemake_kochi.cli.main import run\nrun(['show', 'jobs'])\n"
+        "print([name for name in ('snakemake', 'pandas', 'matplotlib') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "[]\n"

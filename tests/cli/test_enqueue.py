@@ -1,0 +1,327 @@
+"""`kochi enqueue`, with real workers: the lines of the tutorial, word for word."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import git
+
+from .conftest import Outcome, install, make_repository
+
+Kochi = Callable[..., Outcome]
+Work = Callable[..., str]
+
+
+def outputs(shown: str) -> list[str]:
+    """What each job printed, as a worker's terminal shows it."""
+    parts = shown.split("-" * 80 + "\n")
+    return parts[1::2]
+
+
+def enqueue(kochi: Kochi, line: str) -> str:
+    outcome = kochi("enqueue", *shlex.split(line))
+    assert outcome.status == 0, outcome.err
+    return outcome.out
+
+
+def test_a_command_runs_on_a_worker(kochi: Kochi, work: Work) -> None:
+    said = enqueue(kochi, "-q test -n test_job -- echo foo")
+    assert said == "Job 0 was submitted to queue 'test' on machine 'local'.\n"
+    shown = work()
+    assert shown.startswith("Kochi worker 0 started on machine local.\n" + "=" * 80)
+    assert "Kochi job test_job (ID=0) started.\n" in shown
+    assert outputs(shown) == ["foo\n"]
+
+
+def test_without_a_worker_one_is_told_how_to_start_it(
+    kochi: Kochi, worker: Callable[..., object]
+) -> None:
+    assert "kochi work -q test" in kochi("enqueue", "-q", "test", "true").err
+    worker("test")
+    assert kochi("enqueue", "-q", "test", "true").err == ""
+
+
+def test_the_words_of_a_command_are_taken_as_they_are(kochi: Kochi, work: Work) -> None:
+    words = ["a;b", "$(id)", "*", ">x", "`id`", "-n", "--json", "", "it's", "--", "ü", "a\nb"]
+    outcome = kochi("enqueue", "-q", "test", "printf", r"<%s>", *words)
+    assert outcome.status == 0
+    assert outputs(work()) == ["".join(f"<{word}>" for word in words) + "\n"]
+
+
+def test_a_shell_has_its_effect_if_one_asks_for_it(kochi: Kochi, work: Work) -> None:
+    enqueue(kochi, "-q test -- bash -c 'echo $((1+1)) > two; cat t*'")
+    assert outputs(work()) == ["2\n"]
+    assert Path("two").read_text() == "2\n"
+
+
+def test_a_job_with_c_runs_in_a_copy_in_another_place(
+    project: Path, kochi: Kochi, work: Work
+) -> None:
+    enqueue(kochi, '-q test -n test_job -c -- bash -c "pwd && ls"')
+    place, *files = outputs(work())[0].split()
+    assert Path(place).name == project.name
+    assert Path(place) != project
+    assert files == ["code", "fib.yaml", "kochi.yaml", "sub"]
+    assert not Path(place).parent.exists()
+
+
+def test_a_copy_holds_what_was_uncommitted_and_no_later_edit(
+    project: Path, kochi: Kochi, work: Work
+) -> None:
+    Path("foo").write_text("hello\n")
+    enqueue(kochi, '-q test -n test_job -c -- bash -c "echo world >> foo && cat foo"')
+    Path("foo").write_text("edited\n")
+    assert outputs(work()) == ["hello\nworld\n"]
+    assert Path("foo").read_text() == "edited\n"
+
+
+def test_a_script_with_c_needs_no_dashes(project: Path, kochi: Kochi, work: Work) -> None:
+    script = project / "run_fib.bash"
+    script.write_text("#!/bin/sh\necho running $1\n")
+    script.chmod(0o755)
+    enqueue(kochi, "-q test -c ./run_fib.bash -c")
+    assert outputs(work()) == ["running -c\n"]
+
+
+def test_the_copy_is_entered_where_one_was(
+    project: Path, kochi: Kochi, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project / "sub")
+    enqueue(kochi, "-q test -c -- cat data")
+    assert outputs(work()) == ["1\n"]
+    (project / "ignored").mkdir()
+    (project / "ignored" / "file").write_text("")
+    monkeypatch.chdir(project / "ignored")
+    outcome = kochi("enqueue", "-q", "test", "-c", "ls")
+    assert outcome.status == 1
+    assert "would not be in the copy" in outcome.err
+
+
+def test_a_job_with_d_has_the_environment_of_the_recipe(
+    installed: Path, kochi: Kochi, work: Work
+) -> None:
+    command = "bash -c 'sh $KOCHI_INSTALL_PREFIX_TOOL/tool; echo $TOOL_IS; pwd'"
+    enqueue(kochi, f"-q test -d tool:release -- {command}")
+    assert outputs(work()) == [f"the tool\nrelease\n{installed}\n"]
+
+
+def test_a_job_keeps_the_installation_it_was_enqueued_with(
+    installed: Path, kochi: Kochi, work: Work
+) -> None:
+    enqueue(kochi, "-q test -d tool:release -- bash -c 'echo $KOCHI_INSTALL_PREFIX_TOOL'")
+    before = kochi("show", "path", "install", "tool:release").out
+    install("tool:release", again=True)
+    assert kochi("show", "path", "install", "tool:release").out != before
+    assert outputs(work()) == [before]
+
+
+def test_a_recipe_that_is_not_installed_is_told_with_the_line_to_type(
+    installed: Path, kochi: Kochi
+) -> None:
+    outcome = kochi("enqueue", "-q", "test", "-d", "tool:debug", "-c", "ls")
+    assert outcome.status == 1
+    assert "tool:debug" in outcome.err
+    assert outcome.err.endswith("Type: kochi install -d tool:debug\n")
+
+
+def test_what_was_built_on_an_older_installation_is_refused(installed: Path, kochi: Kochi) -> None:
+    install("user:plain")
+    assert kochi("enqueue", "-q", "test", "-d", "user:plain", "true").status == 0
+    install("tool:release", again=True)
+    outcome = kochi("enqueue", "-q", "test", "-d", "user:plain", "true")
+    assert outcome.status == 1
+    assert "Type: kochi install -d user:plain" in outcome.err
+
+
+def test_two_recipes_of_one_dependency_are_refused(installed: Path, kochi: Kochi) -> None:
+    outcome = kochi("enqueue", "-q", "x", "-d", "tool:release", "-d", "tool:debug", "true")
+    assert outcome.status == 1
+    assert "two recipes of 'tool'" in outcome.err
+
+
+def test_an_experiment_runs_with_its_defaults_and_with_parameters(
+    installed: Path, kochi: Kochi, work: Work
+) -> None:
+    enqueue(kochi, "-q test fib.yaml")
+    enqueue(kochi, "-q test fib.yaml n=38")
+    # The build is skipped the second time, and done again for another of its parameters.
+    enqueue(kochi, "-q test fib.yaml debug=1")
+    shown = work()
+    assert "Kochi job fib (ID=0) started.\n" in shown
+    assert outputs(shown) == [
+        "Compiling with debug=0\nfib of 1\n",
+        "fib of 38\n",
+        "Compiling with debug=1\nfib of 1\n",
+    ]
+
+
+def test_options_may_follow_the_experiment(project: Path, kochi: Kochi, work: Work) -> None:
+    install("tool:debug")
+    (project / "fib.yaml").write_text(
+        (project / "fib.yaml").read_text().replace("sh program", "echo $TOOL_IS; sh program")
+    )
+    enqueue(kochi, "-q test fib.yaml debug=1 -d tool:debug -n other")
+    shown = work()
+    assert "Kochi job other (ID=0) started.\n" in shown
+    assert outputs(shown) == ["Compiling with debug=1\ndebug\nfib of 1\n"]
+
+
+def test_an_experiment_is_frozen_when_it_is_enqueued(
+    installed: Path, kochi: Kochi, work: Work
+) -> None:
+    (installed / "code").write_text("echo uncommitted $1\n")
+    enqueue(kochi, "-q test fib.yaml")
+    (installed / "code").write_text("echo later $1\n")
+    (installed / "fib.yaml").write_text("run: {script: 'false'}\n")
+    assert outputs(work()) == ["Compiling with debug=0\nuncommitted 1\n"]
+
+
+def test_the_queue_and_the_name_come_from_the_experiment(
+    installed: Path, kochi: Kochi, work: Work
+) -> None:
+    assert enqueue(kochi, "fib.yaml").startswith("Job 0 was submitted to queue 'fib-queue'")
+    assert kochi("show", "jobs", "--json").data[0]["name"] == "fib"
+
+
+def test_an_experiment_may_lie_anywhere_in_the_project(
+    installed: Path, kochi: Kochi, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (installed / "fib.yaml").rename(installed / "sub" / "[fib].yaml")
+    monkeypatch.chdir(installed / "sub")
+    enqueue(kochi, "-q test [fib].yaml")
+    assert outputs(work()) == ["Compiling with debug=0\nfib of 1\n"]
+
+
+def test_a_value_is_text_with_everything_after_the_first_equals_sign(
+    installed: Path, kochi: Kochi, work: Work
+) -> None:
+    text = (installed / "fib.yaml").read_text()
+    (installed / "fib.yaml").write_text(
+        text.replace("sh program $KOCHI_PARAM_N", 'echo "<$KOCHI_PARAM_N>"; KOCHI_PARAM_N=1')
+    )
+    enqueue(kochi, "-q test fib.yaml 'n=a=b $(id) ${debug} `1+1`'")
+    assert outputs(work())[0].splitlines()[-1] == "<a=b $(id) ${debug} `1+1`>"
+
+
+def test_the_exit_status_of_command_copy_and_experiment_is_the_jobs(
+    installed: Path, kochi: Kochi, work: Work
+) -> None:
+    enqueue(kochi, "-q test -- sh -c 'exit 3'")
+    enqueue(kochi, "-q test -c -- sh -c 'exit 4'")
+    enqueue(kochi, "-q test -d tool:release -- sh -c 'exit 5'")
+    enqueue(kochi, "-q test fib.yaml n=13")
+    enqueue(kochi, "-q test -c -- sh -c 'kill -9 $$'")
+    enqueue(kochi, "-q test -c -- ./nothing")
+    work()
+    jobs = kochi("show", "jobs", "-t", "--json").data
+    assert [job["exit_status"] for job in reversed(jobs)] == [3, 4, 5, 1, 137, 127]
+
+
+def test_the_code_may_come_from_another_repository(
+    installed: Path, tmp_path: Path, kochi: Kochi, work: Work
+) -> None:
+    other = make_repository(tmp_path / "other", {"code": "echo other $1\n"})
+    enqueue(kochi, f"-q test -g {other} -- ls")
+    enqueue(kochi, f"-q test -g {other} fib.yaml")
+    (other / "code").unlink()
+    git(other, "commit", "--quiet", "--all", "--message", "later")
+    assert outputs(work()) == ["code\n", "Compiling with debug=0\nother 1\n"]
+    outcome = kochi("enqueue", "-q", "test", "-g", tmp_path / "nowhere", "ls")
+    assert outcome.status == 1
+    assert "nowhere cannot be read" in outcome.err
+
+
+def test_the_project_s_modules_do_not_hide_those_of_python(
+    installed: Path, kochi: Kochi, work: Work
+) -> None:
+    for name in ("git", "yaml", "queue", "snakemake_kochi"):
+        (installed / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
+    enqueue(kochi, "-q test fib.yaml")
+    assert outputs(work()) == ["Compiling with debug=0\nfib of 1\n"]
+
+
+def test_a_command_does_not_see_the_freeze_of_its_job(
+    project: Path, kochi: Kochi, work: Work
+) -> None:
+    enqueue(kochi, "-q test -c -- sh -c 'echo ${KOCHI_FREEZE-none} $KOCHI_QUEUE $KOCHI_JOB_ID'")
+    assert outputs(work()) == ["none test 0\n"]
+
+
+def test_a_program_gets_json_or_only_the_number(kochi: Kochi) -> None:
+    assert kochi("enqueue", "--json", "-q", "test", "-n", "x", "true").data == {
+        "job": 0,
+        "name": "x",
+        "queue": "test",
+        "machine": "local",
+    }
+    quiet = kochi("enqueue", "--quiet", "-q", "test", "true")
+    assert (quiet.out, quiet.err) == ("1\n", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "message"),
+    [
+        ("-q ../../x true", 1, "queue name '../../x' cannot be used"),
+        ("-q '' true", 1, "queue name '' cannot be used"),
+        ("-q test -n 'a\nb' true", 1, "name 'a\\nb' cannot be used"),
+        ("true", 2, "a queue was expected: -q QUEUE"),
+        ("-q test", 2, "Missing argument"),
+        ("-q test -d tool true", 1, "DEPENDENCY:RECIPE was expected"),
+        ("-q test -d tool:relaese true", 1, "did you mean 'release'?"),
+        ("-q test fob.yaml", 1, "there is no file fob.yaml, did you mean 'fib.yaml'?"),
+        ("-q test fib.yaml n", 1, "'n': NAME=VALUE was expected"),
+        ("-q test fib.yaml m=1", 1, "there is no parameter 'm'"),
+        ("-q test fib.yaml --nmae x", 2, "--name"),
+        ("-q test kochi.yaml", 1, "kochi.yaml"),
+        ("-q test ../outside.yaml", 1, "outside of the project"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(
+    line: str, status: int, message: str, installed: Path, tmp_path: Path, kochi: Kochi
+) -> None:
+    (tmp_path / "outside.yaml").write_text("run: {script: ls}\n")
+    outcome = kochi("enqueue", *shlex.split(line))
+    assert (outcome.status, outcome.out) == (status, "")
+    assert message in outcome.err
+    assert "Traceback" not in outcome.err
+    assert not (tmp_path / "root" / "machines" / "local" / "queues").exists()
+
+
+def test_a_copy_of_nothing_is_refused(own_surroundings: Path, kochi: Kochi) -> None:
+    outcome = kochi("enqueue", "-q", "test", "-c", "ls")
+    assert outcome.status == 1
+    assert "git init" in outcome.err
+
+
+def test_a_cancelled_command_gets_the_time_to_clean_up(
+    project: Path, kochi: Kochi, worker: Callable[..., object]
+) -> None:
+    worker()
+    script = "trap 'sleep 0.2; echo cleaned up; exit 0' TERM; echo ready; sleep 300 & wait"
+    kochi("enqueue", "-q", "test", "-c", "sh", "-c", script)
+    while "ready" not in kochi("show", "log", "job", "0").out:
+        time.sleep(0.02)
+    kochi("cancel", "0")
+    while kochi("show", "job", "0", "--json").data["state"] != "ended":
+        time.sleep(0.02)
+    assert kochi("show", "log", "job", "0").out == "ready\ncleaned up\n"
+
+
+def test_a_cancelled_job_leaves_no_copy_behind(
+    project: Path, kochi: Kochi, worker: Callable[..., object]
+) -> None:
+    worker()
+    ready = project.parent / "ready"
+    enqueue(kochi, f"-q test -c -- sh -c 'pwd > {ready}.tmp; mv {ready}.tmp {ready}; sleep 300'")
+    while not ready.exists():
+        time.sleep(0.02)
+    place = Path(ready.read_text().strip())
+    assert place.exists()
+    kochi("cancel", "0")
+    while kochi("show", "job", "0", "--json").data["state"] != "ended":
+        time.sleep(0.02)
+    assert not place.exists()

@@ -1,0 +1,93 @@
+"""`kochi init`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import git
+
+from .conftest import Outcome, make_repository
+
+Kochi = Callable[..., Outcome]
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = make_repository(tmp_path / "mine", {"code.c": "int main;\n"})
+    monkeypatch.chdir(directory)
+    return directory
+
+
+def test_a_repository_becomes_a_project(repository: Path, kochi: Kochi) -> None:
+    outcome = kochi("init")
+    assert outcome.status == 0
+    assert git(repository, "status", "--porcelain").split() == [
+        "??",
+        ".gitignore",
+        "??",
+        "Snakefile",
+        "??",
+        "kochi.yaml",
+    ]
+    assert (repository / ".gitignore").read_text() == "/results/\n/.snakemake/\n"
+    assert "snakemake --list-target-rules" in outcome.out
+    # An empty kochi.yaml, all of it comments, is a valid one.
+    assert kochi("show", "installs").status == 0
+
+
+def test_snakemake_understands_the_snakefile_that_is_written(
+    repository: Path, kochi: Kochi
+) -> None:
+    kochi("init")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "snakemake", "--list-target-rules"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "experiments" in done.stdout
+
+
+def test_nothing_is_overwritten(repository: Path, kochi: Kochi) -> None:
+    mine = {
+        "kochi.yaml": "dependencies: {}\n",
+        "Snakefile": "rule all:\n",
+        ".gitignore": "results",
+    }
+    for name, text in mine.items():
+        (repository / name).write_text(text)
+    outcome = kochi("init")
+    assert outcome.status == 0
+    assert (repository / "kochi.yaml").read_text() == mine["kochi.yaml"]
+    assert (repository / "Snakefile").read_text() == mine["Snakefile"]
+    assert (repository / ".gitignore").read_text() == "results\n/.snakemake/\n"
+    # A Snakefile written by hand stays, and is told what it lacks.
+    assert "Add these lines" in outcome.out
+    assert "use rule * from kochi" in outcome.out
+
+
+def test_a_second_time_nothing_changes(repository: Path, kochi: Kochi) -> None:
+    kochi("init")
+    before = {path: path.read_bytes() for path in repository.iterdir() if path.is_file()}
+    outcome = kochi("init")
+    assert outcome.status == 0
+    assert "Add these lines" not in outcome.out
+    assert {p: p.read_bytes() for p in repository.iterdir() if p.is_file()} == before
+
+
+def test_the_files_go_to_the_top_of_the_repository(repository: Path, kochi: Kochi) -> None:
+    (repository / "sub").mkdir()
+    assert kochi("init", repository / "sub").status == 0
+    assert (repository / "kochi.yaml").exists()
+    assert not (repository / "sub" / "kochi.yaml").exists()
+
+
+def test_outside_of_a_repository_it_says_git_init(own_surroundings: Path, kochi: Kochi) -> None:
+    outcome = kochi("init")
+    assert outcome.status == 1
+    assert "git init" in outcome.err
+    assert list(own_surroundings.iterdir()) == []

@@ -1,0 +1,60 @@
+"""`kochi run`."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from .conftest import COMMAND, Outcome
+
+Kochi = Callable[..., Outcome]
+
+
+def test_a_command_runs_here_with_the_recipe_and_its_exit_status_is_ours(
+    installed: Path, shell: Kochi
+) -> None:
+    outcome = shell(
+        *("run", "-d", "tool:release", "--", "sh", "-c"),
+        'sh "$KOCHI_INSTALL_PREFIX_TOOL/tool"; echo $TOOL_IS $KOCHI_MACHINE; pwd; exit 7',
+    )
+    assert (outcome.status, outcome.out) == (7, f"the tool\nrelease local\n{installed}\n")
+
+
+def test_the_words_are_taken_as_they_are_and_standard_input_reaches_it(shell: Kochi) -> None:
+    words = ["a;b", "$(id)", "*", ">x", "-m", "--help", "", "a\nb"]
+    assert shell("run", "printf", "<%s>", *words).out == "".join(f"<{w}>" for w in words)
+    assert shell("run", "cat", stdin="typed").out == "typed"
+
+
+def test_a_signal_ends_the_command_and_not_only_kochi(installed: Path) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "run", "-d", "tool:release", "sh", "-c", "echo $$; exec sleep 300"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) == process.pid
+        process.terminate()
+    assert process.returncode == -15
+
+
+def test_the_machine_s_environment_is_loaded_without_our_arguments(
+    installed: Path, shell: Kochi
+) -> None:
+    # As scripts of compilers do that are sourced: they read the caller's arguments as options.
+    (installed / "setvars.sh").write_text('[ $# = 0 ] || exit 9\nexport LOADED="$#"\n')
+    with (installed / "kochi.yaml").open("a") as stream:
+        stream.write("machines: {local: {load_env_script: '. ./setvars.sh'}}\n")
+    outcome = shell("run", "sh", "-c", "echo loaded $LOADED")
+    assert (outcome.status, outcome.out) == (0, "loaded 0\n")
+
+
+def test_what_cannot_be_run_is_an_error(installed: Path, shell: Kochi) -> None:
+    outcome = shell("run", "./nothing")
+    assert outcome.status == 127
+    assert "/nothing: No such file" in outcome.err
+    outcome = shell("run", "-d", "tool:debug", "true")
+    assert outcome.status == 1
+    assert "Type: kochi install -d tool:debug" in outcome.err
+    assert shell("run").status == 2

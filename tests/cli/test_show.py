@@ -1,0 +1,319 @@
+"""`kochi show`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from snakemake_kochi.paths import Root
+
+from .conftest import COMMAND, Outcome, install, make_repository
+
+Kochi = Callable[..., Outcome]
+Work = Callable[..., str]
+Worker = Callable[..., "subprocess.Popen[str]"]
+
+
+def submit(kochi: Kochi, *words: str, queue: str = "test", name: str = "ANON") -> None:
+    outcome = kochi("enqueue", "-q", queue, "-n", name, "--", *words)
+    assert outcome.status == 0, outcome.err
+
+
+def listed(kochi: Kochi, *words: object) -> list[int]:
+    return [job["job"] for job in kochi("show", "jobs", *words, "--json").data]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.02)
+
+
+def test_jobs_are_those_that_wait_or_run_and_with_t_all(kochi: Kochi, work: Work) -> None:
+    submit(kochi, "false", queue="first")
+    submit(kochi, "true", name="mine")
+    work("first")
+    assert listed(kochi) == [1]
+    assert listed(kochi, "-t") == [1, 0]
+    table = kochi("show", "jobs", "-t").out.splitlines()
+    assert table[0].split() == [
+        *("ID", "Name", "Queue", "State", "Worker", "Submitted", "Started", "Ended")
+    ]
+    assert table[2].split()[:4] == ["1", "mine", "test", "waiting"]
+    assert table[3].startswith("0     ANON    first    exit status 1  0")
+
+
+def test_jobs_are_limited_and_chosen(kochi: Kochi, work: Work) -> None:
+    for index in range(6):
+        submit(kochi, "true", queue=f"queue{index % 2}", name=f"name{index % 3}")
+    assert listed(kochi, "-l", 2) == [5, 4]
+    assert "kochi show jobs -l" in kochi("show", "jobs", "-l", 2).err
+    assert listed(kochi, "-q", "queue1") == [5, 3, 1]
+    assert listed(kochi, "-n", "name0", "-l", 1) == [3]
+    assert listed(kochi, "-n", "name0", "-q", "queue0") == [0]
+    work("queue0")
+    assert listed(kochi, "-t", "-n", "name2", "-l", 5) == [5, 2]
+
+
+def test_jobs_are_those_of_this_project_and_with_a_of_all(
+    project: Path, tmp_path: Path, kochi: Kochi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(kochi, "true")
+    other = make_repository(tmp_path / "other", {"kochi.yaml": ""})
+    monkeypatch.chdir(other)
+    submit(kochi, "true")
+    assert listed(kochi) == [1]
+    assert listed(kochi, "-a") == [1, 0]
+    monkeypatch.chdir(tmp_path / "home")
+    assert listed(kochi) == [1, 0]
+    monkeypatch.chdir(project)
+    assert listed(kochi, "-t") == [0]
+
+
+def test_a_name_cannot_write_to_the_terminal(kochi: Kochi) -> None:
+    from snakemake_kochi.cli.output import shown
+
+    assert shown("a\x1b[2Jb\nc") == r"a\x1b[2Jb\nc"
+    assert shown(["ü", 1, None]) == "ü, 1, "
+
+
+def test_a_job_is_told_with_all_that_is_known(installed: Path, kochi: Kochi, work: Work) -> None:
+    kochi("enqueue", "-q", "test", "fib.yaml", "n=38")
+    waiting = kochi("show", "job", "0").out
+    assert "State: waiting\n" in waiting
+    work()
+    text = kochi("show", "job", "0").out
+    for line in (
+        "ID: 0",
+        "Name: fib",
+        "Queue: test",
+        "State: succeeded",
+        "Attempt: 1",
+        "Worker: 0",
+        "Exit status: 0",
+        "Experiment: fib.yaml",
+        "Parameters: n=38, debug=0",
+        "Recipes: tool:release",
+    ):
+        assert f"{line}\n" in text
+    data = kochi("show", "job", "0", "--json").data
+    assert data["state"] == "ended"
+    assert data["reason"] == "success"
+    assert data["labels"]["parameters"] == "n=38, debug=0"
+    assert Path(data["log"]).read_text() == "Compiling with debug=0\nfib of 38\n"
+
+
+def test_a_job_says_how_it_ended(kochi: Kochi, work: Work) -> None:
+    submit(kochi, "sh", "-c", "kill -9 $$")
+    work()
+    assert "State: killed by SIGKILL\n" in kochi("show", "job", "0").out
+    assert kochi("show", "job", "0", "--json").data["signal"] == signal.SIGKILL
+
+
+def test_queues_tell_what_waits_and_who_serves(kochi: Kochi, worker: Worker) -> None:
+    assert kochi("show", "queues", "--json").data == []
+    submit(kochi, "true", queue="other")
+    worker("test")
+    assert kochi("show", "queues", "--json").data == [
+        {"queue": "other", "waiting": 1, "running": 0, "workers": []},
+        {"queue": "test", "waiting": 0, "running": 0, "workers": [0]},
+    ]
+    table = kochi("show", "queues").out.splitlines()
+    assert [line.split() for line in (table[0], *table[2:])] == [
+        ["Queue", "Waiting", "Running", "Workers"],
+        ["other", "1", "0"],
+        ["test", "0", "0", "0"],
+    ]
+
+
+def test_workers_are_those_that_are_there_and_with_a_all(
+    kochi: Kochi, work: Work, worker: Worker
+) -> None:
+    work("test")
+    assert kochi("show", "workers", "--json").data == []
+    worker("test")
+    (there,) = kochi("show", "workers", "--json").data
+    assert (there["worker"], there["state"], there["queues"]) == (1, "running", ["test"])
+    states = [row["state"] for row in kochi("show", "workers", "-a", "--json").data]
+    assert states == ["left", "running"]
+    assert kochi("show", "workers").out.splitlines()[2].split()[:2] == ["1", "running"]
+
+
+def test_a_worker_that_was_killed_is_lost(kochi: Kochi, worker: Worker) -> None:
+    process = worker("test")
+    process.kill()
+    process.wait()
+    assert kochi("show", "workers", "--json").data == []
+    (row,) = kochi("show", "workers", "-a", "--json").data
+    assert row["state"] == "lost"
+
+
+def test_installs_tell_the_state_of_every_recipe(project: Path, kochi: Kochi) -> None:
+    install("tool:release")
+    install("user:plain")
+
+    def states() -> dict[str, str]:
+        rows = kochi("show", "installs", "--json").data
+        return {f"{row['dependency']}:{row['recipe']}": row["state"] for row in rows}
+
+    assert states() == {
+        "tool:release": "installed",
+        "tool:debug": "not_installed",
+        "tool:broken": "not_installed",
+        "user:plain": "installed",
+    }
+    table = kochi("show", "installs").out
+    assert table.splitlines()[0].split() == [
+        *("Dependency", "Recipe", "State", "Installed", "Time", "Prefix")
+    ]
+    assert "NOT installed" in table
+    install("tool:release", again=True)
+    assert states()["user:plain"] == "stale"
+    assert states()["tool:release"] == "installed"
+    install("user:plain")
+    assert states()["user:plain"] == "installed"
+
+
+def test_a_recipe_that_was_edited_is_stale(project: Path, kochi: Kochi) -> None:
+    install("tool:release")
+    text = (project / "kochi.yaml").read_text()
+    # What is not part of the installation may change.
+    (project / "kochi.yaml").write_text(text.replace("export TOOL_IS", "export TOOL_WAS"))
+    assert kochi("show", "install", "tool:release", "--json").data["state"] == "installed"
+    (project / "kochi.yaml").write_text(text.replace("cp tool.sh", "cp -p tool.sh"))
+    assert kochi("show", "install", "tool:release", "--json").data["state"] == "stale"
+    outcome = kochi("enqueue", "-q", "test", "-d", "tool:release", "true")
+    assert outcome.status == 1
+    assert "Type: kochi install -d tool:release" in outcome.err
+
+
+def test_one_recipe_is_told_with_its_source(installed: Path, kochi: Kochi) -> None:
+    text = kochi("show", "install", "tool:release").out
+    assert "State: installed\n" in text
+    assert "Git: ../tool\n" in text
+    data = kochi("show", "install", "tool:release", "--json").data
+    assert len(data["source"]["commit"]) == 40
+    outcome = kochi("show", "install", "tool:debug")
+    assert "State: NOT installed\n" in outcome.out
+    assert outcome.err == "To install it, type: kochi install -d tool:debug\n"
+    outcome = kochi("show", "install", "tol:debug")
+    assert outcome.status == 1
+    assert "did you mean 'tool'?" in outcome.err
+
+
+def test_projects_tell_where_their_repository_is(
+    installed: Path, kochi: Kochi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (row,) = kochi("show", "projects", "--json").data
+    assert row["repository"] == str(installed)
+    assert row["exists"] is True
+    assert Path(row["directory"]).is_dir()
+    monkeypatch.chdir(installed.parent / "home")
+    installed.rename(installed.with_name("elsewhere"))
+    assert f"{installed} (gone)" in kochi("show", "projects").out
+
+
+def test_the_log_of_a_job_is_shown_byte_by_byte(kochi: Kochi, work: Work) -> None:
+    submit(kochi, "printf", r"\377\n\033[1mbold")
+    assert kochi("show", "log", "job", "0").out == ""
+    work()
+    done = subprocess.run([*COMMAND, "show", "log", "job", "0"], capture_output=True)
+    assert done.stdout == b"\xff\n\x1b[1mbold"
+
+
+def test_a_log_is_followed_until_the_job_ends(
+    own_surroundings: Path, kochi: Kochi, worker: Worker
+) -> None:
+    go_on = own_surroundings / "go-on"
+    submit(
+        kochi, "sh", "-c", f"echo before; while [ ! -e {go_on} ]; do sleep 0.05; done; echo after"
+    )
+    # Also one that has not started.
+    follower = subprocess.Popen(
+        [*COMMAND, "show", "log", "job", "0", "-f"], stdout=subprocess.PIPE, text=True
+    )
+    assert follower.stdout is not None
+    worker()
+    assert follower.stdout.readline() == "before\n"
+    assert follower.poll() is None
+    go_on.write_text("")
+    assert follower.communicate()[0] == "after\n"
+    assert follower.returncode == 0
+
+
+def test_the_log_of_a_worker_is_shown_and_followed_until_it_leaves(
+    kochi: Kochi, worker: Worker
+) -> None:
+    process = worker()
+    assert "worker 0 started" in kochi("show", "log", "worker", "0").out
+    follower = subprocess.Popen(
+        [*COMMAND, "show", "log", "worker", "0", "-f"], stdout=subprocess.PIPE, text=True
+    )
+    process.send_signal(signal.SIGTERM)
+    assert "worker 0 left" in follower.communicate()[0]
+
+
+def test_the_log_of_an_installation_is_the_newest_one_even_if_it_failed(
+    project: Path, kochi: Kochi
+) -> None:
+    from snakemake_kochi.errors import PhaseError
+
+    outcome = kochi("show", "log", "install", "tool:broken")
+    assert outcome.status == 1
+    assert "Type: kochi install -d tool:broken" in outcome.err
+    with pytest.raises(PhaseError):
+        install("tool:broken")
+    assert kochi("show", "log", "install", "tool:broken").out == "trying\n"
+    # Nobody is installing: there is nothing to follow.
+    assert kochi("show", "log", "install", "tool:broken", "-f").out == "trying\n"
+
+
+def test_paths_are_told(installed: Path, kochi: Kochi, work: Work) -> None:
+    submit(kochi, "true")
+    work()
+    root = Root(Path(os.environ["KOCHI_ROOT"]))
+    machine = root.machine("local")
+    assert kochi("show", "path", "root").out == f"{root.directory}\n"
+    assert kochi("show", "path", "project").out == f"{root.project(installed).directory}\n"
+    assert kochi("show", "path", "job", "0").out == f"{machine.job(0).directory}\n"
+    assert kochi("show", "path", "worker", "0").out == f"{machine.worker(0).directory}\n"
+    prefix = kochi("show", "path", "install", "tool:release", "--json").data["path"]
+    assert (Path(prefix) / "tool").read_text() == "echo the tool\n"
+    assert kochi("show", "path", "worker", "7").status == 1
+    assert kochi("show", "path", "job", "7").status == 1
+    assert "kochi install" in kochi("show", "path", "install", "tool:debug").err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("job", "7"),
+        ("log", "job", "7"),
+        ("log", "worker", "7"),
+        ("installs",),
+        ("path", "project"),
+        ("jobs", "-m", "spica"),
+    ],
+)
+def test_what_is_not_there_is_an_error_with_what_to_type(
+    words: tuple[str, ...], kochi: Kochi
+) -> None:
+    outcome = kochi("show", *words)
+    assert outcome.status == 1
+    assert outcome.err.startswith("kochi: ")
+    assert "kochi " in outcome.err or "git init" in outcome.err
+
+
+def test_a_damaged_ticket_is_listed_as_such(kochi: Kochi, worker: Worker) -> None:
+    submit(kochi, "true")
+    paths = Root(Path(os.environ["KOCHI_ROOT"])).machine("local").queue("test")
+    paths.waiting_ticket(0, 1).write_text("{")
+    assert "(damaged)" in kochi("show", "jobs").out
+    worker()
+    wait_until(lambda: kochi("show", "job", "0", "--json").data["state"] == "ended")
+    assert "State: failed: " in kochi("show", "job", "0").out

@@ -1,0 +1,168 @@
+"""A small Kochi project whose phases say on a list outside of it that they ran."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support import REPOSITORY, git, run, write
+
+KOCHI = """
+    dependencies:
+      base:
+        script: mkdir -p $KOCHI_INSTALL_PREFIX && echo "install base $CFLAGS" >> "$RAN"
+        recipes:
+          - {name: one, envs: {CFLAGS: -O1}}
+          - {name: other, envs: {CFLAGS: -O9}}
+      tool:
+        depends: [{name: base, recipe: one}]
+        script: |
+          echo "install tool with $KOCHI_INSTALL_PREFIX_BASE" >> "$RAN"
+          echo "$LEVEL" > $KOCHI_INSTALL_PREFIX/level
+        recipes:
+          - {name: fast, envs: {LEVEL: fast}}
+          - {name: slow, envs: {LEVEL: slow}}
+    """
+EXPERIMENT = """
+    depends: [{name: tool, recipe: fast}]
+    default_params: {n: 1, debug: 0}
+    default_name: sum
+    metrics: {total: 'total ([0-9]+)'}
+    batches:
+      first:
+        params: {n: [1, 2]}
+        artifacts:
+          - type: stdout
+            dest: sum/${batch_name}/${n}_${duplicate}.log
+          - type: file
+            src: out.txt
+            dest: sum/${batch_name}/${n}_${duplicate}.txt
+          - type: stats
+            dest: sum/${batch_name}/${n}_${duplicate}.json
+    build:
+      depend_params: [debug]
+      script: |
+        echo "build sum $KOCHI_PARAM_DEBUG" >> "$RAN"
+        cp code.txt built.txt
+    run:
+      depend_params: [n]
+      script: |
+        echo "run sum $KOCHI_PARAM_N" >> "$RAN"
+        echo "total $((KOCHI_PARAM_N * 10))"
+        cat built.txt $KOCHI_INSTALL_PREFIX_TOOL/level > out.txt
+    """
+SNAKEFILE = """
+    from snakemake_kochi import snakefile
+
+    module kochi:
+        snakefile: snakefile()
+        config: config
+
+    use rule * from kochi
+    """
+
+
+@dataclass(frozen=True)
+class ExampleProject:
+    """`directory` is the repository, `ran` the list that its scripts write to."""
+
+    directory: Path
+    ran: Path
+
+    def snakemake(self, *arguments: str, executor: str = "local") -> str:
+        """Run snakemake, which must succeed; return its output."""
+        done = self.try_snakemake(*arguments, executor=executor)
+        assert done.returncode == 0
+        return done.stdout
+
+    def try_snakemake(
+        self, *arguments: str, executor: str = "local"
+    ) -> subprocess.CompletedProcess[str]:
+        cores = ["--cores", "2"] if executor == "local" else ["--jobs", "20"]
+        command = (sys.executable, "-m", "snakemake", "--executor", executor, *cores, *arguments)
+        return run(*command, cwd=self.directory)
+
+    def take_ran(self) -> list[str]:
+        """What ran since this was asked last, sorted."""
+        lines = sorted(self.ran.read_text().splitlines()) if self.ran.exists() else []
+        self.ran.unlink(missing_ok=True)
+        return lines
+
+    def edit(self, file: str, old: str, new: str) -> None:
+        path = self.directory / file
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    def commit(self, message: str = "work") -> None:
+        git(self.directory, "add", "-A")
+        git(self.directory, "commit", "--allow-empty", "-qm", message)
+
+
+def make_project(base: Path) -> ExampleProject:
+    directory = base / "sum project"
+    directory.mkdir(parents=True)
+    write(directory / "kochi.yaml", KOCHI)
+    write(directory / "sum.yaml", EXPERIMENT)
+    write(directory / "Snakefile", SNAKEFILE)
+    write(directory / "code.txt", "code\n")
+    write(directory / "README.md", "About\n")
+    write(directory / ".gitignore", "results/\n.snakemake/\n")
+    git(directory, "init", "-q", "-b", "main")
+    made = ExampleProject(directory, base / "ran")
+    made.commit()
+    return made
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExampleProject:
+    monkeypatch.setenv("RAN", str(tmp_path / "ran"))
+    return make_project(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def finished_template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A project and a KOCHI_ROOT after the batch was run once, and a copy of both."""
+    base = tmp_path_factory.mktemp("finished")
+    live, saved = base / "live", base / "saved"
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HOME", str(base))
+        environment.setenv("KOCHI_ROOT", str(live / "kochi-root"))
+        environment.setenv("RAN", str(live / "ran"))
+        environment.setenv("PYTHONPATH", str(REPOSITORY))
+        project = make_project(live)
+        project.snakemake("sum_first")
+        assert project.take_ran() == [
+            "build sum 0",
+            "install base -O1",
+            f"install tool with {base_prefix(project)}",
+            "run sum 1",
+            "run sum 2",
+        ]
+    subprocess.run(["cp", "-a", live, saved], check=True)
+    return live, saved
+
+
+@pytest.fixture
+def finished_project(
+    finished_template: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> ExampleProject:
+    """The project after its batch was run once, in the place where that was done: prefixes and
+    records hold absolute paths."""
+    live, saved = finished_template
+    shutil.rmtree(live)
+    subprocess.run(["cp", "-a", saved, live], check=True)
+    monkeypatch.setenv("KOCHI_ROOT", str(live / "kochi-root"))
+    monkeypatch.setenv("RAN", str(live / "ran"))
+    return ExampleProject(live / "sum project", live / "ran")
+
+
+def base_prefix(project: ExampleProject) -> str:
+    root = Path(os.environ["KOCHI_ROOT"])
+    (link,) = root.glob("projects/*/installs/local/base/one/current")
+    return str(link.resolve() / "prefix")
