@@ -18,7 +18,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def isolated_environment(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """An empty HOME and a fresh KOCHI_ROOT: nothing of whoever runs the tests is read or written."""
+    """An empty HOME and a fresh KOCHI_ROOT: nothing of the user's is read or written."""
     base = tmp_path_factory.mktemp("home")
     for name in list(os.environ):
         if name.startswith(("KOCHI_", "GIT_", "SNAKEMAKE_", "XDG_", "SLURM_")):

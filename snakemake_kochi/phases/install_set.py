@@ -1,4 +1,4 @@
-"""The recipes a job uses, as they were installed: read from manifests, merged, dependencies first."""
+"""The recipes a job uses as they were installed: from manifests, dependencies first."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def merge(sets: Iterable[Sequence[Install]]) -> tuple[Install, ...]:
                 raise PhaseError(
                     f"two installations of {install.dependency} in one job: "
                     f"{other.recipe} in {other.prefix} and {install.recipe} in {install.prefix}",
-                    "Run snakemake again: the newer one makes what was built on the older one stale.",
+                    "Run snakemake again: what was built on the older one is stale now.",
                 )
     return tuple(merged.values())
 

@@ -29,6 +29,7 @@ _STANDALONE = {
     "KOCHI_QUEUE": "",
     "KOCHI_JOB_ID": "0",
     "KOCHI_ATTEMPT": "1",
+    "KOCHI_ATTEMPT_NONCE": "",
 }
 
 
@@ -67,8 +68,8 @@ def run_task(
     """Run a point's script in a private copy of its build, write its artifacts, return its record.
 
     The record (JSON): "version", "identity", "experiment", "batch", "name", "parameters",
-    "duplicate", "machine", "node", "worker", "queue", "job", "attempt", "snapshot", "recipes",
-    "build", "started" and "ended" (ISO 8601, UTC), "seconds", "exit_status", "artifacts". Raises
+    "duplicate", "machine", "node", "worker", "queue", "job", "attempt", "nonce", "snapshot",
+    "recipes", "build", "started" and "ended" (ISO 8601, UTC), "seconds", "exit_status", "artifacts". Raises
     PhaseError when the script fails or an artifact is missing; nothing is written then.
     """
     variables = _job_variables(freeze, task)
@@ -150,6 +151,7 @@ def _record(
         "queue": variables["KOCHI_QUEUE"],
         "job": variables["KOCHI_JOB_ID"],
         "attempt": variables["KOCHI_ATTEMPT"],
+        "nonce": variables["KOCHI_ATTEMPT_NONCE"],
         "snapshot": asdict(freeze.snapshot),
         "recipes": [asdict(install) for install in installs],
         "build": build.digest,

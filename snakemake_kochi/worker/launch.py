@@ -82,6 +82,7 @@ class Launcher:
             "KOCHI_QUEUE": ticket.queue,
             "KOCHI_JOB_ID": str(ticket.job),
             "KOCHI_JOB_NAME": ticket.name,
+            "KOCHI_ATTEMPT": str(ticket.attempt),
             NONCE_VARIABLE: claim.nonce,
         }
 

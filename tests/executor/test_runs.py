@@ -1,0 +1,353 @@
+"""`snakemake --executor kochi` with any Snakefile, in any directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support import write
+
+pytestmark = pytest.mark.compatibility
+
+
+def our_processes() -> list[psutil.Process]:
+    """Every living process that has this test's KOCHI_ROOT in its environment, but ourselves."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            root = process.environ().get("KOCHI_ROOT")
+        except psutil.Error:
+            continue
+        if root == os.environ["KOCHI_ROOT"] and process.pid != os.getpid():
+            found.append(process)
+    return found
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
+    """Wait for something that must happen; what it gave, or a failed test."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+    return value
+
+
+def results() -> list[dict[str, Any]]:
+    root = Path(os.environ["KOCHI_ROOT"])
+    return [
+        json.loads(path.read_text())
+        for path in sorted(root.glob("machines/local/jobs/*/*/result.json"))
+    ]
+
+
+@contextmanager
+def background(*command: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+THREE_JOBS = """
+    rule all:
+        input: "a.txt", "b.txt", "c.txt"
+    rule one:
+        output: "{name}.txt"
+        shell: "echo worker $KOCHI_WORKER_ID > {output}"
+    """
+
+
+def test_a_directory_without_git_or_configuration_runs_and_nothing_is_left(
+    tmp_path: Path, snakemake: Any
+) -> None:
+    write(tmp_path / "Snakefile", THREE_JOBS)
+    done = snakemake("--executor", "kochi", "--jobs", "4", cwd=tmp_path)
+    assert done.returncode == 0
+    assert [result["reason"] for result in results()] == ["success"] * 3
+    assert {(tmp_path / f"{name}.txt").read_text() for name in "abc"} == {"worker 0\n"}
+    assert our_processes() == []
+    assert not list(Path(os.environ["KOCHI_ROOT"]).glob("machines/local/controllers/*"))
+    again = snakemake("--executor", "kochi", "--jobs", "4", cwd=tmp_path)
+    assert "Nothing to be done" in again.stdout
+
+
+def test_the_log_of_each_job_is_pointed_to_and_holds_its_output(
+    tmp_path: Path, snakemake: Any
+) -> None:
+    write(tmp_path / "Snakefile", 'rule one:\n    shell: "echo said by the job; exit 0"')
+    done = snakemake("--executor", "kochi", "--jobs", "1", cwd=tmp_path)
+    (line,) = [line for line in done.stdout.splitlines() if "log: " in line]
+    assert "said by the job" in Path(line.split("log: ")[1]).read_text()
+
+
+def test_a_failed_job_shows_all_that_helps_to_find_out_why(tmp_path: Path, snakemake: Any) -> None:
+    write(
+        tmp_path / "Snakefile",
+        """
+        rule all:
+            input: "x_7.txt"
+        rule broken:
+            output: "x_{number}.txt"
+            shell: "echo before the end; exit 3"
+        """,
+    )
+    done = snakemake("--executor", "kochi", "--jobs", "1", cwd=tmp_path)
+    assert done.returncode != 0
+    after = done.stdout[done.stdout.index("Error in rule broken") :]
+    (result,) = results()
+    for part in (
+        "exit status",
+        f"node {result['node']}",
+        "number=7",
+        result["log"],
+        "before the end",
+    ):
+        assert part in after, part
+    assert "Traceback" not in done.stdout
+    assert our_processes() == []
+
+
+def test_a_worker_of_the_users_outlives_runs_and_none_is_started(
+    tmp_path: Path, snakemake: Any
+) -> None:
+    write(tmp_path / "Snakefile", THREE_JOBS)
+    work = (sys.executable, "-m", "snakemake_kochi.cli", "work", "-q", "test", "-b")
+    with background(*work, cwd=tmp_path) as worker:
+        for _ in range(2):
+            done = snakemake(
+                "--executor", "kochi", "--kochi-queue", "test", "--jobs", "4", "-F", cwd=tmp_path
+            )
+            assert done.returncode == 0
+        assert worker.poll() is None
+    assert {result["worker"] for result in results()} == {0}
+    assert len(results()) == 6
+
+
+def test_a_queue_name_that_leaves_its_directory_is_refused(tmp_path: Path, snakemake: Any) -> None:
+    write(tmp_path / "Snakefile", THREE_JOBS)
+    done = snakemake("--executor", "kochi", "--kochi-queue", "../../x", "--jobs", "4", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "queue name '../../x' cannot be used" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert results() == []
+
+
+def test_a_rule_sends_its_jobs_to_the_queue_it_names(tmp_path: Path, snakemake: Any) -> None:
+    write(
+        tmp_path / "Snakefile",
+        """
+        rule all:
+            input: "a.txt", "b.txt"
+        rule a:
+            output: "a.txt"
+            resources: kochi_queue="mine"
+            shell: "echo $KOCHI_QUEUE > {output}"
+        rule b:
+            output: "b.txt"
+            shell: "echo $KOCHI_QUEUE > {output}"
+        """,
+    )
+    assert snakemake("--executor", "kochi", "--jobs", "4", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "a.txt").read_text() == "mine\n"
+    assert (tmp_path / "b.txt").read_text().startswith("run-")
+    assert {result["worker"] for result in results()} == {0}
+
+
+def test_a_job_of_a_killed_worker_is_done_by_another_one(tmp_path: Path, snakemake: Any) -> None:
+    write(
+        tmp_path / "Snakefile",
+        """
+        rule one:
+            output: "out.txt"
+            shell: "echo try >> tries; test -e go || sleep 300; echo done > {output}"
+        """,
+    )
+    run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "1")
+    with background(*run, cwd=tmp_path) as controller:
+        wait_until((tmp_path / "tries").exists)
+        (worker,) = [
+            p for p in our_processes() if "snakemake_kochi.worker" in " ".join(p.cmdline())
+        ]
+        (tmp_path / "go").touch()
+        worker.kill()
+        output, _ = controller.communicate(timeout=120)
+    print(output)
+    assert controller.returncode == 0
+    assert "Worker 0 died" in output
+    assert (tmp_path / "tries").read_text() == "try\ntry\n"
+    (result,) = results()
+    assert (result["attempt"], result["worker"]) == (2, 1)
+    assert our_processes() == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_everything(tmp_path: Path, how: signal.Signals) -> None:
+    write(
+        tmp_path / "Snakefile",
+        """
+        rule all:
+            input: "a.txt", "b.txt", "c.txt"
+        rule one:
+            output: "{name}.txt"
+            shell: "touch started; sleep 300 & sleep 300"
+        """,
+    )
+    run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "4")
+    with background(*run, "--kochi-cores", "1", cwd=tmp_path) as controller:
+        wait_until((tmp_path / "started").exists)
+        controller.send_signal(how)
+        if how is signal.SIGTERM:
+            # Snakemake takes it for: finish what runs, start nothing more.
+            controller.send_signal(signal.SIGINT)
+        output, _ = controller.communicate(timeout=120)
+    print(output)
+    assert controller.returncode != 0
+    assert our_processes() == []
+    assert {result["reason"] for result in results()} == {"cancelled"}
+
+
+def test_a_controller_that_is_killed_takes_its_workers_along(tmp_path: Path) -> None:
+    write(tmp_path / "Snakefile", 'rule one:\n    shell: "touch started; sleep 300"')
+    run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "4")
+    with background(*run, cwd=tmp_path) as controller:
+        wait_until((tmp_path / "started").exists)
+        controller.kill()
+        controller.wait()
+        wait_until(lambda: our_processes() == [])
+
+
+def test_jobs_run_beside_each_other_as_the_cores_allow(tmp_path: Path, snakemake: Any) -> None:
+    write(
+        tmp_path / "Snakefile",
+        """
+        rule all:
+            input: "a.txt", "b.txt"
+        rule meet:
+            output: "{name}.txt"
+            shell:
+                "touch {wildcards.name}.here;"
+                "while ! [ -e a.here -a -e b.here ]; do sleep 0.1; done; touch {output}"
+        """,
+    )
+    done = snakemake("--executor", "kochi", "--jobs", "2", "--kochi-cores", "2", cwd=tmp_path)
+    assert done.returncode == 0
+
+
+def test_an_exclusive_job_has_no_neighbour(tmp_path: Path, snakemake: Any) -> None:
+    write(
+        tmp_path / "Snakefile",
+        """
+        rule all:
+            input: expand("{name}.txt", name="abcd")
+        rule alone:
+            output: "{name}.txt"
+            resources: kochi_exclusive=1
+            shell: "mkdir claimed && sleep 0.2 && rmdir claimed && touch {output}"
+        """,
+    )
+    done = snakemake("--executor", "kochi", "--jobs", "4", "--kochi-cores", "4", cwd=tmp_path)
+    assert done.returncode == 0
+
+
+def test_a_job_that_wants_more_cores_than_there_are_runs_on_all_of_them(
+    tmp_path: Path, snakemake: Any
+) -> None:
+    write(
+        tmp_path / "Snakefile",
+        'rule one:\n    output: "a.txt"\n    threads: 500\n    shell: "echo {threads} > {output}"',
+    )
+    done = snakemake("--executor", "kochi", "--jobs", "4", "--kochi-cores", "1", cwd=tmp_path)
+    assert done.returncode == 0
+
+
+def test_what_a_rule_can_have_works(tmp_path: Path, snakemake: Any) -> None:
+    write(
+        tmp_path / "Snakefile",
+        """
+        import os
+        os.environ["FROM_CONTROLLER"] = "it's set"
+        envvars: "FROM_CONTROLLER"
+        rule all:
+            input: "grouped2.txt", "run.txt", "script.txt", "late.txt", "tried.txt", "env.txt"
+        rule first:
+            output: temp("grouped1.txt")
+            group: "g"
+            benchmark: "bench/first.tsv"
+            log: "logs/deep/first.log"
+            shell: "echo 1 > {output} 2> {log}"
+        rule second:
+            input: "grouped1.txt"
+            output: protected("grouped2.txt")
+            group: "g"
+            shell: "cp {input} {output}"
+        rule run:
+            output: "run.txt"
+            shadow: "minimal"
+            run:
+                open(output[0], "w").write(str(threads))
+        rule script:
+            output: "script.txt"
+            script: "script.py"
+        checkpoint decide:
+            output: directory("decided")
+            shell: "mkdir {output}; touch {output}/7"
+        rule late:
+            input: lambda wildcards: checkpoints.decide.get().output[0] + "/7"
+            output: "late.txt"
+            shell: "cp {input} {output}"
+        rule tried:
+            output: "tried.txt"
+            retries: 2
+            resources: mem_mb=lambda wildcards, attempt: attempt * 10
+            shell: "test {resources.mem_mb} -ge 20 && echo {resources.mem_mb} > {output}"
+        rule env:
+            output: "env.txt"
+            shell: 'echo "$FROM_CONTROLLER" > {output}'
+        """,
+    )
+    write(tmp_path / "script.py", "open(snakemake.output[0], 'w').write('scripted')\n")
+    done = snakemake("--executor", "kochi", "--jobs", "10", cwd=tmp_path)
+    assert done.returncode == 0
+    assert (tmp_path / "script.txt").read_text() == "scripted"
+    assert (tmp_path / "tried.txt").read_text() == "20\n"
+    assert (tmp_path / "env.txt").read_text() == "it's set\n"
+    assert (tmp_path / "bench/first.tsv").exists()
+    assert not (tmp_path / "grouped1.txt").exists()
+    assert not os.stat(tmp_path / "grouped2.txt").st_mode & 0o222
+    assert "Nothing to be done" in snakemake("-n", cwd=tmp_path).stdout
+
+
+def test_two_controllers_share_a_queue(tmp_path: Path) -> None:
+    runs = []
+    for name in ("x", "y"):
+        directory = tmp_path / name
+        write(directory / "Snakefile", THREE_JOBS)
+        command = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "4")
+        runs.append((directory, (*command, "--default-resources", "kochi_queue='shared'")))
+    with background(*runs[0][1], cwd=runs[0][0]) as a, background(*runs[1][1], cwd=runs[1][0]) as b:
+        for process in (a, b):
+            output, _ = process.communicate(timeout=120)
+            print(output)
+            assert process.returncode == 0
+    assert len(results()) == 6
+    assert our_processes() == []
