@@ -3,13 +3,14 @@
 #
 #   DIRECTORY/taskpool    the library
 #   DIRECTORY/fib         the project that benchmarks it
+#   DIRECTORY/handwritten the same library under rules of its own
 set -euo pipefail
 examples=$(cd "$(dirname "$0")" && pwd)
 directory=$1
 
 mkdir -p "$directory"
 cd "$directory"
-for name in taskpool fib; do
+for name in taskpool fib handwritten; do
     cp -R "$examples/$name" "$name"
     # A clean start, also when somebody has played in examples/.
     rm -rf "$name/.snakemake" "$name/results"

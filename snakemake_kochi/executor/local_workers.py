@@ -50,7 +50,8 @@ class LocalWorkers:
         (number,) = allocate_ids(self._machine, "worker", 1)
         # Said here and not in its command line: more queues may be added before it has started.
         assign_queues(self._machine, number, self._queues)
-        command = [sys.executable, "-m", "snakemake_kochi.worker"]
+        # -P: a queue.py in the user's directory must not be imported in place of the library.
+        command = [sys.executable, "-P", "-m", "snakemake_kochi.worker"]
         command += ["--root", str(self._root.directory), "--machine", self._machine.name]
         command += ["--worker", str(number), "--stay", "--parent", str(os.getpid())]
         if self._cores is not None:

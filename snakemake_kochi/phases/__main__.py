@@ -19,13 +19,14 @@ from snakemake_kochi.phases.install import install_recipe
 from snakemake_kochi.phases.install_set import Install, merge, read_manifest, write_manifest
 from snakemake_kochi.phases.keep import keep_result
 from snakemake_kochi.phases.run import Output, Task, run_task
-from snakemake_kochi.phases.script import Environment
+from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
 from snakemake_kochi.project import Requirement, parse_assignment
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one phase; exit status 1 and a message when it fails."""
     options = _parser().parse_args(arguments)
+    clean_up_on_sigterm()
     try:
         freeze = load_freeze(Path(os.environ["KOCHI_FREEZE"]))
         options.phase(freeze, options)

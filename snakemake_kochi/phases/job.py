@@ -15,15 +15,12 @@ import argparse
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
-
-import psutil
 
 from snakemake_kochi.errors import KochiError, ScriptError
 from snakemake_kochi.files import make_directory
@@ -32,7 +29,7 @@ from snakemake_kochi.phases.current import read_install
 from snakemake_kochi.phases.freeze import Freeze, load_freeze
 from snakemake_kochi.phases.install_set import Install
 from snakemake_kochi.phases.run import Task, run_task
-from snakemake_kochi.phases.script import Environment
+from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
 from snakemake_kochi.project import Requirement, parse_assignment
 from snakemake_kochi.snapshot import materialise
 
@@ -87,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
     options = _parser().parse_args(words[:end])
-    signal.signal(signal.SIGTERM, _leave)
+    clean_up_on_sigterm()
     try:
         # Not for the command: a Snakemake that it runs has a freeze of its own.
         freeze = load_freeze(Path(os.environ.pop("KOCHI_FREEZE")))
@@ -101,13 +98,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KochiError as error:
         print(f"kochi: {error}", file=sys.stderr)
         return 1
-
-
-def _leave(number: int, _: object) -> None:
-    """Cancelled: end through the blocks that delete the workspace. The whole process group was
-    told, so a command that is running ends by itself, and must be given its time for that."""
-    if not psutil.Process().children():
-        sys.exit(128 + number)
 
 
 def _run_command(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from snakemake_kochi.phases.install_set import Install
 
@@ -104,6 +107,20 @@ def _copy(reader: object) -> None:
     while block := reader.read(1 << 20):  # type: ignore[attr-defined]
         sys.stdout.buffer.write(block)
     sys.stdout.buffer.flush()
+
+
+def clean_up_on_sigterm() -> None:
+    """Let a cancelled phase end through the blocks that delete its workspace.
+
+    The whole process group is told, so a script that is running ends by itself, and must be given
+    its time for that.
+    """
+
+    def leave(number: int, _: object) -> None:
+        if not psutil.Process().children():
+            sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
 
 
 @dataclass

@@ -11,11 +11,11 @@ for build in kochi.builds:
         wildcard_constraints:
             **build.constraints,
         params:
+            **build.determined_by,
             experiment=build.experiment.file,
             batch=build.batch,
             parameters=lambda wildcards, build=build: build.assignments(wildcards),
-            **build.determined_by,
         shell:
-            '"$KOCHI_PYTHON" -m snakemake_kochi.phases build {params.experiment:q}'
+            '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases build {params.experiment:q}'
             " --batch={params.batch:q} --parameters {params.parameters:q}"
             " --installs {input:q} --output {output:q}"

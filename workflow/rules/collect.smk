@@ -9,12 +9,8 @@ for batch in kochi.batches:
             captured=batch.captured,
         output:
             table=batch.table,
-            markdown=report(
-                batch.markdown, category="Kochi", subcategory=batch.experiment.name
-            ),
-            plot=report(
-                batch.plot, category="Kochi", subcategory=batch.experiment.name
-            ),
+            markdown=report(batch.markdown, category="Kochi", subcategory=batch.experiment.name),
+            plot=report(batch.plot, category="Kochi", subcategory=batch.experiment.name),
         params:
             title=f"{batch.experiment.name} {batch.grid.batch}",
             varying=list(batch.grid.varying),

@@ -10,11 +10,11 @@ for recipe in kochi.recipes:
         output:
             manifest=recipe.manifest,
             activation=recipe.activation,
-        params:
-            requirement=str(recipe.requirement),
-            **recipe.determined_by,
         localrule: recipe.on_login_node
+        params:
+            **recipe.determined_by,
+            requirement=str(recipe.requirement),
         shell:
-            '"$KOCHI_PYTHON" -m snakemake_kochi.phases install {params.requirement:q}'
+            '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases install {params.requirement:q}'
             " --depends {input:q} --manifest {output.manifest:q}"
             " --activation {output.activation:q}"

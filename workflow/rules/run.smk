@@ -16,20 +16,20 @@ for batch in kochi.batches:
                 record=group.record,
             wildcard_constraints:
                 **group.constraints,
+            resources:
+                kochi_exclusive=int(batch.grid.run.exclusive),
+                kochi_queue=lambda wildcards, group=group: group.point(wildcards).queue or "",
+                kochi_name=lambda wildcards, group=group: group.point(wildcards).name,
             params:
+                **batch.determined_by,
                 experiment=batch.experiment.file,
                 batch=batch.grid.batch,
                 parameters=lambda wildcards, batch=batch, group=group: batch.assignments(
                     group.point(wildcards)
                 ),
                 duplicate=lambda wildcards, group=group: group.point(wildcards).duplicate,
-                **batch.determined_by,
-            resources:
-                kochi_exclusive=int(batch.grid.run.exclusive),
-                kochi_queue=lambda wildcards, group=group: group.point(wildcards).queue or "",
-                kochi_name=lambda wildcards, group=group: group.point(wildcards).name,
             shell:
-                '"$KOCHI_PYTHON" -m snakemake_kochi.phases run {params.experiment:q}'
+                '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases run {params.experiment:q}'
                 " --batch={params.batch:q} --parameters {params.parameters:q}"
                 " --duplicate {params.duplicate} --build {input.build:q}"
                 " --installs {input.installs:q} --record {output.record:q}"
