@@ -6,8 +6,9 @@ import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
-from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.base import AbstractExecutor, SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
@@ -87,8 +88,9 @@ class Executor(RemoteExecutor):
 
     def additional_general_args(self) -> str:
         # The inner scheduler's rate limiter keeps its process alive for a second after the job
-        # is done, unless the period is zero. (A text: the interface says list, and joins texts.)
-        return "--max-jobs-per-timespan 100000/0s"
+        # is done, unless the period is zero. What the inner Snakemake says of itself would bury
+        # the job's own output in the log. (A text: the interface says list, and joins texts.)
+        return "--max-jobs-per-timespan 100000/0s --quiet host progress rules reason"
 
     # ---- results: our own thread
 
@@ -127,6 +129,16 @@ class Executor(RemoteExecutor):
             queues = {ticket.queue for _, ticket in self._pending.values()}
         for queue in queues:
             recover(self._machine, queue)
+
+    def print_job_error(
+        self, job_info: SubmittedJobInfo, msg: str | None = None, **kwargs: Any
+    ) -> None:
+        # RemoteExecutor's would send people to "the cluster/cloud log".
+        if job_info.job.is_group():
+            # A group's own report has no place for a message.
+            self.logger.error(msg)
+        kwargs["external_jobid"] = job_info.external_jobid
+        AbstractExecutor.print_job_error(self, job_info, msg=msg, **kwargs)
 
     async def check_active_jobs(
         self, active_jobs: list[SubmittedJobInfo]

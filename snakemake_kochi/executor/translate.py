@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_kochi.queue import Resources, Result, Ticket
 
 _LAST_LINES = 20
+# As subprocess.CalledProcessError puts it.
+_COMMAND_STATUS = re.compile(r"non-zero exit status \d+|died with <Signals\.\w+: \d+>")
 
 
 def make_ticket(job: JobExecutorInterface, command: str, directory: str, controller: str) -> Ticket:
@@ -66,13 +69,16 @@ def _labels(job: JobExecutorInterface, directory: str) -> dict[str, str]:
 
 def failure_message(ticket: Ticket, result: Result) -> str:
     """Say how and where a job failed, where its log is, and how the log ends."""
-    lines = [
-        f"kochi job {result.job} on node {result.node or '(none)'}: {result.describe()}",
-        *(f"{name}: {value}" for name, value in ticket.labels.items() if name == "wildcards"),
-        f"log: {result.log}",
-        *(f"    {line}" for line in last_lines(Path(result.log), _LAST_LINES)),
-    ]
-    return "\n".join(lines)
+    ending = last_lines(Path(result.log), _LAST_LINES)
+    lines = [f"kochi job {result.job} on node {result.node or '(none)'}: {result.describe()}"]
+    # The process that ended is the inner Snakemake, which always ends with 1; what the rule's own
+    # command ended with, it says in its log.
+    if own := _COMMAND_STATUS.search("\n".join(ending)):
+        lines.append(f"the rule's command: {own[0]}")
+    if wildcards := ticket.labels.get("wildcards"):
+        lines.append(f"wildcards: {wildcards}")
+    lines += [f"log: {result.log}", *(f"    {line}" for line in ending)]
+    return "\n        ".join(lines)
 
 
 def last_lines(path: Path, count: int) -> list[str]:
