@@ -79,7 +79,9 @@ def write_markdown(summary: pandas.DataFrame, title: str, path: Path) -> None:
     """Write a summary as a Markdown table under a heading."""
     # As texts, or six digits of a count of nanoseconds would be all that is shown of it.
     columns = {name: summary[name].map(_readable) for name in summary}
-    table = pandas.DataFrame(columns).to_markdown(index=False, disable_numparse=True)
+    table = pandas.DataFrame(columns).to_markdown(
+        index=False, disable_numparse=True, stralign="right"
+    )
     path.write_text(f"# {title}\n\n{table}\n", "utf-8")
 
 

@@ -1,0 +1,117 @@
+"""A user's mistake: one message that says what and where, a non-zero exit status, no traceback."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import git
+
+MISTAKES = {
+    "unknown key": ("sum.yaml", "default_name", "defalt_name", ["sum.yaml:3", "default_name"]),
+    "wrong type": ("sum.yaml", "n: [1, 2]", "n: {a: 1}", ["sum.yaml:7", "batches.first.params.n"]),
+    "cyclic parameters": (
+        "sum.yaml",
+        "n: [1, 2]",
+        "n: $m, m: $n",
+        ["sum.yaml", "n", "m"],
+    ),
+    "missing recipe": ("sum.yaml", "recipe: fast", "recipe: fsat", ["sum.yaml:1", "'fast'"]),
+    "missing dependency": ("sum.yaml", "name: tool", "name: tol", ["sum.yaml:1", "'tool'"]),
+    "one destination for two points": (
+        "sum.yaml",
+        "/${n}_${duplicate}.log",
+        "/all.log",
+        ["sum.yaml", "sum/first/all.log", "${n}"],
+    ),
+    "queue name outside": (
+        "sum.yaml",
+        "default_name",
+        "default_queue: ../../x\ndefault_name",
+        ["sum.yaml", "../../x"],
+    ),
+    "unknown parameter": ("sum.yaml", "[debug]", "[debgu]", ["sum.yaml", "'debug'"]),
+    "broken YAML": ("kochi.yaml", "recipes:\n", "recipes: [\n", ["kochi.yaml"]),
+    "two recipes of one dependency": (
+        "sum.yaml",
+        "depends: [",
+        "depends: [{name: base, recipe: other}, ",
+        ["base:one", "base:other"],
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_file_gets_its_message(project: Any, mistake: str) -> None:
+    file, old, new, parts = MISTAKES[mistake]
+    project.edit(file, old, new)
+    failed = project.try_snakemake("sum_first")
+    assert failed.returncode != 0
+    for part in parts:
+        assert part in failed.stdout, part
+    assert "Traceback" not in failed.stdout
+    assert project.take_ran() == []
+    assert not (project.directory / "results").exists()
+
+
+def test_a_directory_outside_of_git_is_named(project: Any) -> None:
+    shutil.rmtree(project.directory / ".git")
+    failed = project.try_snakemake("sum_first")
+    assert failed.returncode != 0
+    assert "is not in a git repository" in failed.stdout
+    assert "git init" in failed.stdout
+    assert "Traceback" not in failed.stdout
+
+
+def test_a_repository_without_a_kochi_yaml_is_named(project: Any) -> None:
+    (project.directory / "kochi.yaml").unlink()
+    failed = project.try_snakemake("sum_first")
+    assert failed.returncode != 0
+    assert "there is no kochi.yaml" in failed.stdout
+    assert "kochi init" in failed.stdout
+    assert "Traceback" not in failed.stdout
+
+
+def test_a_missing_compiler_is_said_by_the_shell_and_fails_the_job(
+    project: Any, tmp_path: Path
+) -> None:
+    project.edit("sum.yaml", "cp code.txt built.txt", "no-such-gcc -o built.txt code.txt")
+    failed = project.try_snakemake("sum_first", executor="kochi")
+    assert failed.returncode != 0
+    assert "no-such-gcc: command not found" in failed.stdout
+    assert "the build script ended with exit status 127" in failed.stdout
+    assert "Traceback" not in failed.stdout
+
+
+def test_two_files_that_make_one_rule_are_named(project: Any) -> None:
+    text = (project.directory / "sum.yaml").read_text()
+    (project.directory / "experiments").mkdir()
+    (project.directory / "experiments/sum.yaml").write_text(text)
+    failed = project.try_snakemake("sum_first")
+    assert failed.returncode != 0
+    assert "experiments/sum.yaml" in failed.stdout
+    assert "Traceback" not in failed.stdout
+
+
+def test_an_artifact_that_takes_the_tables_name_is_refused(project: Any) -> None:
+    project.edit(
+        "sum.yaml", "dest: sum/${batch_name}/${n}_${duplicate}.log", "dest: sum/${batch_name}.csv"
+    )
+    project.edit("sum.yaml", "n: [1, 2]", "n: [1]")
+    failed = project.try_snakemake("sum_first")
+    assert failed.returncode != 0
+    assert "results/local/sum/first.csv" in failed.stdout
+    assert "Traceback" not in failed.stdout
+
+
+def test_a_machine_that_is_not_configured_is_named(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(project.directory, "status")
+    monkeypatch.setenv("KOCHI_DEFAULT_MACHINE", "spica")
+    failed = project.try_snakemake("sum_first")
+    assert failed.returncode != 0
+    assert "spica" in failed.stdout
+    assert "Traceback" not in failed.stdout

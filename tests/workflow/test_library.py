@@ -1,0 +1,361 @@
+"""The rules of a project under Snakemake: names, freezing, isolation, artifacts, failures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import REPOSITORY, git, run, write
+
+
+def test_the_targets_have_names_a_person_would_guess(project: Any) -> None:
+    said = project.snakemake("--list-target-rules")
+    assert set(said.split()) >= {
+        "experiments",
+        "sum_first",
+        "collect_sum_first",
+        "install_base_one",
+        "install_base_other",
+        "install_tool_fast",
+        "install_tool_slow",
+    }
+
+
+@pytest.mark.compatibility
+def test_a_batch_runs_through_workers_into_tables_and_a_branch(project: Any) -> None:
+    before = git(project.directory, "log", "--oneline")
+    project.snakemake("sum_first", executor="kochi")
+    results = project.directory / "results/local"
+    assert (results / "sum/first/2_0.log").read_text() == "total 20\n"
+    assert (results / "sum/first/2_0.txt").read_text() == "code\nfast\n"
+    rows = (results / "sum/first.csv").read_text().splitlines()
+    assert rows[0] == "debug,n,duplicate,node,started,seconds,total"
+    assert [row.split(",")[-1] for row in rows[1:]] == ["10", "20"]
+    assert "|   n |   runs |" in (results / "sum/first.md").read_text()
+    assert (results / "sum/first.png").read_bytes().startswith(b"\x89PNG")
+
+    branch = "kochi_artifacts_local"
+    files = git(project.directory, "ls-tree", "-r", "--name-only", branch).splitlines()
+    kept = sorted(file for file in files if "/.kochi/" not in file)
+    assert kept == [
+        f"local/sum/first/{n}_0.{ending}" for n in (1, 2) for ending in ("json", "log", "txt")
+    ]
+    records = [
+        json.loads(git(project.directory, "show", f"{branch}:{file}"))
+        for file in files
+        if "/.kochi/" in file
+    ]
+    assert sorted(record["parameters"]["n"] for record in records) == ["1", "2"]
+    for record in records:
+        assert record["worker"] == "0"
+        assert record["attempt"] == "1"
+        assert record["exit_status"] == 0
+        assert record["snapshot"]["base"] == git(project.directory, "rev-parse", "HEAD").strip()
+        assert {r["dependency"] for r in record["recipes"]} == {"base", "tool"}
+    assert git(project.directory, "log", "--oneline") == before
+
+
+def test_both_executors_make_the_same_files(project: Any, tmp_path: Path) -> None:
+    def made() -> dict[str, str]:
+        top = project.directory / "results/local/sum"
+        return {
+            str(path.relative_to(top)): path.read_text()
+            for path in sorted(top.rglob("*.[lt]*"))
+            if path.suffix in (".log", ".txt")
+        }
+
+    project.snakemake("sum_first", executor="kochi")
+    first = made()
+    project.snakemake("-F", "sum_first", executor="local")
+    assert made() == first
+    assert len(first) == 4
+
+
+def test_edits_made_after_the_start_do_not_reach_a_run(project: Any, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    project.edit(
+        "kochi.yaml",
+        "mkdir -p",
+        f"touch '{go}.waits'; until [ -e '{go}' ]; do sleep 0.1; done; mkdir -p",
+    )
+    command = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "5", "sum_first")
+    process = subprocess.Popen(
+        command, cwd=project.directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        end = time.monotonic() + 60
+        while not Path(f"{go}.waits").exists():
+            assert time.monotonic() < end
+            assert process.poll() is None
+            time.sleep(0.05)
+        (project.directory / "code.txt").write_text("edited meanwhile\n")
+        (project.directory / "sum.yaml").write_text("run: [this is no experiment any more")
+        (project.directory / "kochi.yaml").unlink()
+        go.touch()
+        output, _ = process.communicate(timeout=120)
+    finally:
+        if process.poll() is None:
+            process.kill()
+    print(output)
+    assert process.returncode == 0
+    result = project.directory / "results/local/sum/first/1_0.txt"
+    assert result.read_text() == "code\nfast\n"
+
+
+def test_a_run_works_in_a_private_copy(project: Any) -> None:
+    project.edit("sum.yaml", "cat built.txt", "echo run >> code.txt; pwd > where; cat built.txt")
+    project.snakemake("sum_first", executor="kochi")
+    assert (project.directory / "code.txt").read_text() == "code\n"
+    assert not (project.directory / "where").exists()
+    left = list(Path(os.environ["KOCHI_ROOT"]).glob("projects/*/workspaces/local/*"))
+    assert left == []
+    # The build is not touched by what a run does to its copy.
+    project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
+    project.snakemake("sum_first")
+    assert (project.directory / "results/local/sum/first/3_0.txt").read_text() == "code\nfast\n"
+
+
+def fingerprint(directory: Path) -> dict[str, str]:
+    """All of a repository that a run must leave alone."""
+    index = hashlib.sha256((directory / ".git/index").read_bytes()).hexdigest()
+    refs = git(directory, "for-each-ref").splitlines()
+    return {
+        "status": git(directory, "--no-optional-locks", "status", "--porcelain"),
+        "stash": git(directory, "stash", "list"),
+        "config": git(directory, "config", "-l"),
+        "head": git(directory, "rev-parse", "--symbolic-full-name", "HEAD"),
+        "refs": "\n".join(line for line in refs if "kochi_artifacts" not in line),
+        "index": index,
+    }
+
+
+def test_a_project_in_a_difficult_state_runs_and_is_left_alone(
+    project: Any, tmp_path: Path
+) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    git(library, "init", "-q")
+    (library / "lib.h").write_text("int x;\n")
+    git(library, "add", "-A")
+    git(library, "commit", "-qm", "library")
+    top = project.directory
+    git(top, "submodule", "--quiet", "add", str(library), "sub")
+    (top / "deleted.txt").write_text("soon gone\n")
+    project.commit("with a submodule")
+    git(tmp_path, "clone", "-q", "--bare", str(top), "remote.git")
+    git(top, "remote", "add", "origin", str(tmp_path / "remote.git"))
+    (top / "unpushed.txt").write_text("unpushed\n")
+    project.commit("not pushed")
+    (top / "a file with spaces.txt").write_text("spaces\n")
+    (top / "latin1.txt").write_bytes("Grüße\n".encode("latin-1"))
+    (top / "big.bin").write_bytes(os.urandom(5_000_000))
+    (top / "deleted.txt").unlink()
+    (top / "sub" / "lib.h").write_text("int y;\n")
+    (top / "staged.txt").write_text("staged\n")
+    git(top, "add", "staged.txt")
+    (top / "staged.txt").write_text("and edited\n")
+    (top / "stashed.txt").write_text("stashed\n")
+    git(top, "add", "stashed.txt")
+    git(top, "stash", "push", "-q", "--", "stashed.txt")
+    project.edit(
+        "sum.yaml",
+        "cat built.txt",
+        "ls -1 sub > seen; cat sub/lib.h staged.txt >> seen; "
+        "wc -c < big.bin >> seen; cat 'a file with spaces.txt' unpushed.txt >> seen; "
+        "test ! -e deleted.txt; cat built.txt",
+    )
+    project.edit("sum.yaml", "src: out.txt", "src: seen")
+    before = fingerprint(top)
+    project.snakemake("sum_first", executor="kochi")
+    assert fingerprint(top) == before
+    assert (top / "results/local/sum/first/1_0.txt").read_text() == (
+        "lib.h\nint y;\nand edited\n5000000\nspaces\nunpushed\n"
+    )
+
+
+def test_values_that_are_no_file_names_stay_apart_and_reach_the_script(project: Any) -> None:
+    values = ["a b", "a/b", "", "1.10", "x=y", "$HOME", "ü", "a%2Fb", "..", "'q'", "{n}", "*"]
+    project.edit("sum.yaml", "n: [1, 2]", f"n: {json.dumps(values).replace('$', '$$')}")
+    project.edit("sum.yaml", 'echo "total $((KOCHI_PARAM_N * 10))"', 'printf "%s" "$KOCHI_PARAM_N"')
+    project.edit("sum.yaml", "metrics: {total: 'total ([0-9]+)'}", "")
+    project.snakemake("sum_first")
+    seen = [
+        path.read_text() for path in (project.directory / "results/local/sum/first").glob("*.log")
+    ]
+    assert sorted(seen) == sorted(values)
+
+
+@pytest.mark.compatibility
+def test_artifacts_may_name_different_parameters(project: Any) -> None:
+    project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2], double: '`$n * 2`'")
+    project.edit(
+        "sum.yaml",
+        "dest: sum/${batch_name}/${n}_${duplicate}.txt",
+        "dest: sum/${batch_name}/double_${double}.txt",
+    )
+    project.snakemake("sum_first", executor="kochi")
+    names = {path.name for path in (project.directory / "results/local/sum/first").iterdir()}
+    assert names >= {"1_0.log", "2_0.log", "double_2.txt", "double_4.txt"}
+    assert "Nothing to be done" in project.snakemake("sum_first")
+
+
+def test_file_names_that_could_be_split_in_two_ways_still_find_their_point(project: Any) -> None:
+    project.edit("sum.yaml", "n: [1, 2]", "n: [1, 11], m: '`$n * 10 + 1`'")
+    for ending in ("log", "txt", "json"):
+        project.edit("sum.yaml", "/${n}_${duplicate}." + ending, "/${n}${m}${duplicate}." + ending)
+    project.snakemake("sum_first")
+    results = project.directory / "results/local/sum/first"
+    assert (results / "1110.log").read_text() == "total 10\n"
+    assert (results / "111110.log").read_text() == "total 110\n"
+
+
+def test_a_point_that_is_not_in_the_grid_is_named(project: Any) -> None:
+    failed = project.try_snakemake("results/local/sum/first/9_0.log")
+    assert failed.returncode != 0
+    assert "n=9 is not in the batch" in failed.stdout
+    assert "known: 1, 2" in failed.stdout
+
+
+def test_a_missing_artifact_file_fails_the_run_and_keeps_nothing(project: Any) -> None:
+    project.edit("sum.yaml", "src: out.txt", "src: never.txt")
+    failed = project.try_snakemake("sum_first", executor="kochi")
+    assert failed.returncode != 0
+    assert "the run left no file never.txt" in failed.stdout
+    assert not (project.directory / "results/local/sum/first/1_0.log").exists()
+    assert git(project.directory, "branch", "--list", "kochi_*") == ""
+
+
+def test_a_line_that_fails_fails_the_run_unless_strict_is_off(project: Any) -> None:
+    project.edit("sum.yaml", 'echo "total', 'false\n    echo "total')
+    failed = project.try_snakemake("sum_first")
+    assert failed.returncode != 0
+    assert "ended with exit status 1" in failed.stdout
+    project.edit("sum.yaml", "run:\n  depend", "run:\n  strict: false\n  depend")
+    project.snakemake("sum_first")
+
+
+def test_a_failed_installation_leaves_the_good_one_in_place(finished_project: Any) -> None:
+    good = finished_project.snakemake("install_tool_fast")
+    assert "Nothing to be done" in good
+    (link,) = Path(os.environ["KOCHI_ROOT"]).glob("projects/*/installs/local/tool/fast/current")
+    before = link.resolve()
+    finished_project.edit("kochi.yaml", 'echo "$LEVEL" >', 'false; echo "$LEVEL" >')
+    failed = finished_project.try_snakemake("install_tool_fast")
+    assert failed.returncode != 0
+    assert "tool:fast: the install script ended with exit status 1" in failed.stdout
+    assert link.resolve() == before
+    assert (before / "prefix/level").read_text() == "fast\n"
+    finished_project.edit("kochi.yaml", "false; ", "")
+    finished_project.snakemake("sum_first")
+    assert "build sum 0" not in finished_project.take_ran()
+
+
+def test_a_mirror_is_installed_as_it_stands(project: Any, tmp_path: Path) -> None:
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    git(mirror, "init", "-q")
+    (mirror / "level").write_text("committed\n")
+    git(mirror, "add", "-A")
+    git(mirror, "commit", "-qm", "x")
+    (mirror / "level").write_text("uncommitted\n")
+    project.edit(
+        "kochi.yaml",
+        "- {name: slow, envs: {LEVEL: slow}}",
+        "- {name: slow, mirror: true, mirror_dir: ../mirror, script: cp level "
+        "$KOCHI_INSTALL_PREFIX/level}",
+    )
+    project.edit("sum.yaml", "recipe: fast", "recipe: slow")
+    project.snakemake("sum_first")
+    result = project.directory / "results/local/sum/first/1_0.txt"
+    assert result.read_text() == "code\nuncommitted\n"
+    git(mirror, "commit", "-aqm", "the same, committed")
+    assert "Nothing to be done" in project.snakemake("sum_first")
+    (mirror / "level").write_text("edited\n")
+    project.snakemake("sum_first")
+    assert result.read_text() == "code\nedited\n"
+
+
+def test_rules_can_be_taken_under_other_names(project: Any) -> None:
+    write(
+        project.directory / "Snakefile",
+        """
+        from snakemake_kochi import snakefile
+
+        module kochi:
+            snakefile: snakefile()
+            config: config
+
+        rule mine:
+            input: "results/local/sum/first.md"
+            output: "copy.md"
+            shell: "cp {input} {output}"
+
+        use rule * from kochi as k_*
+        """,
+    )
+    project.snakemake()
+    assert (project.directory / "copy.md").exists()
+    assert "k_sum_first" in project.snakemake("--list-target-rules")
+
+
+def test_the_report_holds_table_and_plot(finished_project: Any) -> None:
+    finished_project.snakemake("--report", "report.html", "sum_first")
+    report = (finished_project.directory / "report.html").read_text()
+    assert "first.png" in report
+    assert "first.md" in report
+
+
+def test_the_rich_logger_shows_a_run(project: Any) -> None:
+    project.snakemake("--logger", "rich", "--", "sum_first", executor="kochi")
+    assert (project.directory / "results/local/sum/first.md").exists()
+
+
+def test_a_batch_names_its_queue_and_runs_without_a_worker_started_by_hand(project: Any) -> None:
+    project.edit("sum.yaml", "first:\n", "first:\n    queue: q_${batch_name}_${n}\n")
+    project.snakemake("sum_first", executor="kochi")
+    stats = json.loads((project.directory / "results/local/sum/first/2_0.json").read_text())
+    assert stats["queue"] == "q_first_2"
+
+
+def test_two_repositories_of_one_name_share_nothing(project: Any, tmp_path: Path) -> None:
+    project.snakemake("install_base_one")
+    twin = tmp_path / "elsewhere" / project.directory.name
+    twin.parent.mkdir()
+    git(tmp_path, "clone", "-q", str(project.directory), str(twin))
+    project.take_ran()
+    done = run(
+        *(sys.executable, "-m", "snakemake", "--executor", "local", "--cores", "1"),
+        "install_base_one",
+        cwd=twin,
+    )
+    assert done.returncode == 0
+    assert project.take_ran() == ["install base -O1"]
+
+
+def test_everything_below_the_root_is_private(finished_project: Any) -> None:
+    root = Path(os.environ["KOCHI_ROOT"])
+    tops = [path for path in root.glob("projects/*/*") if path.is_dir()]
+    assert tops
+    for path in [root, *root.glob("*"), *root.glob("projects/*"), *tops]:
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+@pytest.mark.compatibility
+def test_the_hand_written_example_runs(tmp_path: Path, snakemake: Any) -> None:
+    run(str(REPOSITORY / "examples/prepare.sh"), str(tmp_path / "made"), cwd=tmp_path)
+    directory = tmp_path / "made/handwritten"
+    done = snakemake("--profile", str(REPOSITORY / "profiles/local"), cwd=directory)
+    assert done.returncode == 0
+    rows = (directory / "summary.csv").read_text().splitlines()
+    assert sorted(row.split(",")[2] for row in rows[1:]) == sorted(["499500", "4999950000"] * 2)
+    assert "Nothing to be done" in snakemake("-n", cwd=directory).stdout
+    kochi = directory / "kochi.yaml"
+    kochi.write_text(kochi.read_text().replace("-O3", "-O1"))
+    assert "install_taskpool_release" in snakemake("-n", cwd=directory).stdout
