@@ -38,6 +38,9 @@ TESTS = [
     "pytest>=8.0",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
+    # `--logger rich` and `--report` have to work with us.
+    "snakemake-logger-plugin-rich",
+    "pygments",
     # The tests of the package build it without a network.
     "setuptools>=70.1",
 ]
