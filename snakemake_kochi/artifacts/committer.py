@@ -218,6 +218,10 @@ def _stream_commit(
     who = f"{COMMITTER['GIT_COMMITTER_NAME']} <{COMMITTER['GIT_COMMITTER_EMAIL']}>"
     count = len(entries)
     subject = f"{count} result{'s' if count != 1 else ''} from {machine}"
+    # An identity is what was run, when, and a nonce, with dots between.
+    labels = {entry.identity.rsplit(".", 2)[0] for entry in entries}
+    if len(labels) == 1:
+        subject = f"{labels.pop()}: {subject}"
     message = "\n".join((subject, "", *(entry.identity for entry in entries))).encode()
     yield b"commit refs/heads/new\nmark :%d\n" % mark
     yield f"committer {who} {int(time.time())} +0000\n".encode()

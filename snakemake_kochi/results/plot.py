@@ -12,6 +12,10 @@ from matplotlib.figure import Figure
 from snakemake_kochi.results.table import measurements
 
 
+# More values than this would print over each other; then matplotlib chooses.
+_MOST_TICKS = 12
+
+
 def draw(runs: pandas.DataFrame, varying: Sequence[str], title: str, path: Path) -> None:
     """Draw the first metric (`seconds` if there is none) of each point: median, with bars from
     minimum to maximum. The axis is the varying parameter with the most values, a line stands for
@@ -32,8 +36,11 @@ def draw(runs: pandas.DataFrame, varying: Sequence[str], title: str, path: Path)
         label = ", ".join(f"{n}={v}" for n, v in zip(others, key, strict=True))
         errors = [spread["median"] - spread["min"], spread["max"] - spread["median"]]
         axes.errorbar(places, spread["median"], yerr=errors, marker="o", capsize=3, label=label)
+    if pandas.api.types.is_numeric_dtype(runs[axis]) and runs[axis].nunique() <= _MOST_TICKS:
+        axes.set_xticks(runs[axis].dropna().unique())
     axes.set(title=title, xlabel=axis, ylabel=metric)
-    axes.set_ylim(bottom=0)
+    if not runs[metric].min() < 0:
+        axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     if others:
         axes.legend()

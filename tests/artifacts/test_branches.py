@@ -190,7 +190,7 @@ def test_a_branch_that_is_checked_out_is_not_discarded(
     git(repository, *NO_HOOKS, "worktree", "add", "--quiet", place, branch(MACHINE))
     with pytest.raises(GitError, match=f"git worktree remove {place}"):
         discard(repository, paths, MACHINE)
-    assert log(repository, MACHINE)[0].subject == "1 result from local"
+    assert log(repository, MACHINE)[0].subject == "a: 1 result from local"
 
 
 def test_the_log_shows_the_newest_commits_first(repository: Path, paths: ProjectPaths) -> None:

@@ -1,0 +1,288 @@
+"""What the documentation shows happens, and what it names exists.
+
+A block below `<!-- tested -->` is typed: lines after `$ ` are commands, each begun in the directory
+where the one before ended; what is below a command it must print, `...` standing for anything. A
+block below `<!-- tested: FILE -->` is written to that file; what is YAML is loaded, too. The blocks
+of a page come one after the other in one directory, which is empty in the beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import click
+import pytest
+from support import REPOSITORY, run
+
+from snakemake_kochi.cli.main import kochi
+from snakemake_kochi.executor import ExecutorSettings
+from snakemake_kochi.project import load_experiment, load_project
+
+PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")])
+PACKAGE = REPOSITORY / "snakemake_kochi"
+# Said to be missing: when one comes, the pages that say so must change.
+NOT_YET = {"alloc", "alloc_interact", "interact", "inspect"}
+
+_BLOCK = re.compile(
+    r"(?:^<!-- (?P<mark>.+) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
+)
+_SPAN = re.compile(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block and the remark above it."""
+
+    line: int
+    mark: str
+    language: str
+    text: str
+
+    @property
+    def commands(self) -> list[tuple[str, str]]:
+        """Each command with the lines below it."""
+        parts = re.split(r"^\$ (.*)\n", self.text, flags=re.M)[1:]
+        return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text("utf-8")
+    return [
+        Block(
+            line=text.count("\n", 0, found.start()) + 1,
+            mark=found["mark"] or "",
+            language=found["language"],
+            text=found["text"],
+        )
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks."""
+    return _BLOCK.sub("", page.read_text("utf-8"))
+
+
+def typed_lines(page: Path) -> Iterator[str]:
+    """Commands in blocks, and whatever is set as code in the text."""
+    for block in blocks(page):
+        yield from (command for command, _ in block.commands)
+    for span in _SPAN.findall(prose(page)):
+        yield " ".join(span.replace("\\|", "|").split())
+
+
+def name(page: Path) -> str:
+    return page.relative_to(REPOSITORY).as_posix()
+
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=name)
+
+
+# ---- what is shown happens
+
+
+class Terminal:
+    """Types what a page shows, in a directory."""
+
+    def __init__(self, directory: Path, programs: Path) -> None:
+        self.directory = directory
+        self._state = programs / "directory"
+        self._path = f"{programs}:/usr/local/bin:/usr/bin:/bin"
+
+    def follow(self, page: Path) -> None:
+        for block in blocks(page):
+            kind, _, file = block.mark.partition(": ")
+            if kind != "tested":
+                continue
+            if file:
+                self._write(file, block)
+            for command, shown in [] if file else block.commands:
+                self._type(command, shown, f"{name(page)}, line {block.line}")
+
+    def _write(self, file: str, block: Block) -> None:
+        path = self.directory / file
+        path.write_text(block.text, "utf-8")
+        if file == "kochi.yaml":
+            load_project(self.directory)
+        elif block.language == "yaml":
+            experiment = load_experiment(file, block.text, load_project(self.directory))
+            for batch in experiment.batches:
+                assert experiment.grid(batch, "local").points
+
+    def _type(self, command: str, shown: str, where: str) -> None:
+        script = f"set -euo pipefail\n{command}\npwd > {shlex.quote(str(self._state))}"
+        done = run("bash", "-c", script, cwd=self.directory, env={"PATH": self._path})
+        assert done.returncode == 0, where
+        self.directory = Path(self._state.read_text().removesuffix("\n"))
+        assert prints(done.stdout, shown), f"{where}: this was shown:\n{shown}"
+
+
+def prints(output: str, shown: str) -> bool:
+    """Whether an output is as shown. Blanks at the end of lines, which editors remove, do not
+    count, and a block that shows nothing promises nothing."""
+    parts = [re.escape(part.strip("\n")) for part in re.split(r"\.\.\.", _stripped(shown))]
+    return not shown.strip() or re.fullmatch(".*".join(parts), _stripped(output), re.S) is not None
+
+
+def _stripped(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Terminal:
+    """A shell in an empty directory that has this checkout's commands."""
+    programs, directory = tmp_path / "programs", tmp_path / "here"
+    directory.mkdir()
+    programs.mkdir()
+    for program, module in (("kochi", "snakemake_kochi.cli"), ("snakemake", "snakemake")):
+        path = programs / program
+        path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m {module} "$@"\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return Terminal(directory, programs)
+
+
+def test_the_readme_can_be_followed_to_the_letter(terminal: Terminal) -> None:
+    readme = REPOSITORY / "README.md"
+    terminal.follow(readme)
+    # One more promise of it, for which there is a record only now.
+    _, _, after = readme.read_text().partition("<!-- keys of a record -->\n")
+    described = set(_SPAN.findall(after.partition("\n\n")[0]))
+    record = json.loads(
+        (terminal.directory / "results/local/sorting/100000_1_0.stats").read_text()
+    )
+    nested = {*record["snapshot"], *record["recipes"][0]}
+    assert described == record.keys() | nested
+
+
+def test_further_can_be_followed_to_the_letter(terminal: Terminal) -> None:
+    terminal.follow(REPOSITORY / "docs" / "further.md")
+
+
+@pytest.mark.parametrize(
+    ("output", "shown", "expected"),
+    [
+        ("a\nb\n", "a\nb\n\n", True),
+        ("a\nb\nc\n", "a\n...\nc\n", True),
+        ("Job 7 was  \n", "Job ... was\n", True),
+        ("a\nb\n", "a\n", False),
+        ("a.b", "a?b", False),
+        ("anything", "", True),
+    ],
+)
+def test_an_output_is_compared_with_what_is_shown(output: str, shown: str, expected: bool) -> None:
+    assert prints(output, shown) is expected
+
+
+def test_the_readme_shows_the_commands_of_the_demo() -> None:
+    (demo,) = (b for b in blocks(REPOSITORY / "README.md") if b.mark == "the demo")
+    shown = [command for command, _ in demo.commands]
+    script = (REPOSITORY / "examples" / "demo.sh").read_text()
+    typed = re.findall(r"^run (.*)$", script, re.M)
+    profile = "../../../profiles/local"  # seen from build/demo/fib
+    assert shown == ["make demo", *(line.replace('"$profile"', profile) for line in typed)]
+
+
+# ---- what is named exists
+
+
+def parse(words: list[str]) -> None:
+    """Parse a line of kochi's as far as its commands and options. Raises click.UsageError."""
+    context = click.Context(kochi, info_name="kochi", **kochi.context_settings)
+    command: click.Command = kochi
+    while True:
+        _, rest, _ = command.make_parser(context).parse_args(list(words))
+        if not isinstance(command, click.Group) or not rest:
+            return
+        found, following, words = command.resolve_command(context, rest)
+        assert following is not None
+        command = following
+        settings = command.context_settings
+        context = click.Context(command, parent=context, info_name=found, **settings)
+
+
+@every_page
+def test_each_command_of_kochi_exists_with_its_options(page: Path) -> None:
+    for line in typed_lines(page):
+        words = shlex.split(line.partition(" > ")[0]) if line.startswith("kochi ") else []
+        if not words or words[1] in NOT_YET:
+            continue
+        try:
+            parse(words[1:])
+        except click.UsageError as error:
+            pytest.fail(f"{name(page)}: {line}: {error.format_message()}")
+
+
+def test_a_command_that_does_not_exist_would_be_found() -> None:
+    for words in (["sow"], ["show", "job", "--colour"], ["artifact", "zync"]):
+        with pytest.raises(click.UsageError):
+            parse(words)
+
+
+def test_what_is_said_to_be_missing_is_missing() -> None:
+    context = click.Context(kochi, info_name="kochi")
+    assert NOT_YET.isdisjoint(kochi.list_commands(context))
+    limits = (REPOSITORY / "README.md").read_text().partition("## Known limits")[2]
+    assert {command for command in NOT_YET if f"`kochi {command}`" in limits} == NOT_YET
+
+
+def test_all_settings_are_described_and_no_others() -> None:
+    existing = {f"--kochi-{field.name}" for field in fields(ExecutorSettings)}
+    further = (REPOSITORY / "docs" / "further.md").read_text()
+    assert existing == set(re.findall(r"--kochi-\w+", further))
+    for page in PAGES:
+        assert set(re.findall(r"--kochi-\w+", page.read_text())) <= existing, name(page)
+
+
+@every_page
+def test_each_variable_is_one_of_ours(page: Path) -> None:
+    code = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    made = ("KOCHI_PARAM_", "KOCHI_INSTALL_PREFIX_", "KOCHI_RECIPE_")
+    named = set(re.findall(r"KOCHI_[A-Z_]+", page.read_text()))
+    foreign = {v for v in named if not v.startswith(made) and not re.search(rf"\b{v}\b", code)}
+    assert foreign == set()
+
+
+@every_page
+def test_each_target_of_make_exists(page: Path) -> None:
+    makefile = (REPOSITORY / "Makefile").read_text()
+    for line in typed_lines(page):
+        words = [word for word in line.split() if "=" not in word]
+        for target in words[1:] if words[:1] == ["make"] else []:
+            assert re.search(rf"^{re.escape(target)}:", makefile, re.M), line
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@every_page
+def test_each_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith("https://"):
+            continue
+        file, _, fragment = target.partition("#")
+        linked = page.parent / file if file else page
+        assert linked.exists(), target
+        if fragment:
+            headings = re.findall(r"^#+ (.*)$", linked.read_text(), re.M)
+            assert fragment in map(anchor, headings), target
+
+
+@every_page
+def test_each_module_exists(page: Path) -> None:
+    text = page.read_text()
+    for module in re.findall(r"[\w/]+\.py\b", text):
+        assert any((base / module).is_file() for base in (PACKAGE, REPOSITORY)), module
+
+
+def test_the_design_names_each_room_and_no_others() -> None:
+    rooms = (REPOSITORY / "docs" / "design.md").read_text().partition("## Rooms")[2]
+    listed = set(re.findall(r"^  (\w+)/ ", rooms.partition("\n## ")[0], re.M))
+    assert listed == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
