@@ -346,7 +346,7 @@ def test_a_branch_moved_by_somebody_else_in_between_loses_no_commit(
     monkeypatch.setattr(committer, "update_ref", moved_first)
     assert commit_pending(repository, paths, MACHINE) == 1
     subjects = git(repository, "log", "--format=%s", branch(MACHINE)).splitlines()
-    assert subjects == ["b: 1 result from local", "theirs", "1 result from local"]
+    assert subjects == ["b: 1 result from local", "theirs", "a: 1 result from local"]
 
 
 def test_a_lock_file_left_by_a_killed_git_does_not_block(

@@ -31,7 +31,7 @@ PACKAGE = REPOSITORY / "snakemake_kochi"
 NOT_YET = {"alloc", "alloc_interact", "interact", "inspect"}
 
 _BLOCK = re.compile(
-    r"(?:^<!-- (?P<mark>.+) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
+    r"(?:^<!-- (?P<mark>[^\n]+?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
 )
 _SPAN = re.compile(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)")
 
