@@ -17,7 +17,17 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.executor.local_workers import LocalWorkers
 from snakemake_kochi.executor.translate import failure_message, make_ticket, queue_of
 from snakemake_kochi.place import find_place
-from snakemake_kochi.queue import Inbox, Queue, Result, Ticket, cancel, recover
+from snakemake_kochi.queue import (
+    Inbox,
+    Queue,
+    Result,
+    Ticket,
+    cancel,
+    dead_controllers,
+    forget_controller,
+    jobs_of,
+    recover,
+)
 
 # How long the watcher sleeps when nobody rings: the limit for noticing that a worker died, and for
 # results from other nodes, whose bells do not reach us.
@@ -48,8 +58,30 @@ class Executor(RemoteExecutor):
         self._pending: dict[int, tuple[SubmittedJobInfo, Ticket]] = {}
         self._pending_lock = threading.Lock()
         self._stopping = threading.Event()
+        self._end_abandoned_jobs()
         self._watcher = threading.Thread(target=self._watch, name="kochi-watcher", daemon=True)
         self._watcher.start()
+
+    def _end_abandoned_jobs(self) -> None:
+        """End what a controller that was killed in this directory left in the queues: a worker
+        that outlives runs would write the same outputs as the jobs of this one."""
+        dead = dead_controllers(self._machine)
+        abandoned = jobs_of(self._machine, dead)
+        here = [
+            view.job
+            for view in abandoned
+            if view.ticket is not None and view.ticket.directory == self.workflow.workdir_init
+        ]
+        if here:
+            self.logger.info(
+                f"Ending {len(here)} kochi jobs of a run in this directory that was killed."
+            )
+            self._cancel(here)
+        left = {
+            view.ticket.controller for view in abandoned if view.ticket and view.job not in here
+        }
+        for identity in set(dead) - left:
+            forget_controller(self._machine, identity)
 
     # ---- submission: Snakemake's scheduler thread
 
@@ -158,6 +190,9 @@ class Executor(RemoteExecutor):
         """Take back what waits, end what runs, and name what is left."""
         with self._pending_lock:
             jobs = list(self._pending)
+        self._cancel(jobs)
+
+    def _cancel(self, jobs: Sequence[int]) -> None:
         for job in jobs:
             try:
                 cancel(self._machine, job)

@@ -69,8 +69,9 @@ def run_task(
 
     The record (JSON): "version", "identity", "experiment", "batch", "name", "parameters",
     "duplicate", "machine", "node", "worker", "queue", "job", "attempt", "nonce", "snapshot",
-    "recipes", "build", "started" and "ended" (ISO 8601, UTC), "seconds", "exit_status", "artifacts". Raises
-    PhaseError when the script fails or an artifact is missing; nothing is written then.
+    "recipes", "build", "started" and "ended" (ISO 8601, UTC), "seconds", "exit_status",
+    "artifacts". Raises PhaseError when the script fails or an artifact is missing; nothing is
+    written then.
     """
     variables = _job_variables(freeze, task)
     environment = Environment(

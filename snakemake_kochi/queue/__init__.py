@@ -2,6 +2,7 @@
 
 from snakemake_kochi.queue.bell import Bell, ring
 from snakemake_kochi.queue.cancellation import cancel
+from snakemake_kochi.queue.controllers import dead_controllers, forget_controller, jobs_of
 from snakemake_kochi.queue.ids import allocate_ids
 from snakemake_kochi.queue.inbox import Inbox
 from snakemake_kochi.queue.jobs import JobView, find_job, list_jobs
@@ -32,8 +33,11 @@ __all__ = [
     "allocate_ids",
     "assign_queues",
     "cancel",
+    "dead_controllers",
     "find_job",
     "find_worker",
+    "forget_controller",
+    "jobs_of",
     "list_jobs",
     "list_queues",
     "list_workers",

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 
 from snakemake_kochi.results.table import measurements
 
-
 # More values than this would print over each other; then matplotlib chooses.
 _MOST_TICKS = 12
 

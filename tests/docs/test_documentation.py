@@ -154,9 +154,7 @@ def test_the_readme_can_be_followed_to_the_letter(terminal: Terminal) -> None:
     # One more promise of it, for which there is a record only now.
     _, _, after = readme.read_text().partition("<!-- keys of a record -->\n")
     described = set(_SPAN.findall(after.partition("\n\n")[0]))
-    record = json.loads(
-        (terminal.directory / "results/local/sorting/100000_1_0.stats").read_text()
-    )
+    record = json.loads((terminal.directory / "results/local/sorting/100000_1_0.stats").read_text())
     nested = {*record["snapshot"], *record["recipes"][0]}
     assert described == record.keys() | nested
 

@@ -236,6 +236,38 @@ def test_a_controller_that_is_killed_takes_its_workers_along(tmp_path: Path) -> 
         wait_until(lambda: our_processes() == [])
 
 
+def test_what_a_killed_controller_left_to_a_worker_is_ended_by_the_next_one(
+    tmp_path: Path, snakemake: Any
+) -> None:
+    write(
+        tmp_path / "Snakefile",
+        """
+        rule all:
+            input: "a.txt", "b.txt"
+        rule one:
+            output: "{name}.txt"
+            shell:
+                "mkdir writer || echo second writer >> trouble; touch started;"
+                "test -e go || sleep 300; rm -r writer; touch {output}"
+        """,
+    )
+    work = (sys.executable, "-m", "snakemake_kochi.cli", "work", "-q", "mine", "-b", "--cores", "1")
+    run = ("--executor", "kochi", "--kochi-queue", "mine", "--jobs", "4")
+    with background(*work, cwd=tmp_path):
+        with background(sys.executable, "-m", "snakemake", *run, cwd=tmp_path) as controller:
+            wait_until((tmp_path / "started").exists)
+            controller.kill()
+            controller.wait()
+        (tmp_path / "go").touch()
+        snakemake("--unlock", cwd=tmp_path)
+        (tmp_path / "writer").rmdir()
+        done = snakemake(*run, "--rerun-incomplete", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "Ending 2 kochi jobs of a run in this directory that was killed" in done.stdout
+    assert not (tmp_path / "trouble").exists()
+    assert sorted(result["reason"] for result in results()) == ["cancelled"] * 2 + ["success"] * 2
+
+
 def test_jobs_run_beside_each_other_as_the_cores_allow(tmp_path: Path, snakemake: Any) -> None:
     write(
         tmp_path / "Snakefile",
