@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections import deque
 from dataclasses import dataclass
@@ -88,5 +89,8 @@ class Echo:
             self._stream.write(content)
             self._stream.flush()
         except BrokenPipeError:
-            # `kochi work | head`: who reads no more does not want the jobs to fail.
-            self._stream = open("/dev/null", "wb")  # noqa: SIM115 (lives as long as the worker)
+            # `kochi work | head`: who reads no more does not want the jobs to fail. The descriptor
+            # itself is turned away: what the stream still holds is written again at the exit.
+            nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)

@@ -200,8 +200,7 @@ def test_a_job_of_a_killed_worker_is_done_by_another_one(tmp_path: Path, snakema
     assert our_processes() == []
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_everything(tmp_path: Path, how: signal.Signals) -> None:
+def test_an_interrupt_ends_everything(tmp_path: Path) -> None:
     write(
         tmp_path / "Snakefile",
         """
@@ -215,15 +214,37 @@ def test_an_interrupt_ends_everything(tmp_path: Path, how: signal.Signals) -> No
     run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "4")
     with background(*run, "--kochi-cores", "1", cwd=tmp_path) as controller:
         wait_until((tmp_path / "started").exists)
-        controller.send_signal(how)
-        if how is signal.SIGTERM:
-            # Snakemake takes it for: finish what runs, start nothing more.
-            controller.send_signal(signal.SIGINT)
+        controller.send_signal(signal.SIGINT)
         output, _ = controller.communicate(timeout=120)
     print(output)
     assert controller.returncode != 0
     assert our_processes() == []
     assert {result["reason"] for result in results()} == {"cancelled"}
+
+
+def test_a_terminated_controller_lets_what_runs_finish_and_starts_nothing_more(
+    tmp_path: Path,
+) -> None:
+    write(
+        tmp_path / "Snakefile",
+        """
+        rule all:
+            input: "a.txt", "b.txt"
+        rule one:
+            output: "{name}.txt"
+            shell: "touch started; until [ -e go ]; do sleep 0.1; done; touch {output}"
+        """,
+    )
+    run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "1")
+    with background(*run, cwd=tmp_path) as controller:
+        wait_until((tmp_path / "started").exists)
+        controller.terminate()
+        (tmp_path / "go").touch()
+        output, _ = controller.communicate(timeout=120)
+    print(output)
+    assert controller.returncode != 0
+    assert [result["reason"] for result in results()] == ["success"]
+    assert our_processes() == []
 
 
 def test_a_controller_that_is_killed_takes_its_workers_along(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def test_a_job_sees_its_environment(site):
         "KOCHI_QUEUE": "q",
         "KOCHI_JOB_ID": "0",
         "KOCHI_JOB_NAME": "the name",
+        "KOCHI_ATTEMPT": "1",
     }
 
 
