@@ -221,5 +221,7 @@ class Executor(RemoteExecutor):
         if threading.current_thread() is not self._watcher:
             self._watcher.join()
         self._workers.stop()
+        if not self._queue_is_forced and self._machine.queue(self._default_queue).lock.exists():
+            Queue(self._machine, self._default_queue).remove()
         self._inbox.close()
         super().shutdown()

@@ -13,7 +13,13 @@ from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.library.batch import BatchRules, BuildRule
 from snakemake_kochi.library.names import Directories, RuleNames
 from snakemake_kochi.library.recipe import RecipeRule
-from snakemake_kochi.phases import Freeze, load_freeze, take_freeze
+from snakemake_kochi.phases import (
+    SAVED_THREADS_VARIABLE,
+    Freeze,
+    load_freeze,
+    saved_threads,
+    take_freeze,
+)
 from snakemake_kochi.project import Experiment, Requirement
 
 if TYPE_CHECKING:
@@ -119,6 +125,7 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     os.environ[FREEZE_VARIABLE] = str(freeze.file)
     os.environ[_OWNER_VARIABLE] = owner
     os.environ[PYTHON_VARIABLE] = sys.executable
+    os.environ[SAVED_THREADS_VARIABLE] = saved_threads()
     return Library(freeze)
 
 

@@ -5,9 +5,15 @@ from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze
 from snakemake_kochi.phases.install import current_record, install_recipe, recipe_description
 from snakemake_kochi.phases.install_set import Install, merge, read_manifest, write_manifest
 from snakemake_kochi.phases.run import Output, Task, run_task, workspace
-from snakemake_kochi.phases.script import Environment, run_script
+from snakemake_kochi.phases.script import (
+    SAVED_THREADS_VARIABLE,
+    Environment,
+    run_script,
+    saved_threads,
+)
 
 __all__ = [
+    "SAVED_THREADS_VARIABLE",
     "Build",
     "Environment",
     "Freeze",
@@ -24,6 +30,7 @@ __all__ = [
     "recipe_description",
     "run_script",
     "run_task",
+    "saved_threads",
     "take_freeze",
     "workspace",
     "write_build",

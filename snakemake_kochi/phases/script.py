@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -18,6 +19,24 @@ import psutil
 from snakemake_kochi.phases.install_set import Install
 
 _FOLLOW_SECONDS = 0.05
+SAVED_THREADS_VARIABLE = "KOCHI_SAVED_THREADS"
+# Snakemake sets them to a rule's `threads` for each shell command: a benchmark with OpenMP would
+# be measured with one thread.
+_THREADS_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "GOTO_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+# Between our own processes; a script that starts a Snakemake must not hand them on to it.
+_OWN_VARIABLES = (
+    "KOCHI_FREEZE",
+    "KOCHI_FREEZE_OWNER",
+    "KOCHI_PYTHON",
+    SAVED_THREADS_VARIABLE,
+)
 
 
 @dataclass(frozen=True)
@@ -76,12 +95,28 @@ def run_script(
         starter = Path(scratch) / "start.sh"
         starter.write_text(f". {shlex.quote(str(preamble))}\n{mode}\n. {shlex.quote(str(body))}\n")
         command = ["bash", str(starter)]
-        variables = os.environ | dict(environment.variables)
+        variables = own_environment() | dict(environment.variables)
         if output is None:
             status = subprocess.run(command, cwd=directory, env=variables, check=False).returncode
         else:
             status = _run_followed(command, directory, variables, output)
     return status if status >= 0 else 128 - status
+
+
+def saved_threads() -> str:
+    """The numbers of threads that this process was given, to be handed to a phase in
+    $KOCHI_SAVED_THREADS past Snakemake, as JSON."""
+    return json.dumps({n: os.environ[n] for n in _THREADS_VARIABLES if n in os.environ})
+
+
+def own_environment() -> dict[str, str]:
+    """The environment of this process without what Snakemake and we put there."""
+    variables = {name: os.environ[name] for name in os.environ if name not in _OWN_VARIABLES}
+    if (saved := os.environ.get(SAVED_THREADS_VARIABLE)) is not None:
+        for name in _THREADS_VARIABLES:
+            variables.pop(name, None)
+        variables |= json.loads(saved)
+    return variables
 
 
 def _run_followed(

@@ -5,9 +5,9 @@ from snakemake_kochi.project.configuration import (
     find_project,
     load_project,
 )
-from snakemake_kochi.project.experiment import Batch, Choice, Experiment
+from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import is_experiment, load_experiment
-from snakemake_kochi.project.grid import Artifact, Grid, Phase, Point
+from snakemake_kochi.project.grid import Artifact, Batch, Choice, Grid, Phase, Point
 from snakemake_kochi.project.recipes import LOCAL, Machine, Project, Recipe, Requirement
 from snakemake_kochi.project.values import (
     decode_component,

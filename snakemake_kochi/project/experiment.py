@@ -9,7 +9,7 @@ from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.project.document import KeyPath, Locations
 from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.grid import (
-    Artifact,
+    Batch,
     Grid,
     Phase,
     Point,
@@ -18,45 +18,12 @@ from snakemake_kochi.project.grid import (
     make_points,
     point_problem,
     resolve_all,
+    select,
     varying_parameters,
 )
 from snakemake_kochi.project.recipes import Requirement, override
 from snakemake_kochi.project.templates import Literal, Value, parse_value
 from snakemake_kochi.project.values import encode_component, value_problem
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Values of a parameter, on all machines (None) or some."""
-
-    values: tuple[str, ...]
-    machines: tuple[str, ...] | None = None
-
-    def on(self, machine: str) -> bool:
-        return self.machines is None or machine in self.machines
-
-
-def select(choices: Iterable[Choice], machine: str) -> Choice | None:
-    """The choice that counts on a machine: the last that matches."""
-    matching = [choice for choice in choices if choice.on(machine)]
-    return matching[-1] if matching else None
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A named grid. `parameters` holds the batch's own; of a parameter's choices the last that
-    matches a machine counts. `job_name`, `queue` and `artifacts` are templates."""
-
-    name: str
-    job_name: str
-    queue: str | None
-    duplicates: int
-    parameters: Mapping[str, tuple[Choice, ...]]
-    artifacts: tuple[Artifact, ...]
-    requirements: tuple[Requirement, ...]
-    build: Phase
-    run: Phase
-    metrics: Mapping[str, str]
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,17 @@ from typing import Any
 import yaml
 
 from snakemake_kochi.project.document import Document, KeyPath, Problems, Scalar, read_yaml
-from snakemake_kochi.project.experiment import Batch, Choice, Experiment
+from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.expressions import TemplateError
 from snakemake_kochi.project.frozen import FrozenDict
-from snakemake_kochi.project.grid import Artifact, Phase, dest_problem, normalise_dest
+from snakemake_kochi.project.grid import (
+    Artifact,
+    Batch,
+    Choice,
+    Phase,
+    dest_problem,
+    normalise_dest,
+)
 from snakemake_kochi.project.reading import (
     check_name,
     check_recipes,

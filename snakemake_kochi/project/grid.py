@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.files import is_name
@@ -22,9 +21,6 @@ from snakemake_kochi.project.values import (
     has_control_character,
     value_problem,
 )
-
-if TYPE_CHECKING:
-    from snakemake_kochi.project.experiment import Batch
 
 MAXIMUM_POINTS = 1_000_000
 _COMPONENT_BYTES = 255  # of a file name, on every filesystem in use
@@ -70,6 +66,40 @@ class Point:
     def environment(self, phase: Phase) -> dict[str, str]:
         """KOCHI_PARAM_<NAME> for the parameters the phase depends on, and no others."""
         return phase.environment(self.parameters)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Values of a parameter, on all machines (None) or some."""
+
+    values: tuple[str, ...]
+    machines: tuple[str, ...] | None = None
+
+    def on(self, machine: str) -> bool:
+        return self.machines is None or machine in self.machines
+
+
+def select(choices: Iterable[Choice], machine: str) -> Choice | None:
+    """The choice that counts on a machine: the last that matches."""
+    matching = [choice for choice in choices if choice.on(machine)]
+    return matching[-1] if matching else None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A named grid. `parameters` holds the batch's own; of a parameter's choices the last that
+    matches a machine counts. `job_name`, `queue` and `artifacts` are templates."""
+
+    name: str
+    job_name: str
+    queue: str | None
+    duplicates: int
+    parameters: Mapping[str, tuple[Choice, ...]]
+    artifacts: tuple[Artifact, ...]
+    requirements: tuple[Requirement, ...]
+    build: Phase
+    run: Phase
+    metrics: Mapping[str, str]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -185,6 +186,14 @@ class Queue:
         """See `recovery.recover`."""
         self._recovered = time.monotonic()
         return recover(self.machine, self.name)
+
+    def remove(self) -> bool:
+        """Remove a queue that only its controller knew, unless a ticket waits or runs there."""
+        with queue_lock(self.paths.lock):
+            if has_waiting(self.paths) or running_entries(self.paths):
+                return False
+            shutil.rmtree(self.paths.directory, ignore_errors=True)
+        return True
 
     def waiting(self) -> list[JobView]:
         return self._views(list(waiting_entries(self.paths)))

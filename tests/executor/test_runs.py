@@ -87,6 +87,7 @@ def test_a_directory_without_git_or_configuration_runs_and_nothing_is_left(
     assert {(tmp_path / f"{name}.txt").read_text() for name in "abc"} == {"worker 0\n"}
     assert our_processes() == []
     assert not list(Path(os.environ["KOCHI_ROOT"]).glob("machines/local/controllers/*"))
+    assert not list(Path(os.environ["KOCHI_ROOT"]).glob("machines/local/queues/*"))
     again = snakemake("--executor", "kochi", "--jobs", "4", cwd=tmp_path)
     assert "Nothing to be done" in again.stdout
 

@@ -122,6 +122,37 @@ def test_a_run_works_in_a_private_copy(project: Any) -> None:
     assert (project.directory / "results/local/sum/first/3_0.txt").read_text() == "code\nfast\n"
 
 
+@pytest.mark.compatibility
+@pytest.mark.parametrize("executor", ["local", "kochi"])
+def test_a_run_script_sees_the_environment_of_a_kochi_job(
+    project: Any, executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MKL_NUM_THREADS", "3")
+    project.edit("sum.yaml", "default_name: sum", "default_name: sum_$n")
+    project.edit("sum.yaml", 'echo "total', 'env | grep -E "^KOCHI_|_THREADS"; echo "total')
+    project.snakemake("sum_first", executor=executor)
+    log = (project.directory / "results/local/sum/first/2_0.log").read_text()
+    seen = dict(line.split("=", 1) for line in log.splitlines() if "=" in line)
+    root = os.environ["KOCHI_ROOT"]
+    assert seen.pop("KOCHI_INSTALL_PREFIX_BASE").startswith(f"{root}/projects/")
+    assert seen.pop("KOCHI_INSTALL_PREFIX_TOOL").endswith("/prefix")
+    queue, job = seen.pop("KOCHI_QUEUE"), seen.pop("KOCHI_JOB_ID")
+    assert queue.startswith("run-") if executor == "kochi" else (queue, job) == ("", "0")
+    assert len(seen.pop("KOCHI_ATTEMPT_NONCE")) == (16 if executor == "kochi" else 0)
+    assert seen == {
+        "KOCHI_ROOT": root,
+        "KOCHI_MACHINE": "local",
+        "KOCHI_WORKER_ID": "0" if executor == "kochi" else "local",
+        "KOCHI_JOB_NAME": "sum_2",
+        "KOCHI_ATTEMPT": "1",
+        "KOCHI_PARAM_N": "2",
+        "KOCHI_RECIPE_BASE": "one",
+        "KOCHI_RECIPE_TOOL": "fast",
+        # Snakemake's own OMP_NUM_THREADS=1 would make each parallel benchmark a sequential one.
+        "MKL_NUM_THREADS": "3",
+    }
+
+
 def fingerprint(directory: Path) -> dict[str, str]:
     """All of a repository that a run must leave alone."""
     index = hashlib.sha256((directory / ".git/index").read_bytes()).hexdigest()

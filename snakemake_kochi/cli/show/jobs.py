@@ -61,7 +61,7 @@ def command(
         _nothing(place, terminated, all_projects),
     )
     if len(found) > limit:
-        remark(f"The newest {limit}; to see more, type: kochi show jobs -l {10 * limit}")
+        remark(f"The newest {limit}; to see more, add: -l {10 * limit}")
 
 
 def _newest(
