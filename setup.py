@@ -23,6 +23,8 @@ RUNS_ON = [
     "pandas>=2.0",
     # The plots of a batch.
     "matplotlib>=3.7",
+    # `snakemake --report` asks for it; every batch brings a table and a plot for the report.
+    "pygments>=2.15",
     # The command `kochi`.
     "click>=8.1",
     # Globs of `sources:` with the rules of .gitignore.
@@ -38,9 +40,8 @@ TESTS = [
     "pytest>=8.0",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
-    # `--logger rich` and `--report` have to work with us.
+    # `--logger rich` has to work with us.
     "snakemake-logger-plugin-rich",
-    "pygments",
     # The tests of the package build it without a network.
     "setuptools>=70.1",
 ]

@@ -7,9 +7,14 @@ Snakemake prints the message without a traceback.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
 
 from snakemake_interface_common.exceptions import WorkflowError
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
 
 
 class KochiError(WorkflowError):
@@ -19,6 +24,32 @@ class KochiError(WorkflowError):
         self.message = message
         self.hint = hint
         super().__init__(message if hint is None else f"{message}\n{hint}")
+
+
+class UserError(KochiError):
+    """An error of ours on its way through Snakemake, which lists the frames of a WorkflowError
+    under its message: a user's mistake is in none of them, so it has none to show."""
+
+    @property
+    def __traceback__(self) -> None:
+        return None
+
+    @__traceback__.setter
+    def __traceback__(self, frames: object) -> None:
+        pass
+
+
+def for_snakemake(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
+    """Have a function that Snakemake or a Snakefile calls raise UserError for each KochiError."""
+
+    @functools.wraps(function)
+    def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Returned:
+        try:
+            return function(*arguments, **named)
+        except KochiError as error:
+            raise UserError(error.message, error.hint) from None
+
+    return call
 
 
 class ConfigError(KochiError, ValueError):
@@ -35,6 +66,10 @@ class DamagedFileError(KochiError, ValueError):
 
 class GitError(KochiError):
     """Git refused, or the directory is not a repository."""
+
+
+class ArtifactTooLargeError(KochiError):
+    """A result file is larger than what goes into git."""
 
 
 class PhaseError(KochiError):

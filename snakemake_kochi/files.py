@@ -12,7 +12,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.errors import DamagedFileError, KochiError
 
 PRIVATE_DIRECTORY = 0o700
 
@@ -122,3 +122,21 @@ def is_name(text: str) -> bool:
         and text[0] not in ".-"
         and all((c.isascii() and c.isalnum()) or c in "._+@=-" for c in text)
     )
+
+
+def expand_user(text: str, what: str) -> Path:
+    """A path as written by a person, `~` and `~user` replaced by a home directory.
+
+    `what` names the setting in the message of the KochiError raised when there is no such user.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        # pathlib's own message does not say of whom.
+        user = text.split("/", 1)[0].removeprefix("~")
+        if user:
+            raise KochiError(f"{what}: there is no user '{user}', whose home {text} is") from None
+        raise KochiError(
+            f"{what}: the home directory in {text} is not known",
+            "Set it with: export HOME=DIRECTORY",
+        ) from None

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import is_name, make_directory
+from snakemake_kochi.files import expand_user, is_name, make_directory
 
 SHARD = 256  # entries per directory: listing one costs the same however many jobs there are
 
@@ -82,6 +82,10 @@ class QueuePaths:
     def bell(self, worker: int) -> Path:
         """A symbolic link to the bell of a worker that serves this queue."""
         return self.bells / str(worker)
+
+    def removed(self, nonce: str) -> Path:
+        """Where a queue goes to be removed; the dot keeps it out of every listing."""
+        return self.directory.with_name(f".{self.name[:64]}-{nonce}")
 
     def make(self) -> QueuePaths:
         for directory in (self.waiting, self.running, self.bells):
@@ -325,7 +329,8 @@ class Root:
     ) -> Root:
         """The machine's `kochi_root`, else $KOCHI_ROOT, else ~/.kochi."""
         chosen = configured or environment.get("KOCHI_ROOT") or "~/.kochi"
-        return cls(Path(os.path.expandvars(chosen)).expanduser().absolute())
+        what = "the machine's kochi_root" if configured else "KOCHI_ROOT"
+        return cls(expand_user(os.path.expandvars(chosen), what).absolute())
 
     def machine(self, name: str) -> MachinePaths:
         return MachinePaths(name, self.directory / "machines" / _name("machine", name))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from snakemake_kochi.errors import DamagedFileError, KochiError, PhaseError
+from snakemake_kochi.errors import ArtifactTooLargeError, DamagedFileError, KochiError, PhaseError
 from snakemake_kochi.files import (
     is_name,
     make_directory,
@@ -64,8 +64,9 @@ def journal(
     """Copy a result into the journal; when this returns it outlives a crash of the computer.
 
     The same identity a second time changes nothing. Raises KochiError for a destination that
-    cannot be one, two that exclude each other, or a file over `size_limit` (bytes); PhaseError for
-    a file that is missing or no regular file. Then nothing is journaled.
+    cannot be one and for two that exclude each other, ArtifactTooLargeError for a file over
+    `size_limit` (bytes), PhaseError for a file that is missing or no regular file. Then nothing is
+    journaled.
     """
     if not is_name(result.identity):
         raise KochiError(f"a result cannot be called {result.identity!r}: not a name")
@@ -212,11 +213,10 @@ def _copy_stream(dest: str, reader: IO[bytes], writer: IO[bytes], size_limit: in
         size += len(block)
         if size > size_limit:
             real = max(size, os.fstat(reader.fileno()).st_size)
-            raise KochiError(
+            raise ArtifactTooLargeError(
                 f"artifact '{dest}' has {real / MEBIBYTE:.1f} MiB ({reader.name}); up to "
                 f"{size_limit / MEBIBYTE:.1f} MiB go into git",
-                "Make it smaller (compress it, write less), keep it outside the artifacts, or "
-                "raise the size limit.",
+                "Make it smaller (compress it, write less) or keep it outside the artifacts.",
             )
         writer.write(block)
     return size

@@ -32,8 +32,9 @@ def command(
     project = place.require_project()
     path = path_in_project(project, file)
     experiment = load(project, path)
-    # All that is wrong with the batch is said before Snakemake starts.
-    experiment.grid(name, place.machine.name)
+    # All that is wrong with the experiment is said before Snakemake starts.
+    experiment.batch(name)
+    experiment.check(place.machine.name)
     words = ["--executor", "kochi", "--jobs", "100"]
     # After an interrupt it goes on where it was; one failed run does not keep others from running.
     words += ["--rerun-incomplete", "--keep-going"]

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
-from snakemake_kochi.project import Experiment, Project, load_experiment
+from snakemake_kochi.project import Experiment, Project, load_experiment, read_text
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -22,12 +22,15 @@ def path_in_project(project: Project, word: str) -> str:
     """The path of a file below the project's directory, as experiments are called there.
 
     Raises NameNotFoundError, with the nearest name, when there is no such file, KochiError when it
-    is outside of the project.
+    is a directory or outside of the project.
     """
     path = Path(word)
+    if path.is_dir():
+        raise KochiError(f"{word} is a directory, not an experiment file")
     if not path.is_file():
         parent = path.parent
-        here = [str(parent / other.name) for s in SUFFIXES for other in parent.glob(f"*{s}")]
+        found = [other for s in SUFFIXES for other in parent.glob(f"*{s}") if other.is_file()]
+        here = [str(parent / other.name) for other in found]
         raise NameNotFoundError(f"there is no file {word}, {nearest(word, here)}")
     absolute, top = Path(os.path.abspath(path)), project.directory
     for candidate, directory in ((absolute, top), (absolute.resolve(), top.resolve())):
@@ -50,5 +53,4 @@ def globs_with(project: Project, file: str) -> list[str] | None:
 
 def load(project: Project, file: str) -> Experiment:
     """Read an experiment of the project from its working tree. Raises ConfigError."""
-    text = (project.directory / file).read_bytes().decode("utf-8", "replace")
-    return load_experiment(file, text, project)
+    return load_experiment(file, read_text(project.directory / file, file), project)

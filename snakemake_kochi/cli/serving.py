@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from snakemake_kochi.cli.output import remark
 from snakemake_kochi.place import Place
-from snakemake_kochi.queue.workers import find_lost, subscribers
+from snakemake_kochi.queue.workers import shared_workers
 
 
 def remark_without_worker(place: Place, queue: str) -> None:
     """Say how to start a worker if none serves the queue: a job may wait for it for ever."""
-    serving = subscribers(place.machine_paths.queue(queue))
-    if len(find_lost(place.machine_paths, serving)) == len(serving):
+    if not shared_workers(place.machine_paths, queue):
         remark(f"No worker serves that queue yet. To start one, type: kochi work -q {queue}")

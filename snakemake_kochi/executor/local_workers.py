@@ -5,57 +5,127 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.errors import WorkerError
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import allocate_ids, assign_queues
+from snakemake_kochi.queue import allocate_ids, assign_queues, shared_workers
 
 _RESTARTS = 3
-_GRACE_SECONDS = 10
+_GRACE_SECONDS = 10.0
+# Between two looks for workers of the user's that came or went.
+_LOOK_SECONDS = 1.0
 
 
 class LocalWorkers:
-    """A number of local workers that serve a growing list of queues together.
+    """A number of local workers that serve the queues of one controller together.
 
     One worker hands out all the cores: several would each believe the node to be theirs, and a
-    benchmark that asked to run alone would have a neighbour.
+    benchmark that asked to run alone would have a neighbour. For the same reason a queue is left
+    to a worker of this node that serves it already, started by the user and for everybody.
+
+    The scheduler's thread and the watcher's may both call.
     """
 
-    def __init__(self, root: Root, machine: MachinePaths, count: int, cores: int | None) -> None:
+    def __init__(
+        self,
+        root: Root,
+        machine: MachinePaths,
+        controller: str,
+        count: int,
+        cores: int | None,
+        logger: LoggerExecutorInterface,
+    ) -> None:
         self._root = root
         self._machine = machine
+        self._controller = controller
         self._count = count
         self._cores = cores
-        self._queues: list[str] = []
+        self._logger = logger
+        self._lock = threading.RLock()
+        self._queues: list[str] = []  # all that were asked for
+        self._served: list[str] = []  # those not left to others
+        self._told: set[str] = set()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
-        self._restarts = 0
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        return tuple(self._running)
+        self._started: set[int] = set()
+        self._deaths = 0  # in a row, without a job in between
+        self._next_look = 0.0
 
     def serve(self, queues: Sequence[str]) -> None:
-        """See to it that the workers serve these queues, too; start them at the first call."""
-        new = [queue for queue in queues if queue not in self._queues]
-        if not new or not self._count:
+        """See to it that the queues are served, too; the workers start when they are needed."""
+        if not self._count:
             return
-        self._queues += new
+        with self._lock:
+            new = [queue for queue in queues if queue not in self._queues]
+            self._queues += new
+            if new:
+                self._share_out(new)
+
+    def look_after(self, pending: Collection[str]) -> None:
+        """Replace workers that ended, and take over queues whose other workers are gone, if they
+        are among the `pending` ones. Cheap; to be called again and again.
+
+        Raises WorkerError when workers keep ending: then something else is wrong.
+        """
+        with self._lock:
+            self._revive()
+            if time.monotonic() >= self._next_look:
+                self._next_look = time.monotonic() + _LOOK_SECONDS
+                self._share_out(pending)
+
+    def job_ended(self, worker: int) -> None:
+        """A job of that worker has a result: what took down workers before was not their node."""
+        with self._lock:
+            if worker in self._started:
+                self._deaths = 0
+
+    def _share_out(self, wanted: Collection[str]) -> None:
+        """Serve the wanted queues, and go on with those served before, but for those that a
+        worker of the user's on this node serves."""
+        served = []
+        for queue in self._queues:
+            other = self._other_worker(queue)
+            if other is not None:
+                self._tell_left(queue, other)
+            elif queue in self._served or queue in wanted:
+                served.append(queue)
+        if served == self._served:
+            return
+        for queue in self._told.intersection(served):
+            self._told.remove(queue)
+            self._logger.info(f"Queue {queue} has no other worker any more: served by this run.")
+        self._served = served
         for number in self._running:
-            assign_queues(self._machine, number, self._queues)
-        while len(self._running) < self._count:
+            assign_queues(self._machine, number, served)
+        while served and len(self._running) < self._count:
             self._start()
+
+    def _other_worker(self, queue: str) -> int | None:
+        workers = shared_workers(self._machine, queue)
+        return next((worker.worker for worker in workers if worker.is_on_this_node), None)
+
+    def _tell_left(self, queue: str, worker: int) -> None:
+        if queue not in self._told:
+            self._told.add(queue)
+            self._logger.info(f"Queue {queue} is left to worker {worker}, which serves it here.")
 
     def _start(self) -> None:
         (number,) = allocate_ids(self._machine, "worker", 1)
         # Said here and not in its command line: more queues may be added before it has started.
-        assign_queues(self._machine, number, self._queues)
+        assign_queues(self._machine, number, self._served)
         # -P: a queue.py in the user's directory must not be imported in place of the library.
         command = [sys.executable, "-P", "-m", "snakemake_kochi.worker"]
         command += ["--root", str(self._root.directory), "--machine", self._machine.name]
         command += ["--worker", str(number), "--stay", "--parent", str(os.getpid())]
+        # Jobs of another run would be put back and done twice when this run ends.
+        command += ["--controller", self._controller]
         if self._cores is not None:
             command += ["--cores", str(self._cores)]
+        self._started.add(number)
         # A session of its own: Ctrl-C is for Snakemake, which then ends the workers in order.
         self._running[number] = subprocess.Popen(
             command,
@@ -65,32 +135,44 @@ class LocalWorkers:
             start_new_session=True,
         )
 
-    def revive(self) -> list[int]:
-        """Replace workers that ended, and return their numbers.
-
-        Raises WorkerError when that happens again and again: then something else is wrong.
-        """
+    def _revive(self) -> None:
         ended = [number for number, process in self._running.items() if process.poll() is not None]
         for number in ended:
             status = self._running.pop(number).returncode
-            self._restarts += 1
-            if self._restarts > _RESTARTS:
+            log = self._machine.worker(number).log
+            self._deaths += 1
+            if self._deaths > _RESTARTS:
                 raise WorkerError(
-                    f"local workers keep ending, the last one, worker {number}, with status "
-                    f"{status}; its log is {self._machine.worker(number).log}",
+                    f"local workers keep ending, {self._deaths} without a job in between, the "
+                    f"last one, worker {number}, with status {status}; its log is {log}",
                     "Read that log.",
                 )
-            self._start()
-        return ended
+            self._logger.warning(
+                f"Worker {number} died; its jobs go back to the queue and to a new worker. "
+                f"Its log: {log}"
+            )
+            if self._served:
+                self._start()
 
-    def stop(self) -> None:
-        """Drain the workers, then end those that do not leave."""
+    def stop(self, is_urgent: Callable[[], bool] = lambda: False) -> None:
+        """Drain the workers, then end those that do not leave; at once when it becomes urgent."""
+        with self._lock:
+            for process in self._running.values():
+                process.terminate()
+            deadline = time.monotonic() + _GRACE_SECONDS
+            hastened = False
+            while any(process.poll() is None for process in self._running.values()):
+                if time.monotonic() > deadline:
+                    self._kill()
+                elif is_urgent() and not hastened:
+                    hastened = True
+                    # A second signal tells a worker to give its jobs no grace.
+                    for process in self._running.values():
+                        process.terminate()
+                time.sleep(0.02)
+            self._running.clear()
+
+    def _kill(self) -> None:
         for process in self._running.values():
-            process.terminate()
-        for process in self._running.values():
-            try:
-                process.wait(_GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self._running.clear()
+            process.kill()
+            process.wait()

@@ -6,6 +6,9 @@ from typing import Optional
 
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.paths import MachinePaths
+
 common_settings = CommonSettings(
     non_local_exec=True,
     implies_no_shared_fs=False,
@@ -52,3 +55,22 @@ class ExecutorSettings(ExecutorSettingsBase):
             "type": int,
         },
     )
+
+
+def check_settings(settings: ExecutorSettings, machine: MachinePaths) -> int:
+    """Refuse, by the option's name, what cannot be; return the number of workers to start.
+
+    Raises KochiError.
+    """
+    if settings.cores is not None and settings.cores < 1:
+        raise KochiError(f"--kochi-cores {settings.cores}: a number from 1 was expected")
+    if settings.workers is not None and settings.workers < 0:
+        raise KochiError(f"--kochi-workers {settings.workers}: a number from 0 was expected")
+    if settings.queue is not None:
+        try:
+            machine.queue(settings.queue)
+        except KochiError as error:
+            raise KochiError(f"--kochi-queue: {error.message}", error.hint) from error
+    if settings.workers is not None:
+        return settings.workers
+    return 1 if settings.queue is None else 0

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Resources, Result, Ticket
 
 _LAST_LINES = 20
+_INNER_WORDS = (
+    "Building DAG of jobs...",
+    "Using shell: ",
+    "Select jobs to execute...",
+    "Execute 1 jobs...",
+)
 # As subprocess.CalledProcessError puts it.
 _COMMAND_STATUS = re.compile(r"non-zero exit status \d+|died with <Signals\.\w+: \d+>")
 
@@ -31,9 +39,25 @@ def make_ticket(job: JobExecutorInterface, command: str, directory: str, control
     )
 
 
-def queue_of(job: JobExecutorInterface, default: str) -> str:
-    """The queue a job names in its resource `kochi_queue`, else the run's own."""
-    return str(job.resources.get("kochi_queue") or default)
+def private_queue(controller: str) -> str:
+    """The queue for the jobs of a run that name none."""
+    return f"run-{controller}"
+
+
+def queue_of(job: JobExecutorInterface, machine: MachinePaths) -> str | None:
+    """The queue a job names in its resource `kochi_queue`, or None.
+
+    Raises KochiError, naming the rule, for a name that cannot be used.
+    """
+    queue = job.resources.get("kochi_queue")
+    if queue is None or queue == "":
+        return None
+    try:
+        return machine.queue(str(queue)).name
+    except KochiError as error:
+        raise KochiError(
+            f"rule {job.name}, resource kochi_queue: {error.message}", error.hint
+        ) from error
 
 
 def _resources(job: JobExecutorInterface) -> Resources:
@@ -69,7 +93,7 @@ def _labels(job: JobExecutorInterface, directory: str) -> dict[str, str]:
 
 def failure_message(ticket: Ticket, result: Result) -> str:
     """Say how and where a job failed, where its log is, and how the log ends."""
-    ending = last_lines(Path(result.log), _LAST_LINES)
+    ending = last_lines(Path(result.log), 2 * _LAST_LINES)
     lines = [f"kochi job {result.job} on node {result.node or '(none)'}: {result.describe()}"]
     # The process that ended is the inner Snakemake, which always ends with 1; what the rule's own
     # command ended with, it says in its log.
@@ -77,8 +101,17 @@ def failure_message(ticket: Ticket, result: Result) -> str:
         lines.append(f"the rule's command: {own[0]}")
     if wildcards := ticket.labels.get("wildcards"):
         lines.append(f"wildcards: {wildcards}")
-    lines += [f"log: {result.log}", *(f"    {line}" for line in ending)]
+    shown = _without_report(ending)[-_LAST_LINES:]
+    lines += [f"log: {result.log}", *(f"    {line}" for line in shown)]
     return "\n        ".join(lines)
+
+
+def _without_report(lines: Sequence[str]) -> list[str]:
+    """The last lines of a log without what the inner Snakemake says of itself: the controller's
+    own report says it again, and the job's words would be lost in it."""
+    end = next((i for i, line in enumerate(lines) if line == "RuleException:"), len(lines))
+    kept = [line for line in lines[:end] if not line.startswith(_INNER_WORDS)]
+    return kept or list(lines)
 
 
 def last_lines(path: Path, count: int) -> list[str]:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.library.names import Directories, RuleNames, identifier
+from snakemake_kochi.errors import NameNotFoundError, for_snakemake
+from snakemake_kochi.library.names import (
+    Directories,
+    RuleNames,
+    Verbatim,
+    identifier,
+    short_component,
+    verbatim,
+)
 from snakemake_kochi.library.patterns import wildcard_name
 from snakemake_kochi.library.run_group import RunGroup, files_of, run_groups
 from snakemake_kochi.phases import Freeze
-from snakemake_kochi.phases.build import sources_digest
+from snakemake_kochi.phases.build import source_files
+from snakemake_kochi.phases.digest import digest_of
 from snakemake_kochi.project import (
     Experiment,
     Grid,
     Phase,
     Point,
-    decode_component,
     encode_component,
 )
+
+_MOST_SOURCE_PARAMS = 100
 
 
 @dataclass(frozen=True)
@@ -32,23 +41,32 @@ class BuildRule:
     output: str
     constraints: Mapping[str, str]
     installs: tuple[str, ...]
-    determined_by: Mapping[str, str]
+    determined_by: Mapping[str, Verbatim]
+    values: Mapping[tuple[str, ...], tuple[str, ...]]
 
     def file(self, point: Point) -> str:
         """The output for the build that a point needs."""
         return self.output.format(
             **{
-                wildcard_name(name): encode_component(point.parameters[name])
+                wildcard_name(name): short_component(point.parameters[name])
                 for name in self.phase.depend_params
             }
         )
 
+    @for_snakemake
     def assignments(self, wildcards: Mapping[str, str]) -> list[str]:
         """The parameters of a build as `name=value`."""
+        key = tuple(wildcards[wildcard_name(name)] for name in self.phase.depend_params)
+        if key not in self.values:
+            raise NameNotFoundError(f"no batch needs the build with {', '.join(key)}")
         return [
-            f"{name}={decode_component(wildcards[wildcard_name(name)])}"
-            for name in self.phase.depend_params
+            f"{name}={value}"
+            for name, value in zip(self.phase.depend_params, self.values[key], strict=True)
         ]
+
+    def serving(self, other: BuildRule) -> BuildRule:
+        """This rule for the points of another batch that shares it, too."""
+        return replace(self, values={**self.values, **other.values})
 
 
 @dataclass(frozen=True)
@@ -64,7 +82,7 @@ class BatchRules:
     table: str
     markdown: str
     plot: str
-    determined_by: Mapping[str, str]
+    determined_by: Mapping[str, Verbatim]
 
     @classmethod
     def of(
@@ -80,7 +98,7 @@ class BatchRules:
         installs = tuple(directories.manifest(r.dependency, r.name) for r in recipes)
         label = f"{identifier(experiment.name)}_{identifier(batch)}"
         groups = run_groups(grid, directories.results, directories.records(experiment.name, batch))
-        stem = f"{directories.results}/{experiment.name}/{batch}"
+        stem = f"{directories.results}/{experiment.name}/{encode_component(batch)}"
         rules = cls(
             name=names.take(label, f"batch {batch} of {experiment.file}"),
             experiment=experiment,
@@ -92,15 +110,14 @@ class BatchRules:
             markdown=f"{stem}.md",
             plot=f"{stem}.png",
             determined_by={
-                "script": grid.run.script,
-                "strict": str(grid.run.strict),
-                "artifacts": repr([(a.type, a.src) for a in grid.artifacts]),
-                "load_environment": freeze.machine.load_env_on_machine,
+                "script": verbatim(grid.run.script),
+                "strict": verbatim(grid.run.strict),
+                "artifacts": verbatim([artifact.type for artifact in grid.artifacts]),
+                "load_environment": verbatim(freeze.machine.load_env_on_machine),
             },
         )
-        for prefix in ("run", "collect"):
-            names.take(f"{prefix}_{label}", f"batch {batch} of {experiment.file}")
-        rules.check_collected_files()
+        for name in (f"collect_{label}", *map(rules.run_name, range(len(groups)))):
+            names.take(name, f"batch {batch} of {experiment.file}")
         return rules
 
     def run_name(self, index: int) -> str:
@@ -111,9 +128,10 @@ class BatchRules:
         """All parameters of a point as `name=value`."""
         return [f"{name}={value}" for name, value in point.parameters.items()]
 
-    def seen_by_script(self, point: Point) -> list[str]:
-        """What a run's script gets to see of its parameters: a change makes the run stale."""
-        return [f"{name}={value}" for name, value in point.environment(self.grid.run).items()]
+    def seen_by_run(self, point: Point) -> list[str]:
+        """What a run sees of its parameters: a change makes it stale."""
+        variables = [f"{name}={value}" for name, value in point.environment(self.grid.run).items()]
+        return variables + [artifact.src for artifact in point.artifacts if artifact.src]
 
     @property
     def records(self) -> list[str]:
@@ -134,15 +152,6 @@ class BatchRules:
             if artifact.type == "stdout":
                 return files_of(self.groups, index)
         return []
-
-    def check_collected_files(self) -> None:
-        taken = {self.table, self.markdown, self.plot} & set(self.artifacts)
-        if taken:
-            raise ConfigError(
-                f"{self.experiment.file}: batches.{self.grid.batch}: the artifact {min(taken)} has "
-                "the name of the batch's own table or plot",
-                "Give the artifact another dest.",
-            )
 
 
 def _build_rule(
@@ -172,9 +181,24 @@ def _build_rule(
         constraints={wildcard_name(p): "[^/]+" for p in parameters},
         installs=tuple(installs),
         determined_by={
-            "sources": sources_digest(freeze, experiment),
-            "script": grid.build.script,
-            "strict": str(grid.build.strict),
-            "load_environment": freeze.machine.load_env_on_machine,
+            **_source_params(freeze, experiment),
+            "script": verbatim(grid.build.script),
+            "strict": verbatim(grid.build.strict),
+            "load_environment": verbatim(freeze.machine.load_env_on_machine),
+        },
+        values={
+            tuple(short_component(value) for value in values): values
+            for point in grid.points
+            for values in (tuple(point.parameters[name] for name in parameters),)
         },
     )
+
+
+def _source_params(freeze: Freeze, experiment: Experiment) -> dict[str, Verbatim]:
+    """The files of an experiment's code, one param for each: when they changed, Snakemake shows
+    the params that differ, and so the names of the files. Of many files, one digest."""
+    files = source_files(freeze, experiment)
+    texts = [f"{entry.path} ({entry.object[:12]}, {entry.mode})" for entry in files]
+    if len(texts) > _MOST_SOURCE_PARAMS:
+        texts = [f"{len(texts)} source files ({digest_of(texts)})"]
+    return {f"source_{index}": verbatim(text) for index, text in enumerate(texts)}

@@ -5,22 +5,33 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
+from snakemake_interface_common.exceptions import WorkflowError
+
+from snakemake_kochi.errors import (
+    ConfigError,
+    DamagedFileError,
+    NameNotFoundError,
+    for_snakemake,
+    nearest,
+)
 from snakemake_kochi.library.batch import BatchRules, BuildRule
-from snakemake_kochi.library.names import Directories, RuleNames
+from snakemake_kochi.library.names import Directories, RuleNames, verbatim
 from snakemake_kochi.library.recipe import RecipeRule
 from snakemake_kochi.phases import (
     SAVED_THREADS_VARIABLE,
     Freeze,
     load_freeze,
+    read_build,
+    read_manifest,
     saved_threads,
     take_freeze,
 )
-from snakemake_kochi.project import Experiment, Requirement
+from snakemake_kochi.project import Experiment, Requirement, check_experiments
 
 if TYPE_CHECKING:
     from snakemake.utils import Paramspace
@@ -39,6 +50,7 @@ class Library:
         self._names = RuleNames()
 
     @cached_property
+    @for_snakemake
     def experiments(self) -> tuple[Experiment, ...]:
         loaded = tuple(self.freeze.experiment(file) for file in self.freeze.experiments)
         by_name: dict[str, Experiment] = {}
@@ -52,6 +64,7 @@ class Library:
         return loaded
 
     @cached_property
+    @for_snakemake
     def recipes(self) -> tuple[RecipeRule, ...]:
         """One install rule per recipe, in the order of kochi.yaml."""
         return tuple(
@@ -61,8 +74,10 @@ class Library:
         )
 
     @cached_property
+    @for_snakemake
     def batches(self) -> tuple[BatchRules, ...]:
         """One run rule, or a few, and one target per batch."""
+        check_experiments(self.experiments, self.freeze.machine_name)
         return tuple(
             BatchRules.of(self.freeze, self.directories, self._names, experiment, batch)
             for experiment in self.experiments
@@ -70,10 +85,16 @@ class Library:
         )
 
     @cached_property
+    @for_snakemake
     def builds(self) -> tuple[BuildRule, ...]:
         """The build rules, each once, though batches share them."""
-        return tuple({batch.build.name: batch.build for batch in self.batches}.values())
+        merged: dict[str, BuildRule] = {}
+        for batch in self.batches:
+            known = merged.get(batch.build.name)
+            merged[batch.build.name] = known.serving(batch.build) if known else batch.build
+        return tuple(merged.values())
 
+    @for_snakemake
     def batch(self, experiment: str, batch: str) -> BatchRules:
         """One batch by name; NameNotFoundError with the nearest."""
         known = {f"{b.experiment.name} {b.grid.batch}": b for b in self.batches}
@@ -82,16 +103,33 @@ class Library:
             raise NameNotFoundError(f"no batch '{wanted}'", nearest(wanted, known))
         return known[wanted]
 
+    @staticmethod
+    def threads_of_run(workflow: Any, batch: BatchRules) -> int:
+        """All cores for a run that wants to be alone, where Snakemake itself hands out cores
+        (`--executor local --cores N`); a worker looks at the resource `kochi_exclusive`."""
+        try:
+            cores = workflow.cores
+        except WorkflowError:
+            # Not given: then workers hand them out.
+            return 1
+        return int(cores) if batch.grid.run.exclusive and isinstance(cores, int) else 1
+
+    # For the rules, which cannot import it under a name of their own.
+    verbatim = staticmethod(verbatim)
+
+    @for_snakemake
     def manifest(self, requirement: str) -> str:
         """The file that stands for an installed recipe (`dependency:recipe`), as a rule's input."""
         return self._recipe(requirement).manifest
 
+    @for_snakemake
     def activation(self, requirement: str) -> str:
         """A bash file that brings a recipe into a shell: sourced, it sets
         KOCHI_INSTALL_PREFIX_<DEP> and KOCHI_RECIPE_<DEP> and runs the activate scripts, of
         what the recipe depends on, too."""
         return self._recipe(requirement).activation
 
+    @for_snakemake
     def paramspace(self, experiment: str, batch: str) -> Paramspace:
         """A batch's parameters and duplicate as Snakemake's Paramspace over a pandas DataFrame
         (one row per point, values as text)."""
@@ -108,6 +146,7 @@ class Library:
         return next(rule for rule in self.recipes if str(rule.requirement) == str(wanted))
 
 
+@for_snakemake
 def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     """The library of the project in the working directory, on $KOCHI_DEFAULT_MACHINE (or `local`).
 
@@ -122,6 +161,7 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
         freeze = load_freeze(Path(file))
     else:
         freeze = take_freeze(Path.cwd(), chosen_machine(), *_globs(config or {}))
+        _forget_what_is_gone(Directories(freeze.machine_name))
     os.environ[FREEZE_VARIABLE] = str(freeze.file)
     os.environ[_OWNER_VARIABLE] = owner
     os.environ[PYTHON_VARIABLE] = sys.executable
@@ -131,6 +171,21 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
 
 def chosen_machine() -> str:
     return os.environ.get("KOCHI_DEFAULT_MACHINE") or "local"
+
+
+def _forget_what_is_gone(directories: Directories) -> None:
+    """Delete the files that stand for installations and builds that are no more, as after
+    KOCHI_ROOT was emptied: Snakemake then makes them again."""
+    for file in directories.existing_manifests():
+        with suppress(DamagedFileError):
+            if all(Path(install.prefix).is_dir() for install in read_manifest(file)):
+                continue
+        file.unlink()
+    for file in directories.existing_builds():
+        with suppress(DamagedFileError):
+            if read_build(file).tree.is_dir():
+                continue
+        file.unlink()
 
 
 def _globs(config: Mapping[str, Any]) -> Sequence[Sequence[str]]:

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.library.patterns import looks_endless
+from snakemake_kochi.project import encode_component
+
+_LONGEST = 64
+# A value of `params:` as a function of the wildcards, which it does not look at.
+Verbatim = Callable[[Any], Any]
 
 
 def identifier(text: str) -> str:
     """A text as part of a rule's name: `v5.2.1` is `v5_2_1`."""
     return re.sub(r"\W", "_", text, flags=re.ASCII)
+
+
+def short_component(value: str) -> str:
+    """A parameter's value as part of a file name of our own: as in artifacts, but with a digest
+    for the rest of a long one (a file name has 255 bytes), or one that Snakemake would refuse."""
+    encoded = encode_component(value)
+    if len(encoded) <= _LONGEST and not looks_endless(encoded):
+        return encoded
+    digest = hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{encoded[:16]}%{digest[:32]}"
+
+
+def verbatim(text: Any) -> Verbatim:
+    """A value for a rule's `params:` that Snakemake takes as it is: in a plain text it would look
+    for wildcards, and find the `${HOME}` of a script."""
+    return lambda wildcards: text
 
 
 @dataclass
@@ -50,6 +76,12 @@ class Directories:
 
     def activation(self, dependency: str, recipe: str) -> str:
         return f"{self._state}/installs/{dependency}/{recipe}.sh"
+
+    def existing_manifests(self) -> list[Path]:
+        return list(Path(self._state, "installs").glob("*/*.json"))
+
+    def existing_builds(self) -> list[Path]:
+        return list(Path(self._state, "builds").rglob("build.json"))
 
     def builds(self, rule: str) -> str:
         return f"{self._state}/builds/{rule}"

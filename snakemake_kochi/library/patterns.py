@@ -7,10 +7,15 @@
 from __future__ import annotations
 
 import re
-import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from snakemake_kochi.project.templates import Template as ParameterTemplate
+
+# Wildcards are attributes of a list of Snakemake's, where these mean something already.
+_TAKEN_NAMES = frozenset({*dir(list), "get", "items", "keys", "update"})
+# Snakemake takes a value that ends in so many repetitions for an endless recursion of rules.
+_ENDLESS = re.compile(r"(.+?)\1{18,}$", re.DOTALL)
 # Above this many values an alternation makes every match slow; a general pattern is checked
 # against all points instead (see `tells_apart`).
 _ALTERNATION_LIMIT = 64
@@ -27,18 +32,12 @@ Template = tuple[str | Reference, ...]
 
 
 def parse_template(text: str) -> Template:
-    """Split a destination into literal texts and references, as `string.Template` reads it."""
-
-    def parts() -> Iterator[str | Reference]:
-        position = 0
-        for match in string.Template.pattern.finditer(text):
-            yield text[position : match.start()]
-            name = match["named"] or match["braced"]
-            yield Reference(name) if name else "$"
-            position = match.end()
-        yield text[position:]
-
-    return tuple(part for part in parts() if part != "")
+    """Split a destination into literal texts and references."""
+    parsed = ParameterTemplate.parse(text)
+    parts: list[str | Reference] = [parsed.literals[0]]
+    for name, literal in zip(parsed.names, parsed.literals[1:], strict=True):
+        parts += (Reference(name), literal)
+    return tuple(part for part in parts if part != "")
 
 
 def references(template: Template) -> frozenset[str]:
@@ -46,8 +45,9 @@ def references(template: Template) -> frozenset[str]:
 
 
 def wildcard_name(parameter: str) -> str:
-    """A parameter's name as a wildcard: `n-workers` is `n_workers`."""
-    return parameter.replace("-", "_")
+    """A parameter's name as a wildcard: `n-workers` is `n_workers`, `count` is `param_count`."""
+    name = parameter.replace("-", "_")
+    return f"param_{name}" if name in _TAKEN_NAMES or name.startswith("_") else name
 
 
 def snakemake_pattern(template: Template, constants: Mapping[str, str]) -> str:
@@ -69,6 +69,11 @@ def fill(template: Template, values: Mapping[str, str]) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
+
+
+def looks_endless(value: str) -> bool:
+    """Whether Snakemake refuses the value of a wildcard as periodic ("00000000000000000000")."""
+    return len(value) >= 19 and _ENDLESS.search(value) is not None
 
 
 def constraint(values: Sequence[str]) -> str:

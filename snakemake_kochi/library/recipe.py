@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from snakemake_kochi.library.names import Directories, RuleNames, identifier
+from snakemake_kochi.library.names import Directories, RuleNames, Verbatim, identifier, verbatim
 from snakemake_kochi.phases import Freeze, recipe_description
 from snakemake_kochi.project import Recipe, Requirement
 
@@ -24,7 +24,7 @@ class RecipeRule:
     manifest: str
     activation: str
     depends: tuple[str, ...]
-    determined_by: Mapping[str, str]
+    determined_by: Mapping[str, Verbatim]
     on_login_node: bool
 
     @classmethod
@@ -48,9 +48,11 @@ class RecipeRule:
                 if r.on(freeze.machine_name)
             ),
             determined_by={
-                "recipe": json.dumps(recipe_description(freeze.machine, recipe), sort_keys=True),
-                "source": json.dumps(source, sort_keys=True),
-                "activate_script": recipe.activate_script,
+                "recipe": verbatim(
+                    json.dumps(recipe_description(freeze.machine, recipe), sort_keys=True)
+                ),
+                "source": verbatim(json.dumps(source, sort_keys=True)),
+                "activate_script": verbatim(recipe.activate_script),
             },
             on_login_node=not recipe.on_machine and freeze.machine.login_host is not None,
         )

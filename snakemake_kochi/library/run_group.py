@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from snakemake_kochi.errors import NameNotFoundError, nearest
+from snakemake_kochi.errors import NameNotFoundError, for_snakemake, nearest
+from snakemake_kochi.library.names import short_component
 from snakemake_kochi.library.patterns import (
     Reference,
     Template,
     constraint,
-    fill,
+    looks_endless,
     parse_template,
     references,
     snakemake_pattern,
@@ -36,6 +37,7 @@ class RunGroup:
     keys: tuple[str, ...]
     points: Mapping[tuple[str, ...], Point]
 
+    @for_snakemake
     def point(self, wildcards: Mapping[str, str]) -> Point:
         """The point that Snakemake's wildcards stand for; NameNotFoundError if it is not in the
         batch."""
@@ -52,10 +54,10 @@ class RunGroup:
         raise NameNotFoundError(f"the combination {named} is not in the batch")
 
 
-def point_values(grid: Grid, point: Point) -> dict[str, str]:
+def _values(grid: Grid, point: Point, encode: Callable[[str], str]) -> dict[str, str]:
     """What a destination may refer to, encoded for file names."""
-    values = {name: encode_component(value) for name, value in point.parameters.items()}
-    return values | {"batch_name": grid.batch, "duplicate": str(point.duplicate)}
+    values = {name: encode(value) for name, value in point.parameters.items()}
+    return values | {"batch_name": encode(grid.batch), "duplicate": str(point.duplicate)}
 
 
 def run_groups(grid: Grid, artifact_directory: str, record_directory: str) -> tuple[RunGroup, ...]:
@@ -69,11 +71,14 @@ def run_groups(grid: Grid, artifact_directory: str, record_directory: str) -> tu
     templates = [(f"{artifact_directory}/", parse_template(a.dest)) for a in grid.artifacts]
     whole = [(prefix, *template) for prefix, template in templates]
     record_end = templates[0][1] if templates else _canonical(grid)
-    whole.append((f"{record_directory}/", *record_end, ".json"))
-    points = [point_values(grid, point) for point in grid.points]
+    # A directory for each: with an ending of ours a name of full length would be too long.
+    whole.append((f"{record_directory}/", *record_end, "/record.json"))
+    encode = encode_component if templates else short_component
+    points = [_values(grid, point, encode) for point in grid.points]
     named = [references(template) - {"batch_name"} for template in whole]
     common = frozenset.intersection(*named)
-    groups = _divide(grid, whole, points, common)
+    endless = {value for values in points for value in values.values() if looks_endless(value)}
+    groups = None if endless else _divide(grid, whole, points, common)
     return groups or _divide(grid, whole, points, frozenset()) or ()
 
 
@@ -127,6 +132,3 @@ def files_of(groups: Iterable[RunGroup], pattern_index: int | None) -> list[str]
         pattern = group.record if pattern_index is None else group.artifacts[pattern_index]
         files += [pattern.format(**dict(zip(group.keys, key, strict=True))) for key in group.points]
     return files
-
-
-__all__ = ["RunGroup", "files_of", "fill", "point_values", "run_groups"]

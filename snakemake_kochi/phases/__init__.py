@@ -4,7 +4,7 @@ from snakemake_kochi.phases.build import Build, build_experiment, read_build, wr
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze
 from snakemake_kochi.phases.install import current_record, install_recipe, recipe_description
 from snakemake_kochi.phases.install_set import Install, merge, read_manifest, write_manifest
-from snakemake_kochi.phases.run import Output, Task, run_task, workspace
+from snakemake_kochi.phases.run import Output, Task, run_task
 from snakemake_kochi.phases.script import (
     SAVED_THREADS_VARIABLE,
     Environment,
@@ -32,7 +32,6 @@ __all__ = [
     "run_task",
     "saved_threads",
     "take_freeze",
-    "workspace",
     "write_build",
     "write_manifest",
 ]

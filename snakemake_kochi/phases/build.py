@@ -16,16 +16,18 @@ from snakemake_kochi.files import make_directory, read_json, to_json, write_atom
 from snakemake_kochi.phases.digest import digest_of
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.install_set import Install
+from snakemake_kochi.phases.scratch import scratch_directory
 from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
 from snakemake_kochi.project import Experiment, Phase
-from snakemake_kochi.snapshot import digest_sources, materialise
+from snakemake_kochi.snapshot import Entry, digest_sources, materialise, select_sources
 
 BUILD_VERSION = 1
 # What an experiment's code is not, unless its `sources:` say otherwise: Kochi's own files, the
 # workflow and its documentation. Patterns as in .gitignore.
 NOT_SOURCES = (
     "/kochi.yaml",
-    "/Snakefile",
+    "Snakefile",
+    "*.smk",
     "/workflow/",
     "/profiles/",
     "docs/",
@@ -46,15 +48,16 @@ class Build:
     tree: Path
 
 
-def sources_digest(freeze: Freeze, experiment: Experiment) -> str:
-    """The digest of an experiment's code: the content, names and modes of the files under its
-    `sources:`, so that an edited README or an empty commit changes nothing."""
+def source_files(freeze: Freeze, experiment: Experiment) -> tuple[Entry, ...]:
+    """An experiment's code: the files under its `sources:`, so that an edited README or an empty
+    commit changes nothing."""
+    return select_sources(freeze.entries, *_source_patterns(freeze, experiment))
+
+
+def _source_patterns(freeze: Freeze, experiment: Experiment) -> tuple[Sequence[str], Sequence[str]]:
     if experiment.sources is None:
-        include: Sequence[str] = ("*",)
-        exclude: Sequence[str] = (*NOT_SOURCES, *(f"/{file}" for file in freeze.experiments))
-    else:
-        include, exclude = experiment.sources, ()
-    return digest_sources(freeze.entries, include, exclude)
+        return ("*",), (*NOT_SOURCES, *(f"/{file}" for file in freeze.experiments))
+    return experiment.sources, ()
 
 
 def build_experiment(
@@ -72,7 +75,7 @@ def build_experiment(
     fails.
     """
     description = {
-        "sources": sources_digest(freeze, experiment),
+        "sources": digest_sources(freeze.entries, *_source_patterns(freeze, experiment)),
         "script": phase.script,
         "strict": phase.strict,
         "variables": dict(variables),
@@ -94,9 +97,14 @@ def build_experiment(
             installs,
             {**variables, "KOCHI_MACHINE": freeze.machine_name},
         )
-        with Stopwatch() as watch:
+        with scratch_directory(freeze) as scratch, Stopwatch() as watch:
             status = run_script(
-                phase.script, f"build_{experiment.name}", place.tree, environment, phase.strict
+                phase.script,
+                f"build_{experiment.name}",
+                place.tree,
+                environment,
+                phase.strict,
+                scratch,
             )
         if status != 0:
             raise PhaseError(

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import (
-    ConfigError,
     DamagedFileError,
     GitError,
     KochiError,
     NameNotFoundError,
     nearest,
 )
-from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.files import expand_user, make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.paths import ProjectPaths, Root
 from snakemake_kochi.project import (
     Experiment,
@@ -35,12 +34,13 @@ from snakemake_kochi.project import (
     is_experiment,
     load_experiment,
     load_project,
+    read_text,
 )
 from snakemake_kochi.snapshot import Entry, Snapshot, freeze, list_entries, resolve_source
 
 FREEZE_VERSION = 1
-# A run's own outputs are never part of the code it runs, whatever .gitignore says.
-OUTPUTS = ("/results/", ".snakemake/")
+# Snakemake's own state is never part of the code, whatever .gitignore says.
+SNAKEMAKE_STATE = (".snakemake/",)
 EXPERIMENT_GLOBS = ("*.yaml", "*.yml", "experiments/**/*.yaml", "experiments/**/*.yml")
 
 
@@ -102,14 +102,14 @@ def take_freeze(
     """
     directory = find_project(start)
     config_file = configuration_file(directory)
-    config = _read_text(config_file)
+    config = read_text(config_file, str(config_file))
     project = load_project(directory, config, config_file)
     root = Root.find(project.machine(machine).kochi_root)
     paths = root.project(directory)
-    snapshot = freeze(directory, paths.store, OUTPUTS)
+    snapshot = freeze(directory, paths.store, _outputs(start, directory, root))
     experiments = {}
     for path in _experiment_files(directory, experiment_globs):
-        text = _read_text(path)
+        text = read_text(path, path.relative_to(directory).as_posix())
         if path != config_file and is_experiment(text):
             experiments[path.relative_to(directory).as_posix()] = text
     sources = {
@@ -162,13 +162,20 @@ def load_freeze(file: Path) -> Freeze:
         raise DamagedFileError(f"{file}: not a freeze ({error})") from error
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text ({error})") from error
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+def _outputs(start: Path, directory: Path, root: Root) -> list[str]:
+    """Patterns for what a run in `start` writes: its outputs must not count as its code."""
+    patterns = ["/results/", *SNAKEMAKE_STATE]
+    own = ((start.resolve(), "results/"), (root.directory.resolve(), ""))
+    for path, below in own:
+        if path.is_relative_to(directory.resolve()) and path != directory.resolve():
+            relative = glob_escape(path.relative_to(directory.resolve()).as_posix())
+            patterns.append(f"/{relative}/{below}")
+    return patterns
+
+
+def glob_escape(path: str) -> str:
+    """A path as a pattern of .gitignore that matches just it."""
+    return "".join(f"\\{character}" if character in "*?[]\\!#" else character for character in path)
 
 
 def _experiment_files(directory: Path, globs: Sequence[str]) -> list[Path]:
@@ -179,11 +186,11 @@ def _local_source(recipe: Recipe, directory: Path, paths: ProjectPaths) -> dict[
     """Resolve a source that is on this computer: cheap, so it is looked at in every run. A remote
     one is asked only when it is installed."""
     if recipe.mirror:
-        mirror = (directory / Path(str(recipe.mirror_dir)).expanduser()).resolve()
+        mirror = (directory / expand_user(str(recipe.mirror_dir), "mirror_dir")).resolve()
         if not mirror.is_dir():
             # Not this run's concern unless the recipe is used: then the install says so.
             return None
-        snapshot = freeze(mirror, paths.store, OUTPUTS)
+        snapshot = freeze(mirror, paths.store, SNAKEMAKE_STATE)
         return {"mirror": str(mirror), "tree": snapshot.tree, "base": snapshot.base or ""}
     if recipe.git is None or not (local := local_repository(recipe.git, directory)):
         return None
@@ -198,5 +205,5 @@ def _local_source(recipe: Recipe, directory: Path, paths: ProjectPaths) -> dict[
 
 def local_repository(git: str, directory: Path) -> str | None:
     """The absolute path of a `git:` that is a directory of this computer, else None."""
-    path = directory / Path(git.removeprefix("file://")).expanduser()
+    path = directory / expand_user(git.removeprefix("file://"), "git")
     return str(path.resolve()) if path.is_dir() else None

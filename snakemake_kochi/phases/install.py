@@ -19,6 +19,7 @@ from snakemake_kochi.paths import InstallPaths, ProjectPaths
 from snakemake_kochi.phases.digest import digest_of
 from snakemake_kochi.phases.freeze import Freeze, local_repository
 from snakemake_kochi.phases.install_set import MANIFEST_VERSION, Install, merge
+from snakemake_kochi.phases.scratch import scratch_directory
 from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
 from snakemake_kochi.project import Machine, Recipe
 from snakemake_kochi.snapshot import fetch_source, materialise, resolve_source
@@ -51,7 +52,7 @@ def install_recipe(
             source=source,
             activate_script=recipe.activate_script,
         )
-        if place.manifest.exists():
+        if place.manifest.exists() and place.prefix.is_dir():
             print(f"{recipe.dependency}:{recipe.name} is installed already in {place.prefix}")
         else:
             _install(freeze, recipe, dependencies, install, place)
@@ -151,20 +152,23 @@ def _install(
         },
     )
     print(f"Installing {recipe.dependency}:{recipe.name} into {place.prefix}", flush=True)
-    with Stopwatch() as watch:
+    with scratch_directory(freeze) as scratch, Stopwatch() as watch:
         status = run_script(
             recipe.install_script,
             f"install_{recipe.dependency}_{recipe.name}",
             place.source,
             environment,
             recipe.strict,
+            scratch,
             output=place.log,
         )
     if status != 0:
+        link = freeze.paths.current_install(freeze.machine_name, recipe.dependency, recipe.name)
+        good = link.exists()
         raise PhaseError(
             f"{recipe.dependency}:{recipe.name}: the install script ended with exit status "
             f"{status} in {place.source}; its output is in {place.log}",
-            "An installation that worked before is still in place.",
+            "The installation that worked before is still in place." if good else None,
         )
     record = asdict(install) | {
         "version": MANIFEST_VERSION,
@@ -205,6 +209,8 @@ def current_record(
     seconds), or None when the recipe is not installed."""
     link = paths.current_install(machine, dependency, recipe)
     place = InstallPaths(link.resolve())
+    if not place.prefix.is_dir():
+        return None
     try:
         return read_json(place.record, MANIFEST_VERSION)
     except FileNotFoundError:

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,12 +21,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from snakemake_kochi.errors import KochiError, ScriptError
-from snakemake_kochi.files import make_directory
 from snakemake_kochi.phases.build import build_experiment
 from snakemake_kochi.phases.current import read_install
 from snakemake_kochi.phases.freeze import Freeze, load_freeze
 from snakemake_kochi.phases.install_set import Install
 from snakemake_kochi.phases.run import Task, run_task
+from snakemake_kochi.phases.scratch import scratch_directory
 from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
 from snakemake_kochi.project import Requirement, parse_assignment
 from snakemake_kochi.snapshot import materialise
@@ -143,15 +141,11 @@ def _run_experiment(
 @contextmanager
 def _copy_of(freeze: Freeze) -> Iterator[Path]:
     """The frozen sources in a private directory, which is gone afterwards."""
-    place = freeze.paths.workspaces(freeze.machine_name) / secrets.token_hex(8)
-    # Called as the project: scripts and makefiles may look at the name of where they are.
-    directory = place / (freeze.directory.name or "project")
-    make_directory(place)
-    try:
+    with scratch_directory(freeze) as scratch:
+        # Called as the project: scripts and makefiles may look at the name of where they are.
+        directory = scratch / (freeze.directory.name or "project")
         materialise(freeze.paths.store, freeze.snapshot.tree, directory)
         yield directory
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def _install(freeze: Freeze, text: str) -> Install:

@@ -7,8 +7,7 @@ import platform
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +18,7 @@ from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.phases.build import Build
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.install_set import Install
+from snakemake_kochi.phases.scratch import scratch_directory
 from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
 from snakemake_kochi.project import Experiment, Phase
 
@@ -77,49 +77,41 @@ def run_task(
     environment = Environment(
         freeze.machine.load_env_on_machine, installs, {**variables, **task.variables}
     )
-    with workspace(freeze, build.tree) as directory:
-        captured = directory.with_name(directory.name + ".stdout")
+    with scratch_directory(freeze) as scratch:
+        directory = _copy(build.tree, scratch / "workspace")
+        captured = scratch / "stdout"
         wants_output = any(output.type == "stdout" for output in outputs)
-        try:
-            with Stopwatch() as watch:
-                status = run_script(
-                    phase.script,
-                    f"run_{experiment.name}",
-                    directory,
-                    environment,
-                    phase.strict,
-                    captured if wants_output else None,
-                )
-            if status != 0:
-                raise ScriptError(
-                    f"{experiment.file}: the run script of {task.name} ended with exit status "
-                    f"{status}",
-                    status,
-                )
-            record = _record(freeze, experiment, task, build, installs, watch, variables)
-            record["exit_status"] = status
-            _write_outputs(record, outputs, directory, captured)
-        finally:
-            captured.unlink(missing_ok=True)
+        with Stopwatch() as watch:
+            status = run_script(
+                phase.script,
+                f"run_{experiment.name}",
+                directory,
+                environment,
+                phase.strict,
+                scratch,
+                captured if wants_output else None,
+            )
+        if status != 0:
+            raise ScriptError(
+                f"{experiment.file}: the run script of {task.name} ended with exit status {status}",
+                status,
+            )
+        record = _record(freeze, experiment, task, build, installs, watch, variables)
+        record["exit_status"] = status
+        _write_outputs(record, outputs, directory, captured)
     return record
 
 
-@contextmanager
-def workspace(freeze: Freeze, tree: Path) -> Iterator[Path]:
-    """A private copy of a source tree, gone afterwards."""
-    parent = make_directory(freeze.paths.workspaces(freeze.machine_name))
-    directory = parent / secrets.token_hex(8)
-    try:
-        # cp shares the blocks where the filesystem can; hard links would let a run that edits a
-        # file in place change the build.
-        command = ["cp", "-a", "--reflink=auto", "--", str(tree), str(directory)]
-        copied = subprocess.run(command, capture_output=True, check=False)
-        if copied.returncode != 0:
-            said = copied.stderr.decode("utf-8", "replace").strip()
-            raise PhaseError(f"could not copy {tree} into a workspace: {said}")
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+def _copy(tree: Path, directory: Path) -> Path:
+    """Make a private copy of a build."""
+    # cp shares the blocks where the filesystem can; hard links would let a run that edits a file
+    # in place change the build.
+    command = ["cp", "-a", "--reflink=auto", "--", str(tree), str(directory)]
+    copied = subprocess.run(command, capture_output=True, check=False)
+    if copied.returncode != 0:
+        said = copied.stderr.decode("utf-8", "replace").strip()
+        raise PhaseError(f"could not copy {tree} into a workspace: {said}")
+    return directory
 
 
 def _job_variables(freeze: Freeze, task: Task) -> dict[str, str]:

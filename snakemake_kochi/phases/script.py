@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -77,29 +76,29 @@ def run_script(
     directory: Path,
     environment: Environment,
     strict: bool,
+    scratch: Path,
     output: Path | None = None,
 ) -> int:
     """Run a bash script in a directory and return its exit status (128 + n after signal n).
 
     With `strict` it stops at the first command that fails (`set -euo pipefail`). With `output`,
     standard output and error go to that file and from there to our own standard output; without,
-    they are ours.
+    they are ours. Files are left in `scratch`, a private directory.
     """
-    with tempfile.TemporaryDirectory(prefix="kochi-") as scratch:
-        preamble, body = Path(scratch) / "environment.sh", Path(scratch) / f"{name}.sh"
-        preamble.write_text(environment.preamble(), "utf-8", "surrogateescape")
-        body.write_text(script + "\n", "utf-8", "surrogateescape")
-        mode = "set -euo pipefail" if strict else "set +e +o pipefail"
-        # Sourced, not appended: bash then names the user's script and its own line numbers.
-        # A file, not -c: a long script does not fit into one argument.
-        starter = Path(scratch) / "start.sh"
-        starter.write_text(f". {shlex.quote(str(preamble))}\n{mode}\n. {shlex.quote(str(body))}\n")
-        command = ["bash", str(starter)]
-        variables = own_environment() | dict(environment.variables)
-        if output is None:
-            status = subprocess.run(command, cwd=directory, env=variables, check=False).returncode
-        else:
-            status = _run_followed(command, directory, variables, output)
+    preamble, body = scratch / "environment.sh", scratch / f"{name}.sh"
+    preamble.write_text(environment.preamble(), "utf-8", "surrogateescape")
+    body.write_text(script + "\n", "utf-8", "surrogateescape")
+    mode = "set -euo pipefail" if strict else "set +e +o pipefail"
+    # Sourced, not appended: bash then names the user's script and its own line numbers.
+    # A file, not -c: a long script does not fit into one argument.
+    starter = scratch / "start.sh"
+    starter.write_text(f". {shlex.quote(str(preamble))}\n{mode}\n. {shlex.quote(str(body))}\n")
+    command = ["bash", str(starter)]
+    variables = own_environment() | dict(environment.variables)
+    if output is None:
+        status = subprocess.run(command, cwd=directory, env=variables, check=False).returncode
+    else:
+        status = _run_followed(command, directory, variables, output)
     return status if status >= 0 else 128 - status
 
 

@@ -1,10 +1,12 @@
 """kochi.yaml and experiments as frozen dataclasses; parameters; validation."""
 
+from snakemake_kochi.project.checks import check_experiments
 from snakemake_kochi.project.configuration import (
     configuration_file,
     find_project,
     load_project,
 )
+from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import is_experiment, load_experiment
 from snakemake_kochi.project.grid import Artifact, Batch, Choice, Grid, Phase, Point
@@ -29,6 +31,7 @@ __all__ = [
     "Project",
     "Recipe",
     "Requirement",
+    "check_experiments",
     "configuration_file",
     "decode_component",
     "encode_component",
@@ -38,4 +41,5 @@ __all__ = [
     "load_experiment",
     "load_project",
     "parse_assignment",
+    "read_text",
 ]

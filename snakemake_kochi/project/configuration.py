@@ -9,9 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import ConfigError, GitError
+from snakemake_kochi.files import expand_user
 from snakemake_kochi.git import run_git
 from snakemake_kochi.paths import Root
-from snakemake_kochi.project.document import Document, KeyPath, Problems, Scalar, read_yaml
+from snakemake_kochi.project.circles import find_circles
+from snakemake_kochi.project.document import (
+    Document,
+    KeyPath,
+    Problems,
+    Scalar,
+    read_text,
+    read_yaml,
+)
 from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.reading import (
     check_name,
@@ -70,7 +79,7 @@ def configuration_file(directory: Path, environment: Mapping[str, str] = os.envi
 
 def _configured(environment: Mapping[str, str]) -> Path | None:
     configured = environment.get("KOCHI_CONF")
-    return Path(configured).expanduser().absolute() if configured else None
+    return expand_user(configured, "KOCHI_CONF").absolute() if configured else None
 
 
 def _repository(start: Path) -> Path | None:
@@ -99,8 +108,7 @@ def load_project(directory: Path, text: str | None = None, file: Path | None = N
         inside = file.is_relative_to(directory)
         shown = file.relative_to(directory).as_posix() if inside else str(file)
     document = read_yaml(shown, text)
-    sound = check_shape(document, "kochi.schema.yaml")
-    if not sound:
+    if not check_shape(document, "kochi.schema.yaml"):
         document.problems.raise_all()
     project = Project(
         directory=directory,
@@ -109,19 +117,16 @@ def load_project(directory: Path, text: str | None = None, file: Path | None = N
         dependencies=_dependencies(document),
     )
     _check_requirements(project, document)
+    _check_circles(project, document)
     document.problems.raise_all()
     return project
 
 
 def _read(file: Path) -> str:
     try:
-        return file.read_bytes().decode("utf-8-sig")
+        return read_text(file, str(file))
     except FileNotFoundError:
         raise ConfigError(f"there is no file {file}", "To write one, type: kochi init") from None
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: UTF-8 was expected: {error}") from error
 
 
 def _machines(document: Document) -> FrozenDict[str, Machine]:
@@ -160,6 +165,8 @@ def _dependencies(document: Document) -> FrozenDict[str, FrozenDict[str, Recipe]
             problems.add(path, f"'{name}' and '{other}' share their environment variables; rename")
         recipes: dict[str, Recipe] = {}
         for index, own in enumerate(data["recipes"]):
+            if own is None:  # its shape was wrong; the ones after it keep their index
+                continue
             recipe = _recipe(name, data, own, (*path, "recipes", index), problems)
             if recipe.name in recipes:
                 problems.add((*path, "recipes", index), f"'{recipe.name}' is there twice; rename")
@@ -200,9 +207,13 @@ def _recipe(
 
 
 def _check_recipe(recipe: Recipe, path: KeyPath, problems: Problems) -> None:
-    check_name("recipe", recipe.name, (*path, "name"), problems)
+    if not problems.is_unknown((*path, "name")):
+        check_name("recipe", recipe.name, (*path, "name"), problems)
     if not recipe.install_script.strip():
         problems.add(path, f"{recipe} has nothing to run: a key 'script' was expected")
+    for key in ("git", "mirror", "mirror_dir"):
+        if any(problems.is_unknown((*place, key)) for place in (path, path[:2])):
+            return  # where the source comes from is not known
     if recipe.mirror and not recipe.mirror_dir:
         problems.add(path, f"{recipe} mirrors nothing: a key 'mirror_dir' was expected")
     if recipe.git is None:
@@ -225,8 +236,20 @@ def _check_requirements(project: Project, document: Document) -> None:
     """Every recipe that another one depends on must exist."""
     for name, data in section(document.data, "dependencies").items():
         own = (
-            (entry, ("dependencies", name, "recipes", index))
+            (entry or {}, ("dependencies", name, "recipes", index))
             for index, entry in enumerate(data["recipes"])
         )
         for level, path in ((data, ("dependencies", name)), *own):
             check_recipes(project, level, path, document.problems)
+
+
+def _check_circles(project: Project, document: Document) -> None:
+    for circle in find_circles(project):
+        first = circle[0]
+        entries = document.data["dependencies"][first.dependency]["recipes"]
+        index = next(i for i, own in enumerate(entries) if own and str(own["name"]) == first.name)
+        names = " -> ".join(map(str, (*circle, first)))
+        document.problems.add(
+            ("dependencies", first.dependency, "recipes", index),
+            f"recipes depend on each other in a circle: {names}",
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -86,19 +87,66 @@ class Locations:
 
 
 class Problems:
-    """Collects what is wrong with a file, so that a person sees all of it at once."""
+    """Collects what is wrong with a file, so that a person sees all of it at once.
+
+    What is wrong is replaced or left out while the rest is checked; such places are marked as
+    unknown, so that nothing that only follows from one is told as a problem of its own.
+    """
 
     def __init__(self, locations: Locations) -> None:
         self.locations = locations
-        self._found: dict[str, int] = {}
+        self._found: dict[str, tuple[int, int]] = {}  # message -> line, rank among its place's
+        self._counts: dict[KeyPath, int] = {}
+        self._unknown: set[KeyPath] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
 
     def add(self, path: KeyPath, message: str) -> None:
-        self._found[self.locations.describe(path, message)] = self.locations.line(path) or 0
+        text = self.locations.describe(path, message)
+        if text not in self._found:
+            rank = self._counts[path] = self._counts.get(path, 0) + 1
+            self._found[text] = (self.locations.line(path) or 0, rank)
 
-    def raise_all(self) -> None:
-        """Raise one ConfigError with a line per problem, in the order of the file, if any."""
+    def mark_unknown(self, path: KeyPath) -> None:
+        self._unknown.add(path)
+
+    def is_unknown(self, path: KeyPath) -> bool:
+        return path in self._unknown
+
+    def fork(self) -> Problems:
+        """No problems yet, of the same file with the same unknown places."""
+        other = Problems(self.locations)
+        other._unknown = self._unknown
+        return other
+
+    def take(self, other: Problems, limit: int, place: KeyPath) -> None:
+        """Add those that `other.lines(limit, place)` would show."""
+        for text, line in other._shown(limit, place):
+            self._found.setdefault(text, (line, 1))
+
+    def lines(self, limit: int | None = None, place: KeyPath = ()) -> list[str]:
+        """A line per problem, in the order of the file.
+
+        With more than `limit` every key gets its first one before any gets its second, and the
+        last line tells at `place` how many are left out.
+        """
+        return [text for text, _ in self._shown(limit, place)]
+
+    def raise_all(self, limit: int | None = None, place: KeyPath = ()) -> None:
+        """Raise one ConfigError with the lines, if there are any."""
         if self._found:
-            raise ConfigError("\n".join(sorted(self._found, key=self._found.__getitem__)))
+            raise ConfigError("\n".join(self.lines(limit, place)))
+
+    def _shown(self, limit: int | None, place: KeyPath) -> list[tuple[str, int]]:
+        by_rank = sorted(self._found, key=lambda text: self._found[text][1])[:limit]
+        shown = [(text, self._found[text][0]) for text in by_rank]
+        shown.sort(key=lambda entry: entry[1])
+        left_out = len(self._found) - len(shown)
+        if left_out:
+            said = self.locations.describe(place, f"... and {left_out} more")
+            shown.append((said, shown[-1][1]))
+        return shown
 
 
 @dataclass(frozen=True)
@@ -213,6 +261,27 @@ def read_yaml(file: str, text: str) -> Document:
     if isinstance(data, Scalar) and data.kind == "null":
         data = {}
     return Document(data, converter.problems.locations, converter.problems)
+
+
+def read_text(file: Path, shown: str) -> str:
+    """The text of a YAML file, which messages call `shown`.
+
+    Raises FileNotFoundError, and ConfigError when it cannot be read or is not UTF-8.
+    """
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"{shown} cannot be read: {error.strerror}") from error
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"{shown}:{line}: UTF-8 was expected, not the byte 0x{content[error.start]:02x}",
+            f"To convert it, for example from Latin-1: iconv -f latin1 -t utf-8 {shown}",
+        ) from error
 
 
 def _not_yaml(file: str, said: str, line: int | None) -> ConfigError:

@@ -6,19 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
-from snakemake_kochi.project.document import KeyPath, Locations
+from snakemake_kochi.project.checks import MAXIMUM_LINES, check_experiments
+from snakemake_kochi.project.destinations import Destinations
+from snakemake_kochi.project.document import KeyPath, Locations, Problems
 from snakemake_kochi.project.frozen import FrozenDict
-from snakemake_kochi.project.grid import (
-    Batch,
-    Grid,
-    Phase,
-    Point,
+from snakemake_kochi.project.grid import Batch, Grid, Phase, Point, select
+from snakemake_kochi.project.points import (
     PointTexts,
-    check_artifacts,
     make_points,
-    point_problem,
+    point_problems,
     resolve_all,
-    select,
     varying_parameters,
 )
 from snakemake_kochi.project.recipes import Requirement, override
@@ -60,14 +57,15 @@ class Experiment:
         """All points of a batch on a machine; a parameter's last choice for the machine counts.
 
         Raises NameNotFoundError for an unknown batch; ConfigError when a parameter has no value on
-        the machine or none that can be computed, or when artifacts would overwrite each other.
+        the machine or none that can be computed, or when artifacts would overwrite each other: a
+        line per problem, the first ones of many.
         """
         batch = self.batch(batch_name)
-        columns = self._columns(batch, machine)
-        place = {name: self._place(batch, name) for name in columns}
-        points = make_points(batch, columns, place, self.locations)
-        varying = varying_parameters(points)
-        check_artifacts(points, batch, varying, self.locations)
+        problems = Problems(self.locations)
+        destinations = Destinations()
+        points = self.points(batch, machine, destinations, problems)
+        destinations.finish()
+        problems.raise_all(MAXIMUM_LINES, ("batches", batch.name))
         return Grid(
             experiment=self.name,
             batch=batch.name,
@@ -77,9 +75,25 @@ class Experiment:
             requirements=override((*self.requirements, *batch.requirements), machine),
             build=batch.build,
             run=batch.run,
-            varying=varying,
+            varying=varying_parameters(points),
             metrics=batch.metrics,
         )
+
+    def check(self, machine: str) -> None:
+        """Make the grids of all batches for a machine, and raise one ConfigError with the problems
+        of all of them."""
+        check_experiments([self], machine)
+
+    def points(
+        self, batch: Batch, machine: str, destinations: Destinations, problems: Problems
+    ) -> tuple[Point, ...]:
+        """The points of a batch on a machine; notes what is wrong with them, and where they
+        write. They are incomplete if there is something wrong."""
+        columns = self._columns(batch, machine, problems)
+        place = {name: self._place(batch, name) for name in columns}
+        points = make_points(batch, columns, place, problems)
+        destinations.add(self.name, self.file, batch, points, problems)
+        return points
 
     def batch_point(self, batch_name: str, parameters: Mapping[str, str], duplicate: int) -> Point:
         """One point of a batch from its resolved parameters, without making the whole grid.
@@ -117,12 +131,14 @@ class Experiment:
         if not self.run.script.strip():
             raise self.locations.error(("run",), "a key 'script' was expected")
         place: dict[str, KeyPath] = {name: ("default_params", name) for name in columns}
-        (parameters,) = resolve_all(columns, place, self.locations)
+        problems = Problems(self.locations)
+        (parameters,) = resolve_all(columns, place, problems)
+        problems.raise_all()
         texts = PointTexts.parse(self.default_name, self.default_queue, ())
         point = texts.point(parameters, "", 0, {})
-        wrong_key = point_problem(point)
-        if wrong_key:
-            raise self.locations.error((f"default_{wrong_key[0]}",), wrong_key[1])
+        for key, wrong in point_problems(point):
+            problems.add((f"default_{key}",), wrong)
+        problems.raise_all()
         return point
 
     def requirements_on(
@@ -154,21 +170,27 @@ class Experiment:
             return ("batches", batch.name, "params", name)
         return ("default_params", name)
 
-    def _columns(self, batch: Batch, machine: str) -> dict[str, tuple[Value, ...]]:
-        """The values of every parameter: the defaults that are not overridden, then the batch's."""
-        columns: dict[str, tuple[Value, ...]] = {
-            name: (parse_value(text),)
-            for name, text in self.default_parameters.items()
-            if name not in batch.parameters
-        }
+    def _columns(
+        self, batch: Batch, machine: str, problems: Problems
+    ) -> dict[str, tuple[Value, ...]]:
+        """The values of every parameter: the defaults that are not overridden, then the batch's.
+        One without a value on the machine is noted and left out."""
+        columns: dict[str, tuple[Value, ...]] = {}
+        for name, text in self.default_parameters.items():
+            if name not in batch.parameters and not problems.is_unknown(("default_params", name)):
+                columns[name] = (parse_value(text),)
         for name, choices in batch.parameters.items():
+            place = self._place(batch, name)
             choice = select(choices, machine)
+            if problems.is_unknown(place):
+                continue
             if choice is None:
                 machines = sorted({m for choice in choices for m in choice.machines or ()})
-                raise self.locations.error(
-                    self._place(batch, name),
+                problems.add(
+                    place,
                     f"'{name}' has no value on machine '{machine}', only on "
                     f"{', '.join(machines)}; add an entry without 'machines'",
                 )
+                continue
             columns[name] = tuple(map(parse_value, choice.values))
         return columns

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
 
+from snakemake_kochi.project.checks import note_grid_problems
+from snakemake_kochi.project.destinations import dest_problem, normalise_dest, src_problem
 from snakemake_kochi.project.document import Document, KeyPath, Problems, Scalar, read_yaml
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.expressions import TemplateError
@@ -18,9 +20,8 @@ from snakemake_kochi.project.grid import (
     Batch,
     Choice,
     Phase,
-    dest_problem,
-    normalise_dest,
 )
+from snakemake_kochi.project.points import job_name_problem, queue_problem
 from snakemake_kochi.project.reading import (
     check_name,
     check_recipes,
@@ -30,13 +31,14 @@ from snakemake_kochi.project.reading import (
     script,
     section,
 )
-from snakemake_kochi.project.recipes import Project
+from snakemake_kochi.project.recipes import LOCAL, Project
 from snakemake_kochi.project.references import check_references
 from snakemake_kochi.project.shape import check_shape
 from snakemake_kochi.project.templates import Template, parse_value
-from snakemake_kochi.project.values import name_problem, value_problem
+from snakemake_kochi.project.values import metric_problem, name_problem, value_problem
 
 _DEFAULT_NAME = "ANON"
+_UNKNOWN_TYPE = "unknown"  # of an artifact whose shape is wrong
 
 
 def is_experiment(text: str) -> bool:
@@ -76,7 +78,11 @@ def load_experiment(file: str, text: str, project: Project | None) -> Experiment
             path: KeyPath = ("batches", name)
             if isinstance(data, dict):
                 check_recipes(project, data, path, document.problems)
-    check_references(experiment, project.machines if project else (), document.problems)
+    machines = project.machines if project else {LOCAL}
+    check_references(experiment, machines, document.problems)
+    if document.problems:
+        # Told together with the rest, because a person is going to edit the file anyway.
+        note_grid_problems(experiment, machines, document.problems)
     document.problems.raise_all()
     return experiment
 
@@ -100,12 +106,13 @@ class _Reader:
         }
         for name in defaults:
             self._check_parameter(name, ("default_params", name))
+        self._check_rule_names(section(data, "batches"))
         return Experiment(
             name=f"_{stem}" if stem[:1].isdigit() else stem,
             file=self.file,
             default_parameters=FrozenDict(defaults),
-            default_name=optional_text(data.get("default_name")) or _DEFAULT_NAME,
-            default_queue=optional_text(data.get("default_queue")),
+            default_name=self._default_name,
+            default_queue=self._default_queue,
             default_duplicates=self._duplicates(data.get("default_duplicates"), 1),
             build=self._phase(section(data, "build")),
             run=self._phase(section(data, "run")),
@@ -114,7 +121,7 @@ class _Reader:
                 for name, value in section(data, "batches").items()
             ),
             sources=None if sources is None else self._sources(sources),
-            metrics=self._metrics(section(data, "metrics"), ("metrics",)),
+            metrics=FrozenDict(self._metrics(section(data, "metrics"), ("metrics",))),
             requirements=requirements(data, (), self.problems),
             locations=self.locations,
         )
@@ -128,24 +135,54 @@ class _Reader:
         for parameter, value in section(data, "params").items():
             self._check_parameter(parameter, (*path, "params", parameter))
             parameters[parameter] = self._choices(value, (*path, "params", parameter))
-        metrics = {
-            **self._metrics(section(top, "metrics"), ("metrics",)),
-            **self._metrics(section(data, "metrics"), (*path, "metrics")),
-        }
+        artifacts = self._artifacts(data.get("artifacts"), (*path, "artifacts"))
         return Batch(
             name=name,
-            job_name=optional_text(data.get("name"))
-            or optional_text(top.get("default_name"))
-            or _DEFAULT_NAME,
-            queue=optional_text(data.get("queue")) or optional_text(top.get("default_queue")),
+            job_name=self._job_name(data.get("name"), (*path, "name")) or self._default_name,
+            queue=self._queue(data.get("queue"), (*path, "queue")) or self._default_queue,
             duplicates=self._duplicates(data.get("duplicates"), default_duplicates),
             parameters=FrozenDict(parameters),
-            artifacts=self._artifacts(data.get("artifacts"), (*path, "artifacts")),
+            artifacts=artifacts,
             requirements=requirements(data, path, self.problems),
             build=self._phase(section(top, "build") | section(data, "build")),
             run=self._phase(section(top, "run") | section(data, "run")),
-            metrics=FrozenDict(metrics),
+            metrics=self._batch_metrics(section(data, "metrics"), artifacts, path),
         )
+
+    @property
+    def _default_name(self) -> str:
+        return self._job_name(self.data.get("default_name"), ("default_name",)) or _DEFAULT_NAME
+
+    @property
+    def _default_queue(self) -> str | None:
+        return self._queue(self.data.get("default_queue"), ("default_queue",))
+
+    def _job_name(self, value: Scalar | None, path: KeyPath) -> str | None:
+        return self._checked(optional_text(value) or None, path, job_name_problem)
+
+    def _queue(self, value: Scalar | None, path: KeyPath) -> str | None:
+        return self._checked(optional_text(value) or None, path, queue_problem)
+
+    def _checked(
+        self, text: str | None, path: KeyPath, problem: Callable[[str], str | None]
+    ) -> str | None:
+        """A template, or None if it is wrong whatever is substituted in it."""
+        try:
+            wrong = None if text is None else problem(_example(text))
+        except TemplateError as error:
+            wrong = str(error)
+        if wrong:
+            self.problems.add(path, f"{text!r}: {wrong}")
+            return None
+        return text
+
+    def _check_rule_names(self, batches: Iterable[str]) -> None:
+        rules: dict[str, str] = {}
+        for name in batches:
+            other = rules.setdefault(re.sub(r"[^A-Za-z0-9_]", "_", name), name)
+            if other != name:
+                said = f"'{other}' and '{name}' would share the name of a rule; rename one"
+                self.problems.add(("batches", name), said)
 
     def _check_parameter(self, name: str, path: KeyPath) -> None:
         wrong = name_problem(name)
@@ -156,11 +193,14 @@ class _Reader:
         text = scalar.value_text
         wrong = value_problem(text)
         try:
-            parse_value(text)
+            value = parse_value(text)
+            if not value.names:
+                value.render({})
         except TemplateError as error:
             wrong = str(error)
         if wrong:
             self.problems.add(path, wrong)
+            self.problems.mark_unknown(path[: 4 if path[0] == "batches" else 2])  # the parameter
         return None if wrong else text
 
     def _values(self, value: Any, path: KeyPath) -> tuple[str, ...]:
@@ -188,6 +228,7 @@ class _Reader:
                     (*path, index),
                     "either all entries are values or all are {value: ..., machines: [...]}",
                 )
+                self.problems.mark_unknown(path)
                 continue
             values = self._values(entry["value"], (*path, index, "value"))
             choices.append(Choice(values, names(entry.get("machines"))))
@@ -198,10 +239,9 @@ class _Reader:
 
     def _phase(self, data: Mapping[str, Any]) -> Phase:
         depend = data.get("depend_params")
+        named = depend if isinstance(depend, list) else []
         return Phase(
-            depend_params=tuple(
-                dict.fromkeys(map(str, depend if isinstance(depend, list) else []))
-            ),
+            depend_params=tuple(dict.fromkeys(str(name) for name in named if name is not None)),
             script=script(data.get("script")),
             strict="strict" not in data or data["strict"].is_true,
             exclusive="exclusive" not in data or data["exclusive"].is_true,
@@ -211,25 +251,39 @@ class _Reader:
         artifacts = []
         for index, entry in enumerate(value if isinstance(value, list) else []):
             if entry is None:  # its shape was wrong; the ones after it keep their index
-                artifacts.append(Artifact("stats", "", None))
+                artifacts.append(Artifact(_UNKNOWN_TYPE, "", None))
                 continue
             dest, src = normalise_dest(str(entry["dest"])), optional_text(entry.get("src"))
             if entry["type"] == "file" and not src:
                 self.problems.add(
                     (*path, index), "the key 'src' is missing: which file of the workspace to keep"
                 )
-            try:
-                template = Template.parse(dest)
-                wrong = dest_problem(template.render(dict.fromkeys(template.names, "x")))
-            except TemplateError as error:
-                wrong = str(error)
-            if wrong:
-                self.problems.add((*path, index, "dest"), wrong)
+            dest = self._checked(dest, (*path, index, "dest"), dest_problem) or ""
+            src = self._checked(src, (*path, index, "src"), src_problem)
             artifacts.append(Artifact(str(entry["type"]), dest, src))
         return tuple(artifacts)
 
-    def _metrics(self, data: Mapping[str, Scalar], path: KeyPath) -> FrozenDict[str, str]:
+    def _batch_metrics(
+        self, own: dict[str, Scalar], artifacts: Iterable[Artifact], path: KeyPath
+    ) -> FrozenDict[str, str]:
+        """The metrics of the file and of one batch; none if no artifact has what they are read
+        from, which is a mistake only if the batch asks for some itself."""
+        metrics = self._metrics(own, (*path, "metrics"))
+        types = {artifact.type for artifact in artifacts}
+        if "stdout" in types:
+            return FrozenDict(self._metrics(section(self.data, "metrics"), ("metrics",)) | metrics)
+        if metrics and _UNKNOWN_TYPE not in types:
+            self.problems.add(
+                (*path, "metrics"),
+                "metrics are read off a run's standard output; add an artifact of type stdout",
+            )
+        return FrozenDict()
+
+    def _metrics(self, data: Mapping[str, Scalar], path: KeyPath) -> dict[str, str]:
         for name, value in data.items():
+            wrong = metric_problem(name)
+            if wrong:
+                self.problems.add((*path, name), wrong)
             try:
                 groups = re.compile(str(value)).groups
             except (re.error, RecursionError, OverflowError) as error:
@@ -241,7 +295,7 @@ class _Reader:
                     f"one group, (...), around the number was expected, not {groups}; "
                     "(?:...) groups without being one",
                 )
-        return FrozenDict((name, str(value)) for name, value in data.items())
+        return {name: str(value) for name, value in data.items()}
 
     def _sources(self, values: Iterable[Scalar]) -> tuple[str, ...]:
         for index, value in enumerate(values):
@@ -250,3 +304,9 @@ class _Reader:
                     ("sources", index), "a glob relative to the project, without '..', was expected"
                 )
         return tuple(map(str, values))
+
+
+def _example(text: str) -> str:
+    """A template with something harmless in the place of each reference."""
+    template = Template.parse(text)
+    return template.render(dict.fromkeys(template.names, "x"))

@@ -74,10 +74,16 @@ def check_recipes(
     project: Project, data: Mapping[str, Any], path: KeyPath, problems: Problems
 ) -> None:
     """Note every entry of `depends` that names no recipe of the project."""
-    for index, entry in enumerate(data.get("depends") or []):
+
+    def is_known(dependency: str) -> bool:
+        path = ("dependencies", dependency)
+        return not (problems.is_unknown(path) or problems.is_unknown((*path, "recipes")))
+
+    value = data.get("depends")
+    for index, entry in enumerate(value if isinstance(value, list) else []):
         if entry is None:  # its shape was wrong
             continue
         requirement = Requirement(str(entry["name"]), str(entry["recipe"]))
         wrong = project.recipe_problem(requirement)
-        if wrong:
+        if wrong and is_known(requirement.dependency):
             problems.add((*path, "depends", index), wrong)

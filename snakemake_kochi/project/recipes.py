@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
-from snakemake_kochi.files import is_name
+from snakemake_kochi.files import expand_user, is_name
 
 LOCAL = "local"
 
@@ -142,8 +142,8 @@ class Project:
         """All recipes needed on a machine, each after those it depends on itself.
 
         `origin` says in messages who requires them. Raises NameNotFoundError for an unknown recipe,
-        ConfigError when recipes depend on each other in a circle, or on two recipes of one
-        dependency.
+        ConfigError when they come to depend on two recipes of one dependency. (Of circles there is
+        none: kochi.yaml would not have been read.)
         """
         order: list[Recipe] = []
         ways: dict[str, tuple[str, ...]] = {}  # dependency -> how we came to its recipe
@@ -152,9 +152,6 @@ class Project:
             if not requirement.on(machine):
                 return
             here = (*way, str(requirement))
-            if str(requirement) in way:
-                circle = " -> ".join(here[here.index(str(requirement)) :])
-                raise ConfigError(f"recipes depend on each other in a circle: {circle}")
             known = ways.setdefault(requirement.dependency, here)
             if known[-1] != str(requirement):
                 raise ConfigError(
@@ -175,16 +172,18 @@ class Project:
 
     def mirror_directory(self, recipe: Recipe) -> Path | None:
         """The directory a recipe mirrors, absolute; None if it does not mirror."""
-        return self._path(recipe.mirror_dir) if recipe.mirror and recipe.mirror_dir else None
+        if not recipe.mirror or not recipe.mirror_dir:
+            return None
+        return self._path(recipe.mirror_dir, f"mirror_dir of {recipe}")
 
     def remote(self, recipe: Recipe) -> str | None:
         """What to give to `git clone`: a URL as written, or a local path made absolute."""
         if recipe.git is None or "://" in recipe.git or re.match(r"[^/]*:", recipe.git):
             return recipe.git
-        return str(self._path(recipe.git))
+        return str(self._path(recipe.git, f"git of {recipe}"))
 
-    def _path(self, text: str) -> Path:
-        return self.directory / Path(text).expanduser()
+    def _path(self, text: str, what: str) -> Path:
+        return self.directory / expand_user(text, what)
 
     @property
     def _source(self) -> str:

@@ -56,7 +56,15 @@ class _References:
         for batch in experiment.batches.values():
             self.anywhere |= dict.fromkeys(batch.parameters)
 
+    def incomplete(self, *places: KeyPath) -> bool:
+        """Whether parameters are missing because the place where they belong is wrong."""
+        return any(map(self.problems.is_unknown, [("default_params",), *places]))
+
     def missing(self, name: str, path: KeyPath) -> None:
+        if not self.incomplete(("batches",)):
+            self.unknown(name, path)
+
+    def unknown(self, name: str, path: KeyPath) -> None:
         said = nearest(name, self.anywhere)
         self.problems.add(path, f"there is no parameter '{name}', {said}")
 
@@ -97,8 +105,10 @@ class _InBatch(_References):
         self.path: KeyPath = ("batches", batch.name)
 
     def missing(self, name: str, path: KeyPath) -> None:
+        if self.incomplete((*self.path, "params")):
+            return
         if path[0] == "batches":
-            super().missing(name, path)
+            self.unknown(name, path)
         elif name in self.anywhere:  # else it was noted for the file's top level
             self.problems.add(
                 path, f"the parameter '{name}' has no value in batch '{self.batch.name}'"
@@ -129,20 +139,14 @@ class _InBatch(_References):
             self.phase(phase, values, self.own(key, "depend_params", default=default))
         if not batch.run.script.strip():
             self.problems.add(self.own("run", default=("run",)), "a key 'script' was expected")
-        for clash in [*values, *SUBSTITUTED]:
+        for clash in values:
             if clash in batch.metrics:
                 path = self.own("metrics", clash, default=("metrics", clash))
                 self.problems.add(path, "this is also a parameter; rename the metric")
 
     def _circles(self, machines: Iterable[str]) -> None:
         """Which values count depends on the machine, so a circle may be on some only."""
-        mentioned = {
-            machine
-            for choices in self.batch.parameters.values()
-            for choice in choices
-            for machine in choice.machines or ()
-        }
-        for machine in sorted({*machines, *mentioned}):
+        for machine in sorted({*machines, *self.batch.mentioned_machines}):
             values = dict(self.defaults)
             for name, choices in self.batch.parameters.items():
                 choice = select(choices, machine)

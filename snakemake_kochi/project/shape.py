@@ -14,15 +14,11 @@ from snakemake_kochi.errors import nearest
 from snakemake_kochi.project.document import Document, KeyPath, Scalar
 from snakemake_kochi.resources import workflow_directory
 
-# What is wrong inside one entry of these says nothing about the rest of the file; and what stands
-# for the entry then. It is not removed: the entries after it would answer to wrong key paths.
-_INDEPENDENT: dict[str, Any] = {
-    "artifacts": None,
-    "depends": None,
-    "default_params": Scalar("", "null"),
-    "params": Scalar("", "null"),
-    "envs": Scalar("", "null"),
-}
+# What stands for a wrong thing while the rest is checked: present and harmless.
+_NO_VALUE = Scalar("", "null")
+_SCRIPT = Scalar(":")
+_TEXT = Scalar("x")
+_ABSENT = object()
 
 
 def _is_kind(*kinds: str) -> Any:
@@ -57,28 +53,91 @@ def _validator(name: str) -> Any:
 def check_shape(document: Document, schema: str) -> bool:
     """Add what is wrong with the document's shape to its problems.
 
-    Unknown keys are repaired in the data (renamed to the key probably meant, or dropped) and a
-    wrong artifact, requirement or parameter is replaced, so that the meaning of the rest can be
-    checked too. Returns False when that would make no sense.
+    Unknown keys are repaired in the data (renamed to the key probably meant, or dropped), and what
+    is wrong is replaced and marked as unknown, so that the meaning of the rest can be checked too.
+    Returns False when that makes no sense.
     """
     validator = _validator(schema)
     for error in list(validator.iter_errors(document.data)):
         if error.validator == "additionalProperties":
             _repair_unknown_keys(document, error)
-    sound = True
-    dropped: set[KeyPath] = set()
+    wrong: list[KeyPath] = []
     for error in list(validator.iter_errors(document.data)):
         path = tuple(error.absolute_path)
         document.problems.add(path, _in_words(error))
-        entry = _independent_entry(path)
-        if entry is None:
-            sound = False
+        if error.validator == "required":
+            missing = [key for key in error.validator_value if key not in error.instance]
+            wrong += [(*path, key) for key in missing]
         else:
-            dropped.add(entry)
-    if sound:
-        for entry in dropped:
-            _follow(document.data, entry[:-1])[entry[-1]] = _INDEPENDENT[str(entry[-2])]
-    return sound
+            wrong.append(path)
+    if () in wrong:
+        return False
+    for path in sorted(wrong, key=len):  # what is in something wrong is gone with it
+        _replace(document, path)
+    return True
+
+
+def _replace(document: Document, path: KeyPath) -> None:
+    place, stand_in = _stand_in(path)
+    document.problems.mark_unknown(place)
+    lost = _lost_with(place)
+    if lost:
+        document.problems.mark_unknown(lost)
+    container = _follow(document.data, place[:-1])
+    key: Any = place[-1]
+    if stand_in is not _ABSENT and isinstance(container, dict | list):
+        container[key] = stand_in
+    elif isinstance(container, dict):
+        container.pop(key, None)
+
+
+def _lost_with(place: KeyPath) -> KeyPath | None:
+    """The list of names, the recipes of a dependency or the parameters of all batches, that is
+    incomplete without what was at a place."""
+    match place:
+        case ("dependencies", _, "recipes", _) | ("dependencies", _, "recipes", _, "name"):
+            return place[:3]
+        case ("batches", _) | ("batches", _, "params"):
+            return place[:1]
+    return None
+
+
+def _stand_in(path: KeyPath) -> tuple[KeyPath, Any]:
+    """Where to replace what is wrong at a key path, and by what. Nothing is removed from a list:
+    the entries after it would answer to wrong key paths."""
+    # Below these keys the next one is a name of the user's, which may be one of ours.
+    depth = 2 if path[0] in ("batches", "dependencies", "machines") else 0
+    if path[0] == "dependencies" and path[2:3] == ("recipes",) and len(path) > 3:
+        depth = 4
+    match path[depth:]:
+        case ():
+            return path, {2: _ABSENT, 4: None}[depth]
+        case ("params" | "default_params" | "envs", _, *_):
+            return path[: depth + 2], _NO_VALUE
+        case ("artifacts", _, "type", *_):
+            return path[: depth + 3], Scalar("unknown")
+        case ("artifacts", _, "src", *_):
+            return path[: depth + 3], _TEXT
+        case ("artifacts" | "depends", _, *_):
+            return path[: depth + 2], None
+        case (_, "depend_params", _):
+            return path, None
+        case ("sources", _):
+            return path, _TEXT
+        case ("run" | "build",):
+            return path, {"script": _SCRIPT}
+        case ("run" | "build", "script", *_):
+            return path[: depth + 2], _SCRIPT
+        case ("before_script" | "script" | "after_script" | "activate_script", *_):
+            return path[: depth + 1], _SCRIPT
+        case ("recipes",):
+            return path, []
+        case ("name",) if depth == 4:
+            return path, Scalar(f"recipes[{path[3]}]")
+        case (*_, int()):  # a line of a script that nothing else depends on
+            return path[:-1], _ABSENT
+        case _:
+            return path, _ABSENT
 
 
 def _repair_unknown_keys(document: Document, error: Any) -> None:
@@ -101,18 +160,15 @@ def _repair_unknown_keys(document: Document, error: Any) -> None:
 
 
 def _follow(data: Any, path: KeyPath) -> Any:
+    """What is at a key path; None if nothing is there any more."""
     for part in path:
-        data = data[part]
+        if isinstance(data, dict):
+            data = data.get(str(part))
+        elif isinstance(data, list):
+            data = data[int(part)]
+        else:
+            return None
     return data
-
-
-def _independent_entry(path: KeyPath) -> KeyPath | None:
-    # Below these keys the next one is a name of the user's, which may be one of ours.
-    start = 2 if path[:1] in (("batches",), ("dependencies",), ("machines",)) else 0
-    for index in range(start, len(path) - 1):
-        if path[index] in _INDEPENDENT:
-            return path[: index + 2]
-    return None
 
 
 def _in_words(error: Any) -> str:

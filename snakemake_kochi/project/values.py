@@ -14,6 +14,8 @@ from snakemake_kochi.errors import ConfigError
 MAXIMUM_LENGTH = 100_000
 
 SUBSTITUTED = ("batch_name", "duplicate")
+# Columns of every batch's table, beside those of its parameters and metrics.
+TABLE_COLUMNS = ("run_seconds", "run_node", "run_started")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _SAFE = "._+=,@:-~"
 # YAML 1.1 takes 1e3 for a text, which no one means who calculates with it.
@@ -30,8 +32,17 @@ def name_problem(name: str) -> str | None:
     """What keeps a text from being the name of a parameter, or None."""
     if name in SUBSTITUTED:
         return f"'{name}' is substituted by Kochi itself and cannot be a parameter; rename it"
+    if name in TABLE_COLUMNS:
+        return f"'{name}' is a column of every batch's table and cannot be a parameter; rename it"
     if not _NAME.fullmatch(name):
         return "a parameter's name is letters, digits, _ and -, and starts with a letter or _"
+    return None
+
+
+def metric_problem(name: str) -> str | None:
+    """What keeps a text from being the name of a metric, or None."""
+    if name in (*SUBSTITUTED, *TABLE_COLUMNS):
+        return f"'{name}' has a meaning of its own in every batch's table; rename the metric"
     return None
 
 

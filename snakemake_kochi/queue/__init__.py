@@ -16,6 +16,7 @@ from snakemake_kochi.queue.workers import (
     assign_queues,
     find_worker,
     list_workers,
+    shared_workers,
 )
 
 __all__ = [
@@ -44,4 +45,5 @@ __all__ = [
     "queue_lock",
     "recover",
     "ring",
+    "shared_workers",
 ]

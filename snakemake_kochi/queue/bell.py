@@ -49,7 +49,10 @@ class Bell:
         return False
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        """Also a second time: who was interrupted in closing closes again."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
 
 
 def ring(path: Path) -> bool:

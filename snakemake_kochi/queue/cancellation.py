@@ -10,7 +10,7 @@ from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.queue.bell import ring
 from snakemake_kochi.queue.entries import Entry, find_entry, queue_names
 from snakemake_kochi.queue.jobs import end_ticket, find_job, set_aside, unexecuted_result
-from snakemake_kochi.queue.lock import queue_lock
+from snakemake_kochi.queue.lock import LockRemovedError, queue_lock
 from snakemake_kochi.queue.recovery import recover
 from snakemake_kochi.queue.ticket import read_ticket
 
@@ -29,7 +29,10 @@ def cancel(machine: MachinePaths, job: int) -> Outcome:
         if find_job(machine, job).state == "ended":
             return "ended"
         for name in queue_names(machine):
-            outcome = _cancel_in(machine, machine.queue(name), job)
+            try:
+                outcome = _cancel_in(machine, machine.queue(name), job)
+            except LockRemovedError:
+                continue  # it had ended, and its controller removed the queue
             if outcome == "cancelling" and recover(machine, name):
                 # Its worker may have died: then nobody else would act on the mark.
                 view = find_job(machine, job)

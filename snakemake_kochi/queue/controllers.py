@@ -44,11 +44,15 @@ def _is_dead(machine: MachinePaths, identity: str) -> bool:
     return here.has_rebooted_since(node)
 
 
-def jobs_of(machine: MachinePaths, controllers: Collection[str]) -> list[JobView]:
-    """The waiting and running jobs that some controllers handed over. Reads every ticket."""
+def jobs_of(
+    machine: MachinePaths, controllers: Collection[str], queues: Collection[str] | None = None
+) -> list[JobView]:
+    """The waiting and running jobs that some controllers handed over, in all queues or in some.
+    Reads every ticket of them."""
+    names = queue_names(machine) if queues is None else sorted(queues)
     return [
         view
-        for name in (queue_names(machine) if controllers else ())
+        for name in (names if controllers else ())
         for queue in (Queue(machine, name),)
         for view in (*queue.waiting(), *queue.running())
         if view.ticket is not None and view.ticket.controller in controllers

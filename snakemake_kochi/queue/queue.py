@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import time
@@ -31,7 +32,7 @@ from snakemake_kochi.queue.jobs import (
     unexecuted_result,
     view_entry,
 )
-from snakemake_kochi.queue.lock import queue_lock
+from snakemake_kochi.queue.lock import LockRemovedError, queue_lock
 from snakemake_kochi.queue.recovery import recover, requeue
 from snakemake_kochi.queue.result import Result
 from snakemake_kochi.queue.ticket import Ticket, read_ticket
@@ -59,13 +60,18 @@ class Claim:
 class Queue:
     """One queue of a machine. Any number of processes may have one open.
 
-    Raises KochiError when the name cannot be used; nothing is written before a first ticket.
+    With `controller` only the tickets which that controller handed over are claimed and count for
+    `is_empty`; the others are passed over. Raises KochiError when the name cannot be used; nothing
+    is written before a first ticket.
     """
 
-    def __init__(self, machine: MachinePaths, name: str) -> None:
+    def __init__(self, machine: MachinePaths, name: str, controller: str | None = None) -> None:
         self.machine = machine
         self.name = name
         self.paths = machine.queue(name)
+        self._controller = controller
+        # Jobs of other controllers: that never changes, so each ticket is opened once.
+        self._foreign: set[int] = set()
         self._recovered = -_RECOVERY_INTERVAL
 
     def submit(self, tickets: Sequence[Ticket]) -> list[Ticket]:
@@ -114,11 +120,12 @@ class Queue:
         """
         if time.monotonic() - self._recovered >= _RECOVERY_INTERVAL:
             self.recover()
-        if not has_waiting(self.paths):
+        entries = self._candidates(limit)
+        if not entries:
             return []
         claims: list[Claim] = []
         with queue_lock(self.paths.lock):
-            for entry in waiting_entries(self.paths):
+            for entry in waiting_entries(self.paths) if self._controller is None else entries:
                 if len(claims) == limit:
                     break
                 ticket = self._readable(entry)
@@ -128,6 +135,32 @@ class Queue:
                     break
                 claims += self._take(entry, ticket, worker)
         return claims
+
+    def _candidates(self, limit: int) -> list[Entry]:
+        """The first tickets that may be claimed, looked for without the lock; for a worker of any
+        controller's tickets just one, to see whether there is something to take the lock for."""
+        if self._controller is None:
+            return list(itertools.islice(waiting_entries(self.paths), 1))
+        found: list[Entry] = []
+        own = 0
+        for entry in waiting_entries(self.paths):
+            if own == limit:
+                break
+            if entry.job in self._foreign:
+                continue
+            try:
+                controller = read_ticket(entry.path).controller
+            except FileNotFoundError:
+                continue
+            except DamagedFileError:
+                found.append(entry)  # to be set aside, under the lock
+                continue
+            if controller == self._controller:
+                found.append(entry)
+                own += 1
+            else:
+                self._foreign.add(entry.job)
+        return found
 
     def _readable(self, entry: Entry) -> Ticket | None:
         """The ticket, if it can be run; else it is dealt with and None is returned."""
@@ -188,12 +221,22 @@ class Queue:
         return recover(self.machine, self.name)
 
     def remove(self) -> bool:
-        """Remove a queue that only its controller knew, unless a ticket waits or runs there."""
-        with queue_lock(self.paths.lock):
-            if has_waiting(self.paths) or running_entries(self.paths):
+        """Remove a queue that only its controller used and whose name is never used again, unless
+        a ticket waits or runs there or was set aside. Returns whether it is gone."""
+        with contextlib.suppress(LockRemovedError), queue_lock(self.paths.lock):
+            if has_waiting(self.paths) or running_entries(self.paths) or self._has_damaged():
                 return False
-            shutil.rmtree(self.paths.directory, ignore_errors=True)
+            # Renamed first: who comes to the lock must find no directory to make a new lock file
+            # in. Unlinked before the lock is let go: who waits for it then learns that it is gone.
+            removed = self.paths.removed(new_nonce())
+            os.rename(self.paths.directory, removed)
+            shutil.rmtree(removed, ignore_errors=True)
         return True
+
+    def _has_damaged(self) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return next(self.paths.damaged.iterdir(), None) is not None
+        return False
 
     def waiting(self) -> list[JobView]:
         return self._views(list(waiting_entries(self.paths)))
@@ -206,8 +249,8 @@ class Queue:
         return [view for view in views if view is not None]
 
     def is_empty(self) -> bool:
-        """Whether no ticket waits; some may be running."""
-        return not has_waiting(self.paths)
+        """Whether no ticket waits that may be claimed here; some may be running."""
+        return not self._candidates(1)
 
 
 @dataclass(frozen=True)

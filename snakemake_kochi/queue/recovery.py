@@ -12,7 +12,7 @@ from snakemake_kochi.files import make_directory, read_json, to_json, write_excl
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.queue.entries import Entry, running_entries
 from snakemake_kochi.queue.jobs import complete, end_ticket, set_aside, unexecuted_result
-from snakemake_kochi.queue.lock import queue_lock
+from snakemake_kochi.queue.lock import LockRemovedError, queue_lock
 from snakemake_kochi.queue.processes import kill_job_processes, this_node
 from snakemake_kochi.queue.result import read_attempt
 from snakemake_kochi.queue.ticket import Ticket, now, read_ticket
@@ -64,7 +64,8 @@ def recover(machine: MachinePaths, name: str) -> list[str]:
     messages = []
     for entry in running_entries(queue):
         if entry.worker in lost and _end_processes(machine, entry):
-            with queue_lock(queue.lock):
+            # Who removed the queue found nothing left in it.
+            with contextlib.suppress(LockRemovedError), queue_lock(queue.lock):
                 messages += _recover_entry(machine, queue, entry, lost[entry.worker])
     for worker in lost:
         unsubscribe(queue, worker)

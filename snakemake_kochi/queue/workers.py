@@ -29,7 +29,8 @@ class WorkerState:
 
     `state`: "running" claims tickets; "leaving" has found its queues empty and looks a last time;
     "draining" claims no more; "left" has ended in good order. `running` maps job numbers to the
-    time they started; `heartbeat` grows by one with each write.
+    time they started; `heartbeat` grows by one with each write. With `controller` it claims only
+    the tickets of that controller, which started it.
     """
 
     worker: int
@@ -42,6 +43,7 @@ class WorkerState:
     updated: str
     heartbeat: int = 0
     running: Mapping[int, str] = field(default_factory=dict)
+    controller: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
@@ -61,6 +63,15 @@ class WorkerState:
     def is_live(self) -> bool:
         """Whether it may be counted on to claim what is submitted now."""
         return self.state == "running" and not self.is_lost
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has left or is lost; else jobs of it may be running."""
+        return self.state == "left" or self.is_lost
+
+    @property
+    def is_on_this_node(self) -> bool:
+        return this_node().can_see(self.node)
 
     def describe(self) -> str:
         """The state for people: as recorded, or "lost" when it died without saying so."""
@@ -83,6 +94,7 @@ def read_worker(machine: MachinePaths, worker: int) -> WorkerState:
             updated=str(data["updated"]),
             heartbeat=int(data["heartbeat"]),
             running={int(job): str(since) for job, since in data["running"].items()},
+            controller=None if data.get("controller") is None else str(data["controller"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedFileError(f"{path}: not a worker's state ({error!r})") from error
@@ -169,6 +181,18 @@ def subscribers(queue: QueuePaths) -> list[int]:
         return sorted(int(name) for name in os.listdir(queue.bells) if name.isdecimal())
     except FileNotFoundError:
         return []
+
+
+def shared_workers(machine: MachinePaths, name: str) -> list[WorkerState]:
+    """The workers that serve a queue now whoever handed its tickets over: not those that
+    controllers started for themselves. Costs a small file for each worker of the queue."""
+    found = []
+    for worker in subscribers(machine.queue(name)):
+        with contextlib.suppress(FileNotFoundError, DamagedFileError):
+            state = read_worker(machine, worker)
+            if state.controller is None and not state.is_gone:
+                found.append(state)
+    return found
 
 
 def ring_subscribers(machine: MachinePaths, queue: QueuePaths) -> None:

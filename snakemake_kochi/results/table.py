@@ -13,19 +13,21 @@ from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.files import read_json
 from snakemake_kochi.phases.run import RECORD_VERSION
 
-SECONDS = "seconds"
-# What a run is described by in the table beside its parameters; all else is a measurement.
-_DESCRIPTION = ("duplicate", "node", "started")
+# The columns of a run beside its parameters and metrics; no parameter may be called so.
+SECONDS = "run_seconds"
+_FIXED = {"run_node": "node", "run_started": "started", SECONDS: "seconds"}
 
 
 def read_runs(
     records: Sequence[Path], captured: Sequence[Path], metrics: Mapping[str, str]
 ) -> pandas.DataFrame:
-    """One row per run: its parameters, duplicate, node, start, `seconds` and the metrics.
+    """One row per run: its parameters as texts, `duplicate`, `run_node`, `run_started`,
+    `run_seconds` and the metrics.
 
     `captured` are the runs' standard outputs in the order of `records`. A metric is a regular
     expression with one group; its last match counts, and a run without a match has no value.
-    Columns that hold only numbers are numeric.
+    Metrics that are numbers in all runs are numeric; parameters stay the texts they are: 1.10 is
+    not 1.1.
     """
     if metrics and not captured:
         raise ConfigError(
@@ -36,18 +38,22 @@ def read_runs(
     rows = []
     for index, path in enumerate(records):
         record = read_json(path, RECORD_VERSION)
-        row: dict[str, Any] = dict(record["parameters"])
-        row |= {key: record[key] for key in _DESCRIPTION} | {SECONDS: record["seconds"]}
+        row: dict[str, Any] = {**record["parameters"], "duplicate": record["duplicate"]}
+        row |= {column: record[key] for column, key in _FIXED.items()}
         if compiled:
             text = captured[index].read_bytes().decode("utf-8", "replace")
             for name, expression in compiled.items():
                 found = expression.findall(text)
                 row[name] = found[-1] if found else None
         rows.append(row)
-    return pandas.DataFrame(rows).apply(_numeric)
+    runs = pandas.DataFrame(rows)
+    for name in metrics:
+        runs[name] = as_numbers(runs[name])
+    return runs
 
 
-def _numeric(column: pandas.Series[Any]) -> pandas.Series[Any]:
+def as_numbers(column: pandas.Series[Any]) -> pandas.Series[Any]:
+    """A column of texts as numbers if all of them are, else as it is."""
     try:
         return pandas.to_numeric(column)
     except (ValueError, TypeError):
@@ -55,7 +61,7 @@ def _numeric(column: pandas.Series[Any]) -> pandas.Series[Any]:
 
 
 def measurements(runs: pandas.DataFrame) -> list[str]:
-    """The columns that were measured: `seconds`, then the metrics that are numbers."""
+    """The columns that were measured: `run_seconds`, then the metrics that are numbers."""
     position = list(runs.columns).index(SECONDS)
     return [
         name for name in runs.columns[position:] if pandas.api.types.is_numeric_dtype(runs[name])
@@ -67,7 +73,7 @@ def summarise(runs: pandas.DataFrame, varying: Sequence[str]) -> pandas.DataFram
     the median, minimum and maximum over the duplicates."""
     keys = list(varying)
     grouped = runs.groupby(keys, sort=False, dropna=False) if keys else runs.groupby(lambda _: 0)
-    columns: dict[str, Any] = {"runs": grouped.size()}
+    columns: dict[str, Any] = {"(runs)": grouped.size()}
     for name in measurements(runs):
         columns[f"{name} median"] = grouped[name].median()
         columns[f"{name} min"] = grouped[name].min()

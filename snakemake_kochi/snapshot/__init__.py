@@ -8,6 +8,7 @@ from snakemake_kochi.snapshot.snapshot import (
     list_entries,
     materialise,
     read_file,
+    select_sources,
     toplevel,
 )
 from snakemake_kochi.snapshot.source import fetch_source, resolve_source
@@ -22,5 +23,6 @@ __all__ = [
     "materialise",
     "read_file",
     "resolve_source",
+    "select_sources",
     "toplevel",
 ]

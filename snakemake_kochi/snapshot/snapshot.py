@@ -75,19 +75,27 @@ def list_entries(store: Path, tree: str) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
+def select_sources(
+    entries: Iterable[Entry], include: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> tuple[Entry, ...]:
+    """The entries that match, by path.
+
+    Patterns are those of .gitignore (see `patterns`); no `include` includes everything. Raises
+    ConfigError for a bad pattern.
+    """
+    included, excluded = matcher(include or ("*",)), matcher(exclude)
+    chosen = (entry for entry in entries if included(entry.path) and not excluded(entry.path))
+    return tuple(sorted(chosen, key=lambda entry: os.fsencode(entry.path)))
+
+
 def digest_sources(
     entries: Iterable[Entry], include: Sequence[str] = (), exclude: Sequence[str] = ()
 ) -> str:
-    """Digest (SHA-256, hex) of paths, modes and contents of the entries that match.
-
-    Patterns are those of .gitignore (see `patterns`); no `include` includes everything. The order
-    of the entries does not count. Raises ConfigError for a bad pattern.
-    """
-    included, excluded = matcher(include or ("*",)), matcher(exclude)
+    """Digest (SHA-256, hex) of paths, modes and contents of the entries that `select_sources`
+    selects."""
     digest = hashlib.sha256()
-    for entry in sorted(entries, key=lambda entry: os.fsencode(entry.path)):
-        if included(entry.path) and not excluded(entry.path):
-            digest.update(os.fsencode(entry.path) + f"\0{entry.mode} {entry.object}\n".encode())
+    for entry in select_sources(entries, include, exclude):
+        digest.update(os.fsencode(entry.path) + f"\0{entry.mode} {entry.object}\n".encode())
     return digest.hexdigest()
 
 

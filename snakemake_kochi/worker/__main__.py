@@ -20,6 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cores", type=int, help="default: those this process may run on")
     parser.add_argument("--stay", action="store_true", help="wait when the queues are empty")
     parser.add_argument("--worker", type=int, help="its number, when it was given one")
+    parser.add_argument("--controller", help="claim only the tickets of this one")
     parser.add_argument("--parent", type=int, help="leave when this process ends")
     parser.add_argument("--echo", action="store_true", help="show the jobs' output")
     parser.add_argument("--idle-wait", type=float, default=2.0, metavar="SECONDS")
@@ -36,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
             echo=given.echo,
             parent=given.parent,
             worker=given.worker,
+            controller=given.controller,
             idle_wait=given.idle_wait,
             grace=given.grace,
         )

@@ -36,6 +36,7 @@ def run_worker(
     echo: bool = False,
     parent: int | None = None,
     worker: int | None = None,
+    controller: str | None = None,
     idle_wait: float = 2.0,
     grace: float = 5.0,
 ) -> int:
@@ -44,16 +45,19 @@ def run_worker(
     `queues` may be empty when `worker`, a number from `allocate_ids`, was given its queues by
     `assign_queues`. `cores` defaults to those this process may run on, `environment` (of the jobs)
     to this process's own. Without `stay` it leaves when its queues are empty. With `echo` the
-    jobs' output is shown. It leaves when the process `parent` ends. SIGTERM, SIGINT, SIGUSR1 and
-    SIGHUP end the jobs within `grace` seconds and put them back; a second one does it at once.
-    `idle_wait` is in seconds.
+    jobs' output is shown. With `controller`, the identity of an inbox, it claims the tickets of
+    that controller and no others. It leaves when the process `parent` ends. SIGTERM, SIGINT,
+    SIGUSR1 and SIGHUP end the jobs within `grace` seconds and put them back; a second one does it
+    at once. `idle_wait` is in seconds.
 
     Runs in the main thread of a process with no other threads and no other children. Raises
     KochiError for names that cannot be used, and WorkerError when the number is taken.
     """
     for name in queues:
         machine.queue(name)
-    state = _register(machine, queues, cores, worker)
+    if controller is not None:
+        machine.controller(controller)
+    state = _register(machine, queues, cores, worker, controller)
     own = dict(os.environ) if environment is None else dict(environment)
     settings = WorkerSettings(
         environment={name: own[name] for name in own if name not in _NOT_FOR_JOBS},
@@ -77,7 +81,11 @@ def run_worker(
 
 
 def _register(
-    machine: MachinePaths, queues: Sequence[str], cores: int | None, worker: int | None
+    machine: MachinePaths,
+    queues: Sequence[str],
+    cores: int | None,
+    worker: int | None,
+    controller: str | None,
 ) -> WorkerState:
     """Write the worker's state for the first time, before it can claim anything."""
     number = allocate_ids(machine, "worker", 1)[0] if worker is None else worker
@@ -103,6 +111,7 @@ def _register(
         cores=Capacity.of_this_node(cores).cores,
         started=started,
         updated=started,
+        controller=controller,
     )
     if not write_exclusively(paths.state, to_json(state.to_dict())):
         raise WorkerError(

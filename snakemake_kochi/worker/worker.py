@@ -138,7 +138,11 @@ class Worker:
         """Read which queues to serve; who started the worker may change that."""
         try:
             names = read_queues(self._machine, self._number)
-            wanted = {name: self._queues.get(name) or Queue(self._machine, name) for name in names}
+            controller = self._state.state.controller
+            wanted = {
+                name: self._queues.get(name) or Queue(self._machine, name, controller)
+                for name in names
+            }
         except (KochiError, FileNotFoundError) as error:
             _log.warning("the queues to serve stay as they are: %s", error)
             return

@@ -82,6 +82,9 @@ def test_the_project_s_snakefile_is_used_if_it_has_the_rules(
     [
         (("fib.yaml", "tset"), 1, "there is no batch 'tset', did you mean 'test'?"),
         (("fob.yaml", "test"), 1, "did you mean 'fib.yaml'?"),
+        (("sub.yaml", "test"), 1, "sub.yaml is a directory, not an experiment file"),
+        (("sub.yml", "test"), 1, "there is no file sub.yml, did you mean 'fib.yaml'?"),
+        (("latin.yaml", "test"), 1, "latin.yaml:1: UTF-8 was expected, not the byte 0xe9"),
         (("fib.yaml",), 2, "Missing argument"),
         (("fib.yaml", "test", "--dry"), 2, "--dry"),
     ],
@@ -89,9 +92,24 @@ def test_the_project_s_snakefile_is_used_if_it_has_the_rules(
 def test_errors_are_told_before_snakemake_starts(
     words: tuple[str, ...], status: int, message: str, project: Path, kochi: Kochi
 ) -> None:
+    (project / "sub.yaml").mkdir()
+    if words[0] == "latin.yaml":
+        (project / "latin.yaml").write_bytes(b"default_name: caf\xe9\nrun: {script: x}\n")
     outcome = kochi("batch", *words)
     assert outcome.status == status
     assert message in outcome.err
+    assert not (project / ".snakemake").exists()
+
+
+def test_batches_that_would_overwrite_each_other_are_told_before_snakemake_starts(
+    project: Path, kochi: Kochi
+) -> None:
+    text = (project / "fib.yaml").read_text()
+    other = "  other:\n    artifacts: [{type: stdout, dest: fib/2_0.log}]\n"
+    (project / "fib.yaml").write_text(text.replace("batches:\n", f"batches:\n{other}"))
+    outcome = kochi("batch", "fib.yaml", "test")
+    assert outcome.status == 1
+    assert "'fib/2_0.log' is also written by batch 'other'" in outcome.err
     assert not (project / ".snakemake").exists()
 
 

@@ -50,6 +50,14 @@ def results() -> list[dict[str, Any]]:
     ]
 
 
+def nothing_is_left() -> bool:
+    """Neither a process of the run, nor its inbox, nor a queue."""
+    machine = Path(os.environ["KOCHI_ROOT"]) / "machines" / "local"
+    left = [*machine.glob("controllers/*"), *machine.glob("queues/*")]
+    assert left == []
+    return our_processes() == []
+
+
 @contextmanager
 def background(*command: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
@@ -85,9 +93,7 @@ def test_a_directory_without_git_or_configuration_runs_and_nothing_is_left(
     assert done.returncode == 0
     assert [result["reason"] for result in results()] == ["success"] * 3
     assert {(tmp_path / f"{name}.txt").read_text() for name in "abc"} == {"worker 0\n"}
-    assert our_processes() == []
-    assert not list(Path(os.environ["KOCHI_ROOT"]).glob("machines/local/controllers/*"))
-    assert not list(Path(os.environ["KOCHI_ROOT"]).glob("machines/local/queues/*"))
+    assert nothing_is_left()
     again = snakemake("--executor", "kochi", "--jobs", "4", cwd=tmp_path)
     assert "Nothing to be done" in again.stdout
 
@@ -144,13 +150,114 @@ def test_a_worker_of_the_users_outlives_runs_and_none_is_started(
     assert len(results()) == 6
 
 
+def test_a_queue_without_a_worker_is_pointed_out_once(tmp_path: Path) -> None:
+    write(tmp_path / "Snakefile", THREE_JOBS)
+    run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "4")
+    said = "No worker serves queue test yet; start one with: kochi work -q test -b"
+    work = (sys.executable, "-m", "snakemake_kochi.cli", "work", "-q", "test", "-b")
+    with background(*run, "--kochi-queue", "test", cwd=tmp_path) as controller:
+        assert controller.stdout is not None
+        before = []
+        while said not in (line := controller.stdout.readline()):
+            assert line, f"it ended: {before}"
+            before.append(line)
+        with background(*work, cwd=tmp_path):
+            output, _ = controller.communicate(timeout=120)
+    assert controller.returncode == 0
+    assert said not in output
+
+
+def test_a_queue_of_a_worker_of_the_users_is_left_to_it_until_it_goes(tmp_path: Path) -> None:
+    write(
+        tmp_path / "Snakefile",
+        """
+        rule all:
+            input: "a.txt", "b.txt"
+        rule one:
+            output: "{name}.txt"
+            resources: kochi_queue="mine", kochi_exclusive=1
+            shell:
+                "echo $KOCHI_WORKER_ID >> workers; mkdir alone;"
+                "until [ -e go ]; do sleep 0.1; done; rmdir alone; touch {output}"
+        """,
+    )
+    work = (sys.executable, "-m", "snakemake_kochi.cli", "work", "-q", "mine", "-b")
+    run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "4")
+    machine = Path(os.environ["KOCHI_ROOT"]) / "machines" / "local"
+    workers = tmp_path / "workers"
+    with background(*work, cwd=tmp_path) as worker:
+        wait_until(lambda: list(machine.glob("queues/mine/bells/*")))
+        with background(*run, cwd=tmp_path) as controller:
+            wait_until(lambda: workers.exists() and workers.read_text())
+            time.sleep(2)  # for a worker that should not come
+            assert workers.read_text() == "0\n"
+            (tmp_path / "alone").rmdir()  # the job that is put back will not
+            worker.terminate()
+            wait_until(lambda: workers.read_text() == "0\n1\n")
+            (tmp_path / "go").touch()
+            output, _ = controller.communicate(timeout=120)
+    print(output)
+    assert controller.returncode == 0
+    assert output.count("Queue mine is left to worker 0, which serves it here.") == 1
+    assert workers.read_text() == "0\n1\n1\n"
+    assert our_processes() == []
+
+
 def test_a_queue_name_that_leaves_its_directory_is_refused(tmp_path: Path, snakemake: Any) -> None:
     write(tmp_path / "Snakefile", THREE_JOBS)
     done = snakemake("--executor", "kochi", "--kochi-queue", "../../x", "--jobs", "4", cwd=tmp_path)
     assert done.returncode != 0
-    assert "queue name '../../x' cannot be used" in done.stdout
+    assert "--kochi-queue: queue name '../../x' cannot be used" in done.stdout
     assert "Traceback" not in done.stdout
     assert results() == []
+    assert nothing_is_left()
+
+
+def test_a_queue_name_of_a_rule_that_cannot_be_used_is_refused_with_the_rules_name(
+    tmp_path: Path, snakemake: Any
+) -> None:
+    write(
+        tmp_path / "Snakefile",
+        """
+        rule all:
+            input: "a.txt", "b.txt"
+        rule good:
+            output: "a.txt"
+            shell: "touch {output}"
+        rule bad:
+            input: "a.txt"
+            output: "b.txt"
+            resources: kochi_queue="../../x"
+            shell: "touch {output}"
+        """,
+    )
+    done = snakemake("--executor", "kochi", "--jobs", "4", cwd=tmp_path)
+    assert done.returncode != 0
+    said = "rule bad, resource kochi_queue: queue name '../../x' cannot be used"
+    assert done.stdout.count(said) == 1
+    assert "Traceback" not in done.stdout and 'File "' not in done.stdout
+    assert [result["reason"] for result in results()] == ["success"]
+    assert nothing_is_left()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--kochi-workers", "-1"), "--kochi-workers -1: a number from 0 was expected"),
+        (("--kochi-cores", "0"), "--kochi-cores 0: a number from 1 was expected"),
+        (("--kochi-workers", "0"), "rule one names no queue, and with --kochi-workers 0"),
+    ],
+)
+def test_options_with_which_nothing_could_run_are_refused(
+    tmp_path: Path, snakemake: Any, options: tuple[str, ...], said: str
+) -> None:
+    write(tmp_path / "Snakefile", THREE_JOBS)
+    done = snakemake("--executor", "kochi", "--jobs", "4", *options, cwd=tmp_path)
+    assert done.returncode != 0
+    assert done.stdout.count(said) == 1
+    assert "Traceback" not in done.stdout
+    assert results() == []
+    assert nothing_is_left()
 
 
 def test_a_rule_sends_its_jobs_to_the_queue_it_names(tmp_path: Path, snakemake: Any) -> None:
@@ -201,7 +308,7 @@ def test_a_job_of_a_killed_worker_is_done_by_another_one(tmp_path: Path, snakema
     assert our_processes() == []
 
 
-def test_an_interrupt_ends_everything(tmp_path: Path) -> None:
+def test_an_interrupt_ends_everything_and_says_so_in_a_line(tmp_path: Path) -> None:
     write(
         tmp_path / "Snakefile",
         """
@@ -219,8 +326,38 @@ def test_an_interrupt_ends_everything(tmp_path: Path) -> None:
         output, _ = controller.communicate(timeout=120)
     print(output)
     assert controller.returncode != 0
-    assert our_processes() == []
+    assert "Cancelled 3 kochi jobs; nothing of this run is left." in output
+    assert "Error in rule" not in output
     assert {result["reason"] for result in results()} == {"cancelled"}
+    assert nothing_is_left()
+
+
+def test_a_second_interrupt_hastens_the_end_and_leaves_nothing(tmp_path: Path) -> None:
+    write(
+        tmp_path / "Snakefile",
+        """
+        rule all:
+            input: "a.txt", "b.txt"
+        rule one:
+            output: "{name}.txt"
+            shell: "trap '' TERM; touch started; while :; do sleep 1; done"
+        """,
+    )
+    run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "4")
+    machine = Path(os.environ["KOCHI_ROOT"]) / "machines" / "local"
+    with background(*run, "--kochi-cores", "1", cwd=tmp_path) as controller:
+        wait_until((tmp_path / "started").exists)
+        controller.send_signal(signal.SIGINT)
+        wait_until(lambda: list(machine.glob("jobs/*/*/cancel")))
+        for _ in range(2):
+            controller.send_signal(signal.SIGINT)
+        output, _ = controller.communicate(timeout=120)
+    print(output)
+    assert controller.returncode != 0
+    assert "Traceback" not in output
+    assert "Cancelled 2 kochi jobs; nothing of this run is left." in output
+    assert {result["reason"] for result in results()} == {"cancelled"}
+    assert nothing_is_left()
 
 
 def test_a_terminated_controller_lets_what_runs_finish_and_starts_nothing_more(
@@ -391,17 +528,44 @@ def test_what_a_rule_can_have_works(tmp_path: Path, snakemake: Any) -> None:
     assert "Nothing to be done" in snakemake("-n", cwd=tmp_path).stdout
 
 
-def test_two_controllers_share_a_queue(tmp_path: Path) -> None:
-    runs = []
-    for name in ("x", "y"):
-        directory = tmp_path / name
-        write(directory / "Snakefile", THREE_JOBS)
-        command = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "4")
-        runs.append((directory, (*command, "--default-resources", "kochi_queue='shared'")))
-    with background(*runs[0][1], cwd=runs[0][0]) as a, background(*runs[1][1], cwd=runs[1][0]) as b:
-        for process in (a, b):
-            output, _ = process.communicate(timeout=120)
+def test_two_controllers_share_a_queue_and_each_works_on_its_own_jobs(tmp_path: Path) -> None:
+    write(
+        tmp_path / "long" / "Snakefile",
+        """
+        rule all:
+            input: "a.txt", "b.txt", "c.txt"
+        rule one:
+            output: "{name}.txt"
+            shell: "touch started; until [ -e go ]; do sleep 0.1; done; touch {output}"
+        """,
+    )
+    write(tmp_path / "short" / "Snakefile", THREE_JOBS)
+    run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "4")
+    run += ("--kochi-cores", "2", "--default-resources", "kochi_queue='shared'")
+    with background(*run, cwd=tmp_path / "long") as long:
+        wait_until((tmp_path / "long" / "started").exists)
+        with background(*run, cwd=tmp_path / "short") as short:
+            output, _ = short.communicate(timeout=50)
             print(output)
-            assert process.returncode == 0
-    assert len(results()) == 6
+        assert short.returncode == 0
+        assert len(results()) == 3
+        (tmp_path / "long" / "go").touch()
+        output, _ = long.communicate(timeout=120)
+        print(output)
+    assert long.returncode == 0
+    assert [result["attempt"] for result in results()] == [1] * 6
     assert our_processes() == []
+
+
+def test_the_queue_of_a_killed_run_goes_with_the_next_run(tmp_path: Path, snakemake: Any) -> None:
+    write(tmp_path / "Snakefile", 'rule one:\n    shell: "touch started; test -e go || sleep 300"')
+    run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "4")
+    with background(*run, cwd=tmp_path) as controller:
+        wait_until((tmp_path / "started").exists)
+        controller.kill()
+        controller.wait()
+        wait_until(lambda: our_processes() == [])
+    (tmp_path / "go").touch()
+    snakemake("--unlock", cwd=tmp_path)
+    assert snakemake("--executor", "kochi", "--jobs", "4", cwd=tmp_path).returncode == 0
+    assert nothing_is_left()

@@ -32,6 +32,7 @@ batches:
     duplicates: 1
     depends: [{name: massivethreads, recipe: debug, machines: spica}]
     metrics: {result: '= (\\d+)'}
+    artifacts: [{type: stdout, dest: 'fib/${duplicate}.log'}]
     build: {depend_params: [n_input]}
     run: {script: ./other, exclusive: false}
   plain:
@@ -103,7 +104,13 @@ def test_a_batch_has_the_metrics_of_the_file_and_its_own() -> None:
         "time": r"Execution Time: (\d+) ns",
         "result": r"= (\d+)",
     }
-    assert list(experiment().metrics_of("plain")) == ["time"]
+    assert list(experiment().metrics) == ["time"]
+
+
+def test_a_batch_that_keeps_no_standard_output_has_no_metrics() -> None:
+    found = experiment()
+    assert found.metrics_of("plain") == {}
+    assert found.grid("plain", "local").metrics == {}
 
 
 def test_requirements_count_on_their_machines_and_extra_ones_replace_them() -> None:
@@ -155,8 +162,18 @@ def test_names_of_a_point_may_use_parameters() -> None:
 
 def test_a_queue_name_that_leaves_its_directory_is_an_error() -> None:
     text = "default_params: {a: 1}\ndefault_queue: ../${a}\nrun: {script: x}"
-    with pytest.raises(ConfigError, match=r"e\.yaml:2: default_queue: .*'\.\./1'"):
-        load_experiment("e.yaml", text, None).point("local", {})
+    with pytest.raises(ConfigError, match=r"e\.yaml:2: default_queue: '\.\./\$\{a\}': "):
+        load_experiment("e.yaml", text, None)
+    found = load_experiment("e.yaml", text.replace("../", ""), None)
+    with pytest.raises(ConfigError, match=r"e\.yaml:2: default_queue: '\.\./1': "):
+        found.point("local", {"a": "../1"})
+
+
+def test_all_that_is_wrong_with_a_point_is_told_at_once() -> None:
+    text = "default_params: {a: 1}\ndefault_name: n$a\ndefault_queue: q$a\nrun: {script: x}"
+    found = load_experiment("e.yaml", text, None)
+    with pytest.raises(ConfigError, match=r"default_name: 'n\\n': .*\n.*default_queue: 'q\\n': "):
+        found.point("local", {"a": "\n"})
 
 
 BATCH_ONLY = """
@@ -201,6 +218,12 @@ def test_the_environment_holds_only_what_the_phase_depends_on() -> None:
         ("run: {script: x}\ndefault_name: $a", "default_name: there is no parameter 'a'"),
         ("run: {script: x}\nsources: []", "sources: the list is empty"),
         ("run: {script: x}\nsources: [../x]", "sources[0]: a glob relative to the project"),
+        ("run: {script: x}\ndefault_params: {run_seconds: 1}", "cannot be a parameter; rename it"),
+        ("run: {script: x}\nmetrics: {run_seconds: (a)}", "metrics.run_seconds: 'run_seconds' has"),
+        ("run: {script: x}\nmetrics: {duplicate: (a)}", "metrics.duplicate: 'duplicate' has a"),
+        ("run: {script: x}\ndefault_params: {a: '`2 %`'}", "default_params.a: `2 %` is not an"),
+        ("run: {script: x}\ndefault_params: {a: '`2 % 0`'}", "default_params.a: `2 % 0`: integer"),
+        ("run: {script: x}\ndefault_queue: a b", "default_queue: 'a b': the queue's name cannot"),
         ("run: {script: x}\nmetrics: {t: '('}", "metrics.t: not a Python regular expression"),
         ("run: {script: x}\nmetrics: {t: 'a'}", "one group, (...), around the number was expected"),
         ("run: {script: x}\nmetrics: {t: '(a)(b)'}", "was expected, not 2"),
@@ -240,7 +263,37 @@ def test_a_mistake_in_the_file_is_told_with_its_key(text: str, expected: str) ->
         ("{params: {A: 1}}", "'a' and 'A' would both be KOCHI_PARAM_A"),
         ("{name: $c}", "batches.b.name: there is no parameter 'c'"),
         ("{queue: $c}", "batches.b.queue: there is no parameter 'c'"),
-        ("{metrics: {a: (x)}}", "batches.b.metrics.a: this is also a parameter"),
+        (
+            "{metrics: {a: (x)}, artifacts: [{type: stdout, dest: x}]}",
+            "batches.b.metrics.a: this is also a parameter",
+        ),
+        (
+            "{metrics: {t: (x)}}",
+            "batches.b.metrics: metrics are read off a run's standard output; add an artifact of "
+            "type stdout",
+        ),
+        ("{metrics: {t: (x)}, artifacts: [{type: stats, dest: x}]}", "add an artifact of type st"),
+        ("{metrics: {t: (x)}, artifacts: [{type: std, dest: x}]}", "did you mean 'stdout'?"),
+        (
+            "{metrics: {run_node: (x)}, artifacts: [{type: stdout, dest: x}]}",
+            "batches.b.metrics.run_node: 'run_node' has a meaning of its own in every batch's",
+        ),
+        ("{params: {run_started: 1}}", "'run_started' is a column of every batch's table"),
+        ("{params: {a: '`1/0`'}}", "batches.b.params.a: `1/0`: division by zero"),
+        ("{queue: ../x}", "batches.b.queue: '../x': the queue's name cannot be used in paths"),
+        ("{queue: -$a}", "batches.b.queue: '-$a': the queue's name cannot be used in paths"),
+        ('{name: "a\\nb"}', "batches.b.name: 'a\\nb': a control character"),
+        ("x", "batches.b: a mapping (key: value) was expected, not the text 'x'"),
+        ("{run: x}", "batches.b.run: a mapping (key: value) was expected"),
+        ("{params: [a]}", "batches.b.params: a mapping (key: value) was expected"),
+        ("{run: {depend_params: [[a]]}}", "batches.b.run.depend_params[0]: a text was expected"),
+        ("{run: {script: [{a: b}]}}", "quote a line that contains ': '"),
+        (
+            "{artifacts: [{type: file, src: /etc/hostname, dest: x}]}",
+            "artifacts[0].src: '/etc/hostname': a path relative to the workspace, without '..'",
+        ),
+        ("{artifacts: [{type: file, src: '../$a', dest: x}]}", "artifacts[0].src: '../$a': a path"),
+        ("{artifacts: [{type: file, src: 'a/..', dest: x}]}", "artifacts[0].src: 'a/..': a path"),
         ("{run: {depend_params: [c]}}", "batches.b.run.depend_params: there is no parameter 'c'"),
         ("{run: {script: ''}}", "batches.b.run: a key 'script' was expected"),
         ("{depends: [{name: x, recipe: y}]}", "batches.b.depends[0]: there is no dependency 'x'"),
@@ -277,6 +330,18 @@ def test_a_batch_name_that_cannot_be_a_directory_is_an_error() -> None:
     assert "the batch name '../b'" in said("run: {script: x}\nbatches: {../b: {}}")
 
 
+def test_batches_that_would_share_the_name_of_a_rule_are_an_error() -> None:
+    message = said("run: {script: x}\nbatches:\n  a.b: {}\n  a-b: {}")
+    assert message == (
+        "bench/fib.yaml:4: batches.a-b: 'a.b' and 'a-b' would share the name of a rule; rename one"
+    )
+
+
+def test_parameters_may_be_called_like_other_measurements() -> None:
+    text = "run: {script: x}\ndefault_params: {seconds: 1, node: 2, started: 3, runs: 4}"
+    assert list(experiment(text).default_parameters) == ["seconds", "node", "started", "runs"]
+
+
 def test_a_default_that_a_batch_lacks_a_parameter_for_is_told_with_the_batch() -> None:
     text = BATCH_ONLY + "default_name: x_$only\n"
     assert load_experiment("e.yaml", text, None).batches["b"].job_name == "x_$only"
@@ -300,9 +365,19 @@ batches:
 """.lstrip()
     ).splitlines()
     assert [line.split(": ")[0] for line in lines] == [
-        f"bench/fib.yaml:{number}" for number in (1, 2, 3, 6, 8, 9, 10, 10)
+        f"bench/fib.yaml:{number}" for number in (1, 2, 3, 6, 8, 8, 9, 10, 10)
     ]
     assert "artifacts[2].dest" in lines[-1] + lines[-2]
+    assert "two points would write 'same'" in lines[4] + lines[5]
+
+
+def test_null_is_the_same_as_nothing() -> None:
+    found = experiment(
+        "depends: null\ndefault_params: null\nbuild: {depend_params: null}\nrun: {script: x}\n"
+        "batches: {b: {depends: null, params: null, artifacts: null, queue: null}}"
+    )
+    assert found.build.depend_params == ()
+    assert found.grid("b", "local").requirements == ()
 
 
 def test_without_a_project_requirements_are_not_checked() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.errors import ConfigError, KochiError
+from snakemake_kochi.paths import Root
 from snakemake_kochi.project import configuration_file, find_project, load_project
 
 
@@ -126,8 +127,8 @@ def test_loading_without_a_file_says_what_to_type(
 
 def test_a_file_that_is_not_utf_8_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "kochi.yaml"
-    file.write_bytes(b"machines: \xff")
-    with pytest.raises(ConfigError, match="UTF-8 was expected"):
+    file.write_bytes(b"machines:\n  \xff")
+    with pytest.raises(ConfigError, match=r"kochi.yaml:2: UTF-8 was expected, not the byte 0xff"):
         load_project(tmp_path, file=file)
 
 
@@ -135,3 +136,14 @@ def test_reading_leaves_the_environment_alone(repository: Path) -> None:
     before = dict(os.environ)
     load_project(repository, file=repository / "kochi.yaml")
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize("variable", ["KOCHI_CONF", "KOCHI_ROOT"])
+def test_the_home_of_a_user_who_does_not_exist_is_an_error(tmp_path: Path, variable: str) -> None:
+    with pytest.raises(KochiError, match=f"{variable}: there is no user 'nosuch'"):
+        configuration_file(tmp_path, {variable: "~nosuch/x"})
+
+
+def test_a_machines_root_in_the_home_of_nobody_is_an_error() -> None:
+    with pytest.raises(KochiError, match="kochi_root: there is no user 'nosuch'"):
+        Root.find("~nosuch/root", {})

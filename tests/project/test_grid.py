@@ -120,11 +120,18 @@ def test_name_queue_dest_and_src_are_substituted() -> None:
 
 def test_values_are_encoded_in_dest_but_not_in_name_and_src() -> None:
     (point,) = grid(
-        "name: $a\n    params: {a: ../x y}\n"
+        "name: $a\n    params: {a: z/x y}\n"
         "    artifacts: [{type: file, src: 'd/$a', dest: 'd/$a/$a.csv'}]"
     ).points
-    assert point.name == "../x y"
-    assert point.artifacts == (Artifact("file", "d/..%2Fx%20y/..%2Fx%20y.csv", "d/../x y"),)
+    assert point.name == "z/x y"
+    assert point.artifacts == (Artifact("file", "d/z%2Fx%20y/z%2Fx%20y.csv", "d/z/x y"),)
+
+
+@pytest.mark.parametrize("value", ["../x", "/etc/hostname", '"a\\nb"', "''"])
+def test_a_value_that_leads_a_src_out_of_the_workspace_is_an_error(value: str) -> None:
+    message = said(f"params: {{a: {value}}}\n    artifacts: [{{type: file, src: $a, dest: d}}]")
+    assert message.startswith("e.yaml:7: batches.b.artifacts[0].src: '")
+    assert len(message.splitlines()) == 1
 
 
 def test_the_empty_value_has_a_file_name_too() -> None:
@@ -146,11 +153,14 @@ def test_a_dollar_is_written_twice() -> None:
 @pytest.mark.parametrize("value", ["a/b", "..", "''", '"a\\nb"', "a b", "-x"])
 def test_a_queue_name_that_cannot_be_a_directory_is_an_error(value: str) -> None:
     message = said(f"queue: $a\n    params: {{a: {value}}}")
-    assert message.startswith("e.yaml:6: batches.b.queue: the queue name ")
+    assert message.startswith("e.yaml:6: batches.b.queue: ")
+    assert "the queue's name cannot be used in paths" in message
 
 
 def test_a_line_break_in_a_jobs_name_is_an_error() -> None:
-    assert "batches.b.name: a control character" in said('name: $a\n    params: {a: "x\\ny"}')
+    assert "batches.b.name: 'x\\ny': a control character" in said(
+        'name: $a\n    params: {a: "x\\ny"}'
+    )
 
 
 def test_an_unknown_batch_is_an_error_with_the_nearest() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_kochi.errors import ConfigError, NameNotFoundError
+from snakemake_kochi.errors import ConfigError, KochiError, NameNotFoundError
 from snakemake_kochi.project import Project, Requirement, load_project
 
 EXAMPLE = """
@@ -289,6 +289,83 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
         "kochi.yaml:5",
         "kochi.yaml:7",
     ]
+
+
+CIRCLE = """
+dependencies:
+  left:
+    script: x
+    recipes:
+      - {name: l, depends: [{name: right, recipe: r}]}
+  right: {script: x, recipes: [{name: r, depends: [{name: left, recipe: l}]}]}
+  self: {script: x, recipes: [{name: s}, {name: t, depends: [{name: self, recipe: t}]}]}
+  one: {script: x, recipes: [{name: o, depends: [{name: two, recipe: o, machines: spica}]}]}
+  two: {script: x, recipes: [{name: o, depends: [{name: one, recipe: o}]}]}
+"""
+
+
+def test_circles_of_recipes_are_told_with_all_other_mistakes() -> None:
+    lines = said(f"{CIRCLE}machine: {{}}\n".lstrip()).splitlines()
+    told = "recipes depend on each other in a circle"
+    assert lines == [
+        f"kochi.yaml:5: dependencies.left.recipes[0]: {told}: left:l -> right:r -> left:l",
+        f"kochi.yaml:7: dependencies.self.recipes[1]: {told}: self:t -> self:t",
+        f"kochi.yaml:8: dependencies.one.recipes[0]: {told}: one:o -> two:o -> one:o",
+        "kochi.yaml:10: machine: unknown key, did you mean 'machines'?",
+    ]
+
+
+def test_dependencies_on_different_machines_make_no_circle() -> None:
+    text = CIRCLE[: CIRCLE.index("  left")] + CIRCLE[CIRCLE.index("  one:") :]
+    found = project(text.replace("recipe: o}", "recipe: o, machines: vega}"))
+    for machine, names in (("local", ["one:o"]), ("spica", ["two:o", "one:o"])):
+        recipes = found.resolve([Requirement("one", "o")], machine)
+        assert list(map(str, recipes)) == names
+
+
+def test_a_wrong_value_hides_no_mistake_elsewhere() -> None:
+    message = said(
+        "dependencies:\n  a:\n    script: make\n    recipes:\n"
+        "    - {name: x, on_machine: 3}\n"
+        "    - {name: z, depends: [{name: a, recipe: y}]}\n"
+        "    - {name: ../x}\n"
+        "    - {name: m, mirror: maybe, branch: b}\n"
+        "    - {name: [n], script: ''}\n"
+        "  b: x\n"
+    )
+    assert [line.split(": ")[1] for line in message.splitlines()] == [
+        "dependencies.a.recipes[0].on_machine",
+        "dependencies.a.recipes[2].name",
+        "dependencies.a.recipes[3].mirror",
+        "dependencies.a.recipes[4].name",
+        "dependencies.a.recipes[4]",
+        "dependencies.b",
+    ]
+
+
+@pytest.mark.parametrize("lost", ["a: x", "a: {recipes: x}", "a: {recipes: [x]}"])
+def test_what_only_follows_from_a_mistake_is_not_told(lost: str) -> None:
+    message = said(
+        f"dependencies:\n  {lost}\n"
+        "  b: {script: x, recipes: [{name: r, depends: [{name: a, recipe: y}]}]}"
+    )
+    assert message.startswith("kochi.yaml:2: dependencies.a")
+    assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        ("{mirror: true, mirror_dir: ~nosuch/m}", "mirror_dir of a:r: there is no user 'nosuch'"),
+        ("{git: ~nosuch/g}", "git of a:r: there is no user 'nosuch'"),
+    ],
+)
+def test_the_home_of_a_user_who_does_not_exist_is_an_error(recipe: str, expected: str) -> None:
+    found = recipes(f"    - {{name: r, script: x, {recipe[1:]}")
+    recipe_found = found.recipe(Requirement("a", "r"))
+    with pytest.raises(KochiError, match=expected):
+        found.mirror_directory(recipe_found)
+        found.remote(recipe_found)
 
 
 def test_the_data_is_read_only_but_can_be_copied_and_written_as_json() -> None:

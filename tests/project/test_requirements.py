@@ -22,8 +22,6 @@ dependencies:
       - {name: split, depends: [{name: base, recipe: one}, {name: other, recipe: x}]}
   other:
     recipes: [{name: x, script: make, depends: [{name: base, recipe: two}]}]
-  left: {script: x, recipes: [{name: l, depends: [{name: right, recipe: r}]}]}
-  right: {script: x, recipes: [{name: r, depends: [{name: left, recipe: l}]}]}
 """
 
 
@@ -80,11 +78,6 @@ def test_two_recipes_of_one_dependency_are_an_error_that_names_both_ways(project
 def test_two_recipes_required_directly_are_an_error(project: Project) -> None:
     with pytest.raises(ConfigError, match="two recipes of 'base'"):
         resolved(project, "base:one", "base:two")
-
-
-def test_a_circle_of_recipes_is_an_error_that_names_it(project: Project) -> None:
-    with pytest.raises(ConfigError, match="circle: left:l -> right:r -> left:l"):
-        resolved(project, "left:l")
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,17 @@ import errno
 import fcntl
 import logging
 import os
+import shutil
 import stat
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.queue import Bell, queue_lock, ring
+from snakemake_kochi.queue.lock import LockRemovedError
 
 
 def test_a_ring_before_the_wait_is_not_lost(tmp_path):
@@ -103,3 +106,54 @@ def test_a_filesystem_without_locks_is_refused_and_no_other_lock_is_used(
 def test_a_lock_that_cannot_be_opened_is_an_error_for_people(tmp_path):
     with pytest.raises(KochiError, match="cannot be opened"), queue_lock(tmp_path):
         pytest.fail("a directory was locked")
+
+
+def test_a_lock_without_a_directory_is_not_made(tmp_path):
+    with pytest.raises(LockRemovedError), queue_lock(tmp_path / "queue" / "lock"):
+        pytest.fail("nothing was locked")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("links", [0, 1])
+def test_who_waits_for_a_lock_that_is_removed_learns_it(tmp_path, links):
+    path = tmp_path / "queue" / "lock"
+    path.parent.mkdir()
+    waiting, said = threading.Event(), []
+
+    class Waiting(logging.Handler):
+        def emit(self, record):
+            waiting.set()
+
+    def wait():
+        try:
+            with queue_lock(path, complain_after=0.05):
+                said.append("locked")
+        except LockRemovedError:
+            said.append("removed")
+
+    logger = logging.getLogger("snakemake_kochi.queue.lock")
+    handler = Waiting()
+    logger.addHandler(handler)
+    thread = threading.Thread(target=wait)
+    try:
+        with queue_lock(path):
+            thread.start()
+            assert waiting.wait(60)
+            if links:  # what NFS makes of an open file that is unlinked
+                os.link(path, tmp_path / "still-there")
+            os.rename(path.parent, tmp_path / "removed")
+            shutil.rmtree(tmp_path / "removed")
+    finally:
+        logger.removeHandler(handler)
+        thread.join()
+    assert said == ["removed"]
+    assert not path.parent.exists()
+
+
+def test_a_bell_is_closed_once(tmp_path):
+    bell = Bell(tmp_path / "bell")
+    bell.close()
+    other = os.open(tmp_path, os.O_RDONLY)
+    bell.close()
+    os.fstat(other)
+    os.close(other)

@@ -23,6 +23,7 @@ from snakemake_kochi.queue import (
     find_job,
     list_jobs,
     list_queues,
+    recover,
 )
 from snakemake_kochi.queue.processes import this_node
 
@@ -82,6 +83,97 @@ def test_a_refused_ticket_is_not_overtaken(machine, ticket):
     claims = queue.claim(0, lambda t: t.resources.cores < 64, limit=10)
     assert [c.ticket.name for c in claims] == ["a"]
     assert [v.ticket.name for v in queue.waiting()] == ["wide", "b"]
+
+
+def test_tickets_of_other_controllers_are_passed_over(machine, ticket):
+    everybody = Queue(machine, "q")
+    wide = Resources(cores=64)
+    everybody.submit(
+        [
+            *(ticket("theirs", controller="they") for _ in range(300)),
+            ticket("nobody's"),
+            ticket("mine", controller="me"),
+            ticket("theirs", controller="they"),
+            ticket("mine too", controller="me"),
+            ticket("wide", controller="me", resources=wide),
+            ticket("behind", controller="me"),
+        ]
+    )
+    mine = Queue(machine, "q", controller="me")
+    asked = []
+
+    def narrow(ticket):
+        asked.append(ticket.name)
+        return ticket.resources.cores < 64
+
+    assert [c.ticket.name for c in mine.claim(0, narrow, limit=1)] == ["mine"]
+    assert [c.ticket.name for c in mine.claim(0, narrow, limit=9)] == ["mine too"]
+    assert asked == ["mine", "mine too", "wide"]
+    assert not mine.is_empty()
+    assert [c.ticket.name for c in mine.claim(0, anything, limit=9)] == ["wide", "behind"]
+    assert mine.is_empty() and mine.claim(0, anything) == []
+    assert not everybody.is_empty()
+    (late,) = everybody.submit([ticket("late", controller="me")])
+    (claim,) = mine.claim(0, anything)
+    assert claim.ticket.job == late.job
+    assert len(everybody.claim(1, anything, limit=999)) == 302
+
+
+def test_a_damaged_ticket_is_set_aside_by_a_controllers_worker_too(machine, ticket, caplog):
+    queue = Queue(machine, "q", controller="me")
+    queue.submit([ticket(), ticket("mine", controller="me")])
+    queue.paths.waiting_ticket(0, 1).write_text("{")
+    assert [c.ticket.name for c in queue.claim(0, anything, limit=1)] == ["mine"]
+    assert find_job(machine, 0).state == "ended"
+    assert len(list(queue.paths.damaged.iterdir())) == 1
+
+
+def test_a_removed_queue_leaves_nothing_and_is_not_made_again_by_who_still_looks(machine, ticket):
+    queue = Queue(machine, "run-1")
+    queue.submit([ticket()])
+    assert not queue.remove(), "a ticket waits"
+    (claim,) = queue.claim(0, anything)
+    assert not queue.remove(), "a ticket runs"
+    queue.finish(claim, result_of(claim))
+    assert queue.remove()
+    assert list(machine.queues.iterdir()) == []
+    assert list_queues(machine) == []
+    assert queue.remove(), "it is gone"
+    assert queue.claim(0, anything) == []
+    assert recover(machine, "run-1") == []
+    assert cancel(machine, 0) == "ended"
+    assert list(machine.queues.iterdir()) == []
+
+
+def test_who_cancels_while_the_queue_is_removed_is_told_that_the_job_ended(
+    machine, ticket, monkeypatch
+):
+    from snakemake_kochi.queue import cancellation
+
+    queue = Queue(machine, "run-1")
+    queue.submit([ticket()])
+    (claim,) = queue.claim(0, anything)
+    found = cancellation.find_entry
+
+    def found_just_before(paths, job):
+        entry = found(paths, job)
+        if entry is not None:
+            queue.finish(claim, result_of(claim))
+            assert queue.remove()
+        return entry
+
+    monkeypatch.setattr(cancellation, "find_entry", found_just_before)
+    assert cancel(machine, 0) == "ended"
+    assert list(machine.queues.iterdir()) == []
+
+
+def test_a_queue_with_a_ticket_that_was_set_aside_is_kept(machine, ticket, caplog):
+    queue = Queue(machine, "run-1")
+    queue.submit([ticket()])
+    queue.paths.waiting_ticket(0, 1).write_text("{")
+    assert queue.claim(0, anything) == []
+    assert not queue.remove()
+    assert len(list(queue.paths.damaged.iterdir())) == 1
 
 
 def test_all_or_no_tickets_are_handed_over(machine, ticket, monkeypatch):
@@ -171,6 +263,34 @@ def test_numbers_are_given_once_to_processes_that_race(machine, tmp_path):
     numbers = [int(n) for process in processes for n in process.communicate()[0].split()]
     assert sorted(numbers) == list(range(180))
     assert allocate_ids(machine, "worker", 1) == range(1)
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"version": 1}'])
+def test_without_the_counter_numbers_go_on_after_the_largest_in_use(machine, ticket, content):
+    queue = Queue(machine, "q")
+    queue.submit([ticket() for _ in range(300)])
+    (claim,) = queue.claim(41, anything)
+    queue.finish(claim, result_of(claim))
+
+    def lose_the_counter():
+        if content is None:
+            machine.ids.unlink()
+        else:
+            machine.ids.write_bytes(content)
+
+    lose_the_counter()
+    assert queue.submit([ticket()])[0].job == 300, "after one that waits"
+    for claim in queue.claim(41, anything, limit=999):
+        queue.finish(claim, result_of(claim))
+    lose_the_counter()
+    assert queue.submit([ticket()])[0].job == 301, "after one that ended"
+    queue.claim(41, anything)
+    lose_the_counter()
+    assert allocate_ids(machine, "job", 1) == range(302, 303), "after one that runs"
+    assert allocate_ids(machine, "worker", 1) == range(42, 43), "after one that holds a ticket"
+    machine.worker(77).directory.mkdir(parents=True)
+    lose_the_counter()
+    assert allocate_ids(machine, "worker", 1) == range(78, 79)
 
 
 def test_a_result_reaches_its_controller_and_stays_with_the_job(machine, ticket):
@@ -347,9 +467,14 @@ def test_a_damaged_counter_is_an_error_and_gives_no_number_twice(machine, ticket
     queue = Queue(machine, "q")
     queue.submit([ticket()])
     machine.ids.write_text("{")
-    with pytest.raises(DamagedFileError, match=r"ids\.json"):
+    with pytest.raises(DamagedFileError, match=r"ids\.json") as caught:
         queue.submit([ticket()])
     assert len(queue.waiting()) == 1
+    assert caught.value.hint == (
+        f"Remove {machine.ids}: numbers then go on after the largest that is in use."
+    )
+    machine.ids.unlink()
+    assert queue.submit([ticket()])[0].job == 1
 
 
 @pytest.mark.parametrize("name", ["../../x", "", ".", "a/b", "a\nb", "-q"])

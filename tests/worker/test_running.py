@@ -192,6 +192,38 @@ def test_one_worker_serves_two_queues(site):
     assert (site.log(0), site.log(1)) == ("a\n", "b\n")
 
 
+def test_a_controllers_worker_runs_the_tickets_of_that_controller_only(site):
+    site.submit("echo no >> ran", controller="they")
+    site.submit("echo no >> ran")
+    site.submit("echo yes >> ran", "echo yes >> ran", controller="me")
+    assert site.start("--cores", 2, "--controller", "me").wait() == 0
+    assert (site.directory / "ran").read_text() == "yes\nyes\n"
+    assert [view.job for view in Queue(site.machine, "q").waiting()] == [0, 1]
+    assert find_worker(site.machine, 0).controller == "me"
+    assert site.start("--cores", 2).wait() == 0
+    assert find_worker(site.machine, 1).controller is None
+    assert all(site.job(n).result.ok for n in range(4))
+
+
+def test_the_state_of_an_older_worker_without_a_controller_is_read(site):
+    assert site.start().wait() == 0
+    path = site.machine.worker(0).state
+    state = json.loads(path.read_text())
+    del state["controller"]
+    path.write_text(json.dumps(state))
+    assert find_worker(site.machine, 0).controller is None
+
+
+def test_a_lost_counter_gives_no_number_to_a_second_worker_or_job(site):
+    site.submit("exit 3")
+    assert site.start().wait() == 0
+    site.machine.ids.unlink()
+    (ticket,) = site.submit("true")
+    assert site.start().wait() == 0
+    assert ticket.job == 1
+    assert (site.job(0).result.exit_status, site.job(1).result.worker) == (3, 1)
+
+
 def test_two_workers_share_a_queue(site):
     site.submit(*["sleep 0.05; echo x >> ran"] * 30)
     workers = [site.start("--cores", 2) for _ in range(2)]
@@ -296,6 +328,7 @@ def test_a_damaged_ticket_does_not_stop_a_worker(site):
     [
         (("--queue", "../../x"), "queue name '../../x' cannot be used"),
         (("--worker", "7"), "has no queue to serve"),
+        (("--queue", "q", "--controller", "../x"), "controller name '../x' cannot be used"),
     ],
 )
 def test_a_worker_that_cannot_be_is_refused_without_a_traceback(site, arguments, said):

@@ -5,14 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 from support import REPOSITORY, git, run, write
+
+from snakemake_kochi.results import draw, plot
+
+
+def base_prefix(project: Any) -> Path:
+    root = Path(os.environ["KOCHI_ROOT"])
+    (link,) = root.glob("projects/*/installs/local/base/one/current")
+    return link.resolve() / "prefix"
 
 
 def test_the_targets_have_names_a_person_would_guess(project: Any) -> None:
@@ -36,9 +46,9 @@ def test_a_batch_runs_through_workers_into_tables_and_a_branch(project: Any) -> 
     assert (results / "sum/first/2_0.log").read_text() == "total 20\n"
     assert (results / "sum/first/2_0.txt").read_text() == "code\nfast\n"
     rows = (results / "sum/first.csv").read_text().splitlines()
-    assert rows[0] == "debug,n,duplicate,node,started,seconds,total"
+    assert rows[0] == "debug,n,duplicate,run_node,run_started,run_seconds,total"
     assert [row.split(",")[-1] for row in rows[1:]] == ["10", "20"]
-    assert "|   n |   runs |" in (results / "sum/first.md").read_text()
+    assert "|   n |   (runs) |" in (results / "sum/first.md").read_text()
     assert (results / "sum/first.png").read_bytes().startswith(b"\x89PNG")
 
     branch = "kochi_artifacts_local"
@@ -247,6 +257,79 @@ def test_file_names_that_could_be_split_in_two_ways_still_find_their_point(proje
     assert (results / "111110.log").read_text() == "total 110\n"
 
 
+@pytest.mark.compatibility
+def test_scripts_and_names_may_hold_what_snakemake_would_take_for_a_wildcard(project: Any) -> None:
+    project.edit("sum.yaml", "cp code.txt", 'echo "${HOME:+home} {n} {" > braces; cp code.txt')
+    project.edit(
+        "sum.yaml", "cat built.txt", 'echo "${KOCHI_PARAM_N} {n}" >> out_1.txt; cat braces'
+    )
+    project.edit("sum.yaml", "src: out.txt", "src: out_${debug}.txt")
+    project.edit("sum.yaml", "debug: 0", "debug: 1")
+    project.edit("sum.yaml", "'total ([0-9]+)'", "'total ([0-9]{2})'")
+    project.edit(
+        "kochi.yaml",
+        "mkdir -p $K",
+        "mkdir -p ${K}; echo {n}; mkdir -p $K".replace("${K}", "${HOME}"),
+    )
+    project.edit("kochi.yaml", "LEVEL: fast}", 'LEVEL: fast}, activate_script: "export X=${HOME}"')
+    (project.directory / "sum.yaml").rename(project.directory / "my {sum}.yaml")
+    project.snakemake("my__sum__first")
+    result = project.directory / "results/local/sum/first/2_0.txt"
+    assert result.read_text() == "2 {n}\n"
+    assert "Nothing to be done" in project.snakemake("my__sum__first")
+
+
+@pytest.mark.parametrize(
+    "name", ["n-workers", "count", "keys", "seconds", "node", "_names", "class"]
+)
+def test_a_parameter_may_have_any_name(project: Any, name: str) -> None:
+    text = (project.directory / "sum.yaml").read_text()
+    text = text.replace("n: [1, 2]", f"{name}: [1, 2]").replace("n: 1,", f"{name}: 1,")
+    text = text.replace("${n}", f"${{{name}}}").replace("[n]", f"[{name}]")
+    variable = name.upper().replace("-", "_")
+    text = text.replace("KOCHI_PARAM_N", f"KOCHI_PARAM_{variable}")
+    (project.directory / "sum.yaml").write_text(text)
+    project.snakemake("sum_first")
+    results = project.directory / "results/local/sum"
+    assert (results / "first/2_0.log").read_text() == "total 20\n"
+    header, *rows = (results / "first.csv").read_text().splitlines()
+    column = header.split(",").index(name)
+    assert [row.split(",")[column] for row in rows] == ["1", "2"]
+
+
+def test_values_stay_the_texts_they_are_in_the_table(project: Any) -> None:
+    project.edit("sum.yaml", "n: [1, 2]", "n: [1.10, 1.1, 007]")
+    project.edit("sum.yaml", "$((KOCHI_PARAM_N * 10))", "10")
+    project.snakemake("sum_first")
+    table = (project.directory / "results/local/sum/first.csv").read_text()
+    assert [row.split(",")[1] for row in table.splitlines()[1:]] == ["1.10", "1.1", "007"]
+    summary = (project.directory / "results/local/sum/first.md").read_text()
+    cells = [[cell.strip() for cell in line.split("|")] for line in summary.splitlines()]
+    assert [row[1:3] for row in cells[4:]] == [["1.10", "1"], ["1.1", "1"], ["007", "1"]]
+
+
+def test_long_and_repetitive_values_make_no_impossible_file_names(project: Any) -> None:
+    project.edit("sum.yaml", "debug: 0", f"debug: {'-fsome-flag ' * 40}")
+    project.edit("sum.yaml", "n: [1, 2]", "n: ['1000000000000000000000000000', 2]")
+    project.edit("sum.yaml", "$((KOCHI_PARAM_N * 10))", "$KOCHI_PARAM_N")
+    project.snakemake("sum_first")
+    log = project.directory / "results/local/sum/first/1000000000000000000000000000_0.log"
+    assert log.read_text() == "total 1000000000000000000000000000\n"
+    assert "Nothing to be done" in project.snakemake("sum_first")
+
+
+def test_a_batch_without_artifacts_runs_each_point_once(project: Any) -> None:
+    text = (project.directory / "sum.yaml").read_text()
+    start, end = text.index("    artifacts:"), text.index("build:")
+    text = text[:start] + text[end:]
+    (project.directory / "sum.yaml").write_text(
+        text.replace("metrics: {total: 'total ([0-9]+)'}", "")
+    )
+    project.snakemake("sum_first")
+    assert "run sum 2" in project.take_ran()
+    assert "Nothing to be done" in project.snakemake("sum_first")
+
+
 def test_a_point_that_is_not_in_the_grid_is_named(project: Any) -> None:
     failed = project.try_snakemake("results/local/sum/first/9_0.log")
     assert failed.returncode != 0
@@ -311,6 +394,87 @@ def test_a_mirror_is_installed_as_it_stands(project: Any, tmp_path: Path) -> Non
     (mirror / "level").write_text("edited\n")
     project.snakemake("sum_first")
     assert result.read_text() == "code\nedited\n"
+
+
+def test_a_mirror_keeps_its_results_directory(project: Any, tmp_path: Path) -> None:
+    write(tmp_path / "mirror/results/tables.c", "int t;\n")
+    project.edit(
+        "kochi.yaml",
+        "- {name: slow, envs: {LEVEL: slow}}",
+        "- {name: slow, mirror: true, mirror_dir: ../mirror, script: test -e results/tables.c}",
+    )
+    project.snakemake("install_tool_slow")
+
+
+def test_a_run_in_a_subdirectory_does_not_take_its_outputs_for_code(project: Any) -> None:
+    below = project.directory / "deep/er"
+    below.mkdir(parents=True)
+    (project.directory / ".gitignore").unlink()
+    snakefile = str(project.directory / "Snakefile")
+    command = (sys.executable, "-m", "snakemake", "--executor", "local", "--cores", "2")
+    assert run(*command, "-s", snakefile, "sum_first", cwd=below).returncode == 0
+    assert (below / "results/local/sum/first.md").exists()
+    again = run(*command, "-s", snakefile, "sum_first", cwd=below)
+    assert "Nothing to be done" in again.stdout
+
+
+def test_a_root_inside_of_the_project_is_not_code(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KOCHI_ROOT", str(project.directory / "root[1]"))
+    project.edit("kochi.yaml", "mkdir -p $KOCHI_INSTALL_PREFIX", 'mkdir -p "$KOCHI_INSTALL_PREFIX"')
+    project.edit("kochi.yaml", "> $KOCHI_INSTALL_PREFIX/level", '> "$KOCHI_INSTALL_PREFIX/level"')
+    project.edit(
+        "sum.yaml", "$KOCHI_INSTALL_PREFIX_TOOL/level", '"$KOCHI_INSTALL_PREFIX_TOOL/level"'
+    )
+    project.snakemake("sum_first")
+    assert "Nothing to be done" in project.snakemake("sum_first")
+
+
+def test_an_emptied_root_is_filled_again_when_something_is_to_be_run(
+    finished_project: Any,
+) -> None:
+    shutil.rmtree(os.environ["KOCHI_ROOT"])
+    assert "Nothing to be done" in finished_project.snakemake("sum_first")
+    finished_project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
+    finished_project.snakemake("sum_first")
+    ran = finished_project.take_ran()
+    assert {"install base -O1", "build sum 0", "run sum 3"} <= set(ran)
+
+
+def test_a_deleted_installation_is_made_again(finished_project: Any) -> None:
+    shutil.rmtree(base_prefix(finished_project))
+    finished_project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
+    finished_project.snakemake("sum_first")
+    assert "install base -O1" in finished_project.take_ran()
+
+
+def test_runs_are_alone_under_the_local_executor_too(project: Any, tmp_path: Path) -> None:
+    claim = f"mkdir '{tmp_path}/claimed'; sleep 0.3; rmdir '{tmp_path}/claimed'; echo"
+    project.edit("sum.yaml", 'echo "total', f'{claim} "total')
+    project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3, 4]")
+    project.snakemake("sum_first", executor="local")
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(project: Any) -> None:
+    project.edit("sum.yaml", 'echo "total', 'test -e "$RAN.go" || kill -9 $PPID; echo "total')
+    assert project.try_snakemake("sum_first").returncode != 0
+    workspaces = list(Path(os.environ["KOCHI_ROOT"]).glob("projects/*/workspaces/local"))
+    assert list(workspaces[0].iterdir())
+    Path(f"{project.ran}.go").touch()
+    project.snakemake("sum_first")
+    assert not list(workspaces[0].iterdir())
+
+
+def test_an_artifact_too_large_for_git_stays_a_file(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.edit("sum.yaml", "cat built.txt", "truncate -s 101M out.txt; true; : cat built.txt")
+    project.edit("sum.yaml", "KOCHI_INSTALL_PREFIX_TOOL/level > out.txt", "RAN")
+    project.edit("sum.yaml", "n: [1, 2]", "n: [1]")
+    said = project.snakemake("sum_first")
+    assert "not kept in git, only in results/" in said
+    assert (project.directory / "results/local/sum/first/1_0.txt").stat().st_size == 101 << 20
 
 
 def test_rules_can_be_taken_under_other_names(project: Any) -> None:
@@ -390,3 +554,15 @@ def test_the_hand_written_example_runs(tmp_path: Path, snakemake: Any) -> None:
     kochi = directory / "kochi.yaml"
     kochi.write_text(kochi.read_text().replace("-O3", "-O1"))
     assert "install_taskpool_release" in snakemake("-n", cwd=directory).stdout
+
+
+def test_the_plot_leaves_out_parameters_that_follow_from_others(tmp_path: Path) -> None:
+    rows = [
+        {"a": a, "b": b, "total": str(int(a) * int(b)), "label": f"l{a}", "run_seconds": 0.5}
+        for a in ("1", "2")
+        for b in ("3", "5")
+    ]
+    runs = pandas.DataFrame(rows)
+    assert plot._independent(runs, ["a", "b", "total", "label"]) == ["a", "b"]
+    draw(runs, ["a", "b", "total", "label"], "title", tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 1000

@@ -30,6 +30,7 @@ def test_an_edited_readme_and_workflow_rerun_nothing(finished_project: Any) -> N
     finished_project.edit("Snakefile", "module kochi", "# A remark.\nmodule kochi")
     (finished_project.directory / "docs").mkdir()
     (finished_project.directory / "docs" / "new.txt").write_text("new\n")
+    (finished_project.directory / "more.smk").write_text("# rules\n")
     assert nothing_to_do(finished_project)
 
 
@@ -60,7 +61,9 @@ def test_one_more_duplicate_runs_only_the_new_points(finished_project: Any) -> N
 def test_an_edited_source_rebuilds_and_reruns(finished_project: Any) -> None:
     finished_project.edit("code.txt", "code", "better code")
     said = finished_project.snakemake("-n", "sum_first")
+    # Snakemake says which file it was.
     assert "Params have changed since last execution" in said
+    assert "code.txt (" in said
     finished_project.snakemake("sum_first")
     assert finished_project.take_ran() == ["build sum 0", *ALL_RAN]
     result = finished_project.directory / "results/local/sum/first/1_0.txt"
@@ -129,6 +132,14 @@ def test_a_changed_activate_script_reruns_what_uses_the_recipe_but_installs_noth
     assert finished_project.take_ran() == ["build sum 0", *ALL_RAN]
 
 
+@pytest.mark.compatibility
+def test_another_default_parameter_that_no_script_sees_reruns_nothing(
+    finished_project: Any,
+) -> None:
+    finished_project.edit("sum.yaml", "{n: 1, debug: 0}", "{n: 1, debug: 0, extra: 5}")
+    assert nothing_to_do(finished_project)
+
+
 def test_another_recipe_of_a_dependency_reruns_what_uses_it(finished_project: Any) -> None:
     finished_project.edit("sum.yaml", "recipe: fast", "recipe: slow")
     finished_project.snakemake("sum_first")
@@ -145,7 +156,7 @@ def test_a_changed_metric_is_read_off_the_output_without_a_rerun(finished_projec
     finished_project.snakemake("sum_first")
     assert finished_project.take_ran() == []
     table = (finished_project.directory / "results/local/sum/first.csv").read_text()
-    assert table.splitlines()[0].endswith(",seconds,tens")
+    assert table.splitlines()[0].endswith(",run_seconds,tens")
 
 
 def test_a_deleted_artifact_is_made_again(finished_project: Any) -> None:

@@ -12,8 +12,8 @@ for build in kochi.builds:
             **build.constraints,
         params:
             **build.determined_by,
-            experiment=build.experiment.file,
-            batch=build.batch,
+            experiment=kochi.verbatim(build.experiment.file),
+            batch=kochi.verbatim(build.batch),
             parameters=lambda wildcards, build=build: build.assignments(wildcards),
         shell:
             '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases build {params.experiment:q}'

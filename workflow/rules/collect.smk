@@ -12,9 +12,9 @@ for batch in kochi.batches:
             markdown=report(batch.markdown, category="Kochi", subcategory=batch.experiment.name),
             plot=report(batch.plot, category="Kochi", subcategory=batch.experiment.name),
         params:
-            title=f"{batch.experiment.name} {batch.grid.batch}",
-            varying=list(batch.grid.varying),
-            metrics=dict(batch.grid.metrics),
+            title=kochi.verbatim(f"{batch.experiment.name} {batch.grid.batch}"),
+            varying=kochi.verbatim(list(batch.grid.varying)),
+            metrics=kochi.verbatim(dict(batch.grid.metrics)),
         script:
             "../scripts/collect.py"
 

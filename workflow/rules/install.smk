@@ -13,7 +13,7 @@ for recipe in kochi.recipes:
         localrule: recipe.on_login_node
         params:
             **recipe.determined_by,
-            requirement=str(recipe.requirement),
+            requirement=kochi.verbatim(str(recipe.requirement)),
         shell:
             '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases install {params.requirement:q}'
             " --depends {input:q} --manifest {output.manifest:q}"

@@ -16,18 +16,24 @@ for batch in kochi.batches:
                 record=group.record,
             wildcard_constraints:
                 **group.constraints,
+            threads: kochi.threads_of_run(workflow, batch)
             resources:
                 kochi_exclusive=int(batch.grid.run.exclusive),
                 kochi_queue=lambda wildcards, group=group: group.point(wildcards).queue or "",
                 kochi_name=lambda wildcards, group=group: group.point(wildcards).name,
             params:
                 **batch.determined_by,
-                experiment=batch.experiment.file,
-                batch=batch.grid.batch,
-                parameters=lambda wildcards, batch=batch, group=group: batch.assignments(
+                experiment=kochi.verbatim(batch.experiment.file),
+                batch=kochi.verbatim(batch.grid.batch),
+                seen=lambda wildcards, batch=batch, group=group: batch.seen_by_run(
                     group.point(wildcards)
                 ),
                 duplicate=lambda wildcards, group=group: group.point(wildcards).duplicate,
+                # Those that the run does not see make nothing stale: what asks for `output` is
+                # left out when Snakemake compares params.
+                parameters=lambda wildcards, output, batch=batch, group=group: (
+                    batch.assignments(group.point(wildcards))
+                ),
             shell:
                 '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases run {params.experiment:q}'
                 " --batch={params.batch:q} --parameters {params.parameters:q}"

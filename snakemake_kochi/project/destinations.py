@@ -1,0 +1,185 @@
+"""Where artifacts go, and the checks that keep two of them from being one file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from snakemake_kochi.project.document import KeyPath, Problems
+from snakemake_kochi.project.grid import Batch, Point
+from snakemake_kochi.project.points import varying_parameters
+from snakemake_kochi.project.templates import Template
+from snakemake_kochi.project.values import has_control_character
+
+# A batch's table and plot, `<experiment>/<batch>.csv` and so on, are written beside its artifacts.
+_TABLE_SUFFIXES = (".csv", ".md", ".png")
+_COMPONENT_BYTES = 255  # of a file name, on every filesystem in use
+# Git refuses to record these, the spellings of other systems included.
+_GIT_DIRECTORY = re.compile(r"(\.git|git~1)[ .]*(:.*)?", re.IGNORECASE)
+
+
+def dest_problem(dest: str) -> str | None:
+    """What keeps a text from being a path in the artifact branch, or None."""
+    components = dest.split("/")
+    if dest.startswith("/") or ".." in components or dest in ("", "."):
+        return "a relative path without '..' was expected"
+    if has_control_character(dest):
+        return "a control character (as a line break) is not possible in a path"
+    if dest.startswith(".kochi"):
+        return "paths that start with '.kochi' belong to Kochi itself"
+    for component in components:
+        if _GIT_DIRECTORY.fullmatch(component):
+            return f"git does not keep files named '{component}'"
+        if len(component.encode("utf-8", "surrogateescape")) > _COMPONENT_BYTES:
+            return f"'{component[:40]}...' is longer than {_COMPONENT_BYTES} bytes"
+    return None
+
+
+def src_problem(src: str) -> str | None:
+    """What keeps a text from being the path of a file in a workspace, or None."""
+    # Anything else would take a file of the computer's, perhaps a secret one, into git.
+    if not src or src.startswith("/") or ".." in src.split("/"):
+        return "a path relative to the workspace, without '..', was expected"
+    if has_control_character(src):
+        return "a control character (as a line break) is not possible in a path"
+    return None
+
+
+def normalise_dest(dest: str) -> str:
+    """One spelling for one path: `./a//b` is `a/b`."""
+    return PurePosixPath(dest).as_posix() if dest else dest
+
+
+@dataclass(frozen=True, eq=False)
+class _Owner:
+    """A batch whose points write files."""
+
+    experiment: str
+    file: str
+    batch: Batch
+    points: tuple[Point, ...]
+    problems: Problems
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        return varying_parameters(self.points)
+
+    def path(self, index: int, key: str = "dest") -> KeyPath:
+        return ("batches", self.batch.name, "artifacts", index, key)
+
+    def called_by(self, other: _Owner) -> str:
+        """How messages about another batch call this one."""
+        elsewhere = "" if other.file == self.file else f" of {self.file}"
+        return f"batch '{self.batch.name}'{elsewhere}"
+
+
+_Artifact = tuple[_Owner, Point, int]
+
+
+class Destinations:
+    """The files that points of one batch, or of many, would write."""
+
+    def __init__(self) -> None:
+        self._artifacts: dict[str, _Artifact] = {}
+        self._tables: dict[str, _Owner] = {}
+        self._told: set[tuple[object, ...]] = set()
+
+    def add(
+        self,
+        experiment: str,
+        file: str,
+        batch: Batch,
+        points: tuple[Point, ...],
+        problems: Problems,
+    ) -> None:
+        """Note in `problems` every path that is impossible or that another artifact has.
+
+        `experiment` is the experiment's name, `file` its path in messages. A dest that is empty,
+        because a parameter in it has no value, is left out.
+        """
+        owner = _Owner(experiment, file, batch, points, problems)
+        for suffix in _TABLE_SUFFIXES:
+            self._tables[f"{experiment}/{batch.name}{suffix}"] = owner
+        for point in points:
+            for index, artifact in enumerate(point.artifacts):
+                wrong = None if artifact.src is None else src_problem(artifact.src)
+                if wrong and self._first("src", owner, index):
+                    problems.add(owner.path(index, "src"), f"{artifact.src!r}: {wrong}")
+                if not artifact.dest:
+                    continue
+                wrong = dest_problem(artifact.dest)
+                if wrong and self._first("path", owner, index):
+                    problems.add(owner.path(index), f"{artifact.dest!r}: {wrong}")
+                here = (owner, point, index)
+                other = self._artifacts.setdefault(artifact.dest, here)
+                if other is not here and self._first("same", owner, index, other[0], other[2]):
+                    problems.add(owner.path(index), _collision(artifact.dest, other, here))
+
+    def finish(self) -> None:
+        """When all are added: note every file that would be a directory, too, and every one that
+        would be a batch's own table."""
+        for dest, (owner, _, index) in self._artifacts.items():
+            for parent in _parents(dest):
+                if parent in self._artifacts:
+                    other, _, other_index = self._artifacts[parent]
+                    if self._first("inside", owner, index, other, other_index):
+                        of = "" if other is owner else f" of {other.called_by(owner)}"
+                        said = f"'{parent}'{of} would be a file and the directory of '{dest}'"
+                        owner.problems.add(owner.path(index), f"{said}; rename")
+            for taken in (dest, *_parents(dest)):
+                if taken in self._tables:
+                    self._table(taken, dest, owner, index)
+        for table in self._tables:
+            for parent in _parents(table):
+                if parent in self._artifacts:
+                    owner, _, index = self._artifacts[parent]
+                    self._table(table, parent, owner, index)
+
+    def _table(self, table: str, dest: str, owner: _Owner, index: int) -> None:
+        other = self._tables[table]
+        if self._first("table", owner, index):
+            whose = f"the table or plot of {other.called_by(owner)}"
+            said = f"is {whose}" if dest == table else f"is in the way of '{table}', {whose}"
+            owner.problems.add(owner.path(index), f"'{dest}' {said}; rename")
+
+    def _first(self, *kind: object) -> bool:
+        """Whether there was no problem of this kind yet: one example of thousands is enough."""
+        if kind in self._told:
+            return False
+        self._told.add(kind)
+        return True
+
+
+def _parents(dest: str) -> Iterator[str]:
+    return (dest[:length] for length, character in enumerate(dest) if character == "/")
+
+
+def _collision(dest: str, first: _Artifact, second: _Artifact) -> str:
+    (one, a, i), (other, b, j) = first, second
+    used = Template.parse(other.batch.artifacts[j].dest).names
+    if one is not other:
+        alike = one.file == other.file and "batch_name" not in used
+        advice = "add ${batch_name}" if alike else "rename one"
+        return f"'{dest}' is also written by {one.called_by(other)}; {advice}"
+    if i != j and a.parameters == b.parameters and a.duplicate == b.duplicate:
+        return f"'{dest}' is also the dest of artifacts[{i}]; rename one"
+    varying = one.varying
+    differing = [n for n in varying if a.parameters.get(n) != b.parameters.get(n)]
+    if a.duplicate != b.duplicate:
+        differing.append("duplicate")
+    missing = [f"${{{name}}}" for name in differing if name not in used]
+    advice = (
+        f"add {' and '.join(missing)}"
+        if missing and i == j
+        else "put different texts around and between the ${...}"
+    )
+    labels = f"({_label(a, varying)}) and ({_label(b, varying)})"
+    return f"two points would write '{dest}': {labels}; {advice}"
+
+
+def _label(point: Point, varying: tuple[str, ...]) -> str:
+    known = [name for name in varying if name in point.parameters]
+    parts = [f"{name}={point.parameters[name]}" for name in known]
+    return ", ".join([*parts, f"duplicate {point.duplicate}"])

@@ -1,0 +1,185 @@
+"""Making the points of a batch: every combination of its parameters, resolved."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from snakemake_kochi.files import is_name
+from snakemake_kochi.project.document import KeyPath, Problems
+from snakemake_kochi.project.expressions import TemplateError
+from snakemake_kochi.project.frozen import FrozenDict
+from snakemake_kochi.project.grid import Artifact, Batch, Point
+from snakemake_kochi.project.templates import Template, Value, dependency_order
+from snakemake_kochi.project.values import (
+    SUBSTITUTED,
+    encode_component,
+    has_control_character,
+    value_problem,
+)
+
+MAXIMUM_POINTS = 1_000_000
+_NOTHING = Template(("",), ())
+
+
+def job_name_problem(name: str) -> str | None:
+    """What keeps a text from being a job's name, or None."""
+    if has_control_character(name):
+        return "a control character (as a line break) is not possible in a job's name"
+    return None
+
+
+def queue_problem(queue: str) -> str | None:
+    """What keeps a text from being a queue's name, or None."""
+    if not is_name(queue):
+        return (
+            "the queue's name cannot be used in paths; 1 to 128 letters, digits and any of "
+            "._+@=- were expected, not starting with a dot or dash"
+        )
+    return None
+
+
+def point_problems(point: Point) -> Iterator[tuple[str, str]]:
+    """The keys ("name", "queue") that are wrong in a resolved point, and what is wrong."""
+    wrong = job_name_problem(point.name)
+    if wrong:
+        yield "name", f"{point.name!r}: {wrong}"
+    wrong = None if point.queue is None else queue_problem(point.queue)
+    if wrong:
+        yield "queue", f"{point.queue!r}: {wrong}"
+
+
+@dataclass(frozen=True)
+class PointTexts:
+    """The templates of a point: its job's name, queue and artifacts."""
+
+    name: Template
+    queue: Template | None
+    artifacts: tuple[tuple[str, Template, Template | None], ...]  # type, dest, src
+
+    @classmethod
+    def parse(cls, name: str, queue: str | None, artifacts: Iterable[Artifact]) -> PointTexts:
+        return cls(
+            Template.parse(name),
+            None if queue is None else Template.parse(queue),
+            tuple(
+                (a.type, Template.parse(a.dest), None if a.src is None else Template.parse(a.src))
+                for a in artifacts
+            ),
+        )
+
+    def knowing(self, parameters: Collection[str]) -> PointTexts:
+        """With only those templates that need no other parameters; the others are left empty."""
+
+        def known(template: Template | None) -> bool:
+            names = template.names if template else ()
+            return all(name in parameters or name in SUBSTITUTED for name in names)
+
+        return PointTexts(
+            self.name if known(self.name) else _NOTHING,
+            self.queue if known(self.queue) else None,
+            tuple(
+                (type_, dest if known(dest) else _NOTHING, src if known(src) else None)
+                for type_, dest, src in self.artifacts
+            ),
+        )
+
+    def point(
+        self, parameters: FrozenDict[str, str], batch: str, duplicate: int, encoded: dict[str, str]
+    ) -> Point:
+        """`encoded` holds the texts of all values, the batch's name included, for paths."""
+        number = {"duplicate": str(duplicate)}
+        raw = {**parameters, "batch_name": batch, **number}
+        safe = encoded | number
+        return Point(
+            parameters=parameters,
+            duplicate=duplicate,
+            name=self.name.render(raw),
+            queue=None if self.queue is None else self.queue.render(raw),
+            artifacts=tuple(
+                Artifact(type_, dest.render(safe), None if src is None else src.render(raw))
+                for type_, dest, src in self.artifacts
+            ),
+        )
+
+
+def resolve_all(
+    columns: Mapping[str, tuple[Value, ...]], place: Mapping[str, KeyPath], problems: Problems
+) -> Iterator[FrozenDict[str, str]]:
+    """Every combination of the values, resolved; the last parameter varies fastest.
+
+    A parameter whose value cannot be computed is noted and left out of its combination, and so are
+    those that refer to it. Raises ConfigError for a circle.
+    """
+    try:
+        order = dependency_order(columns)
+    except TemplateError as error:
+        raise problems.locations.error((), str(error)) from error
+    names = list(columns)
+    for combination in itertools.product(*columns.values()):
+        templates = dict(zip(names, combination, strict=True))
+        values: dict[str, str] = {}
+        for name in order:
+            try:
+                text = templates[name].render(values)
+            except KeyError:  # of a parameter that has no value, which was noted
+                continue
+            except TemplateError as error:
+                problems.add(place[name], str(error))
+                continue
+            wrong = value_problem(text)
+            if wrong:
+                problems.add(place[name], wrong)
+            else:
+                values[name] = text
+        yield FrozenDict((name, values[name]) for name in names if name in values)
+
+
+def make_points(
+    batch: Batch,
+    columns: Mapping[str, tuple[Value, ...]],
+    place: Mapping[str, KeyPath],
+    problems: Problems,
+) -> tuple[Point, ...]:
+    """The points of a batch, duplicates innermost.
+
+    Where something is noted the points are for further checks only: what has no value is missing,
+    or empty, in them.
+    """
+    path: KeyPath = ("batches", batch.name)
+    count = batch.duplicates
+    for values in columns.values():
+        count *= len(values)
+    if count > MAXIMUM_POINTS:
+        problems.add(path, f"{count} points; at most {MAXIMUM_POINTS} are possible")
+        return ()
+    all_texts = PointTexts.parse(batch.job_name, batch.queue, batch.artifacts)
+    encodings: dict[str, str] = {}
+    known: dict[tuple[str, ...], PointTexts] = {}
+    points = []
+    for parameters in resolve_all(columns, place, problems):
+        for value in (batch.name, *parameters.values()):
+            if value not in encodings:
+                encodings[value] = encode_component(value)
+        encoded = {name: encodings[value] for name, value in parameters.items()}
+        encoded["batch_name"] = encodings[batch.name]
+        names = tuple(parameters)
+        if names not in known:
+            known[names] = all_texts.knowing(names)
+        for duplicate in range(batch.duplicates):
+            point = known[names].point(parameters, batch.name, duplicate, encoded)
+            for key, wrong in point_problems(point):
+                at = problems.locations.first((*path, key), (f"default_{key}",), path)
+                problems.add(at, wrong)
+            points.append(point)
+    return tuple(points)
+
+
+def varying_parameters(points: Iterable[Point]) -> tuple[str, ...]:
+    """The parameters that have more than one value over the points."""
+    seen: dict[str, set[str]] = {}
+    for point in points:
+        for name, value in point.parameters.items():
+            seen.setdefault(name, set()).add(value)
+    return tuple(name for name, values in seen.items() if len(values) > 1)

@@ -1,0 +1,116 @@
+"""The workers of a run: how many there are, and when it is given up to start more."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snakemake_kochi.errors import WorkerError
+from snakemake_kochi.executor import local_workers
+from snakemake_kochi.executor.local_workers import LocalWorkers
+from snakemake_kochi.paths import Root
+from snakemake_kochi.queue.workers import read_queues
+
+PENDING = {"a"}
+
+
+class Started(list["subprocess.Popen[bytes]"]):
+    """What stands for workers: processes that wait, in the order of their start."""
+
+    command: tuple[str, ...] = ("sleep", "1000")
+
+    def hook(self) -> None:
+        """Called at each start."""
+
+    def start(self, command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        self.hook()
+        self.append(subprocess.Popen(self.command, **options))
+        return self[-1]
+
+    def kill_last(self) -> None:
+        self[-1].kill()
+        self[-1].wait()
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
+    made = Started()
+
+    class Subprocess:
+        DEVNULL = subprocess.DEVNULL
+        Popen = made.start
+
+    monkeypatch.setattr(local_workers, "subprocess", Subprocess)
+    yield made
+    for process in made:
+        process.kill()
+        process.wait()
+
+
+def make(tmp_path: Path, count: int = 1) -> LocalWorkers:
+    root = Root(tmp_path)
+    logger: Any = logging.getLogger("test")
+    return LocalWorkers(root, root.machine("local"), "me", count, 1, logger)
+
+
+def test_deaths_count_in_a_row_only(tmp_path: Path, started: Started) -> None:
+    workers = make(tmp_path)
+    workers.serve(["a"])
+    for _ in range(5):
+        started.kill_last()
+        workers.look_after(PENDING)
+        workers.job_ended(len(started) - 1)
+    assert len(started) == 6
+    for _ in range(3):
+        started.kill_last()
+        workers.look_after(PENDING)
+        workers.job_ended(1000)  # of somebody else's worker, that says nothing
+    started.kill_last()
+    with pytest.raises(WorkerError, match=r"4 without a job in between, the last one, worker 8"):
+        workers.look_after(PENDING)
+    assert len(started) == 9
+
+
+def test_a_queue_that_comes_while_a_worker_is_replaced_starts_no_second_one(
+    tmp_path: Path, started: Started
+) -> None:
+    workers = make(tmp_path)
+    workers.serve(["a"])
+    scheduler = threading.Thread(target=workers.serve, args=(["b"],))
+
+    def another_thread_asks() -> None:
+        if scheduler.ident is None:
+            scheduler.start()
+            scheduler.join(0.5)
+
+    started.kill_last()
+    started.hook = another_thread_asks  # type: ignore[method-assign]
+    workers.look_after(PENDING)
+    scheduler.join()
+    assert len(started) == 2
+    assert read_queues(Root(tmp_path).machine("local"), 1) == ("a", "b")
+    workers.stop()
+    assert [process.poll() is None for process in started] == [False, False]
+
+
+def test_a_worker_that_does_not_leave_is_killed(
+    tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_workers, "_GRACE_SECONDS", 0.1)
+    ready = tmp_path / "ready"
+    script = f"trap '' TERM; touch {ready}; while :; do sleep 0.1; done"
+    started.command = ("sh", "-c", script)
+    workers = make(tmp_path)
+    workers.serve(["a"])
+    while not ready.exists():
+        time.sleep(0.01)
+    workers.stop()
+    assert started[0].returncode == -signal.SIGKILL

@@ -1,0 +1,288 @@
+"""All mistakes at once: of a file, of all points of a batch, and between batches."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.project import (
+    Experiment,
+    check_experiments,
+    load_experiment,
+    load_project,
+)
+
+
+def loaded(batches: str, file: str = "e.yaml") -> Experiment:
+    return load_experiment(file, f"run: {{script: x}}\nbatches:\n{batches}", None)
+
+
+def said(batches: str, machine: str = "local") -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        loaded(batches).check(machine)
+    return str(caught.value).splitlines()
+
+
+def load_said(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment("e.yaml", text, None)
+    return str(caught.value).splitlines()
+
+
+def artifacts(*dests: str) -> str:
+    return f"artifacts: {json.dumps([{'type': 'stats', 'dest': dest} for dest in dests])}"
+
+
+def test_a_sound_experiment_passes() -> None:
+    batches = f"  a: {{{artifacts('e/${batch_name}')}}}\n  b: {{{artifacts('e/${batch_name}/x')}}}"
+    loaded(batches).check("local")
+    loaded("  a:").check("local")
+    check_experiments([], "local")
+
+
+def test_the_problems_of_all_batches_are_told_at_once() -> None:
+    lines = said(
+        f"""\
+  a:
+    params: {{n: [0, 1], k: '`1 / $n`'}}
+    {artifacts("x", "k/$k")}
+  b:
+    params: {{q: ../x}}
+    queue: $q
+  c:
+    params: {{m: [{{value: 1, machines: spica}}], z: '`$m + 1`', g: git}}
+    {artifacts("c/$z", "c/$z", "g/.$g")}
+"""
+    )
+    assert [line.split(": ")[:3] for line in lines] == [
+        ["e.yaml:4", "batches.a.params.k", "`1 / ${n}` with n='0'"],
+        ["e.yaml:5", "batches.a.artifacts[0].dest", "two points would write 'x'"],
+        ["e.yaml:8", "batches.b.queue", "'../x'"],
+        [
+            "e.yaml:10",
+            "batches.c.params.m",
+            "'m' has no value on machine 'local', only on spica; add an entry without 'machines'",
+        ],
+        # Not that c/$z is there twice: what it would be is not known.
+        ["e.yaml:11", "batches.c.artifacts[2].dest", "'g/.git'"],
+    ]
+
+
+def test_the_same_dest_in_two_batches_is_an_error() -> None:
+    batches = f"  a: {{{artifacts('x')}}}\n  b: {{{artifacts('y', './x')}}}"
+    assert said(batches) == [
+        "e.yaml:4: batches.b.artifacts[1].dest: 'x' is also written by batch 'a'; add ${batch_name}"
+    ]
+    # Each of them is fine.
+    assert loaded(batches).grid("a", "local").points
+    assert loaded(batches).grid("b", "local").points
+
+
+def test_two_batches_that_name_the_batch_and_clash_are_told_to_rename() -> None:
+    (line,) = said(f"  a: {{{artifacts('b')}}}\n  b: {{{artifacts('${batch_name}')}}}")
+    assert line.endswith("'b' is also written by batch 'a'; rename one")
+
+
+def test_a_dest_that_is_the_directory_of_another_batch_s_is_an_error() -> None:
+    batches = f"  a: {{{artifacts('d/x')}}}\n  b: {{{artifacts('d/x/y')}}}"
+    expected = "'d/x' of batch 'a' would be a file and the directory of 'd/x/y'; rename"
+    assert [line.split(": ", 2)[1:] for line in said(batches)] == [
+        ["batches.b.artifacts[0].dest", expected]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dest", "expected"),
+    [
+        ("e/a.csv", "'e/a.csv' is the table or plot of batch 'a'; rename"),
+        ("e/b.md", "'e/b.md' is the table or plot of batch 'b'; rename"),
+        ("e/b.png/x", "'e/b.png/x' is in the way of 'e/b.png', the table or plot of batch 'b'"),
+        ("e", "'e' is in the way of 'e/a.csv', the table or plot of batch 'a'; rename"),
+    ],
+)
+def test_a_dest_that_is_a_batch_s_own_table_is_an_error(dest: str, expected: str) -> None:
+    (line,) = said(f"  a:\n  b: {{{artifacts(dest)}}}")
+    assert line.startswith("e.yaml:4: batches.b.artifacts[0].dest: ")
+    assert expected in line
+
+
+def test_a_grid_of_one_batch_knows_its_own_table() -> None:
+    with pytest.raises(ConfigError, match=r"'e/b\.csv' is the table or plot of batch 'b'"):
+        loaded(f"  b: {{{artifacts('e/b.csv')}}}").grid("b", "local")
+
+
+def test_two_experiments_with_one_dest_are_an_error_that_names_both() -> None:
+    first = loaded(f"  a: {{{artifacts('x', 'f/c.md')}}}")
+    second = loaded(f"  c: {{{artifacts('${batch_name}', 'x')}}}", "sub/f.yaml")
+    check_experiments([second], "local")
+    with pytest.raises(ConfigError) as caught:
+        check_experiments([first, second], "local")
+    assert str(caught.value).splitlines() == [
+        "e.yaml:3: batches.a.artifacts[1].dest: 'f/c.md' is the table or plot of batch 'c' of "
+        "sub/f.yaml; rename",
+        "sub/f.yaml:3: batches.c.artifacts[1].dest: 'x' is also written by batch 'a' of e.yaml; "
+        "rename one",
+    ]
+
+
+def test_of_thousands_of_problems_a_few_of_each_kind_are_told() -> None:
+    batches = (
+        f"  a:\n    queue: q$n\n    params: {{n: {json.dumps([f'/{i}' for i in range(3000)])}, "
+        "k: '`$n + 1`'}\n  b:\n    params: {q: ../x}\n    queue: $q"
+    )
+    lines = said(batches)
+    assert len(lines) == 22
+    assert sum("batches.a.queue: " in line for line in lines) == 10
+    assert sum("batches.a.params.k: " in line for line in lines) == 10
+    assert "e.yaml:3: batches.a: ... and 5980 more" in lines
+    assert "batches.b.queue: '../x'" in lines[-1]
+    with pytest.raises(ConfigError, match="5980 more"):
+        loaded(batches).grid("a", "local")
+
+
+def test_checking_large_batches_takes_seconds_at_most() -> None:
+    many = list(range(60))
+    batches = "".join(
+        f"  b{i}: {{params: {{a: {many}, b: {many}}}, {artifacts('$batch_name/$a/$b', 'd/$a')}}}\n"
+        for i in range(4)
+    )
+    begin = time.process_time()
+    lines = said(batches)
+    assert len(lines) == 4
+    # A second elsewhere; anything that looks at pairs of points takes many minutes.
+    assert time.process_time() - begin < 20
+
+
+def test_a_mistake_in_the_file_does_not_hide_those_of_its_grids() -> None:
+    lines = load_said(
+        f"""\
+defalt_name: x
+run: {{script: x}}
+batches:
+  a:
+    duplicates: two
+    params: {{n: [1, 2], k: '`1 / 0`', other: '`$k + 1`'}}
+    {artifacts("x", "y/$other")}
+  b:
+    {artifacts("x")}
+  c:
+    params: {{m: [{{value: [1, 2], machines: spica}}]}}
+    {artifacts("z")}
+"""
+    )
+    assert [line.split(": ")[:3] for line in lines] == [
+        ["e.yaml:1", "defalt_name", "unknown key, did you mean 'default_name'?"],
+        ["e.yaml:5", "batches.a.duplicates", "a whole number was expected, not the text 'two'"],
+        ["e.yaml:6", "batches.a.params.k", "`1 / 0`"],
+        ["e.yaml:7", "batches.a.artifacts[0].dest", "two points would write 'x'"],
+        ["e.yaml:9", "batches.b.artifacts[0].dest", lines[4].split(": ")[2]],
+        ["e.yaml:12", "batches.c.artifacts[0].dest", "two points would write 'z'"],
+    ]
+    assert "is also written by batch 'a'" in lines[4]
+
+
+GOOD_EXPERIMENT: dict[str, Any] = {
+    "depends": [{"name": "a", "recipe": "r", "machines": ["m"]}],
+    "default_params": {"p": 1},
+    "default_name": "n$p",
+    "default_queue": "q$p",
+    "default_duplicates": 2,
+    "sources": ["x", "y"],
+    "metrics": {"t": "(x)"},
+    "build": {"depend_params": ["p", "b"], "script": ["make", "make"], "strict": True},
+    "run": {"depend_params": ["p"], "script": "x", "exclusive": True},
+    "batches": {
+        "first": {
+            "name": "n$b",
+            "queue": "q$b",
+            "duplicates": 1,
+            "depends": [{"name": "a", "recipe": "r"}],
+            "params": {"b": [1, 2], "c": [{"value": [3], "machines": ["m"]}, {"value": "$b"}]},
+            "artifacts": [
+                {"type": "stdout", "dest": "o/$b"},
+                {"type": "file", "dest": "f/$b", "src": "s$c"},
+            ],
+            "metrics": {"u": "(y)"},
+            "build": {"script": "z"},
+            "run": {"script": "z"},
+        },
+        "second": {"params": {"b": 1}},
+        "mistaken": {"params": {"b": 1}, "queue": "../x"},
+    },
+}
+GOOD_PROJECT: dict[str, Any] = {
+    "machines": {
+        "m": {"login_host": "h", "kochi_root": "k", "load_env_script": {"on_machine": ["x"]}},
+        "n": {"work_dir": "w", "alloc_script": "x", "load_env_script": ["x", "y"]},
+    },
+    "dependencies": {
+        "a": {
+            "git": "g",
+            "script": ["x", "y"],
+            "envs": {"A": 1},
+            "recipes": [
+                {"name": "r", "branch": "b", "script": "x", "envs": {"B": 1}, "strict": False},
+                {"name": "s", "commit_hash": "c", "depends": [{"name": "b", "recipe": "r"}]},
+            ],
+        },
+        "b": {"recipes": [{"name": "r", "script": "x", "mirror": True, "mirror_dir": "d"}]},
+        "mistaken": {"recipes": [{"name": "r"}]},
+    },
+}
+JUNK: list[Any] = [None, "", "$", "${", 3, True, [], {}, [[]], [None], {"k": []}, "`1/0`", "../x"]
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The key paths of everything in some data that does not lead to the mistake."""
+    entries = data.items() if isinstance(data, dict) else enumerate(data)
+    for key, value in entries:
+        if key == "mistaken":
+            continue
+        if not (isinstance(value, dict) and "mistaken" in value):
+            yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*path, key))
+
+
+def damaged(data: Any, path: tuple[Any, ...], junk: Any) -> str:
+    changed = copy.deepcopy(data)
+    place = changed
+    for key in path[:-1]:
+        place = place[key]
+    if junk is KeyError:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = junk
+    return json.dumps(changed)
+
+
+@pytest.mark.parametrize("junk", [KeyError, *JUNK], ids=repr)
+def test_nothing_wrong_elsewhere_in_an_experiment_hides_a_mistake(junk: Any) -> None:
+    for path in places(GOOD_EXPERIMENT):
+        lines = load_said(damaged(GOOD_EXPERIMENT, path, junk))
+        assert any("batches.mistaken.queue: '../x'" in line for line in lines), path
+
+
+@pytest.mark.parametrize("junk", [KeyError, *JUNK], ids=repr)
+def test_nothing_wrong_elsewhere_in_kochi_yaml_hides_a_mistake(junk: Any, tmp_path: Path) -> None:
+    for path in places(GOOD_PROJECT):
+        with pytest.raises(ConfigError, match="mistaken:r has nothing to run"):
+            load_project(tmp_path, damaged(GOOD_PROJECT, path, junk))
+
+
+def test_the_data_that_is_damaged_above_is_sound() -> None:
+    sound = damaged(GOOD_EXPERIMENT, ("batches", "mistaken"), KeyError)
+    project = load_project(
+        Path("/p"),
+        damaged(GOOD_PROJECT, ("dependencies", "mistaken"), KeyError),
+    )
+    experiment = load_experiment("e.yaml", sound, project)
+    experiment.check("local")
+    experiment.check("m")
