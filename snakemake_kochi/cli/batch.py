@@ -26,6 +26,7 @@ def command(
 
     from snakemake_kochi.cli.snakemake_call import call_snakemake
     from snakemake_kochi.library.names import identifier
+    from snakemake_kochi.project import check_experiments
 
     place = find_place(machine)
     place.require_here()
@@ -34,7 +35,7 @@ def command(
     experiment = load(project, path)
     # All that is wrong with the experiment is said before Snakemake starts.
     experiment.batch(name)
-    experiment.check(place.machine.name)
+    check_experiments([experiment], place.machine.name)
     words = ["--executor", "kochi", "--jobs", "100"]
     # After an interrupt it goes on where it was; one failed run does not keep others from running.
     words += ["--rerun-incomplete", "--keep-going"]

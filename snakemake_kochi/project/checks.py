@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.project.destinations import Destinations
-from snakemake_kochi.project.document import KeyPath, Problems
+from snakemake_kochi.project.document import MAXIMUM_LINES, KeyPath, Problems
+from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import select
-
-if TYPE_CHECKING:
-    from snakemake_kochi.project.experiment import Experiment
-
-MAXIMUM_LINES = 20  # about one batch: thousands of points may have a problem each
 
 
 def check_experiments(experiments: Iterable[Experiment], machine: str) -> None:

@@ -27,6 +27,8 @@ _KINDS = {
 # Aliases of aliases grow without bound from a few lines.
 _MAXIMUM_NODES = 1_000_000
 
+MAXIMUM_LINES = 20  # about one batch: thousands of points may have a problem each
+
 
 class Scalar(str):
     """The text of a YAML scalar as written, and the kind (of JSON Schema) YAML takes it for."""

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
-from snakemake_kochi.project.checks import MAXIMUM_LINES, check_experiments
 from snakemake_kochi.project.destinations import Destinations
-from snakemake_kochi.project.document import KeyPath, Locations, Problems
+from snakemake_kochi.project.document import MAXIMUM_LINES, KeyPath, Locations, Problems
 from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.grid import Batch, Grid, Phase, Point, select
 from snakemake_kochi.project.points import (
@@ -78,11 +77,6 @@ class Experiment:
             varying=varying_parameters(points),
             metrics=batch.metrics,
         )
-
-    def check(self, machine: str) -> None:
-        """Make the grids of all batches for a machine, and raise one ConfigError with the problems
-        of all of them."""
-        check_experiments([self], machine)
 
     def points(
         self, batch: Batch, machine: str, destinations: Destinations, problems: Problems

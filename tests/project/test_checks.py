@@ -26,7 +26,7 @@ def loaded(batches: str, file: str = "e.yaml") -> Experiment:
 
 def said(batches: str, machine: str = "local") -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        loaded(batches).check(machine)
+        check_experiments([loaded(batches)], machine)
     return str(caught.value).splitlines()
 
 
@@ -42,8 +42,8 @@ def artifacts(*dests: str) -> str:
 
 def test_a_sound_experiment_passes() -> None:
     batches = f"  a: {{{artifacts('e/${batch_name}')}}}\n  b: {{{artifacts('e/${batch_name}/x')}}}"
-    loaded(batches).check("local")
-    loaded("  a:").check("local")
+    check_experiments([loaded(batches)], "local")
+    check_experiments([loaded("  a:")], "local")
     check_experiments([], "local")
 
 
@@ -284,5 +284,5 @@ def test_the_data_that_is_damaged_above_is_sound() -> None:
         damaged(GOOD_PROJECT, ("dependencies", "mistaken"), KeyError),
     )
     experiment = load_experiment("e.yaml", sound, project)
-    experiment.check("local")
-    experiment.check("m")
+    check_experiments([experiment], "local")
+    check_experiments([experiment], "m")
