@@ -52,7 +52,7 @@ def test_jobs_are_limited_and_chosen(kochi: Kochi, work: Work) -> None:
     for index in range(6):
         submit(kochi, "true", queue=f"queue{index % 2}", name=f"name{index % 3}")
     assert listed(kochi, "-l", 2) == [5, 4]
-    assert "kochi show jobs -l" in kochi("show", "jobs", "-l", 2).err
+    assert "to see more, add: -l 20" in kochi("show", "jobs", "-l", 2).err
     assert listed(kochi, "-q", "queue1") == [5, 3, 1]
     assert listed(kochi, "-n", "name0", "-l", 1) == [3]
     assert listed(kochi, "-n", "name0", "-q", "queue0") == [0]

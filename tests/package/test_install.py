@@ -173,4 +173,5 @@ def test_what_is_imported_is_required_and_what_is_required_is_imported() -> None
         for distribution in distributions.get(module, [f"no distribution has module {module}"])
     }
     assert imported - required == set(), "add to RUNS_ON in setup.py"
-    assert required - imported == set(), "nothing imports these: remove them from setup.py"
+    # Pygments is imported by Snakemake, when it makes a report (tests/workflow has one made).
+    assert required - imported == {"pygments"}, "nothing imports these: remove them from setup.py"
