@@ -108,6 +108,14 @@ class Executor(RemoteExecutor):
     @for_snakemake
     def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
         """Hand over all jobs that are ready, in one go for each queue."""
+        try:
+            self._hand_over(jobs)
+        except KochiError:
+            # Older versions of Snakemake end without a call to cancel or shut down.
+            self.cancel()
+            raise
+
+    def _hand_over(self, jobs: Sequence[JobExecutorInterface]) -> None:
         by_queue: dict[str, list[tuple[JobExecutorInterface, Ticket]]] = defaultdict(list)
         for job in jobs:
             # Before the first is handed over: what is refused for one job holds back all.
