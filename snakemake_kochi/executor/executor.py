@@ -49,6 +49,9 @@ class Executor(RemoteExecutor):
 
     @for_snakemake
     def __post_init__(self) -> None:
+        # Nothing is polled, so the thread for it has nothing to do. Left alone it may still ask for
+        # a lock when Python is on its way out, and says so.
+        self.wait = False
         place = find_place()
         place.require_here()
         self._machine = place.machine_paths

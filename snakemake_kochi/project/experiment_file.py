@@ -299,7 +299,8 @@ class _Reader:
 
     def _sources(self, values: Iterable[Scalar]) -> tuple[str, ...]:
         for index, value in enumerate(values):
-            if value.startswith("/") or ".." in value.split("/") or not value.strip():
+            # A leading / is the project's top, as in .gitignore.
+            if ".." in value.split("/") or not value.strip("/ "):
                 self.problems.add(
                     ("sources", index), "a glob relative to the project, without '..', was expected"
                 )

@@ -20,11 +20,14 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from support import REPOSITORY, run
 
 from snakemake_kochi.cli.main import kochi
 from snakemake_kochi.executor import ExecutorSettings
+from snakemake_kochi.phases.build import NOT_SOURCES
 from snakemake_kochi.project import load_experiment, load_project
+from snakemake_kochi.project.values import SUBSTITUTED, TABLE_COLUMNS
 
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")])
 PACKAGE = REPOSITORY / "snakemake_kochi"
@@ -168,6 +171,49 @@ def test_the_readme_can_be_followed_to_the_letter(terminal: Terminal) -> None:
 
 def test_further_can_be_followed_to_the_letter(terminal: Terminal) -> None:
     terminal.follow(REPOSITORY / "docs" / "further.md")
+
+
+FORMATS = REPOSITORY / "docs" / "formats.md"
+
+
+def test_the_formats_can_be_followed_to_the_letter(terminal: Terminal) -> None:
+    terminal.follow(FORMATS)
+
+
+def test_the_values_in_the_formats_come_out_as_their_remarks_say() -> None:
+    (block,) = (b for b in blocks(FORMATS) if b.mark == "tested: expressions.yaml")
+    remarks = re.findall(r"^ +(\w+):.* # (.+)$", block.text, re.M)
+    assert remarks
+    points = load_experiment("expressions.yaml", block.text, None).grid("grid", "local").points
+    for parameter, said in remarks:
+        expected = [text.strip().strip('"') for text in said.split(",")]
+        assert list(dict.fromkeys(p.parameters[parameter] for p in points)) == expected, parameter
+
+
+def keys(schema: object) -> Iterator[str]:
+    """All keys of the files that a schema describes."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties") or ()
+        for part in schema.values():
+            yield from keys(part)
+
+
+@pytest.mark.parametrize("kind", ["kochi", "experiment"])
+def test_the_formats_describe_every_key(kind: str) -> None:
+    schema = yaml.safe_load((REPOSITORY / f"workflow/schemas/{kind}.schema.yaml").read_text())
+    in_code = set(re.findall(r"[\w]+", " ".join(_SPAN.findall(prose(FORMATS)))))
+    assert set(keys(schema)) - {"machines", "dependencies"} <= in_code
+
+
+def listed_below(mark: str) -> list[str]:
+    """What stands as code in the paragraph below a remark of the formats."""
+    _, _, after = FORMATS.read_text("utf-8").partition(f"<!-- {mark} -->\n")
+    return re.findall(r"`([^`]+)`", after.partition("\n\n")[0])
+
+
+def test_the_formats_list_the_reserved_names_and_what_is_no_source() -> None:
+    assert listed_below("reserved names") == [*SUBSTITUTED, *TABLE_COLUMNS]
+    assert listed_below("not sources") == list(NOT_SOURCES)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ default_params: {n_workers: 0, n_input: 35, debug: 0}
 default_name: fib
 default_queue: fib-queue
 default_duplicates: 3
-sources: ["*.c", include/]
+sources: ["/*.c", include/]
 metrics: {time: 'Execution Time: (\\d+) ns'}
 batches:
   batch_test:
@@ -74,7 +74,7 @@ def test_an_experiment_has_what_the_file_says() -> None:
     assert found.default_name == "fib"
     assert found.default_queue == "fib-queue"
     assert found.default_duplicates == 3
-    assert found.sources == ("*.c", "include/")
+    assert found.sources == ("/*.c", "include/")
     assert found.build == Phase(("debug",), "make\nmake check")
     assert found.run == Phase(("n_workers", "n_input"), "./fib", strict=False)
 
