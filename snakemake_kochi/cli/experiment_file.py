@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
-from snakemake_kochi.project import Experiment, Project, load_experiment, read_text
+from snakemake_kochi.project import Experiment, Project, is_experiment, load_experiment, read_text
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -28,16 +28,25 @@ def path_in_project(project: Project, word: str) -> str:
     if path.is_dir():
         raise KochiError(f"{word} is a directory, not an experiment file")
     if not path.is_file():
-        parent = path.parent
-        found = [other for s in SUFFIXES for other in parent.glob(f"*{s}") if other.is_file()]
-        here = [str(parent / other.name) for other in found]
-        raise NameNotFoundError(f"there is no file {word}, {nearest(word, here)}")
+        raise NameNotFoundError(f"there is no file {word}, {nearest(word, _experiments(project))}")
     absolute, top = Path(os.path.abspath(path)), project.directory
     for candidate, directory in ((absolute, top), (absolute.resolve(), top.resolve())):
         if candidate.is_relative_to(directory):
             return candidate.relative_to(directory).as_posix()
     raise KochiError(
         f"{word} is outside of the project in {top}", "Experiments are files of their project."
+    )
+
+
+def _experiments(project: Project) -> list[str]:
+    """The experiments of a project, as one would type them in the current directory."""
+    from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS
+
+    found = {path for text in EXPERIMENT_GLOBS for path in project.directory.glob(text)}
+    return sorted(
+        os.path.relpath(path)
+        for path in found
+        if path.is_file() and is_experiment(path.read_text("utf-8", "replace"))
     )
 
 

@@ -55,6 +55,7 @@ def test_jobs_are_limited_and_chosen(kochi: Kochi, work: Work) -> None:
     assert "to see more, add: -l 20" in kochi("show", "jobs", "-l", 2).err
     assert listed(kochi, "-q", "queue1") == [5, 3, 1]
     assert listed(kochi, "-n", "name0", "-l", 1) == [3]
+    assert "queue name '../../x' cannot be used" in kochi("show", "jobs", "-q", "../../x").err
     assert listed(kochi, "-n", "name0", "-q", "queue0") == [0]
     work("queue0")
     assert listed(kochi, "-t", "-n", "name2", "-l", 5) == [5, 2]

@@ -40,6 +40,9 @@ def command(
 ) -> None:
     """Jobs of this project that wait or run; outside of a project, of all."""
     place = find_place(machine)
+    if queue is not None:
+        # Refused when it can be no queue's name: it is mistyped.
+        place.machine_paths.queue(queue)
 
     def is_wanted(view: JobView) -> bool:
         ticket = view.ticket
