@@ -11,8 +11,8 @@ HERE = Path(__file__).resolve().parent
 DATA_DIRECTORIES = ("workflow", "profiles")
 
 RUNS_ON = [
-    # The oldest here is what `make test-oldest` tests with: 9.0 to 9.2 rerun nothing when params
-    # changed, unless told to by --rerun-triggers. 10 may move what the executor uses.
+    # The oldest here is what `make test-oldest` tests with (9.0 and 9.1 rerun nothing when params
+    # changed, unless told to by --rerun-triggers); 10 may move what the executor uses.
     "snakemake>=9.3.0,<10",
     # kochi.yaml and experiments.
     "pyyaml>=6.0",
