@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from snakemake_kochi.queue import Queue, cancel, find_worker, list_workers, recover
-from snakemake_kochi.queue.processes import ProcessIdentity
+from snakemake_kochi.queue.processes import Node, ProcessIdentity
 
 
 def is_running(pid):
@@ -238,7 +238,7 @@ def test_a_stopped_worker_is_not_lost(site):
     assert site.job(0).result.attempt == 1
 
 
-def test_a_worker_on_another_node_is_not_declared_lost(site):
+def test_a_worker_on_another_node_is_not_declared_lost(site, monkeypatch):
     site.submit("echo > started; sleep 1000")
     worker = site.start()
     site.wait_for("started")
@@ -246,12 +246,18 @@ def test_a_worker_on_another_node_is_not_declared_lost(site):
     worker.wait()
     path = site.machine.worker(0).state
     state = json.loads(path.read_text())
-    for change, is_lost in (
-        ({"host": "elsewhere", "boot": "x"}, False),
-        ({"namespace": "pid:[1]"}, False),
-        ({"boot": "before"}, True),
+    for identity, change, is_lost in (
+        ("some-id", {"host": "elsewhere", "boot": "x"}, False),
+        ("some-id", {"namespace": "pid:[1]"}, False),
+        ("some-id", {"boot": "before"}, True),
+        # Containers often have no machine-id: then two of one name cannot be told apart.
+        ("", {"boot": "before"}, False),
     ):
-        path.write_text(json.dumps({**state, "node": {**state["node"], **change}}))
-        assert list_workers(site.machine)[0].is_lost is is_lost, change
+        node = {**state["node"], "machine": identity}
+        here = Node.from_dict(node)
+        with monkeypatch.context() as context:
+            context.setattr("snakemake_kochi.queue.workers.this_node", lambda here=here: here)
+            path.write_text(json.dumps({**state, "node": {**node, **change}}))
+            assert list_workers(site.machine)[0].is_lost is is_lost, change
     path.write_text(json.dumps(state))
     assert recover(site.machine, "q")
