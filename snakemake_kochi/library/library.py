@@ -44,8 +44,9 @@ PYTHON_VARIABLE = "KOCHI_PYTHON"
 class Library:
     """The rules of one project on one machine."""
 
-    def __init__(self, freeze: Freeze) -> None:
+    def __init__(self, freeze: Freeze, is_checked: bool = False) -> None:
         self.freeze = freeze
+        self._is_checked = is_checked
         self.directories = Directories(freeze.machine_name)
         self._names = RuleNames()
 
@@ -77,7 +78,8 @@ class Library:
     @for_snakemake
     def batches(self) -> tuple[BatchRules, ...]:
         """One run rule, or a few, and one target per batch."""
-        check_experiments(self.experiments, self.freeze.machine_name)
+        if not self._is_checked:
+            check_experiments(self.experiments, self.freeze.machine_name)
         return tuple(
             BatchRules.of(self.freeze, self.directories, self._names, experiment, batch)
             for experiment in self.experiments
@@ -166,7 +168,8 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     os.environ[_OWNER_VARIABLE] = owner
     os.environ[PYTHON_VARIABLE] = sys.executable
     os.environ[SAVED_THREADS_VARIABLE] = saved_threads()
-    return Library(freeze)
+    # What a job's process reads was checked by the main process before there was a job.
+    return Library(freeze, is_checked=inherited)
 
 
 def chosen_machine() -> str:

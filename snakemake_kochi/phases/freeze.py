@@ -116,7 +116,7 @@ def take_freeze(
         f"{recipe.dependency}:{recipe.name}": source
         for recipes in project.dependencies.values()
         for recipe in recipes.values()
-        if (source := _local_source(recipe, directory, paths)) is not None
+        if (source := _local_source(recipe, project, paths)) is not None
     }
     data = {
         "version": FREEZE_VERSION,
@@ -182,17 +182,17 @@ def _experiment_files(directory: Path, globs: Sequence[str]) -> list[Path]:
     return sorted({path for glob in globs for path in directory.glob(glob) if path.is_file()})
 
 
-def _local_source(recipe: Recipe, directory: Path, paths: ProjectPaths) -> dict[str, str] | None:
+def _local_source(recipe: Recipe, project: Project, paths: ProjectPaths) -> dict[str, str] | None:
     """Resolve a source that is on this computer: cheap, so it is looked at in every run. A remote
     one is asked only when it is installed."""
-    if recipe.mirror:
-        mirror = (directory / expand_user(str(recipe.mirror_dir), "mirror_dir")).resolve()
+    if (mirrored := project.mirror_directory(recipe)) is not None:
+        mirror = mirrored.resolve()
         if not mirror.is_dir():
             # Not this run's concern unless the recipe is used: then the install says so.
             return None
         snapshot = freeze(mirror, paths.store, SNAKEMAKE_STATE)
         return {"mirror": str(mirror), "tree": snapshot.tree, "base": snapshot.base or ""}
-    if recipe.git is None or not (local := local_repository(recipe.git, directory)):
+    if recipe.git is None or not (local := local_repository(recipe.git, project.directory)):
         return None
     try:
         commit = resolve_source(local, recipe.branch, recipe.commit_hash)

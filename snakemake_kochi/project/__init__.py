@@ -12,7 +12,6 @@ from snakemake_kochi.project.experiment_file import is_experiment, load_experime
 from snakemake_kochi.project.grid import Artifact, Batch, Choice, Grid, Phase, Point
 from snakemake_kochi.project.recipes import LOCAL, Machine, Project, Recipe, Requirement
 from snakemake_kochi.project.values import (
-    decode_component,
     encode_component,
     environment_name,
     parse_assignment,
@@ -33,7 +32,6 @@ __all__ = [
     "Requirement",
     "check_experiments",
     "configuration_file",
-    "decode_component",
     "encode_component",
     "environment_name",
     "find_project",

@@ -101,11 +101,6 @@ def encode_component(text: str) -> str:
     return urllib.parse.quote(text, safe=_SAFE)
 
 
-def decode_component(text: str) -> str:
-    """The value that `encode_component` made this text of."""
-    return "" if text == "%empty" else urllib.parse.unquote(text)
-
-
 def parse_assignment(text: str) -> tuple[str, str]:
     """Split `name=value` at its first `=`. Raises ConfigError when there is none."""
     name, separator, value = text.partition("=")
