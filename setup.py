@@ -35,6 +35,8 @@ RUNS_ON = [
     "psutil>=5.9",
     "tabulate>=0.9",
     "platformdirs>=4.0",
+    # Durations as people write and read them; Snakemake's own resources are read by it.
+    "humanfriendly>=10.0",
 ]
 TESTS = [
     "hypothesis",

@@ -118,9 +118,9 @@ class JobPaths:
     def attempt(self, number: int) -> Path:
         return self.directory / f"attempt-{number}.json"
 
-    def lost(self, number: int) -> Path:
-        """There when the worker of that attempt died."""
-        return self.directory / f"lost-{number}.json"
+    def ended(self, number: int) -> Path:
+        """There when that attempt ended and its ticket went back to the queue."""
+        return self.directory / f"ended-{number}.json"
 
     def late_result(self, nonce: str) -> Path:
         return self.directory / f"late-{nonce}.json"
@@ -146,6 +146,11 @@ class WorkerPaths:
     def log(self) -> Path:
         return self.directory / "log"
 
+    @property
+    def lost(self) -> Path:
+        """There when somebody on another node took the worker for lost; it must not go on."""
+        return self.directory / "lost.json"
+
 
 @dataclass(frozen=True)
 class ControllerPaths:
@@ -165,6 +170,11 @@ class ControllerPaths:
 
     def notice(self, job: int, nonce: str) -> Path:
         return self.inbox / f"{job}-{nonce}.json"
+
+    @property
+    def delivered(self) -> Path:
+        """Notices that were read; they tell the next controller what this one may have lost."""
+        return self.directory / "delivered"
 
 
 @dataclass(frozen=True)

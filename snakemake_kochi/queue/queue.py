@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import make_directory, to_json, write_atomically, write_exclusively
@@ -40,6 +41,8 @@ from snakemake_kochi.queue.workers import find_lost, ring_subscribers, subscribe
 
 # Seconds between two looks for dead workers while there is work to claim.
 _RECOVERY_INTERVAL = 1.0
+
+Answer = Literal["take", "pass", "stop"]
 
 
 @dataclass(frozen=True)
@@ -112,11 +115,12 @@ class Queue:
                 ) from error
             raise
 
-    def claim(self, worker: int, accept: Callable[[Ticket], bool], limit: int = 1) -> list[Claim]:
+    def claim(self, worker: int, accept: Callable[[Ticket], Answer], limit: int = 1) -> list[Claim]:
         """Take up to `limit` tickets for a worker, in the order in which they were handed over.
 
-        Stops at the first that `accept` refuses: if later ones could overtake it, a ticket that
-        needs a whole worker would wait for ever while small ones keep coming.
+        `accept` answers for each: "take" it, "pass" over one that this worker can never run, or
+        "stop" at one that has no room yet: if later ones could overtake it, a ticket that needs a
+        whole worker would wait for ever while small ones keep coming.
         """
         if time.monotonic() - self._recovered >= _RECOVERY_INTERVAL:
             self.recover()
@@ -131,8 +135,11 @@ class Queue:
                 ticket = self._readable(entry)
                 if ticket is None:
                     continue
-                if not accept(ticket):
+                answer = accept(ticket)
+                if answer == "stop":
                     break
+                if answer == "pass":
+                    continue
                 claims += self._take(entry, ticket, worker)
         return claims
 

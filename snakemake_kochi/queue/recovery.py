@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import make_directory, read_json, to_json, write_exclusively
+from snakemake_kochi.files import make_directory, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.queue.entries import Entry, running_entries
 from snakemake_kochi.queue.jobs import complete, end_ticket, set_aside, unexecuted_result
 from snakemake_kochi.queue.lock import LockRemovedError, queue_lock
 from snakemake_kochi.queue.processes import kill_job_processes, this_node
-from snakemake_kochi.queue.result import read_attempt
+from snakemake_kochi.queue.result import EndedAttempt, read_attempt, read_ended_attempt
 from snakemake_kochi.queue.ticket import Ticket, now, read_ticket
 from snakemake_kochi.queue.workers import (
     WorkerState,
@@ -25,7 +24,6 @@ from snakemake_kochi.queue.workers import (
 
 _log = logging.getLogger(__name__)
 
-VERSION = 1
 # A ticket that takes down its worker again and again would take down all of them.
 MOST_LOST_ATTEMPTS = 3
 
@@ -43,7 +41,7 @@ def requeue(machine: MachinePaths, queue: QueuePaths, entry: Entry, ticket: Tick
     if paths.cancel.exists():
         end_ticket(machine, entry.path, ticket, unexecuted_result(machine, entry, "cancelled"))
         return "cancelled"
-    started = paths.attempt(entry.attempt).exists() or paths.lost(entry.attempt).exists()
+    started = paths.attempt(entry.attempt).exists() or paths.ended(entry.attempt).exists()
     target = queue.waiting_ticket(entry.job, entry.attempt + 1 if started else entry.attempt)
     make_directory(target.parent)
     os.rename(entry.path, target)
@@ -113,8 +111,16 @@ def _recover_entry(
     paths = machine.job(entry.job)
     if not paths.result.exists():
         make_directory(paths.directory)
-        account = {"version": VERSION, "worker": worker.worker, "node": worker.node.host}
-        write_exclusively(paths.lost(entry.attempt), to_json({**account, "found": now()}))
+        ended = EndedAttempt(
+            job=entry.job,
+            attempt=entry.attempt,
+            nonce=_nonce_of(machine, entry),
+            worker=worker.worker,
+            node=worker.node.host,
+            reason="lost",
+            ended=now(),
+        )
+        write_exclusively(paths.ended(entry.attempt), to_json(ended.to_dict()))
     said = f"worker {worker.worker} on {worker.node.host} died with job {entry.job}"
     victims = _lost_workers(machine, entry)
     if len(victims) >= MOST_LOST_ATTEMPTS and not paths.result.exists():
@@ -128,8 +134,14 @@ def _recover_entry(
 def _lost_workers(machine: MachinePaths, entry: Entry) -> list[str]:
     victims = []
     for attempt in range(1, entry.attempt + 1):
-        path: Path = machine.job(entry.job).lost(attempt)
         with contextlib.suppress(FileNotFoundError, DamagedFileError):
-            account = read_json(path, VERSION)
-            victims.append(f"worker {account.get('worker')} on {account.get('node')}")
+            ended = read_ended_attempt(machine.job(entry.job).ended(attempt))
+            if ended.reason == "lost":
+                victims.append(f"worker {ended.worker} on {ended.node}")
     return victims
+
+
+def _nonce_of(machine: MachinePaths, entry: Entry) -> str | None:
+    with contextlib.suppress(FileNotFoundError, DamagedFileError):
+        return read_attempt(machine.job(entry.job).attempt(entry.attempt)).nonce
+    return None

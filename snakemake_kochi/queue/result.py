@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal as signals
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -12,8 +12,12 @@ from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import read_json
 from snakemake_kochi.queue.processes import Node, ProcessIdentity
 
-VERSION = 1
-Reason = Literal["success", "failed", "signal", "cancelled", "lost"]
+VERSION = 2
+Reason = Literal[
+    "success", "failed", "signal", "out of memory", "timeout", "cancelled", "node failed", "lost"
+]
+# Ends of an attempt that cost the ticket nothing: it goes back to its queue.
+UncountedReason = Literal["drained", "node failed", "lost"]
 
 
 @dataclass(frozen=True)
@@ -57,9 +61,12 @@ class Result:
     """How a ticket ended.
 
     `reason`: "success", "failed" (with an exit status, or a `detail` when nothing could be
-    executed), "signal" (killed by the signal of that number), "cancelled", or "lost" (its workers
-    died). `worker` and `node` are None and "" for a ticket that no worker had. `started` and
-    `ended` are ISO 8601 with microseconds, `log` is the path of the job's output.
+    executed), "signal" (killed by the signal of that number), "out of memory" (killed by the
+    kernel for it), "timeout" (ended after its run time), "cancelled", "node failed" (no node could
+    execute it), or "lost" (its workers died). `worker` and `node` are None and "" for a ticket
+    that no worker had. `started` and `ended` are ISO 8601 with microseconds, `log` is the path of
+    the job's output. `outputs` maps each file of the ticket's `outputs` that was there after a
+    success to its time in nanoseconds since 1970 and its size in bytes.
     """
 
     job: int
@@ -74,6 +81,7 @@ class Result:
     ended: str
     log: str
     detail: str = ""
+    outputs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -85,7 +93,10 @@ class Result:
             "success": "succeeded",
             "failed": "failed" if self.exit_status is None else f"exit status {self.exit_status}",
             "signal": f"killed by {_signal_name(self.signal)}",
+            "out of memory": "out of memory",
+            "timeout": "timeout",
             "cancelled": "cancelled",
+            "node failed": "node failed",
             "lost": "lost",
         }[self.reason]
         return f"{text}: {self.detail}" if self.detail else text
@@ -95,10 +106,15 @@ class Result:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: Path) -> Result:
+        outputs = data.get("outputs", {})  # version 1 had none
         try:
-            result = cls(**{key: data[key] for key in cls.__dataclass_fields__})
+            known = {key: data[key] for key in cls.__dataclass_fields__ if key != "outputs"}
+            seen = {name: (int(time), int(size)) for name, (time, size) in outputs.items()}
+            result = cls(**known, outputs=seen)
         except KeyError as error:
             raise DamagedFileError(f"{where}: key {error} is missing") from error
+        except (AttributeError, TypeError, ValueError) as error:
+            raise DamagedFileError(f"{where}: key 'outputs': {error}") from error
         numbers = (result.exit_status, result.signal, result.worker)
         if (
             result.reason not in get_args(Reason)
@@ -113,6 +129,39 @@ class Result:
 def read_result(path: Path) -> Result:
     """Raises FileNotFoundError, or DamagedFileError."""
     return Result.from_dict(read_json(path, VERSION), path)
+
+
+@dataclass(frozen=True)
+class EndedAttempt:
+    """How an attempt ended that was not the last: its ticket went back to the queue.
+
+    `reason`: "drained" (its worker was told to stop), "node failed" (its node could not execute
+    it), or "lost" (its worker died). `nonce` is None when it never began.
+    """
+
+    job: int
+    attempt: int
+    nonce: str | None
+    worker: int
+    node: str
+    reason: UncountedReason
+    ended: str
+    detail: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"version": VERSION, **asdict(self)}
+
+
+def read_ended_attempt(path: Path) -> EndedAttempt:
+    """Raises FileNotFoundError, or DamagedFileError."""
+    data = read_json(path, VERSION)
+    try:
+        ended = EndedAttempt(**{key: data[key] for key in EndedAttempt.__dataclass_fields__})
+    except KeyError as error:
+        raise DamagedFileError(f"{path}: key {error} is missing") from error
+    if ended.reason not in get_args(UncountedReason):
+        raise DamagedFileError(f"{path}: key 'reason': {ended.reason!r} is not a reason")
+    return ended
 
 
 def _signal_name(number: int | None) -> str:

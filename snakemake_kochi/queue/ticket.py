@@ -12,7 +12,7 @@ from typing import Any
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_name, read_json
 
-VERSION = 1
+VERSION = 2
 
 
 def now() -> str:
@@ -42,11 +42,16 @@ def _is_number(value: object, least: int) -> bool:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a ticket needs of a worker: cores, memory in MiB, or the whole worker for itself."""
+    """What a ticket needs of a worker: cores, memory in MiB, GPUs, or the whole worker for itself.
+
+    After `runtime_seconds` it is ended; a worker that is not there for that long does not take it.
+    """
 
     cores: int = 1
     exclusive: bool = False
     memory_mb: int | None = None
+    gpus: int = 0
+    runtime_seconds: int | None = None
 
     def __post_init__(self) -> None:
         _require(_is_number(self.cores, 1), f"cores {self.cores!r}", "a number from 1")
@@ -55,6 +60,12 @@ class Resources:
             self.memory_mb is None or _is_number(self.memory_mb, 0),
             f"memory_mb {self.memory_mb!r}",
             "a number of MiB",
+        )
+        _require(_is_number(self.gpus, 0), f"gpus {self.gpus!r}", "a number from 0")
+        _require(
+            self.runtime_seconds is None or _is_number(self.runtime_seconds, 1),
+            f"runtime_seconds {self.runtime_seconds!r}",
+            "a number of seconds from 1",
         )
 
 
@@ -65,6 +76,8 @@ class Ticket:
     `command` is an argument list, `directory` an absolute path, `environment` is added to the
     worker's own, `labels` are shown to people. `job`, `queue` and `machine` are given by
     `Queue.submit`; `attempt` is the number of the execution it is waiting for or in, from 1.
+    `identity` is equal for two tickets that do the same work with the same inputs; None when that
+    is not known. `outputs` are the files it writes, relative to `directory`.
     Raises KochiError when a value cannot be used.
     """
 
@@ -80,6 +93,8 @@ class Ticket:
     queue: str = ""
     machine: str = ""
     submitted: str = field(default_factory=now)
+    identity: str | None = None
+    outputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require(
@@ -110,6 +125,14 @@ class Ticket:
             f"controller {self.controller!r}",
             "the identity of an Inbox",
         )
+        _require(
+            self.identity is None or _is_text(self.identity), f"identity {self.identity!r}", "text"
+        )
+        _require(
+            isinstance(self.outputs, tuple) and all(map(_is_text, self.outputs)),
+            f"outputs {self.outputs!r}",
+            "a tuple of texts without NUL",
+        )
         _require(_is_number(self.job, 0), f"job {self.job!r}", "a number from 0")
         _require(_is_number(self.attempt, 1), f"attempt {self.attempt!r}", "a number from 1")
         for key in ("queue", "machine", "submitted"):
@@ -127,11 +150,9 @@ class Ticket:
             "submitted": self.submitted,
             "command": list(self.command),
             "directory": self.directory,
-            "resources": {
-                "cores": self.resources.cores,
-                "exclusive": self.resources.exclusive,
-                "memory_mb": self.resources.memory_mb,
-            },
+            "resources": vars(self.resources),
+            "identity": self.identity,
+            "outputs": list(self.outputs),
             "controller": self.controller,
             "labels": dict(self.labels),
             "environment": dict(self.environment),
@@ -140,16 +161,22 @@ class Ticket:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: Path) -> Ticket:
         """Validate what was read from the file `where`. Raises DamagedFileError, naming the key."""
+        if data.get("version") == 1:
+            data = {**data, "identity": None, "outputs": []}
         try:
             needs = data["resources"]
             if not isinstance(needs, dict):
                 raise DamagedFileError(f"{where}: key 'resources': an object was expected")
+            outputs = data["outputs"]
             return cls(
                 name=data["name"],
                 command=tuple(data["command"]) if isinstance(data["command"], list) else (),
                 directory=data["directory"],
                 environment=data["environment"],
-                resources=Resources(needs["cores"], needs["exclusive"], needs["memory_mb"]),
+                resources=Resources(**needs),
+                identity=data["identity"],
+                # What is no list is refused by the check of the type.
+                outputs=tuple(outputs) if isinstance(outputs, list) else outputs,
                 controller=data["controller"],
                 labels=data["labels"],
                 job=data["job"],

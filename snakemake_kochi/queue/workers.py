@@ -14,12 +14,13 @@ from snakemake_kochi.errors import DamagedFileError, NameNotFoundError, nearest
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.queue.bell import ring
+from snakemake_kochi.queue.capacity import Capacity
 from snakemake_kochi.queue.entries import worker_numbers
 from snakemake_kochi.queue.processes import Node, ProcessIdentity, this_node
 
 _log = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
 State = Literal["running", "leaving", "draining", "left"]
 
 
@@ -30,7 +31,9 @@ class WorkerState:
     `state`: "running" claims tickets; "leaving" has found its queues empty and looks a last time;
     "draining" claims no more; "left" has ended in good order. `running` maps job numbers to the
     time they started; `heartbeat` grows by one with each write. With `controller` it claims only
-    the tickets of that controller, which started it.
+    the tickets of that controller, which started it. `capacity` is what it hands out, `until` the
+    time at which it has to be gone, `idle_since` when it last became idle (None while it has
+    jobs), `reason` why it is draining or has left. `succeeded` and `failed` count its jobs.
     """
 
     worker: int
@@ -38,12 +41,17 @@ class WorkerState:
     process: ProcessIdentity
     node: Node
     queues: tuple[str, ...]
-    cores: int
+    capacity: Capacity
     started: str
     updated: str
     heartbeat: int = 0
     running: Mapping[int, str] = field(default_factory=dict)
     controller: str | None = None
+    until: str | None = None
+    idle_since: str | None = None
+    reason: str = ""
+    succeeded: int = 0
+    failed: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
@@ -89,18 +97,33 @@ def read_worker(machine: MachinePaths, worker: int) -> WorkerState:
             process=ProcessIdentity.from_dict(data["process"]),
             node=Node.from_dict(data["node"]),
             queues=tuple(map(str, data["queues"])),
-            cores=int(data["cores"]),
+            capacity=_capacity(data),
             started=str(data["started"]),
             updated=str(data["updated"]),
             heartbeat=int(data["heartbeat"]),
             running={int(job): str(since) for job, since in data["running"].items()},
-            controller=None if data.get("controller") is None else str(data["controller"]),
+            controller=_text_or_none(data.get("controller")),
+            until=_text_or_none(data.get("until")),
+            idle_since=_text_or_none(data.get("idle_since")),
+            reason=str(data.get("reason", "")),
+            succeeded=int(data.get("succeeded", 0)),
+            failed=int(data.get("failed", 0)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedFileError(f"{path}: not a worker's state ({error!r})") from error
     if state.state not in get_args(State):
         raise DamagedFileError(f"{path}: key 'state': {state.state!r} is not a state")
     return state
+
+
+def _capacity(data: Mapping[str, Any]) -> Capacity:
+    if "capacity" not in data:  # version 1
+        return Capacity(int(data["cores"]), 0)
+    return Capacity(**{key: int(value) for key, value in data["capacity"].items()})
+
+
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def list_workers(machine: MachinePaths) -> list[WorkerState]:

@@ -14,8 +14,8 @@ from snakemake_kochi.queue.ids import allocate_ids
 from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.workers import WorkerState, assign_queues, read_queues
-from snakemake_kochi.worker.capacity import Capacity
 from snakemake_kochi.worker.echo import WIDTH, Echo
+from snakemake_kochi.worker.node import capacity_of_this_node
 from snakemake_kochi.worker.runners import CommandRunner
 from snakemake_kochi.worker.signals import adopt_orphans
 from snakemake_kochi.worker.worker import Worker, WorkerSettings
@@ -108,7 +108,7 @@ def _register(
         process=own,
         node=this_node(),
         queues=served,
-        cores=Capacity.of_this_node(cores).cores,
+        capacity=capacity_of_this_node(cores),
         started=started,
         updated=started,
         controller=controller,

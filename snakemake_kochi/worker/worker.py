@@ -16,10 +16,9 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.bell import Bell
 from snakemake_kochi.queue.processes import ProcessIdentity, child_pids, send_signal
-from snakemake_kochi.queue.queue import Claim, Queue
+from snakemake_kochi.queue.queue import Answer, Claim, Queue
 from snakemake_kochi.queue.ticket import Resources, Ticket
 from snakemake_kochi.queue.workers import WorkerState, read_queues, subscribe, unsubscribe
-from snakemake_kochi.worker.capacity import Capacity
 from snakemake_kochi.worker.echo import Echo
 from snakemake_kochi.worker.launch import AlreadyBegunError, Launcher
 from snakemake_kochi.worker.runners import Runner
@@ -71,7 +70,7 @@ class Worker:
         self._settings = settings
         self._launcher = Launcher(machine, settings.environment, runner)
         self._echo = echo
-        self._capacity = Capacity.of_this_node(state.cores)
+        self._capacity = state.capacity
         self._queues: dict[str, Queue] = {}
         self._slots: list[Slot] = []
         self._stops = 0
@@ -250,12 +249,15 @@ class Worker:
         """What was claimed, and whether the next ticket did not fit."""
         refused = False
 
-        def accept(ticket: Ticket) -> bool:
+        def accept(ticket: Ticket) -> Answer:
             nonlocal refused
+            if self._capacity.obstacle(ticket.resources) is not None:
+                return "pass"
             refused = not self._capacity.fits(ticket.resources, taken)
-            if not refused:
-                taken.append(ticket.resources)
-            return not refused
+            if refused:
+                return "stop"
+            taken.append(ticket.resources)
+            return "take"
 
         claims = queue.claim(self._number, accept, limit=self._capacity.cores)
         return claims, refused

@@ -88,7 +88,7 @@ def test_a_missing_or_wrong_key_is_named_with_its_file(tmp_path, key):
 
 def test_a_ticket_of_a_newer_version_is_refused(tmp_path):
     path = tmp_path / "t.json"
-    path.write_bytes(to_json({**example().to_dict(), "version": 2}))
+    path.write_bytes(to_json({**example().to_dict(), "version": 3}))
     with pytest.raises(DamagedFileError, match="newer"):
         read_ticket(path)
 

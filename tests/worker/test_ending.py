@@ -108,7 +108,7 @@ def test_the_job_of_a_killed_worker_is_finished_by_another_and_has_no_second_wri
     before, after = (site.directory / "seen").read_text().splitlines()
     assert before == after, "an old process still wrote while the new attempt ran"
     assert find_worker(site.machine, 0).describe() == "lost"
-    lost = json.loads(site.machine.job(0).lost(1).read_text())
+    lost = json.loads(site.machine.job(0).ended(1).read_text())
     assert lost["worker"] == 0
 
 

@@ -34,7 +34,7 @@ def command(machine: str | None, all_workers: bool, as_json: bool) -> None:
                 coloured(worker.describe()),
                 worker.node.host,
                 worker.queues,
-                worker.cores,
+                worker.capacity.cores,
                 tuple(worker.running),
                 local_time(worker.started),
             )
@@ -51,7 +51,7 @@ def _to_dict(worker: WorkerState) -> dict[str, object]:
         "node": worker.node.host,
         "pid": worker.process.pid,
         "queues": list(worker.queues),
-        "cores": worker.cores,
+        "cores": worker.capacity.cores,
         "jobs": list(worker.running),
         "started": worker.started,
         "updated": worker.updated,
