@@ -43,6 +43,7 @@ lint: environment
 	$(APART) PATH="$$PWD/$(VENV)/bin:$$PATH" $(VENV)/bin/python tools/lint.py build/lint
 
 test: environment
+	@tools/programs.sh strace
 	$(APART) $(VENV)/bin/python -m pytest -n 2 --dist loadscope --durations 10 $(PYTEST_OPTIONS)
 	$(MAKE) --no-print-directory test-oldest
 

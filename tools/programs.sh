@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Install those of the named programs that are missing; each has the name of its Debian package.
+#
+#   tools/programs.sh git make strace
+set -euo pipefail
+
+missing=()
+for program in "$@"; do
+    command -v "$program" >/dev/null || missing+=("$program")
+done
+# The C library's headers come apart from the compiler, which only recommends them.
+if [[ " $* " == *" gcc "* && ! -e /usr/include/stdio.h ]]; then
+    missing+=(libc6-dev)
+fi
+if [ ${#missing[@]} -eq 0 ]; then
+    exit 0
+fi
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    echo "Missing, and cannot be installed from here: ${missing[*]}" >&2
+    exit 1
+fi
+apt-get update -qq
+DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}"
