@@ -1,6 +1,7 @@
 # make check    formatter, linters, types
 # make test     all tests, also with the oldest supported Snakemake
 # make demo     the example, from nothing to a plot
+# make bench    measurements of the queue and its workers; BENCH="claims idle" chooses some
 # make clean    delete what these made
 #
 # Each sets up the virtual environment it needs; PYTHON=... chooses the interpreter.
@@ -8,7 +9,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help check lint test test-oldest demo clean environment environment-oldest
+.PHONY: help check lint test test-oldest demo bench clean environment environment-oldest
 
 # Paths are relative throughout: make cannot handle spaces in the path of the checkout.
 VENV := .venv
@@ -52,6 +53,10 @@ test-oldest: environment-oldest
 
 demo: environment
 	$(APART) PATH="$$PWD/$(VENV)/bin:$$PATH" examples/demo.sh build/demo
+
+bench: environment
+	@tools/programs.sh strace
+	$(APART) $(VENV)/bin/python -m bench $(BENCH)
 
 clean:
 	rm -rf build dist *.egg-info $(VENV) $(VENV_OLDEST)

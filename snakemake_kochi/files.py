@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +39,12 @@ def make_directory(path: Path) -> Path:
     return path
 
 
-def _write_temporary(path: Path, content: bytes, durable: bool) -> Path:
-    temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+def write_new(path: Path | str, content: bytes, durable: bool = False) -> None:
+    """Write a file of mode 0600 where none is and nobody looks yet, all of it or none.
+
+    Raises FileExistsError when there is one.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(descriptor, "wb") as stream:
             stream.write(content)
@@ -48,8 +53,13 @@ def _write_temporary(path: Path, content: bytes, durable: bool) -> Path:
                 os.fsync(stream.fileno())
     except BaseException:
         # A full disk shows here: nothing half-written may stay behind.
-        temporary.unlink(missing_ok=True)
+        os.unlink(path)
         raise
+
+
+def _write_temporary(path: Path, content: bytes, durable: bool) -> Path:
+    temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.tmp")
+    write_new(temporary, content, durable)
     return temporary
 
 
@@ -82,11 +92,27 @@ def write_exclusively(path: Path, content: bytes, durable: bool = False) -> bool
     return True
 
 
-def to_json(data: Any) -> bytes:
-    """JSON for people: indented, sorted nowhere (the order of keys is the order of reading)."""
-    return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode(
-        "utf-8", "surrogateescape"
-    )
+# Without `indent`: with it the encoder is the one written in Python, ten times slower.
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def link_atomically(path: Path, target: Path) -> None:
+    """Put a symbolic link to `target`, relative, in the place of what is at `path`."""
+    temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.tmp")
+    temporary.symlink_to(os.path.relpath(target, path.parent))
+    try:
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def to_json(data: Mapping[str, Any]) -> bytes:
+    """JSON for people: an object with a line for each key, sorted nowhere (the order of keys is
+    the order of reading)."""
+    lines = [f" {_encode(key)}: {_encode(value)}" for key, value in data.items()]
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    return text.encode("utf-8", "surrogateescape")
 
 
 def read_json(path: Path, version: int | None = None) -> dict[str, Any]:
@@ -112,6 +138,30 @@ def read_json(path: Path, version: int | None = None) -> dict[str, Any]:
                 "Update with: pip install --upgrade snakemake-executor-plugin-kochi",
             )
     return data
+
+
+def expand_path(text: str, what: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """An absolute path as written by a person, with `~`, `$NAME` and `${NAME}` replaced.
+
+    `what` names the setting in the message of the KochiError that is raised for a variable that is
+    not set, a user that does not exist, and a relative path.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        if not environment.get(name):
+            raise KochiError(
+                f"{what}: the variable {name} in {text} is not set",
+                f"Type it on the machine, with: export {name}=DIRECTORY; or write the directory.",
+            )
+        return environment[name]
+
+    # Not os.path.expandvars, which leaves a variable that is not set as it is written: the
+    # directory would be one that is called $SCRATCH.
+    path = expand_user(re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, text), what)
+    if not path.is_absolute():
+        raise KochiError(f"{what}: an absolute path was expected, not {text}")
+    return path
 
 
 def is_name(text: str) -> bool:

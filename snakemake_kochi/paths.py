@@ -2,11 +2,13 @@
 
 KOCHI_ROOT/                              0700
   machines/<machine>/
-    ids.lock, ids.json                   the next job and worker number
-    queues/<queue>/                      lock, waiting/<shard>/, running/, damaged/, bells/
+    ids.json                             the next job and worker number
+    locks.json, locks/                   where the locks are and of which kind; the locks
+    queues/<queue>/                      waiting/<shard>/, running/, damaged/, bells/
     jobs/<shard>/<job>/                  ticket.json, attempt-<n>.json, log, result.json, cancel
     workers/<worker>/                    worker.json, queues.json, bell, log
-    controllers/<controller>/            controller.json, bell, inbox/
+    controllers/<controller>/            controller.json, bell, inbox/, delivered/, heir-<n>.json
+    nodes/<host>.cpus                    bytes are locked for the CPUs that jobs there have
   projects/<name>-<digest>/
     store.git                            snapshots
     freezes/<digest>.json                what a run was frozen to
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +30,7 @@ from pathlib import Path
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import expand_user, is_name, make_directory
 
+QUEUE_LOCKS = 64
 SHARD = 256  # entries per directory: listing one costs the same however many jobs there are
 
 
@@ -47,19 +51,31 @@ class QueuePaths:
     directory: Path
 
     @property
-    def lock(self) -> Path:
-        return self.directory / "lock"
-
-    @property
     def waiting(self) -> Path:
         return self.directory / "waiting"
 
+    @staticmethod
+    def shard_name(job: int) -> str:
+        return f"{job // SHARD:08d}"
+
+    @staticmethod
+    def ticket_name(job: int, attempt: int) -> str:
+        # Padded, so that the names of a shard sort as their numbers do: first come, first served.
+        return f"{job:010d}-{attempt}.json"
+
     def waiting_shard(self, job: int) -> Path:
-        return self.waiting / f"{job // SHARD:08d}"
+        return self.waiting / self.shard_name(job)
 
     def waiting_ticket(self, job: int, attempt: int) -> Path:
-        # Padded, so that the names of a shard sort as their numbers do: first come, first served.
-        return self.waiting_shard(job) / f"{job:010d}-{attempt}.json"
+        return self.waiting_shard(job) / self.ticket_name(job, attempt)
+
+    @property
+    def submissions(self) -> Path:
+        """Where tickets are written before they wait."""
+        return self.directory / "submissions"
+
+    def submission(self, nonce: str) -> Path:
+        return self.submissions / nonce
 
     @property
     def running(self) -> Path:
@@ -125,6 +141,9 @@ class JobPaths:
     def late_result(self, nonce: str) -> Path:
         return self.directory / f"late-{nonce}.json"
 
+    def late_results(self) -> list[Path]:
+        return sorted(self.directory.glob("late-*.json"))
+
 
 @dataclass(frozen=True)
 class WorkerPaths:
@@ -151,6 +170,11 @@ class WorkerPaths:
         """There when somebody on another node took the worker for lost; it must not go on."""
         return self.directory / "lost.json"
 
+    @property
+    def probe(self) -> Path:
+        """Written and removed by the worker, to see whether it can."""
+        return self.directory / "probe"
+
 
 @dataclass(frozen=True)
 class ControllerPaths:
@@ -176,6 +200,38 @@ class ControllerPaths:
         """Notices that were read; they tell the next controller what this one may have lost."""
         return self.directory / "delivered"
 
+    def delivered_notice(self, name: str) -> Path:
+        return self.delivered / name
+
+    def heir(self, number: int) -> Path:
+        """Says which controller, as the number-th, took over after this one had died."""
+        return self.directory / f"heir-{number}.json"
+
+
+@dataclass(frozen=True)
+class LockPaths:
+    """The files that are locked. They are few, made once and never removed: who unlinks a lock lets
+    a second process lock another file of the same name."""
+
+    directory: Path
+
+    @property
+    def ids(self) -> Path:
+        return self.directory / "ids"
+
+    def queue(self, name: str) -> Path:
+        """Queues share 64 locks: each run has a queue of its own, whose lock would stay for ever."""
+        number = zlib.crc32(name.encode()) % QUEUE_LOCKS
+        return self.directory / f"queue-{number:02d}"
+
+    def settled(self, nonce: str) -> Path:
+        """There if this is the very directory that was settled, and not one on another node."""
+        return self.directory / f"settled-{nonce}"
+
+    def trial(self, nonce: str) -> Path:
+        """A lock of nobody's, to try out locking with."""
+        return self.directory / f"trial-{nonce}"
+
 
 @dataclass(frozen=True)
 class MachinePaths:
@@ -185,8 +241,19 @@ class MachinePaths:
     directory: Path
 
     @property
-    def ids_lock(self) -> Path:
-        return self.directory / "ids.lock"
+    def lock_settings(self) -> Path:
+        """Which locks all processes of the machine use; there from the first use on."""
+        return self.directory / "locks.json"
+
+    @property
+    def locks(self) -> LockPaths:
+        """Where the locks are unless kochi.yaml has a `lock_dir`."""
+        return LockPaths(self.directory / "locks")
+
+    def locks_in(self, lock_dir: Path) -> LockPaths:
+        """The locks in a directory that other users and other machines may use, too."""
+        digest = hashlib.sha256(os.fsencode(self.directory.resolve())).hexdigest()[:10]
+        return LockPaths(lock_dir / f"kochi-{os.geteuid()}-{digest}")
 
     @property
     def ids(self) -> Path:
@@ -213,6 +280,12 @@ class MachinePaths:
 
     def job(self, number: int) -> JobPaths:
         return JobPaths(self.jobs / f"{number // SHARD:08d}" / str(number))
+
+    def cpu_leases(self, host: str) -> Path:
+        """Whose bytes are locked by the workers of that node: one for each CPU."""
+        # A host's name is not ours to refuse.
+        safe = "".join(c if is_name("x" + c) else "_" for c in host)[:64]
+        return self.directory / "nodes" / f"{safe}.cpus"
 
     def worker(self, number: int) -> WorkerPaths:
         return WorkerPaths(self.workers / str(number))

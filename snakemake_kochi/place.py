@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import expand_path
 from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
 from snakemake_kochi.project import (
     LOCAL,
@@ -17,6 +18,7 @@ from snakemake_kochi.project import (
     find_project,
     load_project,
 )
+from snakemake_kochi.queue import settle_locks
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,21 @@ class Place:
     @property
     def machine_paths(self) -> MachinePaths:
         return self.root.machine(self.machine.name)
+
+    @property
+    def lock_dir(self) -> Path | None:
+        """The machine's configured directory of locks. Raises KochiError when it has a variable
+        that is not set."""
+        written = self.machine.lock_dir
+        return expand_path(written, f"lock_dir of {self.machine.name}") if written else None
+
+    def prepare_machine(self) -> MachinePaths:
+        """The machine, to hand jobs to or to work on: with the locks that are configured.
+
+        Raises KochiError when it was used with other locks before, or when they cannot be made.
+        """
+        settle_locks(self.machine_paths, self.lock_dir, self.machine.lock_kind)
+        return self.machine_paths
 
     def require_project(self) -> Project:
         """The project, or the error that says why there is none."""

@@ -84,7 +84,7 @@ def command(machine: str | None, quiet: bool, as_json: bool, **typed: object) ->
     place = find_place(machine)
     place.require_here()
     queue, ticket = _make_ticket(place, request)
-    (given,) = Queue(place.machine_paths, queue).submit([ticket])
+    (given,) = Queue(place.prepare_machine(), queue).submit([ticket])
     if as_json:
         print_json({"job": given.job, "name": given.name, "queue": queue, "machine": given.machine})
     elif quiet:

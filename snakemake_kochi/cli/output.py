@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
@@ -89,3 +89,18 @@ def local_time(time: str | None) -> str:
     except ValueError:
         return time
     return moment.isoformat(sep=" ", timespec="milliseconds").split("+")[0]
+
+
+def short_duration(seconds: float | None) -> str:
+    """For a narrow column: "40 s", "3 min", "2.5 h", "4 d"; nothing when it is not known."""
+    if seconds is None:
+        return ""
+    for unit, size, limit in (("s", 1, 100), ("min", 60, 100), ("h", 3600, 48)):
+        if seconds < size * limit:
+            return f"{seconds / size:.1f} h" if unit == "h" else f"{seconds // size:.0f} {unit}"
+    return f"{seconds / 86400:.0f} d"
+
+
+def clock_duration(seconds: float | None) -> str:
+    """Hours, minutes and seconds: "2:11:05"; nothing when it is not known."""
+    return "" if seconds is None else str(timedelta(seconds=int(seconds)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from snakemake_kochi.cli.options import machine_option
+from snakemake_kochi.cli.quantities import duration, memory
 
 
 @click.command()
@@ -23,10 +24,44 @@ from snakemake_kochi.cli.options import machine_option
     metavar="N",
     help="Cores to give to jobs; by default those this process may run on.",
 )
-def command(machine: str | None, queues: tuple[str, ...], blocking: bool, cores: int | None) -> int:
+@click.option(
+    "--memory",
+    type=memory,
+    help="Memory to give to jobs, for example 16G; by default what this process may use.",
+)
+@click.option(
+    "--gpus",
+    metavar="N|NAMES",
+    help="GPUs to give to jobs: how many, or the index or UUID of each, separated by commas; "
+    "by default those this process may use.",
+)
+@click.option(
+    "--walltime",
+    type=duration,
+    help="How long the worker may be here, for example 2h; by default what Slurm says. Jobs with a "
+    "run time that does not fit are left to others.",
+)
+def command(
+    machine: str | None,
+    queues: tuple[str, ...],
+    blocking: bool,
+    cores: int | None,
+    memory: int | None,
+    gpus: str | None,
+    walltime: float | None,
+) -> int:
     """Run the jobs of a queue in this terminal; leave when there are none."""
     from snakemake_kochi.place import find_place
     from snakemake_kochi.worker import run_worker
 
     place = find_place(machine)
-    return run_worker(place.machine_paths, queues, cores=cores, stay=blocking, echo=True)
+    return run_worker(
+        place.prepare_machine(),
+        queues,
+        cores=cores,
+        memory_mb=memory,
+        gpus=gpus,
+        walltime=walltime,
+        stay=blocking,
+        echo=True,
+    )

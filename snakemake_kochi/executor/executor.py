@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from snakemake_interface_executor_plugins.executors.base import AbstractExecutor, SubmittedJobInfo
@@ -15,25 +17,27 @@ from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.errors import KochiError, for_snakemake
+from snakemake_kochi.executor.cancelling import Cancelling
+from snakemake_kochi.executor.identity import Identities
 from snakemake_kochi.executor.interrupts import FurtherInterrupts
 from snakemake_kochi.executor.local_workers import LocalWorkers
 from snakemake_kochi.executor.settings import check_settings
-from snakemake_kochi.executor.translate import (
-    failure_message,
-    make_ticket,
-    private_queue,
-    queue_of,
-)
+from snakemake_kochi.executor.takeover import Held, Takeover
+from snakemake_kochi.executor.translate import failure_message, make_ticket, queue_of
+from snakemake_kochi.executor.unserved import Unserved
 from snakemake_kochi.place import find_place
 from snakemake_kochi.queue import (
+    Capacity,
     Inbox,
+    Observer,
     Queue,
     Result,
+    Running,
     Ticket,
-    cancel,
-    dead_controllers,
-    forget_controller,
+    cancel_all,
+    find_job,
     jobs_of,
+    private_queue,
     recover,
     shared_workers,
 )
@@ -41,7 +45,17 @@ from snakemake_kochi.queue import (
 # How long the watcher sleeps when nobody rings: the limit for noticing that a worker died, and for
 # results from other nodes, whose bells do not reach us.
 _WATCH_SECONDS = 0.5
-_CANCEL_SECONDS = 15.0
+_LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A job whose result is waited for; `anew`: how to hand it over instead, for one that was
+    taken over."""
+
+    info: SubmittedJobInfo
+    ticket: Ticket
+    anew: Held | None = None
 
 
 class Executor(RemoteExecutor):
@@ -60,7 +74,8 @@ class Executor(RemoteExecutor):
         count = check_settings(settings, self._machine)
         self._queue_is_forced = settings.queue is not None
         self._has_workers = count > 0
-        self._inbox = Inbox.create(self._machine)
+        self._inbox = Inbox.create(self._machine, self.workflow.workdir_init)
+        self._observer = Observer()  # of workers on other nodes
         self._default_queue = settings.queue or private_queue(self._inbox.identity)
         cores = settings.cores or self.workflow.resource_settings.cores
         self._workers = LocalWorkers(
@@ -71,40 +86,23 @@ class Executor(RemoteExecutor):
             cores if isinstance(cores, int) else None,
             self.logger,
         )
-        self._pending: dict[int, tuple[SubmittedJobInfo, Ticket]] = {}
+        self._pending: dict[int, _Pending] = {}
         self._pending_lock = threading.Lock()
         self._used_queues: set[str] = set()
-        self._told_unserved: set[str] = set()
+        self._unserved = Unserved(self._machine, self._inbox.identity, self.logger)
+        self._identities = Identities(self.workflow, self.workflow.workdir_init)
+        self._known_results: deque[Result] = deque()
+        self._held: list[Held] = []
+        self._all_went_well = True
+        self._next_look = 0.0
         self._stopping = threading.Event()
         self._further_interrupts = FurtherInterrupts()
         self._watcher_failed = False
-        self._end_abandoned_jobs()
+        self._takeover = Takeover(self._machine, self.workflow, self._inbox, self.logger)
+        self._takeover.begin()
+        atexit.register(self._close_unused)
         self._watcher = threading.Thread(target=self._watch, name="kochi-watcher", daemon=True)
         self._watcher.start()
-
-    def _end_abandoned_jobs(self) -> None:
-        """End what a controller that was killed in this directory left in the queues: a worker
-        that outlives runs would write the same outputs as the jobs of this one."""
-        dead = dead_controllers(self._machine)
-        abandoned = jobs_of(self._machine, dead)
-        here = [
-            view.job
-            for view in abandoned
-            if view.ticket is not None and view.ticket.directory == self.workflow.workdir_init
-        ]
-        if here:
-            self.logger.info(
-                f"Ending {len(here)} kochi jobs of a run in this directory that was killed."
-            )
-            self._cancel(here)
-            if left := self._not_ended(here):
-                self._report_left(left)
-        left_by = {
-            view.ticket.controller for view in abandoned if view.ticket and view.job not in here
-        }
-        for identity in set(dead) - left_by:
-            forget_controller(self._machine, identity)
-            Queue(self._machine, private_queue(identity)).remove()
 
     # ---- submission: Snakemake's scheduler thread
 
@@ -119,14 +117,42 @@ class Executor(RemoteExecutor):
             raise
 
     def _hand_over(self, jobs: Sequence[JobExecutorInterface]) -> None:
-        by_queue: dict[str, list[tuple[JobExecutorInterface, Ticket]]] = defaultdict(list)
+        tickets = []
+        most: dict[str, Capacity | None] = {}
         for job in jobs:
             # Before the first is handed over: what is refused for one job holds back all.
             queue = self._queue_for(job)
             self.run_job_pre(job)
-            by_queue[queue].append((job, self._make_ticket(job)))
+            if queue not in most:
+                most[queue] = self._workers.capacity if self._workers.will_serve(queue) else None
+            tickets.append((queue, job, self._make_ticket(job, most[queue])))
+        by_queue: dict[str, list[tuple[JobExecutorInterface, Ticket]]] = defaultdict(list)
+        for queue, job, ticket in tickets:
+            if not self._take_over(queue, job, ticket):
+                by_queue[queue].append((job, ticket))
         for queue, batch in by_queue.items():
             self._submit(queue, batch)
+
+    def _take_over(self, queue: str, job: JobExecutorInterface, ticket: Ticket) -> bool:
+        """Wait for a job of an earlier run instead of handing one over, or before that."""
+        if self._takeover.is_empty:
+            return False
+        if (found := self._takeover.find(job, ticket)) is not None:
+            number = found.ticket.job
+            self._used_queues.add(found.ticket.queue)
+            with self._pending_lock:
+                how = "runs still" if isinstance(found, Running) else "has finished"
+                said = f"kochi job {number} of a run that was killed {how}: not started again"
+                self._register(job, found.ticket, said, Held(queue, job, ticket))
+            # The notice of its end may have come, and been passed over, before this.
+            if (ended := find_job(self._machine, number).result) is not None:
+                self._known_results.append(ended)
+                self._inbox.wake()
+            return True
+        if behind := self._takeover.clear_the_way(ticket):
+            with self._pending_lock:
+                self._held.append(Held(queue, job, ticket, behind))
+        return bool(behind)
 
     def run_job(self, job: JobExecutorInterface) -> None:
         self.run_jobs([job])
@@ -144,9 +170,15 @@ class Executor(RemoteExecutor):
             )
         return queue or self._default_queue
 
-    def _make_ticket(self, job: JobExecutorInterface) -> Ticket:
-        command = self.format_job_exec(job)
-        return make_ticket(job, command, self.workflow.workdir_init, self._inbox.identity)
+    def _make_ticket(self, job: JobExecutorInterface, most: Capacity | None) -> Ticket:
+        return make_ticket(
+            job,
+            self.format_job_exec(job),
+            self.workflow.workdir_init,
+            self._inbox.identity,
+            self._identities.of(job),
+            most,
+        )
 
     def _submit(self, name: str, batch: Sequence[tuple[JobExecutorInterface, Ticket]]) -> None:
         self._used_queues.add(name)
@@ -155,13 +187,46 @@ class Executor(RemoteExecutor):
         with self._pending_lock:
             submitted = Queue(self._machine, name).submit([ticket for _, ticket in batch])
             for (job, _), ticket in zip(batch, submitted, strict=True):
-                info = SubmittedJobInfo(job, external_jobid=str(ticket.job))
-                log = self._machine.job(ticket.job).log
-                self.logger.info(f"kochi job {ticket.job} in queue {name}, log: {log}")
-                # RealExecutor's, not RemoteExecutor's: that one would put the job on the list
-                # that is polled.
-                RealExecutor.report_job_submission(self, info)
-                self._pending[ticket.job] = info, ticket
+                self._register(job, ticket, f"kochi job {ticket.job} in queue {name}")
+
+    def _register(
+        self, job: JobExecutorInterface, ticket: Ticket, said: str, anew: Held | None = None
+    ) -> None:
+        """Call with the lock on what is pending held."""
+        info = SubmittedJobInfo(job, external_jobid=str(ticket.job))
+        self.logger.info(f"{said}, log: {self._machine.job(ticket.job).log}")
+        # RealExecutor's, not RemoteExecutor's: that one would put the job on the list that is
+        # polled.
+        RealExecutor.report_job_submission(self, info)
+        self._pending[ticket.job] = _Pending(info, ticket, anew)
+
+    def _hand_over_held(self) -> None:
+        """Hand over what waited for other jobs to end."""
+        with self._pending_lock:
+            ready = [held for held in self._held if self._takeover.has_ended(held.behind)]
+            self._held = [held for held in self._held if held not in ready]
+        for held in ready:
+            self._submit(held.queue, [(held.job, held.ticket)])
+
+    def _recall(self) -> None:
+        """Hand over anew what was taken over while it ran, and then put back into a queue where
+        only this run's own workers look: they run no tickets of others."""
+        with self._pending_lock:
+            strays = [
+                pending
+                for pending in self._pending.values()
+                if pending.anew is not None and self._is_stray(pending.ticket)
+            ]
+            for pending in strays:
+                assert pending.anew is not None
+                del self._pending[pending.ticket.job]
+                self._held.append(replace(pending.anew, behind=(pending.ticket.job,)))
+        cancel_all(self._machine, [pending.ticket.job for pending in strays])
+
+    def _is_stray(self, ticket: Ticket) -> bool:
+        if shared_workers(self._machine, ticket.queue):
+            return False
+        return find_job(self._machine, ticket.job).state == "waiting"
 
     def additional_general_args(self) -> str:
         # The inner scheduler's rate limiter keeps its process alive for a second after the job
@@ -174,7 +239,10 @@ class Executor(RemoteExecutor):
     def _watch(self) -> None:
         try:
             while not self._stopping.is_set():
-                self._report(self._inbox.wait(_WATCH_SECONDS))
+                results = self._inbox.wait(_WATCH_SECONDS)
+                while self._known_results:
+                    results.append(self._known_results.popleft())
+                self._report(results)
                 self._look_after_workers()
         except Exception as error:
             self._watcher_failed = True
@@ -187,34 +255,37 @@ class Executor(RemoteExecutor):
                 known = self._pending.pop(result.job, None)
             if known is None:
                 continue
-            info, ticket = known
             if result.worker is not None and result.reason != "cancelled":
                 self._workers.job_ended(result.worker)
             if result.ok:
-                self.report_job_success(info)
+                self.report_job_success(known.info)
             else:
+                self._all_went_well = False
                 self.report_job_error(
-                    info, msg=failure_message(ticket, result), aux_logs=[result.log]
+                    known.info, msg=failure_message(known.ticket, result), aux_logs=[result.log]
                 )
 
     def _look_after_workers(self) -> None:
         if self._stopping.is_set():
             return
-        with self._pending_lock:
-            queues = {ticket.queue for _, ticket in self._pending.values()}
-        self._workers.look_after(queues)
-        for queue in queues:
-            recover(self._machine, queue)
-            if not self._has_workers:
-                self._tell_unserved(queue)
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK_SECONDS
+            self._look_at_queues()
+        if not self._takeover.is_empty:
+            if self._has_workers:
+                self._recall()
+            self._hand_over_held()
 
-    def _tell_unserved(self, queue: str) -> None:
-        """Say once that jobs wait for a worker that somebody else is to start."""
-        if queue not in self._told_unserved and not shared_workers(self._machine, queue):
-            self._told_unserved.add(queue)
-            self.logger.warning(
-                f"No worker serves queue {queue} yet; start one with: kochi work -q {queue} -b"
-            )
+    def _look_at_queues(self) -> None:
+        """Costs something for each pending job, so it is not done for each result."""
+        queues: dict[str, list[Ticket]] = defaultdict(list)
+        with self._pending_lock:
+            for pending in self._pending.values():
+                queues[pending.ticket.queue].append(pending.ticket)
+        self._workers.look_after(queues)
+        for queue, tickets in queues.items():
+            recover(self._machine, queue, self._observer)
+            self._unserved.look(queue, tickets, self._has_workers)
 
     def print_job_error(
         self, job_info: SubmittedJobInfo, msg: str | None = None, **kwargs: Any
@@ -249,47 +320,20 @@ class Executor(RemoteExecutor):
         """Take back what waits, end what runs, and name what is left."""
         # A report of its own for each cancelled job would bury what a person has to know.
         self._stop_watching()
+        self._all_went_well = False
         with self._pending_lock:
             pending = set(self._pending)
+            self._held.clear()
         # An interrupt may have come between handing tickets over and taking note of them.
         unnoted = jobs_of(self._machine, [self._inbox.identity], self._used_queues)
         jobs = sorted(pending.union(view.job for view in unnoted))
-        cancelled = self._cancel(jobs)
+        cancelling = Cancelling(self._machine, jobs, self.logger)
+        cancelling.wait(lambda: self._further_interrupts.is_noted)
         self._workers.stop(lambda: self._further_interrupts.is_noted)
         # What a worker left that had to be killed.
         for queue in self._used_queues:
-            recover(self._machine, queue)
-        if left := self._not_ended(jobs):
-            self._report_left(left)
-        elif jobs:
-            self.logger.info(f"Cancelled {cancelled} kochi jobs; nothing of this run is left.")
-
-    def _cancel(self, jobs: Sequence[int]) -> int:
-        """Returns how many had not ended yet, as soon as all have: at the latest after a while, or
-        at a further interrupt."""
-        cancelled = 0
-        for job in jobs:
-            try:
-                cancelled += cancel(self._machine, job) != "ended"
-            except (KochiError, OSError) as error:
-                # A full disk, say: the others are to be cancelled all the same.
-                self.logger.error(f"kochi job {job} could not be cancelled: {error}")
-        deadline = time.monotonic() + _CANCEL_SECONDS
-        left = self._not_ended(jobs)
-        while left and time.monotonic() < deadline and not self._further_interrupts.is_noted:
-            time.sleep(0.05)
-            left = self._not_ended(left)
-        return cancelled
-
-    def _not_ended(self, jobs: Sequence[int]) -> list[int]:
-        return [job for job in jobs if not self._machine.job(job).result.exists()]
-
-    def _report_left(self, jobs: Sequence[int]) -> None:
-        numbers = " ".join(map(str, jobs))
-        self.logger.error(
-            f"Told to end, but not ended yet: kochi jobs {numbers}. See: kochi show jobs; if they "
-            f"stay, repeat with: kochi cancel {numbers}"
-        )
+            recover(self._machine, queue, self._observer)
+        cancelling.report()
 
     def _stop_watching(self) -> None:
         self._stopping.set()
@@ -305,7 +349,18 @@ class Executor(RemoteExecutor):
             self._watcher_failed = False
             self.cancel_jobs([])
         self._workers.stop(lambda: self._further_interrupts.is_noted)
+        self._close()
+        super().shutdown()
+
+    def _close_unused(self) -> None:
+        """Where there was nothing to be done Snakemake does not shut down."""
+        if not self._used_queues:
+            self._stop_watching()
+            self._close()
+
+    def _close(self) -> None:
+        atexit.unregister(self._close_unused)
+        self._takeover.end(self._all_went_well)
         if not self._queue_is_forced:
             Queue(self._machine, self._default_queue).remove()
         self._inbox.close()
-        super().shutdown()

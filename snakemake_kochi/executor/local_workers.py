@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -11,9 +12,16 @@ from collections.abc import Callable, Collection, Sequence
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.errors import WorkerError
+from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import allocate_ids, assign_queues, shared_workers
+from snakemake_kochi.queue import (
+    Capacity,
+    allocate_ids,
+    assign_queues,
+    find_worker,
+    shared_workers,
+)
+from snakemake_kochi.worker.node import capacity_of_this_node
 
 _RESTARTS = 3
 _GRACE_SECONDS = 10.0
@@ -64,6 +72,15 @@ class LocalWorkers:
             self._queues += new
             if new:
                 self._share_out(new)
+
+    def will_serve(self, queue: str) -> bool:
+        """Whether a queue would be served by these workers now, and not left to others."""
+        return self._count > 0 and self._other_worker(queue) is None
+
+    @property
+    def capacity(self) -> Capacity:
+        """What each of them hands out; its GPUs are not counted."""
+        return capacity_of_this_node(self._cores, gpus=0)
 
     def look_after(self, pending: Collection[str]) -> None:
         """Replace workers that ended, and take over queues whose other workers are gone, if they
@@ -141,18 +158,28 @@ class LocalWorkers:
             status = self._running.pop(number).returncode
             log = self._machine.worker(number).log
             self._deaths += 1
+            reason = self._reason_of(number)
             if self._deaths > _RESTARTS:
+                because = f" ({reason})" if reason else ""
                 raise WorkerError(
                     f"local workers keep ending, {self._deaths} without a job in between, the "
-                    f"last one, worker {number}, with status {status}; its log is {log}",
+                    f"last one, worker {number}, with status {status}{because}; its log is {log}",
                     "Read that log.",
                 )
+            what = f"left: {reason}" if reason else "died"
             self._logger.warning(
-                f"Worker {number} died; its jobs go back to the queue and to a new worker. "
+                f"Worker {number} {what}; its jobs go back to the queue and to a new worker. "
                 f"Its log: {log}"
             )
             if self._served:
                 self._start()
+
+    def _reason_of(self, number: int) -> str:
+        """Why a worker left by its own account; nothing for one that did not come to say so."""
+        with contextlib.suppress(KochiError):
+            worker = find_worker(self._machine, number)
+            return worker.reason if worker.state == "left" else ""
+        return ""
 
     def stop(self, is_urgent: Callable[[], bool] = lambda: False) -> None:
         """Drain the workers, then end those that do not leave; at once when it becomes urgent."""

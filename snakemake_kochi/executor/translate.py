@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,9 @@ from typing import Any
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.executor.identity import outputs_of
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import Resources, Result, Ticket
+from snakemake_kochi.queue import Capacity, Resources, Result, Ticket
 
 _LAST_LINES = 20
 _INNER_WORDS = (
@@ -25,23 +27,31 @@ _INNER_WORDS = (
 _COMMAND_STATUS = re.compile(r"non-zero exit status \d+|died with <Signals\.\w+: \d+>")
 
 
-def make_ticket(job: JobExecutorInterface, command: str, directory: str, controller: str) -> Ticket:
-    """The ticket for a job: its full inner Snakemake command, run by a shell."""
+def make_ticket(
+    job: JobExecutorInterface,
+    command: str,
+    directory: str,
+    controller: str,
+    identity: str | None = None,
+    most: Capacity | None = None,
+) -> Ticket:
+    """The ticket for a job: its full inner Snakemake command, run by a shell.
+
+    It asks for no more cores and memory than `most`, if that is given: what the workers have that
+    will run it. Raises KochiError, naming the rule, for a resource that cannot be used.
+    """
     return Ticket(
         name=str(job.resources.get("kochi_name") or job.name),
         # Snakemake hands over a line for a shell, with `export X=... &&` in front of the command.
         command=("/bin/sh", "-c", command),
         directory=directory,
         environment={},
-        resources=_resources(job),
+        resources=_resources(job, most),
         controller=controller,
         labels=_labels(job, directory),
+        identity=identity,
+        outputs=outputs_of(job, directory),
     )
-
-
-def private_queue(controller: str) -> str:
-    """The queue for the jobs of a run that name none."""
-    return f"run-{controller}"
 
 
 def queue_of(job: JobExecutorInterface, machine: MachinePaths) -> str | None:
@@ -60,13 +70,37 @@ def queue_of(job: JobExecutorInterface, machine: MachinePaths) -> str | None:
         ) from error
 
 
-def _resources(job: JobExecutorInterface) -> Resources:
-    memory = job.resources.get("mem_mb")
+def _resources(job: JobExecutorInterface, most: Capacity | None) -> Resources:
+    cores = max(1, job.threads)
+    memory = _amount(job, "mem_mb", 0)
+    runtime = _amount(job, "runtime", 1)
+    if most is not None:
+        cores = min(cores, most.cores)
+        memory = None if memory is None else min(memory, most.memory_mb)
     return Resources(
-        cores=max(1, job.threads),
+        cores=cores,
         exclusive=bool(job.resources.get("kochi_exclusive", 0)),
-        memory_mb=memory if isinstance(memory, int) else None,
+        pinned=bool(job.resources.get("kochi_pinned", 1)),
+        memory_mb=memory,
+        gpus=_amount(job, "gpu", 0) or 0,
+        # Snakemake counts it in minutes.
+        runtime_seconds=None if runtime is None else 60 * runtime,
     )
+
+
+def _amount(job: JobExecutorInterface, name: str, least: int) -> int | None:
+    """A resource that is a number; None when the job has none, or one not known before it runs."""
+    value = job.resources.get(name)
+    # TBDString is what Snakemake has for a value that depends on files that are not there yet.
+    if value is None or isinstance(value, str):
+        return None
+    number: int = math.ceil(value)
+    if number < least:
+        raise KochiError(
+            f"rule {job.name}, resource {name}: {value} cannot be used: a number from {least} was "
+            "expected"
+        )
+    return number
 
 
 def project_of(directory: Path) -> Path:

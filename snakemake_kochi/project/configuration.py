@@ -145,6 +145,8 @@ def _machines(document: Document) -> FrozenDict[str, Machine]:
             login_host=optional_text(data.get("login_host")),
             work_dir=optional_text(data.get("work_dir")),
             kochi_root=optional_text(data.get("kochi_root")),
+            lock_dir=optional_text(data.get("lock_dir")),
+            lock_kind=optional_text(data.get("lock_kind")),
             alloc_interact_script=script(data.get("alloc_interact_script")),
             alloc_script=script(data.get("alloc_script")),
             load_env_on_login_node=on_login_node,

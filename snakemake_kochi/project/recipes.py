@@ -56,6 +56,8 @@ class Machine:
     login_host: str | None = None
     work_dir: str | None = None
     kochi_root: str | None = None
+    lock_dir: str | None = None  # as written: variables are those of where it is used
+    lock_kind: str | None = None
     alloc_interact_script: str = ""
     alloc_script: str = ""
     load_env_on_login_node: str = ""

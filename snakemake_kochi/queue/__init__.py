@@ -1,13 +1,24 @@
 """Tickets, claims, results and bells. The protocol is in docs/queue.md."""
 
+from snakemake_kochi.queue.adoption import Ended, Estate, Running
 from snakemake_kochi.queue.bell import Bell, ring
-from snakemake_kochi.queue.cancellation import cancel
+from snakemake_kochi.queue.cancellation import cancel, cancel_all
 from snakemake_kochi.queue.capacity import Capacity, format_duration
-from snakemake_kochi.queue.controllers import dead_controllers, forget_controller, jobs_of
+from snakemake_kochi.queue.controllers import jobs_of, private_queue
+from snakemake_kochi.queue.explain import (
+    AttemptView,
+    attempts,
+    explain,
+    reasons,
+    seconds_left,
+    seconds_since,
+)
 from snakemake_kochi.queue.ids import allocate_ids
 from snakemake_kochi.queue.inbox import Inbox
 from snakemake_kochi.queue.jobs import JobView, find_job, list_jobs
-from snakemake_kochi.queue.lock import queue_lock
+from snakemake_kochi.queue.lock import QueueRemovedError, ids_lock, queue_lock
+from snakemake_kochi.queue.lock_settings import LockSettings, settle_locks
+from snakemake_kochi.queue.observation import Observer
 from snakemake_kochi.queue.queue import Answer, Claim, Queue, QueueView, list_queues
 from snakemake_kochi.queue.recovery import recover
 from snakemake_kochi.queue.result import Attempt, EndedAttempt, Result
@@ -23,32 +34,46 @@ from snakemake_kochi.queue.workers import (
 __all__ = [
     "Answer",
     "Attempt",
+    "AttemptView",
+    "Ended",
     "EndedAttempt",
+    "Estate",
     "Bell",
     "Capacity",
     "Claim",
     "Inbox",
     "JobView",
+    "LockSettings",
+    "Observer",
     "Queue",
+    "QueueRemovedError",
     "QueueView",
     "Resources",
     "Result",
+    "Running",
     "Ticket",
     "WorkerState",
     "allocate_ids",
     "assign_queues",
+    "attempts",
     "cancel",
-    "dead_controllers",
+    "cancel_all",
+    "explain",
     "find_job",
+    "ids_lock",
     "find_worker",
-    "forget_controller",
     "format_duration",
     "jobs_of",
     "list_jobs",
     "list_queues",
     "list_workers",
+    "private_queue",
     "queue_lock",
+    "settle_locks",
+    "reasons",
     "recover",
     "ring",
+    "seconds_left",
+    "seconds_since",
     "shared_workers",
 ]

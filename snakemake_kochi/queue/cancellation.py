@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import make_directory, write_exclusively
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.queue.bell import ring
-from snakemake_kochi.queue.entries import Entry, find_entry, queue_names
+from snakemake_kochi.queue.entries import Entry, find_entries, find_entry, queue_names
 from snakemake_kochi.queue.jobs import end_ticket, find_job, set_aside, unexecuted_result
-from snakemake_kochi.queue.lock import LockRemovedError, queue_lock
+from snakemake_kochi.queue.lock import QueueRemovedError, queue_lock
 from snakemake_kochi.queue.recovery import recover
 from snakemake_kochi.queue.ticket import read_ticket
 
 Outcome = Literal["cancelled", "cancelling", "ended"]
+# So many that the lock costs nothing, and so few that others need not wait long for it.
+_JOBS_PER_LOCK = 256
 
 
 def cancel(machine: MachinePaths, job: int) -> Outcome:
@@ -31,7 +35,7 @@ def cancel(machine: MachinePaths, job: int) -> Outcome:
         for name in queue_names(machine):
             try:
                 outcome = _cancel_in(machine, machine.queue(name), job)
-            except LockRemovedError:
+            except QueueRemovedError:
                 continue  # it had ended, and its controller removed the queue
             if outcome == "cancelling" and recover(machine, name):
                 # Its worker may have died: then nobody else would act on the mark.
@@ -41,22 +45,73 @@ def cancel(machine: MachinePaths, job: int) -> Outcome:
                 return outcome
 
 
+def cancel_all(
+    machine: MachinePaths, jobs: Iterable[int]
+) -> dict[int, Outcome | KochiError | OSError]:
+    """`cancel` for many at once: for each job what that returns or raises.
+
+    Costs a lock for some hundred jobs and a listing of each queue, where `cancel` looks through all
+    queues for each job.
+    """
+    wanted = list(jobs)
+    outcomes: dict[int, Outcome | KochiError | OSError] = {}
+    for name in queue_names(machine):
+        queue = machine.queue(name)
+        present = sorted(find_entries(queue, [job for job in wanted if job not in outcomes]))
+        for start in range(0, len(present), _JOBS_PER_LOCK):
+            outcomes |= _cancel_some(machine, queue, present[start : start + _JOBS_PER_LOCK])
+        if "cancelling" in outcomes.values():
+            # Their workers may have died: then nobody else would act on the marks.
+            recover(machine, name)
+    for job in wanted:
+        if outcomes.get(job) == "cancelling" and machine.job(job).result.exists():
+            outcomes[job] = "cancelled"
+        elif job not in outcomes:
+            # It had ended, was moved just now, or is not known.
+            try:
+                outcomes[job] = cancel(machine, job)
+            except (KochiError, OSError) as error:
+                outcomes[job] = error
+    return outcomes
+
+
+def _cancel_some(
+    machine: MachinePaths, queue: QueuePaths, jobs: Sequence[int]
+) -> dict[int, Outcome | KochiError | OSError]:
+    outcomes: dict[int, Outcome | KochiError | OSError] = {}
+    with contextlib.suppress(QueueRemovedError), queue_lock(machine, queue.name):
+        for job, entry in sorted(find_entries(queue, jobs).items()):
+            try:
+                outcome = _cancel_entry(machine, queue, entry)
+            except (KochiError, OSError) as error:
+                outcomes[job] = error
+                continue
+            if outcome is not None:
+                outcomes[job] = outcome
+    return outcomes
+
+
 def _cancel_in(machine: MachinePaths, queue: QueuePaths, job: int) -> Outcome | None:
     """None when the job is not, or no longer, in this queue."""
     if find_entry(queue, job) is None:
         return None
-    with queue_lock(queue.lock):
+    with queue_lock(machine, queue.name):
         entry = find_entry(queue, job)
-        if entry is None or machine.job(job).result.exists():
-            return None
-        if entry.worker is None:
-            _end_waiting(machine, queue, entry)
-            return "cancelled"
-        paths = machine.job(job)
-        make_directory(paths.directory)
-        write_exclusively(paths.cancel, b"")
-        ring(machine.worker(entry.worker).bell)
-        return "cancelling"
+        return None if entry is None else _cancel_entry(machine, queue, entry)
+
+
+def _cancel_entry(machine: MachinePaths, queue: QueuePaths, entry: Entry) -> Outcome | None:
+    """Call with the queue's lock held; None when the job has ended."""
+    paths = machine.job(entry.job)
+    if paths.result.exists():
+        return None
+    if entry.worker is None:
+        _end_waiting(machine, queue, entry)
+        return "cancelled"
+    make_directory(paths.directory)
+    write_exclusively(paths.cancel, b"")
+    ring(machine.worker(entry.worker).bell)
+    return "cancelling"
 
 
 def _end_waiting(machine: MachinePaths, queue: QueuePaths, entry: Entry) -> None:

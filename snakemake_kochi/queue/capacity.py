@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import humanfriendly
+from humanfriendly.text import pluralize
 
 from snakemake_kochi.queue.ticket import Resources
 
@@ -43,7 +44,8 @@ class Capacity:
         if (wanted.memory_mb or 0) > self.memory_mb:
             return f"{wanted.memory_mb} MiB of memory needed, {self.memory_mb} there"
         if wanted.gpus > self.gpus:
-            return f"{wanted.gpus} GPUs needed, {self.gpus or 'none'} there"
+            needed = pluralize(wanted.gpus, "GPU")
+            return f"{needed} needed, {self.gpus or 'none'} there"
         if (
             seconds_left is not None
             and wanted.runtime_seconds is not None

@@ -1,47 +1,110 @@
-"""Controllers that died, and the tickets they left in the queues."""
+"""Controllers that died, who takes over from them, and the tickets they left in the queues."""
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import shutil
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import read_json
+from snakemake_kochi.files import read_json, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.entries import queue_names
+from snakemake_kochi.queue.entries import controller_names, queue_names
 from snakemake_kochi.queue.inbox import VERSION
 from snakemake_kochi.queue.jobs import JobView
 from snakemake_kochi.queue.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue.queue import Queue
 
 
-def dead_controllers(machine: MachinePaths) -> list[str]:
+@dataclass(frozen=True)
+class ControllerState:
+    """controller.json: who a controller is, and in which directory it works (None when that is
+    not known)."""
+
+    identity: str
+    node: Node
+    process: ProcessIdentity
+    directory: str | None
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its process certainly is no more. Decided only for this host."""
+        here = this_node()
+        if here.can_see(self.node):
+            return not self.process.is_alive()
+        return here.has_rebooted_since(self.node)
+
+
+def private_queue(controller: str) -> str:
+    """The queue for the jobs of a run that name none."""
+    return f"run-{controller}"
+
+
+def read_controller(machine: MachinePaths, identity: str) -> ControllerState:
+    """Raises FileNotFoundError, or DamagedFileError."""
+    path = machine.controller(identity).state
+    data = read_json(path, VERSION)
+    try:
+        directory = data.get("directory")
+        return ControllerState(
+            identity=identity,
+            node=Node.from_dict(data["node"]),
+            process=ProcessIdentity.from_dict(data["process"]),
+            directory=None if directory is None else str(directory),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"{path}: not a controller's state ({error!r})") from error
+
+
+def dead_controllers(machine: MachinePaths) -> list[ControllerState]:
     """The controllers that certainly are no more and could not close their inbox.
 
-    Decided only for this host, as for workers.
+    Decided only for this host: of those on other nodes nothing is known. One whose file cannot be
+    read may be just being made.
     """
-    return [identity for identity in _identities(machine) if _is_dead(machine, identity)]
+    found = []
+    for identity in controller_names(machine):
+        try:
+            state = read_controller(machine, identity)
+        except (FileNotFoundError, DamagedFileError):
+            continue
+        if state.is_dead:
+            found.append(state)
+    return found
 
 
-def _identities(machine: MachinePaths) -> list[str]:
-    with contextlib.suppress(FileNotFoundError):
-        return sorted(path.name for path in machine.controllers.iterdir())
-    return []
+def inherit(machine: MachinePaths, dead: str, heir: str) -> bool:
+    """Become the one controller that takes over from a dead one; False when another one did.
+
+    Who took over and died or ended since is followed by the next. Two controllers that both wait
+    for the same job would both report it.
+    """
+    paths = machine.controller(dead)
+    for number in itertools.count(1):
+        path = paths.heir(number)
+        try:
+            current = str(read_json(path, VERSION).get("heir"))
+        except FileNotFoundError:
+            content = to_json({"version": VERSION, "heir": heir})
+            if write_exclusively(path, content):
+                return True
+            current = str(read_json(path, VERSION).get("heir"))
+        if current == heir:
+            return True
+        if not _is_gone(machine, current):
+            return False
+    raise AssertionError("unreachable")
 
 
-def _is_dead(machine: MachinePaths, identity: str) -> bool:
+def _is_gone(machine: MachinePaths, identity: str) -> bool:
+    """Of a controller that was there once."""
     try:
-        state = read_json(machine.controller(identity).state, VERSION)
-        node = Node.from_dict(state["node"])
-        process = ProcessIdentity.from_dict(state["process"])
-    except (FileNotFoundError, DamagedFileError, KeyError, TypeError, ValueError):
-        # It may be just being made.
+        return read_controller(machine, identity).is_dead
+    except FileNotFoundError:
+        return True  # it ended in good order
+    except DamagedFileError:
         return False
-    here = this_node()
-    if here.can_see(node):
-        return not process.is_alive()
-    return here.has_rebooted_since(node)
 
 
 def jobs_of(
@@ -60,5 +123,7 @@ def jobs_of(
 
 
 def forget_controller(machine: MachinePaths, identity: str) -> None:
-    """Remove the inbox of a controller that is dead."""
+    """Remove all that there is of a controller that is dead, and its private queue, unless a
+    ticket is left in that."""
     shutil.rmtree(machine.controller(identity).inbox.parent, ignore_errors=True)
+    Queue(machine, private_queue(identity)).remove()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,13 +34,26 @@ def _list(directory: Path) -> list[str]:
 
 
 def _entries(
-    directory: Path, pattern: re.Pattern[str], newest_first: bool = False
+    directory: Path,
+    pattern: re.Pattern[str],
+    newest_first: bool = False,
+    skip: Collection[str] = (),
 ) -> Iterator[Entry]:
-    matches = filter(None, map(pattern.fullmatch, _list(directory)))
-    found = [(tuple(map(int, match.groups())), match.string) for match in matches]
-    for numbers, name in sorted(found, reverse=newest_first):
-        # Only now: whoever wants the first of a shard need not pay for the paths of all.
-        yield Entry(directory / name, *numbers)
+    # Names are padded, and matched one by one: whoever wants the first need not pay for all.
+    names = [name for name in _list(directory) if name not in skip]
+    for name in sorted(names, reverse=newest_first):
+        if match := pattern.fullmatch(name):
+            yield Entry(directory / name, *map(int, match.groups()))
+
+
+def waiting_shards(queue: QueuePaths) -> list[str]:
+    """The names of the directories of waiting tickets, in the order of the tickets."""
+    return sorted(_list(queue.waiting))
+
+
+def shard_entries(shard: Path, skip: Collection[str] = ()) -> Iterator[Entry]:
+    """The waiting tickets of one directory, in their order, without some files."""
+    return _entries(shard, _WAITING, skip=skip)
 
 
 def waiting_entries(queue: QueuePaths, newest_first: bool = False) -> Iterator[Entry]:
@@ -61,8 +74,26 @@ def find_entry(queue: QueuePaths, job: int) -> Entry | None:
     return next((entry for entry in candidates if entry.job == job), None)
 
 
+def find_entries(queue: QueuePaths, jobs: Collection[int]) -> dict[int, Entry]:
+    """Those of the jobs whose ticket this queue has. Lists a directory for each shard of them and
+    one more, opens no file."""
+    wanted = set(jobs)
+    shards = {queue.waiting_shard(job) for job in wanted}
+    entries = [entry for shard in shards for entry in _entries(shard, _WAITING)]
+    entries += _entries(queue.running, _RUNNING)
+    return {entry.job: entry for entry in entries if entry.job in wanted}
+
+
 def count_waiting(queue: QueuePaths) -> int:
     return sum(len(_list(queue.waiting / shard)) for shard in _list(queue.waiting))
+
+
+def count_before(queue: QueuePaths, job: int) -> int:
+    """How many tickets wait before that of a job. Reads names and opens no file."""
+    own = queue.waiting_shard(job)
+    shards = [queue.waiting / shard for shard in _list(queue.waiting) if shard < own.name]
+    before = sum(entry.job < job for entry in _entries(own, _WAITING))
+    return before + sum(len(_list(shard)) for shard in shards)
 
 
 def has_waiting(queue: QueuePaths) -> bool:

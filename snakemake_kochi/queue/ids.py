@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
-from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.entries import (
@@ -17,7 +17,7 @@ from snakemake_kochi.queue.entries import (
     waiting_entries,
     worker_numbers,
 )
-from snakemake_kochi.queue.lock import queue_lock
+from snakemake_kochi.queue.lock import ids_lock
 
 VERSION = 1
 Kind = Literal["job", "worker"]
@@ -68,9 +68,21 @@ def _largest_in_use(machine: MachinePaths, kind: Kind) -> int:
 
 
 def allocate_ids(machine: MachinePaths, kind: Kind, count: int) -> range:
-    """Take `count` consecutive numbers that nobody else gets, counted from 0."""
+    """Take `count` consecutive numbers that nobody else gets, counted from 0.
+
+    Raises KochiError when the counter cannot be written.
+    """
+    try:
+        return _allocate_ids(machine, kind, count)
+    except OSError as error:
+        raise KochiError(
+            f"no {kind} number can be given: cannot write {machine.ids}: {error.strerror}"
+        ) from error
+
+
+def _allocate_ids(machine: MachinePaths, kind: Kind, count: int) -> range:
     make_directory(machine.directory)
-    with queue_lock(machine.ids_lock):
+    with ids_lock(machine):
         counters = {name: read_next(machine, name) for name in get_args(Kind)}
         first = counters[kind]
         counters[kind] = first + count

@@ -15,7 +15,7 @@ from typing import Literal
 
 from snakemake_kochi.errors import DamagedFileError, NameNotFoundError
 from snakemake_kochi.files import make_directory, to_json, write_exclusively
-from snakemake_kochi.paths import MachinePaths, QueuePaths
+from snakemake_kochi.paths import JobPaths, MachinePaths, QueuePaths
 from snakemake_kochi.queue.bell import ring
 from snakemake_kochi.queue.entries import (
     Entry,
@@ -56,7 +56,7 @@ def new_nonce() -> str:
 def unexecuted_result(
     machine: MachinePaths,
     entry: Entry,
-    reason: Literal["failed", "cancelled", "lost"],
+    reason: Literal["failed", "cancelled", "lost", "node failed"],
     detail: str = "",
     node: str = "",
 ) -> Result:
@@ -97,6 +97,9 @@ def end_ticket(machine: MachinePaths, path: Path, ticket: Ticket, result: Result
     make_directory(paths.directory)
     content = to_json(result.to_dict())
     if not write_exclusively(paths.result, content):
+        if _nonce_of(paths) == result.nonce:
+            # The disk was full after its link: what follows is done now.
+            return complete(machine, path, ticket)
         write_exclusively(paths.late_result(result.nonce), content)
         complete(machine, path, ticket)
         return False
@@ -104,6 +107,13 @@ def end_ticket(machine: MachinePaths, path: Path, ticket: Ticket, result: Result
         notify(machine, result, ticket.controller)
     os.rename(path, paths.ticket)
     return True
+
+
+def _nonce_of(paths: JobPaths) -> str | None:
+    try:
+        return read_result(paths.result).nonce
+    except DamagedFileError:
+        return None
 
 
 def complete(machine: MachinePaths, path: Path, ticket: Ticket) -> bool:

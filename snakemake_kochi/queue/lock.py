@@ -1,4 +1,4 @@
-"""The lock of a queue: flock(2) through filelock, or a clear refusal; never another kind."""
+"""The locks of a machine's queues and counters, of the one kind that was settled, or a refusal."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from filelock import lock_descriptor, unlock_descriptor
+from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout, lock_descriptor
+from filelock import unlock_descriptor as unlock
 
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.lock_settings import Kind, find_lock_settings
 
 _log = logging.getLogger(__name__)
 
@@ -21,79 +24,134 @@ _log = logging.getLogger(__name__)
 _UNSUPPORTED = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
 # Seconds; with filelock's usual 50 ms a busy queue would make 20 claims a second.
 _POLL_INTERVAL = 0.003
+# Seconds after which a lease that its holder, on another node, does not renew is taken from it.
+# All processes of a machine must agree on it.
+_LEASE_DURATION = 30.0
 
 
-class LockRemovedError(KochiError):
-    """The directory of the lock does not exist (any more): what it guarded is gone."""
+class QueueRemovedError(KochiError):
+    """The queue does not exist (any more): its controller removed it."""
 
 
 @contextlib.contextmanager
-def queue_lock(path: Path, complain_after: float = 30.0) -> Iterator[None]:
-    """Hold the lock at `path`; the file is made with mode 0600, its directory is not.
+def queue_lock(machine: MachinePaths, queue: str, complain_after: float = 30.0) -> Iterator[None]:
+    """Hold the lock of a queue, whose directory must exist.
 
-    Waits as long as another holds it, and says so every `complain_after` seconds. Not reentrant.
-    Raises KochiError when the filesystem does not support flock or the file cannot be opened, and
-    LockRemovedError when its directory is not there, also when it was removed during the wait.
+    Waits as long as another holds it, and says so every `complain_after` seconds. Not reentrant;
+    nor may a process hold two of them, for queues share locks. Raises QueueRemovedError when the
+    queue's directory is not there, also when it was removed during the wait, and KochiError when
+    locking is not possible.
     """
-    descriptor = _acquire(path, complain_after)
-    try:
+    directory = machine.queue(queue).directory
+    _require(directory)
+    settings = find_lock_settings(machine)
+    with hold(settings.paths.queue(queue), settings.kind, complain_after):
+        # Whoever removes a queue does it under this lock.
+        _require(directory)
         yield
+
+
+@contextlib.contextmanager
+def ids_lock(machine: MachinePaths, complain_after: float = 30.0) -> Iterator[None]:
+    """Hold the lock of the machine's counters. Waits and raises as `queue_lock` does."""
+    settings = find_lock_settings(machine)
+    with hold(settings.paths.ids, settings.kind, complain_after):
+        yield
+
+
+@contextlib.contextmanager
+def hold(path: Path, kind: Kind, complain_after: float = 30.0) -> Iterator[None]:
+    """Hold the lock at `path`; a file is made with mode 0600, its directory is not.
+
+    Raises KochiError when the filesystem does not support that kind of lock, or the file cannot be
+    opened. Another kind is never used instead: it would exclude nobody.
+    """
+    held = _hold_flock if kind == "flock" else _hold_lease
+    with held(path, complain_after):
+        yield
+
+
+@contextlib.contextmanager
+def _hold_flock(path: Path, complain_after: float) -> Iterator[None]:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _refusal(path, "flock", error) from error
+    try:
+        _wait_for(descriptor, path, complain_after)
+        try:
+            yield
+        finally:
+            # Closing is not enough: a child that another thread is just starting has it open, too.
+            with contextlib.suppress(OSError):
+                unlock(descriptor)
     finally:
-        # Closing is not enough: a child that another thread is just starting has it open as well.
-        with contextlib.suppress(OSError):
-            unlock_descriptor(descriptor)
-        os.close(descriptor)
-
-
-def _acquire(path: Path, complain_after: float) -> int:
-    # Not filelock's FileLock, which makes a missing directory: a queue that its controller has
-    # removed would be there again.
-    while True:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError as error:
-            raise LockRemovedError(
-                f"{path.parent} does not exist: nothing is left to be locked"
-            ) from error
-        except OSError as error:
-            raise _refusal(path, error) from error
-        try:
-            _wait_for(descriptor, path, complain_after)
-            if _is_same_file(descriptor, path):
-                return descriptor
-        except OSError as error:
-            os.close(descriptor)
-            raise _refusal(path, error) from error
-        except BaseException:
-            os.close(descriptor)
-            raise
-        # Removed while we waited; a lock on it keeps out nobody.
         os.close(descriptor)
 
 
 def _wait_for(descriptor: int, path: Path, complain_after: float) -> None:
     complain_at = time.monotonic() + complain_after
-    while not lock_descriptor(descriptor, blocking=False):
-        time.sleep(_POLL_INTERVAL)
-        if time.monotonic() >= complain_at:
-            complain_at = time.monotonic() + complain_after
+    try:
+        while not lock_descriptor(descriptor, blocking=False):
+            time.sleep(_POLL_INTERVAL)
+            if time.monotonic() >= complain_at:
+                complain_at = time.monotonic() + complain_after
+                _complain(path, f"`fuser -v {path}` on that node")
+    except OSError as error:
+        raise _refusal(path, "flock", error) from error
+
+
+@contextlib.contextmanager
+def _hold_lease(path: Path, complain_after: float) -> Iterator[None]:
+    # One object for all attempts: it remembers since when its holder has not renewed the lease.
+    lease = SoftFileLease(
+        path, lease_duration=_LEASE_DURATION, mode=0o600, poll_interval=_POLL_INTERVAL
+    )
+    while True:
+        try:
+            # filelock would make a directory that is not there, and lock what nobody else does.
+            path.parent.stat()
+            lease.acquire(timeout=complain_after)
+            break
+        except Timeout:
+            _complain(path, f"named in {path}")
+        except LeaseSettingsMismatch as error:
+            raise KochiError(
+                f"the lock {path} is held by another version of snakemake_kochi: {error}",
+                "End all workers and runs of the machine that are of the other version.",
+            ) from error
+        except OSError as error:
+            raise _refusal(path, "lease", error) from error
+    try:
+        yield
+    finally:
+        lease.release()
+        if lease.compromise is not None:
             _log.warning(
-                "still waiting for the lock %s (its holder: `fuser -v %s` on that node)", path, path
+                "the lock %s was taken away while it was held (%s): this process or its filesystem "
+                "stood still for %g seconds",
+                path,
+                lease.compromise.reason,
+                _LEASE_DURATION,
             )
 
 
-def _is_same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
+def _complain(path: Path, holder: str) -> None:
+    _log.warning("still waiting for the lock %s (its holder: %s)", path, holder)
 
 
-def _refusal(path: Path, error: OSError) -> KochiError:
-    if error.errno in _UNSUPPORTED:
+def _require(directory: Path) -> None:
+    if not directory.exists():
+        raise QueueRemovedError(f"{directory} does not exist: nothing is left to be locked")
+
+
+def _refusal(path: Path, kind: Kind, error: OSError) -> KochiError:
+    if kind == "flock" and error.errno in _UNSUPPORTED:
         return KochiError(
             f"the filesystem of {path.parent} does not support file locks "
             f"(flock: {error.strerror})",
-            "Put KOCHI_ROOT on a filesystem on which flock works; try with: flock FILE true",
+            "Name a directory in kochi.yaml where it does, the same for all nodes: "
+            "machines: NAME: lock_dir (or, where there is none, lock_kind: lease). "
+            "To try one: flock FILE true",
         )
     return KochiError(f"the lock {path} cannot be opened: {error.strerror}")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import make_directory, to_json, write_atomically, write_exclusively
+from snakemake_kochi.files import make_directory, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.entries import (
     Entry,
@@ -33,14 +32,22 @@ from snakemake_kochi.queue.jobs import (
     unexecuted_result,
     view_entry,
 )
-from snakemake_kochi.queue.lock import LockRemovedError, queue_lock
-from snakemake_kochi.queue.recovery import recover, requeue
-from snakemake_kochi.queue.result import Result
+from snakemake_kochi.queue.lock import QueueRemovedError, queue_lock
+from snakemake_kochi.queue.observation import Observer
+from snakemake_kochi.queue.overlooked import Overlooked
+from snakemake_kochi.queue.processes import this_node
+from snakemake_kochi.queue.recovery import ended_attempt, recover, requeue
+from snakemake_kochi.queue.result import Result, UncountedReason
+from snakemake_kochi.queue.submission import move_in, written_aside
 from snakemake_kochi.queue.ticket import Ticket, read_ticket
 from snakemake_kochi.queue.workers import find_lost, ring_subscribers, subscribers
 
 # Seconds between two looks for dead workers while there is work to claim.
 _RECOVERY_INTERVAL = 1.0
+# How many tickets are opened, beyond those that are taken, while others wait for the lock.
+_LOOKS_PER_LOCK = 256
+# Seconds; longer than others take to see that the lock is free.
+_PAUSE = 0.005
 
 Answer = Literal["take", "pass", "stop"]
 
@@ -65,16 +72,24 @@ class Queue:
 
     With `controller` only the tickets which that controller handed over are claimed and count for
     `is_empty`; the others are passed over. Raises KochiError when the name cannot be used; nothing
-    is written before a first ticket.
+    is written before a first ticket. `observer`: the process's own, to be shared by its queues.
     """
 
-    def __init__(self, machine: MachinePaths, name: str, controller: str | None = None) -> None:
+    def __init__(
+        self,
+        machine: MachinePaths,
+        name: str,
+        controller: str | None = None,
+        observer: Observer | None = None,
+    ) -> None:
         self.machine = machine
         self.name = name
         self.paths = machine.queue(name)
         self._controller = controller
-        # Jobs of other controllers: that never changes, so each ticket is opened once.
-        self._foreign: set[int] = set()
+        self._observer = observer or Observer()
+        self._overlooked = Overlooked()
+        self._claimer: int | None = None
+        self._found = False  # whether the last claim did
         self._recovered = -_RECOVERY_INTERVAL
 
     def submit(self, tickets: Sequence[Ticket]) -> list[Ticket]:
@@ -86,88 +101,101 @@ class Queue:
             return []
         numbers = allocate_ids(self.machine, "job", len(tickets))
         given = [
-            replace(ticket, job=job, attempt=1, queue=self.name, machine=self.machine.name)
+            ticket.handed_over(job, self.name, self.machine.name)
             for ticket, job in zip(tickets, numbers, strict=True)
         ]
-        self.paths.make()
-        with queue_lock(self.paths.lock):
-            self._write(given)
+        try:
+            self.paths.make()
+            aside = written_aside(self.paths, new_nonce(), given)
+            with aside as directory, queue_lock(self.machine, self.name):
+                move_in(self.paths, directory)
+        except OSError as error:
+            raise KochiError(
+                f"no ticket was handed over: cannot write below {self.paths.directory}: "
+                f"{error.strerror}"
+            ) from error
         ring_subscribers(self.machine, self.paths)
         return given
-
-    def _write(self, tickets: Sequence[Ticket]) -> None:
-        written: list[Path] = []
-        try:
-            for ticket in tickets:
-                path = self.paths.waiting_ticket(ticket.job, ticket.attempt)
-                if not written or written[-1].parent != path.parent:
-                    make_directory(path.parent)
-                write_atomically(path, to_json(ticket.to_dict()))
-                written.append(path)
-        except BaseException as error:
-            # Nobody can have claimed one of them: the lock is held.
-            for path in written:
-                path.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                raise KochiError(
-                    f"no ticket was handed over: cannot write below {self.paths.waiting}: "
-                    f"{error.strerror}"
-                ) from error
-            raise
 
     def claim(self, worker: int, accept: Callable[[Ticket], Answer], limit: int = 1) -> list[Claim]:
         """Take up to `limit` tickets for a worker, in the order in which they were handed over.
 
         `accept` answers for each: "take" it, "pass" over one that this worker can never run, or
         "stop" at one that has no room yet: if later ones could overtake it, a ticket that needs a
-        whole worker would wait for ever while small ones keep coming.
+        whole worker would wait for ever while small ones keep coming. A ticket that was passed
+        over is not offered to this worker again.
         """
         if time.monotonic() - self._recovered >= _RECOVERY_INTERVAL:
             self.recover()
-        entries = self._candidates(limit)
-        if not entries:
-            return []
-        claims: list[Claim] = []
-        with queue_lock(self.paths.lock):
-            for entry in waiting_entries(self.paths) if self._controller is None else entries:
-                if len(claims) == limit:
-                    break
-                ticket = self._readable(entry)
-                if ticket is None:
-                    continue
-                answer = accept(ticket)
-                if answer == "stop":
-                    break
-                if answer == "pass":
-                    continue
-                claims += self._take(entry, ticket, worker)
-        return claims
-
-    def _candidates(self, limit: int) -> list[Entry]:
-        """The first tickets that may be claimed, looked for without the lock; for a worker of any
-        controller's tickets just one, to see whether there is something to take the lock for."""
-        if self._controller is None:
-            return list(itertools.islice(waiting_entries(self.paths), 1))
-        found: list[Entry] = []
-        own = 0
-        for entry in waiting_entries(self.paths):
-            if own == limit:
-                break
-            if entry.job in self._foreign:
-                continue
+        if worker != self._claimer:
+            self._claimer, self._overlooked = worker, Overlooked()
+        shard = self._find_claimable(limit)
+        while shard is not None:
             try:
-                controller = read_ticket(entry.path).controller
+                with queue_lock(self.machine, self.name):
+                    claims, shard = self._claim_locked(worker, accept, limit, shard)
+            except QueueRemovedError:
+                claims, shard = [], None  # it was empty
+            self._found = bool(claims)
+            if claims:
+                return claims
+            if shard is not None:
+                # Many were passed over: now others may have the lock.
+                time.sleep(_PAUSE)
+                shard = self._find_claimable(limit, shard)
+        return []
+
+    def _claim_locked(
+        self, worker: int, accept: Callable[[Ticket], Answer], limit: int, first_shard: str
+    ) -> tuple[list[Claim], str | None]:
+        """The claims, and the shard in which to go on looking; None when there is no more."""
+        claims: list[Claim] = []
+        looks = 0
+        for entry in self._overlooked.entries(self.paths, first_shard, tidy=True):
+            if len(claims) == limit:
+                break
+            if looks == limit + _LOOKS_PER_LOCK:
+                return claims, entry.path.parent.name
+            looks += 1
+            ticket = self._readable(entry)
+            if ticket is None:
+                continue
+            answer = accept(ticket) if self._may_have(ticket) else "pass"
+            if answer == "stop":
+                break
+            if answer == "pass":
+                self._overlooked.add(entry)
+                continue
+            claims += self._take(entry, ticket, worker)
+        return claims, None
+
+    def _may_have(self, ticket: Ticket) -> bool:
+        return self._controller is None or ticket.controller == self._controller
+
+    def _find_claimable(self, limit: int, first_shard: str = "") -> str | None:
+        """The shard of the first ticket that may be claimed, looked for without the lock, or None.
+        For a worker of one controller up to `limit` are looked for, so that it opens the tickets
+        of others outside the lock."""
+        if self._controller is None:
+            if self._found:
+                # There was one, so it is likely that there is another.
+                return first_shard
+            first = next(self._overlooked.entries(self.paths, first_shard), None)
+            return None if first is None else first.path.parent.name
+        found: list[Entry] = []
+        for entry in self._overlooked.entries(self.paths, first_shard):
+            try:
+                if not self._may_have(read_ticket(entry.path)):
+                    self._overlooked.add(entry)
+                    continue
             except FileNotFoundError:
                 continue
             except DamagedFileError:
-                found.append(entry)  # to be set aside, under the lock
-                continue
-            if controller == self._controller:
-                found.append(entry)
-                own += 1
-            else:
-                self._foreign.add(entry.job)
-        return found
+                pass  # to be set aside, under the lock
+            found.append(entry)
+            if len(found) == limit:
+                break
+        return found[0].path.parent.name if found else None
 
     def _readable(self, entry: Entry) -> Ticket | None:
         """The ticket, if it can be run; else it is dealt with and None is returned."""
@@ -196,45 +224,58 @@ class Queue:
         except FileNotFoundError:
             # Only where the lock does not keep others out: the rename still does.
             return []
-        with contextlib.suppress(OSError):
-            # An emptied shard would be listed by every later claim.
-            entry.path.parent.rmdir()
         return [Claim(ticket, worker, new_nonce(), target)]
 
     def finish(self, claim: Claim, result: Result) -> bool:
         """Publish how a claimed ticket ended; its controller is told before this returns.
 
         Returns False when the ticket had been taken from the worker as lost: then the result is
-        kept beside the one that counts and ignored.
+        kept beside the one that counts and ignored. Raises OSError when it cannot be written; then
+        it can be tried again.
         """
+        (outcome,) = self.finish_all([(claim, result)])
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
+
+    def finish_all(self, ended: Sequence[tuple[Claim, Result]]) -> list[bool | OSError]:
+        """`finish` for several under one lock: for each what that returns or raises."""
+        with queue_lock(self.machine, self.name):
+            return [self._finish(claim, result) for claim, result in ended]
+
+    def _finish(self, claim: Claim, result: Result) -> bool | OSError:
         paths = self.machine.job(claim.ticket.job)
-        make_directory(paths.directory)
-        with queue_lock(self.paths.lock):
+        try:
+            make_directory(paths.directory)
             if claim.path.exists():
                 return end_ticket(self.machine, claim.path, claim.ticket, result)
             write_exclusively(paths.late_result(result.nonce), to_json(result.to_dict()))
-            return False
+        except OSError as error:
+            return error
+        return False
 
-    def put_back(self, claim: Claim) -> None:
-        """Give up a claim without a result. The processes of the attempt must have ended."""
-        with queue_lock(self.paths.lock):
+    def put_back(self, claim: Claim, reason: UncountedReason = "drained", detail: str = "") -> None:
+        """Give up a claim without a result, for a `reason` that is noted with its `detail`. The
+        processes of the attempt must have ended."""
+        with queue_lock(self.machine, self.name):
             if claim.path.exists():
-                requeue(self.machine, self.paths, claim.entry, claim.ticket)
+                host = this_node().host
+                end = ended_attempt(self.machine, claim.entry, reason, claim.worker, host, detail)
+                requeue(self.machine, self.paths, claim.entry, claim.ticket, end)
         ring_subscribers(self.machine, self.paths)
 
     def recover(self) -> list[str]:
         """See `recovery.recover`."""
         self._recovered = time.monotonic()
-        return recover(self.machine, self.name)
+        return recover(self.machine, self.name, self._observer)
 
     def remove(self) -> bool:
         """Remove a queue that only its controller used and whose name is never used again, unless
         a ticket waits or runs there or was set aside. Returns whether it is gone."""
-        with contextlib.suppress(LockRemovedError), queue_lock(self.paths.lock):
+        with contextlib.suppress(QueueRemovedError), queue_lock(self.machine, self.name):
             if has_waiting(self.paths) or running_entries(self.paths) or self._has_damaged():
                 return False
-            # Renamed first: who comes to the lock must find no directory to make a new lock file
-            # in. Unlinked before the lock is let go: who waits for it then learns that it is gone.
+            # Renamed first and at once: who waits for the lock learns from it that it is gone.
             removed = self.paths.removed(new_nonce())
             os.rename(self.paths.directory, removed)
             shutil.rmtree(removed, ignore_errors=True)
@@ -256,8 +297,10 @@ class Queue:
         return [view for view in views if view is not None]
 
     def is_empty(self) -> bool:
-        """Whether no ticket waits that may be claimed here; some may be running."""
-        return not self._candidates(1)
+        """Whether no ticket waits that may be claimed here, those aside that were passed over;
+        some may be running."""
+        self._found = False
+        return self._find_claimable(1) is None
 
 
 @dataclass(frozen=True)

@@ -11,29 +11,35 @@ from snakemake_kochi.files import make_directory, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.queue.entries import Entry, running_entries
 from snakemake_kochi.queue.jobs import complete, end_ticket, set_aside, unexecuted_result
-from snakemake_kochi.queue.lock import LockRemovedError, queue_lock
+from snakemake_kochi.queue.lock import QueueRemovedError, queue_lock
+from snakemake_kochi.queue.observation import Observer
 from snakemake_kochi.queue.processes import kill_job_processes, this_node
-from snakemake_kochi.queue.result import EndedAttempt, read_attempt, read_ended_attempt
-from snakemake_kochi.queue.ticket import Ticket, now, read_ticket
-from snakemake_kochi.queue.workers import (
-    WorkerState,
-    find_lost,
-    ring_subscribers,
-    unsubscribe,
+from snakemake_kochi.queue.result import (
+    EndedAttempt,
+    UncountedReason,
+    read_attempt,
+    read_ended_attempt,
 )
+from snakemake_kochi.queue.ticket import Ticket, now, read_ticket
+from snakemake_kochi.queue.workers import WorkerState, ring_subscribers, unsubscribe
 
 _log = logging.getLogger(__name__)
 
-# A ticket that takes down its worker again and again would take down all of them.
+# A ticket that takes down its worker, or finds a broken node, again and again would go on for ever.
 MOST_LOST_ATTEMPTS = 3
+MOST_LOST_CLAIMS = 10
+MOST_FAILED_NODES = 3
 
 
-def requeue(machine: MachinePaths, queue: QueuePaths, entry: Entry, ticket: Ticket) -> str:
+def requeue(
+    machine: MachinePaths, queue: QueuePaths, entry: Entry, ticket: Ticket, end: EndedAttempt
+) -> str:
     """Put a claimed ticket back to waiting; call with the queue's lock held.
 
-    An attempt number names an execution: one that was claimed and never started is waiting for the
-    same attempt again, one that started waits for the next. A ticket that was being cancelled ends
-    instead. Returns in a few words what became of it.
+    An attempt number names an execution: one that was claimed and drained before it started is
+    waiting for the same attempt again; any other has ended as `end` says, and the ticket waits for
+    the next. A ticket that was being cancelled ends instead, and one whose third attempt was lost
+    or found a broken node. Returns in a few words what became of it.
     """
     if complete(machine, entry.path, ticket):
         return "had ended"
@@ -41,31 +47,78 @@ def requeue(machine: MachinePaths, queue: QueuePaths, entry: Entry, ticket: Tick
     if paths.cancel.exists():
         end_ticket(machine, entry.path, ticket, unexecuted_result(machine, entry, "cancelled"))
         return "cancelled"
-    started = paths.attempt(entry.attempt).exists() or paths.ended(entry.attempt).exists()
-    target = queue.waiting_ticket(entry.job, entry.attempt + 1 if started else entry.attempt)
+    began = paths.attempt(entry.attempt).exists() or paths.ended(entry.attempt).exists()
+    is_over = began or end.reason != "drained"
+    if is_over:
+        make_directory(paths.directory)
+        # Before the ticket is there for others: who begins late sees it, and does not begin.
+        write_exclusively(paths.ended(entry.attempt), to_json(end.to_dict()))
+        if detail := _cause_to_give_up(machine, entry, end.reason):
+            result = unexecuted_result(
+                machine, entry, "lost" if end.reason == "lost" else "node failed", detail, end.node
+            )
+            end_ticket(machine, entry.path, ticket, result)
+            return f"it is given up: {detail}"
+    target = queue.waiting_ticket(entry.job, entry.attempt + 1 if is_over else entry.attempt)
     make_directory(target.parent)
     os.rename(entry.path, target)
     return "put back"
 
 
-def recover(machine: MachinePaths, name: str) -> list[str]:
+def ended_attempt(
+    machine: MachinePaths,
+    entry: Entry,
+    reason: UncountedReason,
+    worker: int,
+    node: str,
+    detail: str = "",
+) -> EndedAttempt:
+    """How the present attempt of a claimed ticket ends now."""
+    nonce = None
+    with contextlib.suppress(OSError, DamagedFileError):
+        nonce = read_attempt(machine.job(entry.job).attempt(entry.attempt)).nonce
+    return EndedAttempt(entry.job, entry.attempt, nonce, worker, node, reason, now(), detail)
+
+
+def _cause_to_give_up(machine: MachinePaths, entry: Entry, reason: UncountedReason) -> str | None:
+    """For people, naming those that had it; None when it may be tried again."""
+    ends = []
+    for attempt in range(1, entry.attempt + 1):
+        with contextlib.suppress(FileNotFoundError, DamagedFileError):
+            end = read_ended_attempt(machine.job(entry.job).ended(attempt))
+            if end.reason == reason:
+                ends.append(end)
+    # One that never began was waiting in the worker while another ticket took it down.
+    begun = sum(end.nonce is not None for end in ends)
+    if reason == "lost" and (begun >= MOST_LOST_ATTEMPTS or len(ends) >= MOST_LOST_CLAIMS):
+        names = ", ".join(f"worker {end.worker} on {end.node}" for end in ends)
+        return f"each worker that had it died: {names}"
+    if reason == "node failed" and len(ends) >= MOST_FAILED_NODES:
+        causes = "; ".join(f"{end.node} (worker {end.worker}): {end.detail}" for end in ends)
+        return f"no node could execute it: {causes}"
+    return None
+
+
+def recover(machine: MachinePaths, name: str, observer: Observer | None = None) -> list[str]:
     """Put the tickets of dead workers back into a queue; return one message for each, for people.
 
-    Cheap when nobody died: one directory listing and one small file per worker with a ticket.
-    Anybody may call it at any time, several at once.
+    Without an `observer`, the caller's own for all its calls, those of workers on other nodes stay
+    where they are: that one of these died is seen only over time. Cheap when nobody died: one
+    directory listing and one small file per worker with a ticket. Anybody may call it at any time,
+    several at once.
     """
     queue = machine.queue(name)
     holders = {entry.worker for entry in running_entries(queue) if entry.worker is not None}
-    lost = find_lost(machine, holders) if holders else {}
-    if not lost:
+    dead = (observer or Observer()).find_dead(machine, holders) if holders else {}
+    if not dead:
         return []
     messages = []
     for entry in running_entries(queue):
-        if entry.worker in lost and _end_processes(machine, entry):
+        if entry.worker in dead and _end_processes(machine, entry):
             # Who removed the queue found nothing left in it.
-            with contextlib.suppress(LockRemovedError), queue_lock(queue.lock):
-                messages += _recover_entry(machine, queue, entry, lost[entry.worker])
-    for worker in lost:
+            with contextlib.suppress(QueueRemovedError), queue_lock(machine, queue.name):
+                messages += _recover_entry(machine, queue, entry, dead[entry.worker])
+    for worker in dead:
         unsubscribe(queue, worker)
     for message in messages:
         _log.warning("%s", message)
@@ -87,7 +140,7 @@ def _end_processes(machine: MachinePaths, entry: Entry) -> bool:
         _log.warning("job %d is not run again: %s", entry.job, error.message)
         return False
     if not this_node().can_see(attempt.node):
-        return True  # its host was booted again since
+        return True  # booted again since, or another node: nothing can be seen, or done, from here
     if kill_job_processes(attempt.process, attempt.nonce):
         return True
     _log.warning(
@@ -108,40 +161,7 @@ def _recover_entry(
     except DamagedFileError as error:
         set_aside(machine, queue, entry, error.message)
         return []
-    paths = machine.job(entry.job)
-    if not paths.result.exists():
-        make_directory(paths.directory)
-        ended = EndedAttempt(
-            job=entry.job,
-            attempt=entry.attempt,
-            nonce=_nonce_of(machine, entry),
-            worker=worker.worker,
-            node=worker.node.host,
-            reason="lost",
-            ended=now(),
-        )
-        write_exclusively(paths.ended(entry.attempt), to_json(ended.to_dict()))
     said = f"worker {worker.worker} on {worker.node.host} died with job {entry.job}"
-    victims = _lost_workers(machine, entry)
-    if len(victims) >= MOST_LOST_ATTEMPTS and not paths.result.exists():
-        detail = f"each worker that ran it died: {', '.join(victims)}"
-        result = unexecuted_result(machine, entry, "lost", detail, worker.node.host)
-        end_ticket(machine, entry.path, ticket, result)
-        return [f"{said}; it is given up: {detail}"]
-    return [f"{said}: {requeue(machine, queue, entry, ticket)}"]
-
-
-def _lost_workers(machine: MachinePaths, entry: Entry) -> list[str]:
-    victims = []
-    for attempt in range(1, entry.attempt + 1):
-        with contextlib.suppress(FileNotFoundError, DamagedFileError):
-            ended = read_ended_attempt(machine.job(entry.job).ended(attempt))
-            if ended.reason == "lost":
-                victims.append(f"worker {ended.worker} on {ended.node}")
-    return victims
-
-
-def _nonce_of(machine: MachinePaths, entry: Entry) -> str | None:
-    with contextlib.suppress(FileNotFoundError, DamagedFileError):
-        return read_attempt(machine.job(entry.job).attempt(entry.attempt)).nonce
-    return None
+    detail = "its heartbeat stood still" if worker.taken_for_lost else ""
+    end = ended_attempt(machine, entry, "lost", worker.worker, worker.node.host, detail)
+    return [f"{said}: {requeue(machine, queue, entry, ticket, end)}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class Resources:
     """What a ticket needs of a worker: cores, memory in MiB, GPUs, or the whole worker for itself.
 
     After `runtime_seconds` it is ended; a worker that is not there for that long does not take it.
+    Where `pinned`, it is confined to as many CPUs as it has cores.
     """
 
     cores: int = 1
@@ -52,10 +53,13 @@ class Resources:
     memory_mb: int | None = None
     gpus: int = 0
     runtime_seconds: int | None = None
+    pinned: bool = True
 
     def __post_init__(self) -> None:
         _require(_is_number(self.cores, 1), f"cores {self.cores!r}", "a number from 1")
-        _require(isinstance(self.exclusive, bool), f"exclusive {self.exclusive!r}", "true or false")
+        for name in ("exclusive", "pinned"):
+            value = getattr(self, name)
+            _require(isinstance(value, bool), f"{name} {value!r}", "true or false")
         _require(
             self.memory_mb is None or _is_number(self.memory_mb, 0),
             f"memory_mb {self.memory_mb!r}",
@@ -192,7 +196,18 @@ class Ticket:
             raise DamagedFileError(f"{where}: {error}") from error
 
     def with_attempt(self, attempt: int) -> Ticket:
-        return replace(self, attempt=attempt)
+        return self._with(attempt=attempt)
+
+    def handed_over(self, job: int, queue: str, machine: str) -> Ticket:
+        """With what it gets when it comes into a queue."""
+        return self._with(job=job, attempt=1, queue=queue, machine=machine)
+
+    def _with(self, **changes: Any) -> Ticket:
+        # Not dataclasses.replace: it would check everything again, the longest part of handing
+        # over ten thousand.
+        changed = object.__new__(type(self))
+        vars(changed).update(vars(self), **changes)
+        return changed
 
 
 def _require_texts(key: str, mapping: object) -> None:

@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 
 VERSION = 2
 State = Literal["running", "leaving", "draining", "left"]
+HEARTBEAT_INTERVAL = 5.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,13 @@ class WorkerState:
 
     `state`: "running" claims tickets; "leaving" has found its queues empty and looks a last time;
     "draining" claims no more; "left" has ended in good order. `running` maps job numbers to the
-    time they started; `heartbeat` grows by one with each write. With `controller` it claims only
-    the tickets of that controller, which started it. `capacity` is what it hands out, `until` the
-    time at which it has to be gone, `idle_since` when it last became idle (None while it has
-    jobs), `reason` why it is draining or has left. `succeeded` and `failed` count its jobs.
+    time they started; `heartbeat` grows by one with each write, at least every
+    `heartbeat_interval` seconds. With `controller` it claims only the tickets of that controller,
+    which started it. `capacity` is what it hands out, `until` the time at which it has to be gone,
+    `idle_since` when it last became idle (None while it has jobs), `reason` why it is draining or
+    has left. `succeeded` and `failed` count its jobs, `ahead` are those it has claimed and will
+    start when there is room. `taken_for_lost` is not of its own account: whether there is a
+    LostNotice.
     """
 
     worker: int
@@ -52,16 +56,26 @@ class WorkerState:
     reason: str = ""
     succeeded: int = 0
     failed: int = 0
+    ahead: tuple[int, ...] = ()
+    heartbeat_interval: float = HEARTBEAT_INTERVAL
+    taken_for_lost: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        return {"version": VERSION, **asdict(self)}
+        own = asdict(self)
+        del own["taken_for_lost"]
+        return {"version": VERSION, **own}
 
     @property
     def is_lost(self) -> bool:
-        """Whether its process certainly is no more, so that nothing of it can still start.
+        """Whether it died without leaving, or was taken for lost: it claims nothing any more.
 
-        Decided only for this host; of a worker on another node nothing is known yet.
+        Its jobs may still be about to end: who gives away its tickets asks an Observer.
         """
+        return self.taken_for_lost or self.has_died
+
+    @property
+    def has_died(self) -> bool:
+        """Whether its process certainly is no more; known only of workers on this host."""
         here = this_node()
         if here.can_see(self.node):
             return not self.process.is_alive()
@@ -108,12 +122,44 @@ def read_worker(machine: MachinePaths, worker: int) -> WorkerState:
             reason=str(data.get("reason", "")),
             succeeded=int(data.get("succeeded", 0)),
             failed=int(data.get("failed", 0)),
+            ahead=tuple(map(int, data.get("ahead", ()))),
+            heartbeat_interval=float(data.get("heartbeat_interval", HEARTBEAT_INTERVAL)),
+            taken_for_lost=machine.worker(worker).lost.exists(),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedFileError(f"{path}: not a worker's state ({error!r})") from error
     if state.state not in get_args(State):
         raise DamagedFileError(f"{path}: key 'state': {state.state!r} is not a state")
     return state
+
+
+@dataclass(frozen=True)
+class LostNotice:
+    """lost.json: somebody on another node, `observer`, saw no heartbeat of the worker for
+    `stood_still` seconds, and took it for lost at `time`. It holds for good."""
+
+    worker: int
+    observer: str
+    stood_still: float
+    time: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"version": VERSION, **asdict(self)}
+
+
+def read_lost_notice(machine: MachinePaths, worker: int) -> LostNotice:
+    """Raises FileNotFoundError when it was not taken for lost, or DamagedFileError."""
+    path = machine.worker(worker).lost
+    data = read_json(path, VERSION)
+    try:
+        return LostNotice(
+            worker=int(data["worker"]),
+            observer=str(data["observer"]),
+            stood_still=float(data["stood_still"]),
+            time=str(data["time"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"{path}: not a notice of loss ({error!r})") from error
 
 
 def _capacity(data: Mapping[str, Any]) -> Capacity:
@@ -206,14 +252,17 @@ def subscribers(queue: QueuePaths) -> list[int]:
         return []
 
 
-def shared_workers(machine: MachinePaths, name: str) -> list[WorkerState]:
-    """The workers that serve a queue now whoever handed its tickets over: not those that
-    controllers started for themselves. Costs a small file for each worker of the queue."""
+def shared_workers(
+    machine: MachinePaths, name: str, controller: str | None = None
+) -> list[WorkerState]:
+    """The workers that serve a queue now whoever handed its tickets over, and those of one
+    controller: not those that others started for themselves. Costs a small file for each worker of
+    the queue."""
     found = []
     for worker in subscribers(machine.queue(name)):
         with contextlib.suppress(FileNotFoundError, DamagedFileError):
             state = read_worker(machine, worker)
-            if state.controller is None and not state.is_gone:
+            if state.controller in (None, controller) and not state.is_gone:
                 found.append(state)
     return found
 

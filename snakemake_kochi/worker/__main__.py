@@ -8,6 +8,7 @@ from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import Root
+from snakemake_kochi.queue.workers import HEARTBEAT_INTERVAL
 from snakemake_kochi.worker import run_worker
 
 
@@ -18,6 +19,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--machine", required=True)
     parser.add_argument("--queue", action="append", default=[], help="may be given several times")
     parser.add_argument("--cores", type=int, help="default: those this process may run on")
+    parser.add_argument("--memory-mb", type=int, help="MiB; default: what this process may use")
+    parser.add_argument("--gpus", help="how many, or their names separated by commas")
+    parser.add_argument("--walltime", type=float, metavar="SECONDS", help="how long it may be here")
     parser.add_argument("--stay", action="store_true", help="wait when the queues are empty")
     parser.add_argument("--worker", type=int, help="its number, when it was given one")
     parser.add_argument("--controller", help="claim only the tickets of this one")
@@ -25,14 +29,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--echo", action="store_true", help="show the jobs' output")
     parser.add_argument("--idle-wait", type=float, default=2.0, metavar="SECONDS")
     parser.add_argument("--grace", type=float, default=5.0, metavar="SECONDS")
+    parser.add_argument("--heartbeat", type=float, default=HEARTBEAT_INTERVAL, metavar="SECONDS")
     given = parser.parse_args(arguments)
     if given.cores is not None and given.cores < 1:
         parser.error("--cores: a number from 1 was expected")
+    if given.memory_mb is not None and given.memory_mb < 1:
+        parser.error("--memory-mb: a number of MiB from 1 was expected")
     try:
         return run_worker(
             Root(given.root.absolute()).machine(given.machine),
             given.queue,
             cores=given.cores,
+            memory_mb=given.memory_mb,
+            gpus=given.gpus,
+            walltime=given.walltime,
             stay=given.stay,
             echo=given.echo,
             parent=given.parent,
@@ -40,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
             controller=given.controller,
             idle_wait=given.idle_wait,
             grace=given.grace,
+            heartbeat=given.heartbeat,
         )
     except KochiError as error:
         print(f"kochi worker: {error.message}", file=sys.stderr)

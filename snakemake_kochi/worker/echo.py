@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 WIDTH = 80
+_CHUNK = 2**16  # bytes
+_MOST_AT_ONCE = 2**24  # bytes
 
 
 @dataclass
@@ -21,6 +23,7 @@ class _Shown:
     offset: int
     ending: str | None = None
     begun: bool = False
+    last: bytes = b"\n"  # that was shown
 
 
 class Echo:
@@ -34,6 +37,7 @@ class Echo:
         self._stream = stream or sys.stdout.buffer
         self._jobs = jobs
         self._queue: deque[_Shown] = deque()
+        self._room = 0
 
     @property
     def is_following(self) -> bool:
@@ -54,35 +58,42 @@ class Echo:
             if shown.job == job:
                 shown.ending = ending
 
-    def pump(self) -> None:
-        """Show what has been written since the last time."""
-        while self._queue:
+    def pump(self, everything: bool = False) -> None:
+        """Show what has been written since the last time.
+
+        Unless `everything` is asked for, what a job wrote in one go is shown in parts: it may
+        write faster than a terminal shows it, and then the worker would do nothing else.
+        """
+        self._room = _MOST_AT_ONCE
+        while self._queue and (everything or self._room > 0):
             shown = self._queue[0]
             if not shown.begun:
                 shown.begun = True
                 self.say(f"Kochi job {shown.name} (ID={shown.job}) started.", "-" * WIDTH)
             # Asked before the log is read: what is written before the end is then not missed.
             ending = shown.ending
-            last = self._copy(shown)
-            if ending is None:
+            is_all = self._copy(shown, everything)
+            if ending is None or not is_all:
                 return
-            if last not in (b"", b"\n"):
+            if shown.last != b"\n":
                 self.say("")
             self.say("-" * WIDTH)
             if ending:
                 self.say(f"Kochi job {shown.name} (ID={shown.job}): {ending}.")
             self._queue.popleft()
 
-    def _copy(self, shown: _Shown) -> bytes:
-        """Returns the last byte shown, or nothing when nothing was new."""
-        last = b""
+    def _copy(self, shown: _Shown, everything: bool) -> bool:
+        """Returns whether that was all there is."""
         with contextlib.suppress(FileNotFoundError), shown.log.open("rb") as stream:
             stream.seek(shown.offset)
-            while chunk := stream.read(1 << 16):
+            while chunk := stream.read(_CHUNK):
                 self._write(chunk)
                 shown.offset += len(chunk)
-                last = chunk[-1:]
-        return last
+                shown.last = chunk[-1:]
+                self._room -= len(chunk)
+                if self._room <= 0 and not everything:
+                    return False
+        return True
 
     def _write(self, content: bytes) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 
 from snakemake_kochi.files import make_directory, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
@@ -11,23 +12,31 @@ from snakemake_kochi.queue.processes import NONCE_VARIABLE, this_node
 from snakemake_kochi.queue.queue import Claim
 from snakemake_kochi.queue.result import Attempt
 from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.worker.devices import Allotment, Devices
+from snakemake_kochi.worker.memory import OomWatch
 from snakemake_kochi.worker.runners import Execution, Runner
 from snakemake_kochi.worker.slot import Slot
 
 
 class AlreadyBegunError(Exception):
-    """Another worker began this very attempt: the claim is not ours."""
+    """Another worker began this very attempt, or was given the next: the claim is not ours."""
 
 
 class Launcher:
     """Starts jobs of one worker with one runner."""
 
     def __init__(
-        self, machine: MachinePaths, environment: Mapping[str, str], runner: Runner
+        self,
+        machine: MachinePaths,
+        environment: Mapping[str, str],
+        runner: Runner,
+        devices: Devices,
     ) -> None:
         self._machine = machine
         self._environment = environment
         self._runner = runner
+        self._devices = devices
+        self._oom = OomWatch()
 
     def start(self, claim: Claim) -> Slot:
         """Start a claimed ticket.
@@ -35,6 +44,14 @@ class Launcher:
         Raises OSError when a file or a process cannot be made, and AlreadyBegunError; then nothing
         of the job has been executed and nothing of it is left.
         """
+        allotment = self._devices.allot(claim.ticket.resources)
+        try:
+            return self._start(claim, allotment)
+        except BaseException:
+            self._devices.give_back(allotment)
+            raise
+
+    def _start(self, claim: Claim, allotment: Allotment) -> Slot:
         paths = self._machine.job(claim.ticket.job)
         make_directory(paths.directory)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -43,7 +60,8 @@ class Launcher:
             offset = _write_header(log, claim)
             # The job's processes hold the log itself, not a pipe to the worker: however much they
             # write, and whoever of them stays behind, the worker has nothing to wait for.
-            execution = self._runner.start(claim.ticket, log, self._job_environment(claim))
+            environment = self._job_environment(claim, allotment)
+            execution = self._runner.start(claim.ticket, log, environment, allotment.pinned)
         finally:
             os.close(log)
         try:
@@ -51,8 +69,13 @@ class Launcher:
         except BaseException:
             execution.abandon()
             raise
+        explain_kill = partial(self._oom.explain, self._oom.counts())
         execution.release()
-        return Slot(claim, execution, started, paths.log, offset)
+        return Slot(claim, execution, started, paths.log, offset, allotment, explain_kill)
+
+    def ended(self, slot: Slot) -> None:
+        """To be called when the last process of a job is gone: others may have its devices."""
+        self._devices.give_back(slot.allotment)
 
     def _record(self, claim: Claim, execution: Execution) -> str:
         """Write the attempt file; from then on anybody can find the job's processes."""
@@ -66,17 +89,23 @@ class Launcher:
             process=execution.process,
             started=now(),
         )
-        path = self._machine.job(ticket.job).attempt(ticket.attempt)
+        what = f"attempt {ticket.attempt} of job {ticket.job}"
+        paths = self._machine.job(ticket.job)
+        path = paths.attempt(ticket.attempt)
         if not write_exclusively(path, to_json(attempt.to_dict())):
             # Only where neither the lock nor the rename kept two workers apart; this still does.
-            raise AlreadyBegunError(f"attempt {ticket.attempt} of job {ticket.job}")
+            raise AlreadyBegunError(f"{what} was begun by another worker")
+        if paths.ended(ticket.attempt).exists() or paths.result.exists():
+            # This worker stood still after the claim, and was taken for lost.
+            raise AlreadyBegunError(f"{what} has been given up by others")
         return attempt.started
 
-    def _job_environment(self, claim: Claim) -> dict[str, str]:
+    def _job_environment(self, claim: Claim, allotment: Allotment) -> dict[str, str]:
         ticket = claim.ticket
         return {
             **self._environment,
             **ticket.environment,
+            **allotment.environment,
             "KOCHI_MACHINE": self._machine.name,
             "KOCHI_WORKER_ID": str(claim.worker),
             "KOCHI_QUEUE": ticket.queue,

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from snakemake_kochi.queue import Capacity
+from snakemake_kochi.worker.gpus import find_gpus
+from snakemake_kochi.worker.memory import memory_mb_of_this_node
 
 
-def capacity_of_this_node(cores: int | None = None) -> Capacity:
-    """By default the cores the calling process may run on: under a scheduler those of its
-    allocation, and not all of the node's."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Capacity(cores or len(os.sched_getaffinity(0)), memory // 2**20)
+def capacity_of_this_node(
+    cores: int | None = None,
+    memory_mb: int | None = None,
+    gpus: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Capacity:
+    """What is given, and for the rest what the calling process may use: under a scheduler that of
+    its allocation, and not all of the node's. `environment` defaults to its own."""
+    own = os.environ if environment is None else environment
+    return Capacity(
+        cores or len(os.sched_getaffinity(0)),
+        memory_mb_of_this_node(own) if memory_mb is None else memory_mb,
+        len(find_gpus(None, own).names) if gpus is None else gpus,
+    )

@@ -6,61 +6,111 @@ import contextlib
 import ctypes
 import os
 import signal
+from collections.abc import Collection
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
+
+from snakemake_kochi.queue.processes import ProcessIdentity, child_pids
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+_PR_SET_PDEATHSIG = 1
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+# Added to a signal's number by a process that passes on what it got itself.
+_FORWARDED = 0x80
+
+
+class Wake(NamedTuple):
+    """A pipe that wakes a loop: numbers of signals, a byte each."""
+
+    read: int
+    write: int
+
+
+def make_wake() -> Wake:
+    return Wake(*os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
+
+
+def forward_stop(wake: Wake, number: int) -> None:
+    """Pass a request to stop on to the process whose Signals have this `wake`."""
+    with contextlib.suppress(BlockingIOError):  # full of requests
+        os.write(wake.write, bytes([number | _FORWARDED]))
 
 
 class Signals:
     """While entered, signals only wake the loop: `stops` counts the requests to stop.
 
-    SIGUSR1 is what schedulers can be told to send before the time is up. To be entered in the main
-    thread.
+    SIGUSR1 is what schedulers can be told to send before the time is up. Requests come directly or
+    are forwarded through `wake`. To be entered in the main thread.
     """
 
-    def __init__(self) -> None:
-        self.stops = 0
+    def __init__(self, wake: Wake) -> None:
+        self._direct = 0
+        self._forwarded = 0
+        self.first_stop: str | None = None  # its name
         self._previous: dict[int, Any] = {}
-        self._awake, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wake = wake
 
     def __enter__(self) -> Signals:
-        for number in (*_STOP, signal.SIGCHLD):
+        for number in (*STOP_SIGNALS, signal.SIGCHLD):
             # Under nohup a closed terminal is to change nothing.
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                 continue
             handler = self._ignore if number == signal.SIGCHLD else self._stop
             self._previous[number] = signal.signal(number, handler)
         # Without it a signal that comes just before poll(2) would be seen after its time-out.
-        self._previous_wake = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        self._previous_wake = signal.set_wakeup_fd(self._wake.write, warn_on_full_buffer=False)
         return self
 
     def __exit__(self, *_: object) -> None:
         signal.set_wakeup_fd(self._previous_wake)
         for number, handler in self._previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        os.close(self._awake)
-        os.close(self._wake)
+        for descriptor in self._wake:
+            os.close(descriptor)
+
+    @property
+    def stops(self) -> int:
+        # A terminal, timeout(1) and schedulers signal all processes at once. That is one request,
+        # though it comes both ways, and must not be taken for a second one.
+        return max(self._direct, self._forwarded)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        self.stops += 1
+        self._direct += 1
+        self.first_stop = self.first_stop or signal.Signals(number).name
 
     def _ignore(self, number: int, frame: FrameType | None) -> None:
         """A handler all the same: children of a process that ignores SIGCHLD leave no status."""
 
     def fileno(self) -> int:
-        return self._awake
+        return self._wake.read
 
     def drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while os.read(self._awake, 4096):
-                pass
+            while read := os.read(self._wake.read, 4096):
+                for number in (byte - _FORWARDED for byte in read if byte >= _FORWARDED):
+                    self._forwarded += 1
+                    self.first_stop = self.first_stop or signal.Signals(number).name
 
 
 def adopt_orphans() -> None:
     """Become the parent of what jobs leave behind, so that it is seen and can be ended."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies; one that is dead already does not
+    count."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def reap_orphans(known: Collection[int]) -> list[ProcessIdentity]:
+    """The living children of this process but for the `known` ones; the dead are let go."""
+    living = []
+    for pid in set(child_pids()).difference(known):
+        with contextlib.suppress(ChildProcessError):
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is None:
+                living.append(ProcessIdentity.of(pid))
+    return [process for process in living if process is not None]
 
 
 def open_process(pid: int) -> int | None:

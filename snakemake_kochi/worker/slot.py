@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
+
+from humanfriendly.text import pluralize
 
 from snakemake_kochi.queue.processes import ProcessIdentity, find_job_processes, send_signal
 from snakemake_kochi.queue.queue import Claim
 from snakemake_kochi.queue.result import Reason, Result
-from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.queue.ticket import Ticket, now
+from snakemake_kochi.worker.devices import Allotment
 from snakemake_kochi.worker.runners.interface import Execution, Exit
+from snakemake_kochi.worker.signals import STOP_SIGNALS
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +27,12 @@ _LEFTOVER_GRACE = 1.0
 _KILL_AGAIN = 0.1
 _LEFTOVER_PATIENCE = 10.0
 
-Stop = Literal["cancel", "put back"]
+# A scheduler that ends a worker signals the jobs' processes, too, and often before the worker's. So
+# the end of a job by one of these is not taken for its own before that many seconds.
+_STOP_WINDOW = 1.0
+_STOP_STATUSES = frozenset(128 + number for number in STOP_SIGNALS)  # as the shells have it
+
+Stop = Literal["cancel", "put back", "timeout"]
 
 
 class Slot:
@@ -30,24 +40,65 @@ class Slot:
     wake-up, at the latest at `deadline` (monotonic seconds, None: nothing is due)."""
 
     def __init__(
-        self, claim: Claim, execution: Execution, started: str, log: Path, offset: int
+        self,
+        claim: Claim,
+        execution: Execution,
+        started: str,
+        log: Path,
+        offset: int,
+        allotment: Allotment,
+        explain_kill: Callable[[Exit], str | None],
     ) -> None:
-        """`offset`: where in the log the output of this attempt begins, in bytes."""
+        """`offset`: where in the log the output of this attempt begins, in bytes; `allotment`: the
+        devices it has; `explain_kill`: whether an end that nobody here asked for was for memory.
+        Its run time counts from now."""
         self.claim = claim
         self.started = started
         self.log = log
         self.offset = offset
+        self.allotment = allotment
         self.stop: Stop | None = None
         self.deadline: float | None = None
+        self._limit = claim.ticket.resources.runtime_seconds
+        self._expires = None if self._limit is None else time.monotonic() + self._limit
+        self._explain_kill = explain_kill
+        self._out_of_memory: str | None = None
         self._execution = execution
         self._exit: Exit | None = None
         self._ended: str | None = None
+        self._ended_at = 0.0
         self._give_up: float | None = None
         self._is_over = False
 
     @property
     def pid(self) -> int:
         return self._execution.process.pid
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether its run time is over and nobody has asked it to end yet."""
+        expires = self._next_expiry
+        return expires is not None and time.monotonic() >= expires
+
+    @property
+    def next_due(self) -> float | None:
+        """When the slot wants to be looked at, in monotonic seconds."""
+        moments = (self.deadline, self._next_expiry, self._settles)
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    @property
+    def _next_expiry(self) -> float | None:
+        return self._expires if self.stop is None and self._exit is None else None
+
+    @property
+    def _settles(self) -> float | None:
+        """Until when a job that was ended from outside may turn out to have been ended with its
+        worker; None for any other."""
+        end = self._exit
+        if self.stop is not None or self._is_over or end is None:
+            return None
+        was_told = end.signal in STOP_SIGNALS or end.status in _STOP_STATUSES
+        return self._ended_at + _STOP_WINDOW if was_told else None
 
     def end(self, stop: Stop, grace: float) -> None:
         """Ask all processes of the job to end (SIGTERM) and kill them after `grace` seconds.
@@ -56,6 +107,8 @@ class Slot:
         call can only hasten the end.
         """
         if self.poll() is not None:
+            if stop == "put back" and self._settles is not None:
+                self.stop = stop
             return
         if self.stop is None:
             self.stop = stop
@@ -63,12 +116,23 @@ class Slot:
         due = time.monotonic() + grace
         self.deadline = due if self.deadline is None else min(due, self.deadline)
 
+    def kill(self) -> None:
+        """Kill (SIGKILL) all processes of the job at once. As `end` for one that has ended."""
+        if self.poll() is None:
+            self.stop = "put back"
+            self._signal(signal.SIGKILL)
+            self.deadline = time.monotonic()
+
     def poll(self) -> Exit | None:
         """How the main process ended, or None."""
         if self._exit is None:
             self._exit = self._execution.poll()
             if self._exit is not None:
                 self._ended = now()
+                self._ended_at = time.monotonic()
+                # At once: what the kernel counts later on is not about this job.
+                if self.stop is None and self._exit != Exit(0, None):
+                    self._out_of_memory = self._explain_kill(self._exit)
         return self._exit
 
     def advance(self, orphans: Sequence[ProcessIdentity], is_alone: bool) -> bool:
@@ -87,6 +151,8 @@ class Slot:
                 self.deadline = moment + _KILL_AGAIN
             return False
         if orphans and self._end_leftovers(moment, orphans if is_alone else ()):
+            return False
+        if self._settles is not None and moment < self._settles:
             return False
         self._execution.reap()
         self._is_over = True
@@ -123,8 +189,14 @@ class Slot:
         assert self._exit is not None and self._ended is not None
         ticket = self.claim.ticket
         reason: Reason = "success"
+        detail = ""
         if self.stop == "cancel":
             reason = "cancelled"
+        elif self.stop == "timeout":
+            reason = "timeout"
+            detail = f"ran for longer than its {pluralize(self._limit or 0, 'second')}"
+        elif self._out_of_memory is not None:
+            reason, detail = "out of memory", self._out_of_memory
         elif self._exit.signal is not None:
             reason = "signal"
         elif self._exit.status != 0:
@@ -141,4 +213,17 @@ class Slot:
             started=self.started,
             ended=self._ended,
             log=str(self.log),
+            detail=detail,
+            outputs=_seen_outputs(ticket) if reason == "success" else {},
         )
+
+
+def _seen_outputs(ticket: Ticket) -> dict[str, tuple[int, int]]:
+    """Time and size of those that are there: whether they are still what this job wrote can then
+    be told without reading them."""
+    seen = {}
+    for name in ticket.outputs:
+        with contextlib.suppress(OSError):
+            found = Path(ticket.directory, name).stat()
+            seen[name] = (found.st_mtime_ns, found.st_size)
+    return seen

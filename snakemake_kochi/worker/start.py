@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from snakemake_kochi.errors import WorkerError
+from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import make_directory, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.capacity import Capacity
 from snakemake_kochi.queue.ids import allocate_ids
 from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.ticket import now
-from snakemake_kochi.queue.workers import WorkerState, assign_queues, read_queues
+from snakemake_kochi.queue.workers import (
+    HEARTBEAT_INTERVAL,
+    WorkerState,
+    assign_queues,
+    read_queues,
+)
+from snakemake_kochi.worker.cpus import CpuLeases, layout_of
+from snakemake_kochi.worker.devices import Devices
 from snakemake_kochi.worker.echo import WIDTH, Echo
+from snakemake_kochi.worker.gpus import Gpus, find_gpus
+from snakemake_kochi.worker.keeper import run_kept
+from snakemake_kochi.worker.log import log_to_file
 from snakemake_kochi.worker.node import capacity_of_this_node
 from snakemake_kochi.worker.runners import CommandRunner
-from snakemake_kochi.worker.signals import adopt_orphans
-from snakemake_kochi.worker.worker import Worker, WorkerSettings
+from snakemake_kochi.worker.settings import WorkerSettings
+from snakemake_kochi.worker.signals import Wake, adopt_orphans
+from snakemake_kochi.worker.walltime import find_walltime
+from snakemake_kochi.worker.worker import Worker
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +43,9 @@ def run_worker(
     queues: Sequence[str],
     *,
     cores: int | None = None,
+    memory_mb: int | None = None,
+    gpus: str | None = None,
+    walltime: float | None = None,
     stay: bool = False,
     environment: Mapping[str, str] | None = None,
     echo: bool = False,
@@ -39,40 +54,94 @@ def run_worker(
     controller: str | None = None,
     idle_wait: float = 2.0,
     grace: float = 5.0,
+    heartbeat: float = HEARTBEAT_INTERVAL,
 ) -> int:
     """Be a worker; return its exit status when it leaves.
 
     `queues` may be empty when `worker`, a number from `allocate_ids`, was given its queues by
-    `assign_queues`. `cores` defaults to those this process may run on, `environment` (of the jobs)
-    to this process's own. Without `stay` it leaves when its queues are empty. With `echo` the
-    jobs' output is shown. With `controller`, the identity of an inbox, it claims the tickets of
-    that controller and no others. It leaves when the process `parent` ends. SIGTERM, SIGINT,
-    SIGUSR1 and SIGHUP end the jobs within `grace` seconds and put them back; a second one does it
-    at once. `idle_wait` is in seconds.
+    `assign_queues`. `cores`, `memory_mb` (MiB) and `gpus` (see `find_gpus`) default to what this
+    process may use, `environment` (of the jobs) to this process's own. After `walltime` seconds it
+    will be gone; by default when Slurm says so. Without `stay` it leaves when its queues have
+    nothing that it can run. With `echo` the jobs' output is shown. With `controller`, the identity
+    of an inbox, it claims the tickets of that controller and no others. It leaves when the process
+    `parent` ends. SIGTERM, SIGINT, SIGUSR1 and SIGHUP end the jobs within `grace` seconds and put
+    them back; a second one does it at once. `idle_wait` is in seconds, as is `heartbeat`: without a
+    sign of life for LOST_AFTER times that, it is taken for lost on other nodes.
 
-    Runs in the main thread of a process with no other threads and no other children. Raises
+    The worker is a child of the calling process, its keeper, of which this must be the main thread,
+    with no other threads and no other children. Raises
     KochiError for names that cannot be used, and WorkerError when the number is taken.
     """
     for name in queues:
         machine.queue(name)
     if controller is not None:
         machine.controller(controller)
-    state = _register(machine, queues, cores, worker, controller)
     own = dict(os.environ) if environment is None else dict(environment)
+    limit = find_walltime(walltime, own, grace)
+    found = find_gpus(gpus, own)
+    capacity = capacity_of_this_node(cores, memory_mb, len(found.names), own)
+    number, served = _number_and_queues(machine, queues, worker)
     settings = WorkerSettings(
         environment={name: own[name] for name in own if name not in _NOT_FOR_JOBS},
         stay=stay,
         parent=None if parent is None else _identify(parent),
         idle_wait=idle_wait,
         grace=grace,
+        walltime=limit,
     )
-    shown = Echo(jobs=echo)
-    with _log_to_file(machine, state.worker):
+
+    def work(wake: Wake) -> int:
+        own = ProcessIdentity.of(os.getpid())
+        assert own is not None
+        started = now()
+        state = WorkerState(
+            worker=number,
+            state="running",
+            process=own,
+            node=this_node(),
+            queues=served,
+            capacity=capacity,
+            started=started,
+            updated=started,
+            controller=controller,
+            until=limit.until,
+            idle_since=started,
+            heartbeat_interval=heartbeat,
+        )
+        return _work(machine, state, settings, found, wake, Echo(jobs=echo))
+
+    return run_kept(machine, number, heartbeat, work)
+
+
+def _work(
+    machine: MachinePaths,
+    state: WorkerState,
+    settings: WorkerSettings,
+    gpus: Gpus,
+    wake: Wake,
+    shown: Echo,
+) -> int:
+    """The worker's own process, from its registration to its end."""
+    # Before it can claim anything.
+    if not write_exclusively(machine.worker(state.worker).state, to_json(state.to_dict())):
+        raise _started_before(machine, state.worker)
+    with log_to_file(machine, state.worker):
         _log.info("worker %d started on machine %s: %s", state.worker, machine.name, state)
         shown.say(f"Kochi worker {state.worker} started on machine {machine.name}.", "=" * WIDTH)
         adopt_orphans()
+        devices = _devices(machine, state.capacity, gpus)
         try:
-            status = Worker(machine, state, settings, CommandRunner(), shown).run()
+            worker = Worker(machine, state, settings, CommandRunner(), shown, devices, wake)
+            status = worker.run()
+        except OSError as error:
+            # Of a disk or a lock. What the worker held has been put back, or is by who looks next.
+            _log.error("worker %d cannot go on: %s", state.worker, error)
+            raise WorkerError(
+                f"worker {state.worker} on machine {machine.name} cannot go on: {error}"
+            ) from error
+        except KochiError as error:
+            _log.error("worker %d cannot go on: %s", state.worker, error.message)
+            raise
         except BaseException:
             _log.exception("worker %d failed", state.worker)
             raise
@@ -80,71 +149,45 @@ def run_worker(
     return status
 
 
-def _register(
-    machine: MachinePaths,
-    queues: Sequence[str],
-    cores: int | None,
-    worker: int | None,
-    controller: str | None,
-) -> WorkerState:
-    """Write the worker's state for the first time, before it can claim anything."""
+def _number_and_queues(
+    machine: MachinePaths, queues: Sequence[str], worker: int | None
+) -> tuple[int, tuple[str, ...]]:
     number = allocate_ids(machine, "worker", 1)[0] if worker is None else worker
     paths = machine.worker(number)
-    make_directory(paths.directory)
-    if queues:
-        assign_queues(machine, number, queues)
+    if paths.state.exists():
+        raise _started_before(machine, number)
     try:
-        served = read_queues(machine, number)
+        make_directory(paths.directory)
+        if queues:
+            assign_queues(machine, number, queues)
+    except OSError as error:
+        raise WorkerError(
+            f"worker {number} on machine {machine.name} cannot be started: {error}"
+        ) from error
+    try:
+        return number, read_queues(machine, number)
     except FileNotFoundError as error:
         raise WorkerError(
             f"worker {number} on machine {machine.name} has no queue to serve", "Use --queue NAME."
         ) from error
-    own = ProcessIdentity.of(os.getpid())
-    assert own is not None
-    started = now()
-    state = WorkerState(
-        worker=number,
-        state="running",
-        process=own,
-        node=this_node(),
-        queues=served,
-        capacity=capacity_of_this_node(cores),
-        started=started,
-        updated=started,
-        controller=controller,
+
+
+def _started_before(machine: MachinePaths, worker: int) -> WorkerError:
+    return WorkerError(
+        f"worker {worker} on machine {machine.name} was started before",
+        "Leave --worker out to get a number of its own.",
     )
-    if not write_exclusively(paths.state, to_json(state.to_dict())):
-        raise WorkerError(
-            f"worker {number} on machine {machine.name} was started before",
-            "Leave --worker out to get a number of its own.",
-        )
-    return state
+
+
+def _devices(machine: MachinePaths, capacity: Capacity, gpus: Gpus) -> Devices:
+    try:
+        leases = CpuLeases(machine.cpu_leases(this_node().host))
+    except OSError as error:
+        _log.warning("jobs are not pinned to CPUs: %s", error)
+        leases = None
+    return Devices(capacity.cores, layout_of(os.sched_getaffinity(0)), gpus, leases)
 
 
 def _identify(pid: int) -> ProcessIdentity:
     # One that is gone already has no start time; with this one nothing is found alive.
     return ProcessIdentity.of(pid) or ProcessIdentity(pid, -1)
-
-
-@contextlib.contextmanager
-def _log_to_file(machine: MachinePaths, worker: int) -> Iterator[None]:
-    """Messages of the worker and of the queues it serves go to its log, warnings to stderr too."""
-    logger = logging.getLogger("snakemake_kochi")
-    level = logger.level
-    to_file = logging.FileHandler(
-        machine.worker(worker).log, encoding="utf-8", errors="backslashreplace"
-    )
-    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    to_terminal = logging.StreamHandler()
-    to_terminal.setLevel(logging.WARNING)
-    to_terminal.setFormatter(logging.Formatter("kochi worker: %(message)s"))
-    logger.setLevel(logging.INFO)
-    for handler in (to_file, to_terminal):
-        logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        for handler in (to_file, to_terminal):
-            logger.removeHandler(handler)
-            handler.close()
-        logger.setLevel(level)

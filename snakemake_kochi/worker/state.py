@@ -1,21 +1,27 @@
-"""The worker's own account of itself, written often enough for people and no more."""
+"""The worker's own account of itself, written often enough for people and no more; and whether
+somebody else has taken it for lost meanwhile."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import signal
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.ticket import now
-from snakemake_kochi.queue.workers import WorkerState
+from snakemake_kochi.queue.workers import WorkerState, read_lost_notice
 
 _log = logging.getLogger(__name__)
 
-_HEARTBEAT = 5.0  # seconds between two writings when nothing changed
 _LEAST_BETWEEN = 0.5  # seconds; short jobs must not make a write each
+_LATE = 3  # heartbeats; after that others may have given up the worker
 
 
 class StateFile:
@@ -23,14 +29,27 @@ class StateFile:
 
     def __init__(self, machine: MachinePaths, state: WorkerState) -> None:
         self.state = state
+        self._machine = machine
         self._path = machine.worker(state.worker).state
         self._written = time.monotonic()
+        self._looked = _time_awake_or_asleep()
+        self._lost_to: str | None = None
         self._changed = False
 
     @property
     def deadline(self) -> float:
         """When `write_when_due` will write, in monotonic seconds."""
-        return self._written + (_LEAST_BETWEEN if self._changed else _HEARTBEAT)
+        heartbeat = self.state.heartbeat_interval
+        return self._written + (min(_LEAST_BETWEEN, heartbeat) if self._changed else heartbeat)
+
+    @property
+    def lost_to(self) -> str | None:
+        """The host on which the worker was taken for lost: then its tickets are not its own any
+        more, for good. None when it was not; to be asked before it claims or starts anything."""
+        asleep = _time_awake_or_asleep() - self._looked
+        if asleep > _LATE * self.state.heartbeat_interval:
+            self._look_for_loss()
+        return self._lost_to
 
     def touch(self, **changes: Any) -> None:
         """Change fields of the state; written when it is due."""
@@ -46,6 +65,23 @@ class StateFile:
         if time.monotonic() >= self.deadline:
             self._write()
 
+    @contextlib.contextmanager
+    def signs_of_life(self) -> Iterator[None]:
+        """Give a sign of life also while the worker waits for a lock: how long others hold it says
+        nothing about this worker."""
+        interval = self.state.heartbeat_interval
+        previous = signal.signal(signal.SIGALRM, self._give_sign)
+        signal.setitimer(signal.ITIMER_REAL, interval, interval)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, previous)
+
+    def _give_sign(self, *_: object) -> None:
+        if time.monotonic() > self.deadline + 0.5 * self.state.heartbeat_interval:
+            self._set_time()
+
     def _write(self) -> None:
         self._written = time.monotonic()
         self._changed = False
@@ -53,5 +89,28 @@ class StateFile:
         try:
             write_atomically(self._path, to_json(self.state.to_dict()))
         except OSError as error:
-            # Nothing is decided by it on this host; a full disk must not end the jobs.
+            # A full disk must not end the jobs.
             _log.warning("the worker's state cannot be written: %s", error)
+            self._set_time()
+        self._look_for_loss()
+
+    def _set_time(self) -> None:
+        # Observers know this for a sign of life, and it needs no room on the disk.
+        with contextlib.suppress(OSError):
+            os.utime(self._path)
+
+    def _look_for_loss(self) -> None:
+        self._looked = _time_awake_or_asleep()
+        if self._lost_to is None:
+            try:
+                self._lost_to = read_lost_notice(self._machine, self.state.worker).observer
+            except DamagedFileError:
+                self._lost_to = "another host"
+            except OSError:
+                return
+            _log.warning("taken for lost by %s: ending the jobs", self._lost_to)
+
+
+def _time_awake_or_asleep() -> float:
+    # Other clocks stand still while the node is suspended, and those of other nodes do not.
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -5,49 +5,38 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import random
 import select
 import signal
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.bell import Bell
-from snakemake_kochi.queue.processes import ProcessIdentity, child_pids, send_signal
-from snakemake_kochi.queue.queue import Answer, Claim, Queue
-from snakemake_kochi.queue.ticket import Resources, Ticket
+from snakemake_kochi.queue.observation import Observer
+from snakemake_kochi.queue.processes import send_signal
+from snakemake_kochi.queue.queue import Claim, Queue
+from snakemake_kochi.queue.result import UncountedReason
+from snakemake_kochi.queue.ticket import Resources, Ticket, now
 from snakemake_kochi.queue.workers import WorkerState, read_queues, subscribe, unsubscribe
+from snakemake_kochi.worker.ahead import Ahead
+from snakemake_kochi.worker.claiming import Claimer
+from snakemake_kochi.worker.devices import Devices
 from snakemake_kochi.worker.echo import Echo
+from snakemake_kochi.worker.ends import RETRY, Ends
+from snakemake_kochi.worker.health import Health
 from snakemake_kochi.worker.launch import AlreadyBegunError, Launcher
+from snakemake_kochi.worker.looks import Looks
+from snakemake_kochi.worker.passed import Passed
 from snakemake_kochi.worker.runners import Runner
-from snakemake_kochi.worker.signals import Signals, open_process
+from snakemake_kochi.worker.settings import WorkerSettings
+from snakemake_kochi.worker.signals import Signals, Wake, open_process, reap_orphans
 from snakemake_kochi.worker.slot import Slot
 from snakemake_kochi.worker.state import StateFile
 
 _log = logging.getLogger(__name__)
 
 _ECHO_INTERVAL = 0.1  # seconds between two looks into a growing log
-_RETRY = 1.0  # seconds until a result that could not be written is tried again
-_MOST_FAILED_STARTS = 3
 _LEAVE_PATIENCE = 15.0  # seconds
-
-
-@dataclass(frozen=True)
-class WorkerSettings:
-    """How a worker behaves.
-
-    `environment`: what its jobs start from; `idle_wait`: seconds after which an idle worker looks
-    by itself, for what happened on other nodes; `grace`: seconds between SIGTERM and SIGKILL for a
-    job that is to end.
-    """
-
-    environment: Mapping[str, str]
-    stay: bool = False
-    parent: ProcessIdentity | None = None
-    idle_wait: float = 2.0
-    grace: float = 5.0
 
 
 class Worker:
@@ -63,26 +52,37 @@ class Worker:
         settings: WorkerSettings,
         runner: Runner,
         echo: Echo,
+        devices: Devices,
+        wake: Wake,
     ) -> None:
         self._machine = machine
         self._number = state.worker
         self._state = StateFile(machine, state)
         self._settings = settings
-        self._launcher = Launcher(machine, settings.environment, runner)
+        self._wake = wake
+        self._launcher = Launcher(machine, settings.environment, runner, devices)
         self._echo = echo
         self._capacity = state.capacity
         self._queues: dict[str, Queue] = {}
         self._slots: list[Slot] = []
         self._stops = 0
+        self._passed = Passed()
         self._reason_to_stop: str | None = None
-        self._failed_starts = 0
+        self._health = Health(machine, state.worker, settings.environment)
+        self._observer = Observer()
+        self._ends = Ends(self._state, self._health, self._queue_of)
+        self._pause_until = 0.0
+        self._ahead = Ahead(state.capacity.cores)
+        self._claimer = Claimer(
+            state.worker, state.capacity, settings.walltime, self._passed, self._ahead
+        )
+        self._looks = Looks(settings.idle_wait)
         self._look_due = True
-        self._next_look = 0.0
 
     def run(self) -> int:
         """Work until there is nothing left to do or it is told to stop; return the exit status."""
         with contextlib.ExitStack() as stack:
-            signals = stack.enter_context(Signals())
+            signals = stack.enter_context(Signals(self._wake))
             bell = Bell(self._machine.worker(self._number).bell)
             stack.callback(bell.close)
             parent = self._settings.parent
@@ -93,42 +93,53 @@ class Worker:
             for source in (signals, bell, descriptor):
                 if source is not None:
                     poll.register(source, select.POLLIN)
+            stack.enter_context(self._state.signs_of_life())
             stack.callback(self._leave)
             self._serve()
             while self._turn(poll, signals, bell):
                 pass
-        return 1 if self._failed_starts >= _MOST_FAILED_STARTS else 0
+        return 1 if self._health.cause or self._state.lost_to else 0
 
     def _turn(self, poll: select.poll, signals: Signals, bell: Bell) -> bool:
         """One wake-up; returns whether there will be another."""
         poll.poll(self._time_out() * 1000)
         signals.drain()
+        # The first thing: others may have been given its tickets while it, or its node, slept.
+        if self._state.lost_to is not None:
+            return False
         if bell.drain():
             self._serve()
-            self._look_due = True
-        if time.monotonic() >= self._next_look:
-            self._look_due = True
+            self._looks.reset()
+            self._look_due = is_told = True
+        else:
+            is_told = self._looks.is_due
+        self._look_due |= is_told
         self._heed_stops(signals)
-        if self._look_due:
+        if is_told:
             self._look_for_cancels()
         self._advance()
-        if self._look_due and not self._stops:
+        self._start_ahead()
+        may_claim = self._ahead.first is None and time.monotonic() >= self._pause_until
+        if self._look_due and may_claim and not self._is_stopping:
             self._claim()
         self._echo.pump()
         self._state.write_when_due()
-        if self._slots:
+        if self._slots or self._ahead.first is not None:
             return True
-        if self._stops or self._reason_to_stop is not None:
+        if self._is_stopping:
             return False
         return self._settings.stay or not self._may_leave()
 
     def _time_out(self) -> float:
         """Seconds until something is due without anybody waking us."""
         moment = time.monotonic()
-        deadlines = [slot.deadline for slot in self._slots if slot.deadline is not None]
-        deadlines.append(self._state.deadline)
+        deadlines = [due for slot in self._slots if (due := slot.next_due) is not None]
+        deadlines += [self._state.deadline, self._ahead.deadline]
         if not self._stops:
-            deadlines.append(moment if self._look_due else self._next_look)
+            is_free = self._look_due and self._ahead.first is None
+            deadlines.append(self._pause_until if is_free else self._looks.deadline)
+            if (left := self._settings.walltime.seconds_left()) is not None:
+                deadlines.append(moment + left)
         if self._echo.is_following:
             deadlines.append(moment + _ECHO_INTERVAL)
         return max(0.0, min(deadlines) - moment)
@@ -139,7 +150,8 @@ class Worker:
             names = read_queues(self._machine, self._number)
             controller = self._state.state.controller
             wanted = {
-                name: self._queues.get(name) or Queue(self._machine, name, controller)
+                name: self._queues.get(name)
+                or Queue(self._machine, name, controller, self._observer)
                 for name in names
             }
         except (KochiError, FileNotFoundError) as error:
@@ -159,15 +171,18 @@ class Worker:
         parent = self._settings.parent
         if parent is not None and not parent.is_alive():
             self._reason_to_stop = f"process {parent.pid}, which started this worker, is gone"
+        elif self._settings.walltime.is_over:
+            self._reason_to_stop = self._reason_to_stop or "its walltime is over"
         stops = signals.stops + (self._reason_to_stop is not None)
         if stops == self._stops:
             return
         if self._stops == 0:
             tickets = [slot.claim.ticket for slot in self._slots]
             names = ", ".join(f"{ticket.job} ({ticket.name})" for ticket in tickets)
-            why = self._reason_to_stop or "told to"
+            why = self._reason_to_stop or f"told to by {signals.first_stop}"
             _log.info("stopping (%s); jobs put back: %s", why, names or "none")
-            self._state.update(state="draining")
+            self._state.update(state="draining", reason=why)
+            self._put_back_ahead()
         self._stops = stops
         for slot in self._slots:
             slot.end("put back", self._settings.grace if stops == 1 else 0.0)
@@ -178,49 +193,38 @@ class Worker:
             if slot.stop is None and self._machine.job(job).cancel.exists():
                 _log.info("cancelling job %d", job)
                 slot.end("cancel", self._settings.grace)
+        cancelled = [job for job in self._ahead.jobs if self._machine.job(job).cancel.exists()]
+        for claim in self._ahead.take_cancelled(cancelled):
+            self._put_back(claim)
 
     def _advance(self) -> None:
         for slot in self._slots:
             slot.poll()
         # After the polls: what a process leaves behind is ours by the time its end can be seen.
-        orphans = self._reap_orphans()
+        orphans = reap_orphans({slot.pid for slot in self._slots})
         is_alone = len(self._slots) == 1
-        for slot in list(self._slots):
+        over = []
+        for slot in self._slots:
+            if slot.is_overdue:
+                _log.info("job %d has had its run time", slot.claim.ticket.job)
+                slot.end("timeout", self._settings.grace)
             if slot.advance(orphans, is_alone):
-                self._close(slot)
+                over.append(slot)
+        for slot, ending in self._ends.publish(over, self._queues):
+            self._close(slot, ending)
+        self._heed_health()
 
-    def _reap_orphans(self) -> list[ProcessIdentity]:
-        """The living children that are no job's main process."""
-        living = []
-        for pid in set(child_pids()) - {slot.pid for slot in self._slots}:
-            with contextlib.suppress(ChildProcessError):
-                if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is None:
-                    living.append(ProcessIdentity.of(pid))
-        return [process for process in living if process is not None]
-
-    def _close(self, slot: Slot) -> None:
-        """Publish the result of a job that is over, or put its ticket back."""
-        ticket = slot.claim.ticket
-        queue = self._queue_of(ticket)
-        try:
-            if slot.stop == "put back":
-                queue.put_back(slot.claim)
-                ending = "put back"
-            else:
-                result = slot.result(self._state.state.node.host)
-                counts = queue.finish(slot.claim, result)
-                ending = "" if result.ok else result.describe()
-                late = "" if counts else " (too late: it had been taken for lost)"
-                _log.info("job %d (%s) %s%s", ticket.job, ticket.name, result.describe(), late)
-        except OSError as error:
-            # A full disk. The result is not given up: it may be that of a long run.
-            _log.warning("the end of job %d cannot be written yet: %s", ticket.job, error)
-            slot.deadline = time.monotonic() + _RETRY
-            return
+    def _close(self, slot: Slot, ending: str) -> None:
+        job = slot.claim.ticket.job
         self._slots.remove(slot)
-        self._echo.job_ended(ticket.job, ending)
+        self._launcher.ended(slot)
+        self._ahead.job_ended(job)
+        self._echo.job_ended(job, ending)
         self._look_due = True
         self._note_running()
+
+    def _resources(self) -> list[Resources]:
+        return [slot.claim.ticket.resources for slot in self._slots]
 
     def _queue_of(self, ticket: Ticket) -> Queue:
         # It need not be among those served by now.
@@ -228,62 +232,96 @@ class Worker:
 
     def _note_running(self) -> None:
         running = {slot.claim.ticket.job: slot.started for slot in self._slots}
-        self._state.touch(running=running)
+        idle_since = None if running else self._state.state.idle_since or now()
+        self._state.touch(running=running, ahead=self._ahead.jobs, idle_since=idle_since)
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._stops > 0 or self._reason_to_stop is not None
+
+    def _heed_health(self) -> None:
+        if self._health.cause is not None:
+            self._reason_to_stop = self._reason_to_stop or f"set aside: {self._health.cause}"
 
     def _claim(self) -> None:
         """Take what fits, from the queues in their order, and start it."""
         self._look_due = False
-        # Jittered: workers on many nodes must not come for the lock at the same moment.
-        self._next_look = time.monotonic() + random.uniform(0.5, 1.0) * self._settings.idle_wait
+        self._looks.begin()
+        found = False
         for queue in self._queues.values():
-            taken = [slot.claim.ticket.resources for slot in self._slots]
-            if self._capacity.is_full(taken):
-                return
-            claims, refused = self._claim_from(queue, taken)
-            self._start_all(queue, claims)
-            if refused:
+            running = self._resources()
+            if self._capacity.is_full(running):
+                break
+            claims = self._claimer.claim_from(queue, running)
+            found |= bool(claims.at_once)
+            self._ahead.hold(claims.later)
+            self._start_all(queue, claims.at_once)
+            if claims.is_full:
                 # The next queue's small tickets would keep the room from ever becoming free.
-                return
+                break
+        self._looks.end(found or bool(self._slots))
 
-    def _claim_from(self, queue: Queue, taken: list[Resources]) -> tuple[list[Claim], bool]:
-        """What was claimed, and whether the next ticket did not fit."""
-        refused = False
+    def _start_ahead(self) -> None:
+        """Start what was claimed ahead, in order, as there is room for it."""
+        while not self._is_stopping and (claim := self._ahead.first) is not None:
+            if not self._capacity.fits(claim.ticket.resources, self._resources()):
+                break
+            self._ahead.take_first()
+            if self._machine.job(claim.ticket.job).cancel.exists():
+                self._put_back(claim)
+            else:
+                self._start_all(self._queue_of(claim.ticket), [claim])
+        if self._ahead.is_overdue:
+            _log.info("jobs %s do not start soon and are put back", self._ahead.jobs)
+            self._put_back_ahead()
 
-        def accept(ticket: Ticket) -> Answer:
-            nonlocal refused
-            if self._capacity.obstacle(ticket.resources) is not None:
-                return "pass"
-            refused = not self._capacity.fits(ticket.resources, taken)
-            if refused:
-                return "stop"
-            taken.append(ticket.resources)
-            return "take"
+    def _put_back_ahead(self) -> None:
+        for claim in self._ahead.take_all():
+            self._put_back(claim)
+        self._note_running()
 
-        claims = queue.claim(self._number, accept, limit=self._capacity.cores)
-        return claims, refused
+    def _put_back(
+        self, claim: Claim, reason: UncountedReason = "drained", detail: str = ""
+    ) -> None:
+        """Give back a ticket that was not started; a cancelled one ends there."""
+        try:
+            self._queue_of(claim.ticket).put_back(claim, reason, detail)
+        except OSError as error:
+            _log.warning("job %d cannot be put back yet: %s", claim.ticket.job, error)
+            self._ahead.hold([claim])
 
     def _start_all(self, queue: Queue, claims: list[Claim]) -> None:
         for position, claim in enumerate(claims):
             ticket = claim.ticket
+            if self._state.lost_to is not None:
+                return  # the claims are not its own any more
             try:
                 slot = self._launcher.start(claim)
             except AlreadyBegunError as error:
-                _log.warning("%s was begun by another worker", error)
+                _log.warning("%s", error)
                 continue
             except OSError as error:
-                # No file or no process can be made: this node's trouble, another may do better.
-                _log.warning("job %d cannot be started here: %s", ticket.job, error)
-                for unused in claims[position:]:
-                    queue.put_back(unused)
-                self._failed_starts += 1
-                if self._failed_starts >= _MOST_FAILED_STARTS:
-                    self._reason_to_stop = f"{self._failed_starts} starts failed in a row"
+                self._start_failed(claims[position:], error)
                 return
-            self._failed_starts = 0
+            self._health.started()
             self._slots.append(slot)
+            self._ahead.job_began(ticket.job)
             _log.info("job %d (%s) started, attempt %d", ticket.job, ticket.name, ticket.attempt)
             self._echo.job_started(ticket.job, ticket.name, slot.log, slot.offset)
             self._note_running()
+
+    def _start_failed(self, claims: list[Claim], error: OSError) -> None:
+        """No file or no process can be made for the first of the claims: another may do better."""
+        ticket = claims[0].ticket
+        _log.warning("job %d cannot be started here: %s", ticket.job, error)
+        fault = self._health.start_failed(error, ticket.directory)
+        self._pause_until = time.monotonic() + RETRY
+        for unused in claims:
+            if unused is claims[0] and fault is not None:
+                self._put_back(unused, "node failed", fault)
+            else:
+                self._put_back(unused)
+        self._heed_health()
 
     def _may_leave(self) -> bool:
         """Whether the queues are empty for good.
@@ -291,11 +329,18 @@ class Worker:
         The state is published before the last look: who hands over a ticket and then finds this
         worker "running" can rely on that look; who finds it "leaving" starts another.
         """
+        if time.monotonic() < self._pause_until:
+            return False
         self._state.update(state="leaving")
         for queue in self._queues.values():
             queue.recover()
         self._claim()
-        if not self._slots and all(queue.is_empty() for queue in self._queues.values()):
+        is_free = not self._slots and self._ahead.first is None
+        if is_free and all(queue.is_empty() for queue in self._queues.values()):
+            left = self._passed.describe(self._machine)
+            self._echo.pump(everything=True)
+            self._echo.say(*left)
+            self._state.touch(reason="nothing is left that it can run" if left else "nothing to do")
             return True
         self._state.update(state="running")
         return False
@@ -303,14 +348,24 @@ class Worker:
     def _leave(self) -> None:
         """The end, good or bad: nothing of a job stays behind."""
         deadline = time.monotonic() + _LEAVE_PATIENCE
+        if lost_to := self._state.lost_to:
+            self._reason_to_stop = f"taken for lost by {lost_to}"
+            self._state.touch(reason=self._reason_to_stop)
+            self._ahead.take_all()
+        else:
+            self._put_back_ahead()
         for slot in self._slots:
-            slot.end("put back", 0.0)
+            if lost_to is None:
+                slot.end("put back", 0.0)
+            else:
+                slot.kill()
         while self._slots and time.monotonic() < deadline:
             self._advance()
             time.sleep(0.01)
         # Of jobs that ended while others ran, and that nothing told whose they were.
-        send_signal(self._reap_orphans(), signal.SIGKILL)
+        send_signal(reap_orphans({slot.pid for slot in self._slots}), signal.SIGKILL)
         for queue in self._queues.values():
             unsubscribe(queue.paths, self._number)
-        self._echo.pump()
-        self._state.update(state="left")
+        self._echo.pump(everything=True)
+        reason = self._state.state.reason or self._reason_to_stop or "ended by an error"
+        self._state.update(state="left", reason=reason)

@@ -116,6 +116,43 @@ def test_a_job_says_how_it_ended(kochi: Kochi, work: Work) -> None:
     assert kochi("show", "job", "0", "--json").data["signal"] == signal.SIGKILL
 
 
+def test_a_job_says_why_it_waits_and_who_runs_it(kochi: Kochi, worker: Worker) -> None:
+    submit(kochi, "sh", "-c", "while [ ! -e go-on ]; do sleep 0.05; done")
+    nobody = "no worker serves queue test; start one with: kochi work -q test -b"
+    assert f"Waiting: {nobody}\n" in kochi("show", "job", "0").out
+    data = kochi("show", "job", "0", "--json").data
+    assert (data["why"], data["attempts"]) == ([nobody], [])
+    worker()
+    wait_until(lambda: kochi("show", "job", "0", "--json").data["started"] is not None)
+    text = kochi("show", "job", "0").out
+    assert f"Running: worker 0 on {os.uname().nodename} runs it" in text
+    assert f"Attempt 1: worker 0 on {os.uname().nodename}, 0:00:0" in text
+    (Path.cwd() / "go-on").touch()
+    wait_until(lambda: kochi("show", "job", "0", "--json").data["state"] == "ended")
+    (attempt,) = kochi("show", "job", "0", "--json").data["attempts"]
+    assert (attempt["worker"], attempt["ending"], attempt["counts"]) == (0, "succeeded", True)
+
+
+def test_a_job_tells_how_its_attempts_ended(kochi: Kochi, work: Work, worker: Worker) -> None:
+    submit(kochi, "sh", "-c", "[ -e again ] && exit 3; touch again; sleep 1000")
+    process = worker()
+    wait_until((Path.cwd() / "again").exists)
+    process.send_signal(signal.SIGTERM)
+    process.wait()
+    here = os.uname().nodename
+    (waiting,) = (
+        line for line in kochi("show", "job", "0").out.splitlines() if line.startswith("Waiting:")
+    )
+    assert f"attempt 1, worker 0 on {here}: drained" in waiting
+    work()
+    lines = kochi("show", "job", "0").out.splitlines()
+    first, second = (line for line in lines if line.startswith("Attempt "))
+    assert first.startswith(f"Attempt 1: worker 0 on {here}, 0:00:")
+    assert "drained" in first
+    assert second.startswith(f"Attempt 2: worker 1 on {here}, 0:00:")
+    assert second.endswith(", exit status 3")
+
+
 def test_queues_tell_what_waits_and_who_serves(kochi: Kochi, worker: Worker) -> None:
     assert kochi("show", "queues", "--json").data == []
     submit(kochi, "true", queue="other")
@@ -143,6 +180,38 @@ def test_workers_are_those_that_are_there_and_with_a_all(
     states = [row["state"] for row in kochi("show", "workers", "-a", "--json").data]
     assert states == ["left", "running"]
     assert kochi("show", "workers").out.splitlines()[2].split()[:2] == ["1", "running"]
+
+
+def test_a_worker_tells_what_it_has_what_it_does_and_why_it_went(
+    kochi: Kochi, worker: Worker
+) -> None:
+    submit(kochi, "sh", "-c", "touch there; sleep 1000", name="long")
+    submit(kochi, "true")
+    process = worker()
+    wait_until((Path.cwd() / "there").exists)
+    wait_until(lambda: "0" in kochi("show", "workers", "--json").data[0]["running"])
+    (data,) = kochi("show", "workers", "--json").data
+    assert data["cores"] == len(os.sched_getaffinity(0))
+    assert data["memory_mb"] > 0
+    headers, _, row = kochi("show", "workers").out.splitlines()
+    assert headers.split() == [
+        *("ID", "State", "Node", "Queues", "Cores", "Memory", "GPUs", "Left", "Ok", "Failed"),
+        "Does",
+    ]
+    assert "job 0 (long) for " in row
+    process.send_signal(signal.SIGTERM)
+    process.wait()
+    (gone,) = kochi("show", "workers", "-a", "--json").data
+    assert gone["state"] == "left"
+    assert gone["running"] == {}
+    assert "SIGTERM" in gone["reason"]
+    assert kochi("show", "workers", "-a").out.splitlines()[2].endswith(gone["reason"])
+
+
+def test_a_worker_without_work_tells_for_how_long(kochi: Kochi, worker: Worker) -> None:
+    worker()
+    wait_until(lambda: kochi("show", "workers", "--json").data[0]["idle_since"] is not None)
+    assert " idle for " in kochi("show", "workers").out
 
 
 def test_a_worker_that_was_killed_is_lost(kochi: Kochi, worker: Worker) -> None:

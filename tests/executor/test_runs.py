@@ -2,78 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from run_helpers import background, nothing_is_left, our_processes, results, wait_until
 from support import write
 
 pytestmark = pytest.mark.compatibility
-
-
-def our_processes() -> list[psutil.Process]:
-    """Every living process that has this test's KOCHI_ROOT in its environment, but ourselves."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            root = process.environ().get("KOCHI_ROOT")
-        except psutil.Error:
-            continue
-        if root == os.environ["KOCHI_ROOT"] and process.pid != os.getpid():
-            found.append(process)
-    return found
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    """Wait for something that must happen; what it gave, or a failed test."""
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
-    return value
-
-
-def results() -> list[dict[str, Any]]:
-    root = Path(os.environ["KOCHI_ROOT"])
-    return [
-        json.loads(path.read_text())
-        for path in sorted(root.glob("machines/local/jobs/*/*/result.json"))
-    ]
-
-
-def nothing_is_left() -> bool:
-    """Neither a process of the run, nor its inbox, nor a queue."""
-    machine = Path(os.environ["KOCHI_ROOT"]) / "machines" / "local"
-    left = [*machine.glob("controllers/*"), *machine.glob("queues/*")]
-    assert left == []
-    return our_processes() == []
-
-
-@contextmanager
-def background(*command: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        command,
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
 
 
 THREE_JOBS = """
@@ -287,22 +227,27 @@ def test_a_job_of_a_killed_worker_is_done_by_another_one(tmp_path: Path, snakema
         """
         rule one:
             output: "out.txt"
-            shell: "echo try >> tries; test -e go || sleep 300; echo done > {output}"
+            retries: 0
+            resources: tried=lambda wildcards, attempt: attempt
+            shell: "echo {resources.tried} >> tries; test -e go || sleep 300; echo done > {output}"
         """,
     )
     run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "1")
     with background(*run, cwd=tmp_path) as controller:
         wait_until((tmp_path / "tries").exists)
-        (worker,) = [
-            p for p in our_processes() if "snakemake_kochi.worker" in " ".join(p.cmdline())
-        ]
+        # The worker is the child of its keeper, which has the same command line.
+        keeper, worker = sorted(
+            (p for p in our_processes() if "snakemake_kochi.worker" in " ".join(p.cmdline())),
+            key=lambda process: process.create_time(),
+        )
+        assert worker.ppid() == keeper.pid
         (tmp_path / "go").touch()
         worker.kill()
         output, _ = controller.communicate(timeout=120)
     print(output)
     assert controller.returncode == 0
     assert "Worker 0 died" in output
-    assert (tmp_path / "tries").read_text() == "try\ntry\n"
+    assert (tmp_path / "tries").read_text() == "1\n1\n"
     (result,) = results()
     assert (result["attempt"], result["worker"]) == (2, 1)
     assert our_processes() == []
@@ -395,7 +340,7 @@ def test_a_controller_that_is_killed_takes_its_workers_along(tmp_path: Path) -> 
         wait_until(lambda: our_processes() == [])
 
 
-def test_what_a_killed_controller_left_to_a_worker_is_ended_by_the_next_one(
+def test_what_waited_when_a_controller_was_killed_is_handed_over_anew_and_only_that(
     tmp_path: Path, snakemake: Any
 ) -> None:
     write(
@@ -406,25 +351,29 @@ def test_what_a_killed_controller_left_to_a_worker_is_ended_by_the_next_one(
         rule one:
             output: "{name}.txt"
             shell:
-                "mkdir writer || echo second writer >> trouble; touch started;"
-                "test -e go || sleep 300; rm -r writer; touch {output}"
+                "echo >> {wildcards.name}.started;"
+                "until [ -e go ]; do sleep 0.1; done; touch {output}"
         """,
     )
     work = (sys.executable, "-m", "snakemake_kochi.cli", "work", "-q", "mine", "-b", "--cores", "1")
     run = ("--executor", "kochi", "--kochi-queue", "mine", "--jobs", "4")
+    again = (sys.executable, "-m", "snakemake", *run, "--rerun-incomplete")
     with background(*work, cwd=tmp_path):
         with background(sys.executable, "-m", "snakemake", *run, cwd=tmp_path) as controller:
-            wait_until((tmp_path / "started").exists)
+            wait_until(lambda: list(tmp_path.glob("*.started")))
             controller.kill()
             controller.wait()
-        (tmp_path / "go").touch()
         snakemake("--unlock", cwd=tmp_path)
-        (tmp_path / "writer").rmdir()
-        done = snakemake(*run, "--rerun-incomplete", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "Ending 2 kochi jobs of a run in this directory that was killed" in done.stdout
-    assert not (tmp_path / "trouble").exists()
-    assert sorted(result["reason"] for result in results()) == ["cancelled"] * 2 + ["success"] * 2
+        with background(*again, cwd=tmp_path) as controller:
+            wait_until(lambda: [result["reason"] for result in results()] == ["cancelled"])
+            (tmp_path / "go").touch()
+            output, _ = controller.communicate(timeout=50)
+    print(output)
+    assert controller.returncode == 0
+    assert "It left 1 running and 0 finished kochi jobs" in output
+    assert "1 others are ended, and handed over anew" in output
+    assert {path.read_text() for path in tmp_path.glob("*.started")} == {"\n"}
+    assert sorted(result["reason"] for result in results()) == ["cancelled"] + ["success"] * 2
 
 
 def test_jobs_run_beside_each_other_as_the_cores_allow(tmp_path: Path, snakemake: Any) -> None:

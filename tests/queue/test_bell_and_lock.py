@@ -4,7 +4,6 @@ import errno
 import fcntl
 import logging
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pytest
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.queue import Bell, queue_lock, ring
-from snakemake_kochi.queue.lock import LockRemovedError
+from snakemake_kochi.queue.lock import QueueRemovedError, hold
 
 
 def test_a_ring_before_the_wait_is_not_lost(tmp_path):
@@ -56,22 +55,32 @@ def test_a_bell_is_private(tmp_path):
         Bell(tmp_path / "file")
 
 
-def test_the_lock_file_stays_the_same_and_private(tmp_path):
-    path = tmp_path / "lock"
-    with queue_lock(path):
+def test_the_lock_file_stays_the_same_and_private(machine):
+    machine.queue("q").make()
+    path = machine.locks.queue("q")
+    with queue_lock(machine, "q"):
         first = path.stat()
-    with queue_lock(path):
+    with queue_lock(machine, "q"):
         pass
     assert path.stat().st_ino == first.st_ino
     assert stat.S_IMODE(first.st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_a_busy_lock_is_waited_for_and_that_is_said(tmp_path, caplog):
+HOLD = """\
+import pathlib, sys
+from snakemake_kochi.queue.lock import hold
+with hold(pathlib.Path(sys.argv[1]), sys.argv[2]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("kind", ["flock", "lease"])
+def test_a_busy_lock_is_waited_for_and_that_is_said(tmp_path, caplog, kind):
     path = tmp_path / "lock"
-    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX);"
-    code += "print('held', flush=True); sys.stdin.read()"
     holder = subprocess.Popen(
-        [sys.executable, "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", HOLD, path, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert holder.stdout.readline() == b"held\n"
 
@@ -83,7 +92,7 @@ def test_a_busy_lock_is_waited_for_and_that_is_said(tmp_path, caplog):
     handler = LetGo()
     logger.addHandler(handler)
     try:
-        with queue_lock(path, complain_after=0.05):
+        with hold(path, kind, complain_after=0.05):
             assert "still waiting" in caplog.text
     finally:
         logger.removeHandler(handler)
@@ -91,33 +100,62 @@ def test_a_busy_lock_is_waited_for_and_that_is_said(tmp_path, caplog):
         holder.wait()
 
 
+@pytest.mark.parametrize("kind", ["flock", "lease"])
+def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path, kind):
+    path = tmp_path / "lock"
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, path, kind], stdout=subprocess.PIPE)
+    assert holder.stdout.readline() == b"held\n"
+    holder.kill()
+    holder.communicate()
+    with hold(path, kind):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["flock", "lease"])
+def test_processes_that_race_for_a_lock_have_it_one_after_the_other(tmp_path, kind):
+    code = (
+        "import pathlib, sys\nfrom snakemake_kochi.queue.lock import hold\n"
+        "count = pathlib.Path(sys.argv[3])\n"
+        "for _ in range(20):\n"
+        "    with hold(pathlib.Path(sys.argv[1]), sys.argv[2]):\n"
+        "        count.write_text(str(int(count.read_text()) + 1))\n"
+    )
+    (tmp_path / "count").write_text("0")
+    command = [sys.executable, "-c", code, tmp_path / "lock", kind, tmp_path / "count"]
+    processes = [subprocess.Popen(command) for _ in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert (tmp_path / "count").read_text() == "60"
+
+
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
 def test_a_filesystem_without_locks_is_refused_and_no_other_lock_is_used(
-    tmp_path, monkeypatch, number
+    machine, monkeypatch, number
 ):
     def flock(*_):
         raise OSError(number, os.strerror(number))
 
+    machine.queue("q").make()
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(KochiError, match="does not support"), queue_lock(tmp_path / "lock"):
+    with pytest.raises(KochiError, match="does not support") as caught, queue_lock(machine, "q"):
         pytest.fail("it was locked by other means")
+    assert "lock_dir" in caught.value.hint
 
 
-def test_a_lock_that_cannot_be_opened_is_an_error_for_people(tmp_path):
-    with pytest.raises(KochiError, match="cannot be opened"), queue_lock(tmp_path):
-        pytest.fail("a directory was locked")
+@pytest.mark.parametrize("kind", ["flock", "lease"])
+def test_a_lock_that_cannot_be_opened_is_an_error_for_people(tmp_path, kind):
+    with pytest.raises(KochiError, match="cannot be opened"), hold(tmp_path / "no" / "lock", kind):
+        pytest.fail("something was locked")
+    assert not (tmp_path / "no").exists()
 
 
-def test_a_lock_without_a_directory_is_not_made(tmp_path):
-    with pytest.raises(LockRemovedError), queue_lock(tmp_path / "queue" / "lock"):
+def test_the_lock_of_a_queue_that_is_not_there_makes_nothing(machine, tmp_path):
+    with pytest.raises(QueueRemovedError), queue_lock(machine, "q"):
         pytest.fail("nothing was locked")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("links", [0, 1])
-def test_who_waits_for_a_lock_that_is_removed_learns_it(tmp_path, links):
-    path = tmp_path / "queue" / "lock"
-    path.parent.mkdir()
+def test_who_waits_for_the_lock_of_a_queue_that_is_removed_learns_it(machine):
+    directory = machine.queue("q").make().directory
     waiting, said = threading.Event(), []
 
     class Waiting(logging.Handler):
@@ -126,9 +164,9 @@ def test_who_waits_for_a_lock_that_is_removed_learns_it(tmp_path, links):
 
     def wait():
         try:
-            with queue_lock(path, complain_after=0.05):
+            with queue_lock(machine, "q", complain_after=0.05):
                 said.append("locked")
-        except LockRemovedError:
+        except QueueRemovedError:
             said.append("removed")
 
     logger = logging.getLogger("snakemake_kochi.queue.lock")
@@ -136,18 +174,22 @@ def test_who_waits_for_a_lock_that_is_removed_learns_it(tmp_path, links):
     logger.addHandler(handler)
     thread = threading.Thread(target=wait)
     try:
-        with queue_lock(path):
+        with queue_lock(machine, "q"):
             thread.start()
             assert waiting.wait(60)
-            if links:  # what NFS makes of an open file that is unlinked
-                os.link(path, tmp_path / "still-there")
-            os.rename(path.parent, tmp_path / "removed")
-            shutil.rmtree(tmp_path / "removed")
+            directory.rename(directory.with_name(".removed"))
     finally:
         logger.removeHandler(handler)
         thread.join()
     assert said == ["removed"]
-    assert not path.parent.exists()
+    assert not directory.exists()
+
+
+def test_queues_share_a_few_locks_always_the_same_ones(machine):
+    names = {machine.locks.queue(f"run-{number}").name for number in range(3000)}
+    assert names == {f"queue-{number:02d}" for number in range(64)}
+    # Another choice would let two versions of the project use different locks for one queue.
+    assert machine.locks.queue("default").name == "queue-31"
 
 
 def test_a_bell_is_closed_once(tmp_path):

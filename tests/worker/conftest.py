@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import pytest
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import JobView, Queue, Resources, Ticket, find_job
+from snakemake_kochi.queue.processes import ProcessIdentity
 
 PATIENCE = 60.0
 
@@ -21,6 +24,20 @@ def wait_until(condition: Callable[[], object], what: str = "") -> None:
     while not condition():
         assert time.monotonic() < deadline, f"did not happen: {what or condition}"
         time.sleep(0.02)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def descendants_of(pid: int) -> list[int]:
+    children = children_of(pid)
+    return children + [below for child in children for below in descendants_of(child)]
+
+
+def is_running(pid: int | str) -> bool:
+    process = ProcessIdentity.of(int(pid))
+    return process is not None and process.is_alive()
 
 
 class Site:
@@ -34,16 +51,18 @@ class Site:
 
     def submit(self, *scripts: str, queue: str = "q", **fields: object) -> list[Ticket]:
         """Each script is a job of its own, run by bash in the site's directory."""
-        cores = fields.pop("cores", 1)
-        exclusive = fields.pop("exclusive", False)
+        resources = Resources(
+            **{key: fields.pop(key) for key in Resources.__dataclass_fields__ if key in fields}  # type: ignore[arg-type]
+        )
         tickets = [
             Ticket(
                 name=fields.get("name", f"job{i}"),  # type: ignore[arg-type]
                 command=fields.get("command", ("bash", "-c", script)),  # type: ignore[arg-type]
                 directory=str(fields.get("directory", self.directory)),
                 environment=fields.get("environment", {}),  # type: ignore[arg-type]
-                resources=Resources(cores, exclusive),  # type: ignore[arg-type]
+                resources=resources,
                 controller=fields.get("controller"),  # type: ignore[arg-type]
+                outputs=fields.get("outputs", ()),  # type: ignore[arg-type]
             )
             for i, script in enumerate(scripts)
         ]
@@ -51,10 +70,12 @@ class Site:
 
     def start(self, *arguments: object, **options: object) -> subprocess.Popen[str]:
         given = [str(argument) for argument in arguments]
+        prefix = options.pop("prefix", ())
         if "--queue" not in given and "--worker" not in given:
             given += ["--queue", "q"]
         process = subprocess.Popen(
             [
+                *prefix,  # type: ignore[misc]
                 *(sys.executable, "-m", "snakemake_kochi.worker"),
                 *("--root", str(self.root.directory), "--machine", "local", *given),
             ],
@@ -65,6 +86,26 @@ class Site:
         )
         self.workers.append(process)
         return process
+
+    def start_elsewhere(self, *arguments: object, **options: object) -> subprocess.Popen[str]:
+        """As `start`, on what is another node for all that can be seen: with a name and process
+        numbers of its own. The process returned is above the worker's keeper."""
+        rename = 'hostname elsewhere && exec "$@"'
+        unshare = ["unshare", "--uts", "--pid", "--fork", "--mount-proc", "bash", "-c", rename, "-"]
+        return self.start(*arguments, prefix=unshare, **options)
+
+    def kill_worker(self, process: subprocess.Popen[str]) -> None:
+        """Kill a started worker; its keeper survives it, and cleans up."""
+        (worker,) = children_of(process.pid)
+        os.kill(worker, signal.SIGKILL)
+        assert process.wait(PATIENCE) == -signal.SIGKILL
+
+    def kill_everything(self, process: subprocess.Popen[str]) -> None:
+        """Kill a process and all it started, as when a node dies."""
+        for pid in [process.pid, *descendants_of(process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait(PATIENCE)
 
     def job(self, number: int) -> JobView:
         return find_job(self.machine, number)

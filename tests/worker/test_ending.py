@@ -140,8 +140,7 @@ def test_a_controller_can_recover_without_any_worker(site):
     worker = site.start()
     site.wait_for("started")
     assert recover(site.machine, "q") == [], "its worker lives"
-    worker.kill()
-    worker.wait()
+    site.kill_worker(worker)
     (message,) = recover(site.machine, "q")
     assert "worker 0" in message and "job 0" in message
     assert [view.attempt for view in Queue(site.machine, "q").waiting()] == [2]
@@ -153,8 +152,7 @@ def test_cancel_of_a_job_whose_worker_was_killed_ends_it(site):
     site.submit("echo $$ > pid; sleep 1000")
     worker = site.start()
     pid = site.wait_for("pid").strip()
-    worker.kill()
-    worker.wait()
+    site.kill_worker(worker)
     assert cancel(site.machine, 0) == "cancelled"
     assert site.job(0).result.reason == "cancelled"
     assert not is_running(pid)
@@ -218,8 +216,7 @@ def test_nothing_of_a_killed_workers_job_runs_on_by_itself(site):
     site.submit("echo $$ > pid; exec sleep 1000")
     worker = site.start()
     pid = site.wait_for("pid").strip()
-    worker.kill()
-    worker.wait()
+    site.kill_worker(worker)
     process = ProcessIdentity.of(int(pid))
     site.wait_until(lambda: process is None or not process.is_alive())
 
@@ -242,8 +239,7 @@ def test_a_worker_on_another_node_is_not_declared_lost(site, monkeypatch):
     site.submit("echo > started; sleep 1000")
     worker = site.start()
     site.wait_for("started")
-    worker.kill()
-    worker.wait()
+    site.kill_worker(worker)
     path = site.machine.worker(0).state
     state = json.loads(path.read_text())
     for identity, change, is_lost in (

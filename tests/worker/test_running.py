@@ -85,6 +85,8 @@ def test_a_job_sees_its_environment(site):
         "KOCHI_JOB_ID": "0",
         "KOCHI_JOB_NAME": "the name",
         "KOCHI_ATTEMPT": "1",
+        "KOCHI_CPUS": seen["KOCHI_CPUS"],  # see test_devices.py
+        "KOCHI_GPUS": "",
     }
 
 

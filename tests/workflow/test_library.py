@@ -17,6 +17,7 @@ import pytest
 from support import REPOSITORY, git, run, write
 
 from snakemake_kochi.results import draw, plot
+from snakemake_kochi.worker.cpus import format_cpus
 
 
 def base_prefix(project: Any) -> Path:
@@ -149,6 +150,11 @@ def test_a_run_script_sees_the_environment_of_a_kochi_job(
     queue, job = seen.pop("KOCHI_QUEUE"), seen.pop("KOCHI_JOB_ID")
     assert queue.startswith("run-") if executor == "kochi" else (queue, job) == ("", "0")
     assert len(seen.pop("KOCHI_ATTEMPT_NONCE")) == (16 if executor == "kochi" else 0)
+    if executor == "kochi":
+        # What is there and not what one core stands for: how many threads a run has, only its own
+        # parameters tell.
+        assert seen.pop("KOCHI_CPUS") == format_cpus(os.sched_getaffinity(0))
+        assert seen.pop("KOCHI_GPUS") == ""
     assert seen == {
         "KOCHI_ROOT": root,
         "KOCHI_MACHINE": "local",

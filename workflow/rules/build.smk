@@ -10,6 +10,9 @@ for build in kochi.builds:
             build.output,
         wildcard_constraints:
             **build.constraints,
+        # `make -j$(nproc)` is to have all CPUs.
+        resources:
+            kochi_pinned=0,
         params:
             **build.determined_by,
             experiment=kochi.verbatim(build.experiment.file),

@@ -11,6 +11,9 @@ for recipe in kochi.recipes:
             manifest=recipe.manifest,
             activation=recipe.activation,
         localrule: recipe.on_login_node
+        # `make -j$(nproc)` is to have all CPUs.
+        resources:
+            kochi_pinned=0,
         params:
             **recipe.determined_by,
             requirement=kochi.verbatim(str(recipe.requirement)),

@@ -19,6 +19,8 @@ for batch in kochi.batches:
             threads: kochi.threads_of_run(workflow, batch)
             resources:
                 kochi_exclusive=int(batch.grid.run.exclusive),
+                # How many threads it has is known to its parameters only.
+                kochi_pinned=0,
                 kochi_queue=lambda wildcards, group=group: group.point(wildcards).queue or "",
                 kochi_name=lambda wildcards, group=group: group.point(wildcards).name,
             params:

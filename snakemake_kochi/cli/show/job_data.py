@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snakemake_kochi.queue import JobView
+from snakemake_kochi.queue import AttemptView, JobView
 
 
 def state_of(view: JobView) -> str:
@@ -35,4 +35,18 @@ def to_dict(view: JobView) -> dict[str, object]:
         "directory": ticket.directory if ticket else None,
         "labels": dict(ticket.labels) if ticket else {},
         "log": str(view.log),
+    }
+
+
+def attempt_to_dict(attempt: AttemptView) -> dict[str, object]:
+    """For programs; `counts` is false for one that cost the job nothing, or came too late."""
+    return {
+        "attempt": attempt.attempt,
+        "worker": attempt.worker,
+        "node": attempt.node,
+        "started": attempt.started,
+        "ended": attempt.ended,
+        "seconds": attempt.seconds,
+        "ending": attempt.ending,
+        "counts": attempt.counts,
     }

@@ -3,45 +3,89 @@
 from __future__ import annotations
 
 import click
+import humanfriendly
 
 from snakemake_kochi.cli.options import json_option, machine_option
-from snakemake_kochi.cli.output import coloured, local_time, print_json, print_table
+from snakemake_kochi.cli.output import coloured, print_json, print_table, short_duration
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.place import find_place
-from snakemake_kochi.queue import WorkerState, list_workers
+from snakemake_kochi.queue import (
+    WorkerState,
+    find_job,
+    list_workers,
+    seconds_left,
+    seconds_since,
+)
 
 _GONE = ("left", "lost")
 
 
 @click.command("workers")
 @machine_option
-@click.option("-a", "--all", "all_workers", is_flag=True, help="Also those that are gone.")
+@click.option(
+    *("-a", "--all", "all_workers"), is_flag=True, help="Also those that are gone, and why."
+)
 @json_option
 def command(machine: str | None, all_workers: bool, as_json: bool) -> None:
-    """Workers that are there; -a: all that ever were."""
+    """Workers that are there, and what they do; -a: all that ever were."""
+    paths = find_place(machine).machine_paths
     workers = [
-        worker
-        for worker in list_workers(find_place(machine).machine_paths)
-        if all_workers or worker.describe() not in _GONE
+        worker for worker in list_workers(paths) if all_workers or worker.describe() not in _GONE
     ]
     if as_json:
         print_json([_to_dict(worker) for worker in workers])
         return
+    # The last columns are those that a narrow terminal may cut off.
+    headers = ["ID", "State", "Node", "Queues", "Cores", "Memory", "GPUs", "Left", "Ok", "Failed"]
     print_table(
-        ("ID", "State", "Node", "Queues", "Cores", "Jobs", "Started"),
-        [
-            (
-                worker.worker,
-                coloured(worker.describe()),
-                worker.node.host,
-                worker.queues,
-                worker.capacity.cores,
-                tuple(worker.running),
-                local_time(worker.started),
-            )
-            for worker in workers
-        ],
+        (*headers, "Does" if not all_workers else "Does, or why it went"),
+        [_row(paths, worker) for worker in workers],
         "There are no workers. To start one, type: kochi work -q QUEUE -b",
     )
+
+
+def _row(machine: MachinePaths, worker: WorkerState) -> tuple[object, ...]:
+    is_gone = worker.describe() in _GONE
+    memory = worker.capacity.memory_mb * 2**20
+    return (
+        worker.worker,
+        coloured(worker.describe()),
+        worker.node.host,
+        worker.queues,
+        worker.capacity.cores,
+        humanfriendly.format_size(memory, binary=True) if memory else None,
+        worker.capacity.gpus or None,
+        None if is_gone else short_duration(seconds_left(worker)),
+        worker.succeeded,
+        worker.failed,
+        worker.reason if is_gone else _doing(machine, worker),
+    )
+
+
+def _doing(machine: MachinePaths, worker: WorkerState) -> str:
+    """ "job 17 (fib) for 3 min, job 18 (fib) for 2 min", or for how long it has had nothing."""
+    jobs = [
+        f"job {job}{_name_of(machine, job)}{_for(since)}"
+        for job, since in sorted(worker.running.items(), key=lambda item: item[1])
+    ]
+    said = ", ".join(jobs) if jobs else f"idle{_for(worker.idle_since)}"
+    if worker.ahead:
+        said += f", {len(worker.ahead)} more claimed"
+    return f"{said}; {worker.reason}" if worker.reason else said
+
+
+def _name_of(machine: MachinePaths, job: int) -> str:
+    try:
+        ticket = find_job(machine, job).ticket
+    except KochiError:
+        return ""  # its file is damaged; the worker is what is asked about
+    return f" ({ticket.name})" if ticket else ""
+
+
+def _for(time: str | None) -> str:
+    seconds = seconds_since(time)
+    return "" if seconds is None else f" for {short_duration(max(0.0, seconds))}"
 
 
 def _to_dict(worker: WorkerState) -> dict[str, object]:
@@ -51,8 +95,18 @@ def _to_dict(worker: WorkerState) -> dict[str, object]:
         "node": worker.node.host,
         "pid": worker.process.pid,
         "queues": list(worker.queues),
+        "controller": worker.controller,
         "cores": worker.capacity.cores,
+        "memory_mb": worker.capacity.memory_mb,
+        "gpus": worker.capacity.gpus,
         "jobs": list(worker.running),
+        "running": {str(job): since for job, since in worker.running.items()},
+        "ahead": list(worker.ahead),
+        "idle_since": worker.idle_since,
+        "until": worker.until,
+        "reason": worker.reason,
+        "succeeded": worker.succeeded,
+        "failed": worker.failed,
         "started": worker.started,
         "updated": worker.updated,
     }

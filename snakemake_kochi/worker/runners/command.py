@@ -12,7 +12,8 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import NoReturn
 
 from snakemake_kochi.queue.processes import ProcessIdentity
@@ -21,6 +22,10 @@ from snakemake_kochi.worker.runners.interface import Exit
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _libc = ctypes.CDLL(None, use_errno=True)
+
+# proc_pid_oom_score_adj(5): -1000 to 1000. A worker that is killed takes all its jobs with it.
+_OOM_SCORE = Path("/proc/self/oom_score_adj")
+_OOM_VICTIM = 800
 
 CANNOT_EXECUTE = 126  # as the shells have it
 NOT_FOUND = 127
@@ -65,7 +70,13 @@ class CommandExecution:
 class CommandRunner:
     """See `interface.Runner`."""
 
-    def start(self, ticket: Ticket, log: int, environment: Mapping[str, str]) -> CommandExecution:
+    def start(
+        self,
+        ticket: Ticket,
+        log: int,
+        environment: Mapping[str, str],
+        cpus: Collection[int] | None = None,
+    ) -> CommandExecution:
         held, gate = os.pipe()
         worker = os.getpid()
         # A signal that came before the child has put off the worker's handlers would be lost.
@@ -74,7 +85,7 @@ class CommandRunner:
             pid = os.fork()
             if pid == 0:
                 os.close(gate)
-                _become(ticket, log, dict(environment), held, worker)
+                _become(ticket, log, dict(environment), cpus, held, worker)
         except OSError:
             os.close(gate)
             raise
@@ -85,7 +96,12 @@ class CommandRunner:
 
 
 def _become(
-    ticket: Ticket, log: int, environment: dict[str, str], held: int, worker: int
+    ticket: Ticket,
+    log: int,
+    environment: dict[str, str],
+    cpus: Collection[int] | None,
+    held: int,
+    worker: int,
 ) -> NoReturn:
     """The child's life up to exec. Nothing may return or raise from here into the worker's loop."""
     status = CANNOT_EXECUTE
@@ -96,6 +112,7 @@ def _become(
         # session is ended by whoever recovers the ticket.
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         _redirect(log)
+        _confine(cpus)
         # Neither a worker that died before the call above nor one that died since releases it.
         if os.getppid() != worker or os.read(held, 1) != b"!":
             os._exit(status)
@@ -116,6 +133,17 @@ def _restore_signals() -> None:
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _confine(cpus: Collection[int] | None) -> None:
+    # A CPU may have been taken from us since: then the job runs where it may, as its worker does.
+    with contextlib.suppress(OSError):
+        if cpus is not None:
+            os.sched_setaffinity(0, cpus)
+    with contextlib.suppress(OSError, ValueError):
+        # Whoever started the worker may have wanted even more; less would need a privilege.
+        if int(_OOM_SCORE.read_text()) < _OOM_VICTIM:
+            _OOM_SCORE.write_text(str(_OOM_VICTIM))
 
 
 def _redirect(log: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,10 +39,17 @@ class Execution(Protocol):
 
 
 class Runner(Protocol):
-    def start(self, ticket: Ticket, log: int, environment: Mapping[str, str]) -> Execution:
+    def start(
+        self,
+        ticket: Ticket,
+        log: int,
+        environment: Mapping[str, str],
+        cpus: Collection[int] | None = None,
+    ) -> Execution:
         """Make a process that, once released, executes the ticket with this whole environment.
 
-        Its stdout and stderr are the file descriptor `log`, its stdin is empty. What is wrong with
-        the ticket (no such directory, no such command) is said in the log and is an exit status of
-        126 or 127. Raises OSError when no process can be made.
+        With `cpus` it and all it starts run on these only. When memory runs out, the kernel is to
+        end it rather than the worker. Its stdout and stderr are the file descriptor `log`, its
+        stdin is empty. What is wrong with the ticket (no such directory, no such command) is said
+        in the log and is an exit status of 126 or 127. Raises OSError when no process can be made.
         """

@@ -1,0 +1,51 @@
+"""Does a claim cost the same however many tickets wait, whosever they are?"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+
+from bench.measure import Row, alternate, machine_at, make_tickets
+from snakemake_kochi.queue import Queue, Ticket
+from snakemake_kochi.queue.queue import Answer
+
+_CLAIMS = 15  # of which one run takes the median
+_SETTLED = 3.5  # seconds after which shards of foreign tickets are known
+
+
+def _take(_: Ticket) -> Answer:
+    return "take"
+
+
+def measure(place: Path, quick: bool) -> list[Row]:
+    few, many, runs = (100, 1000, 2) if quick else (100, 100_000, 5)
+    machine = machine_at(place)
+    small, large = Queue(machine, "small"), Queue(machine, "large")
+    small.submit(make_tickets(place, few))
+    large.submit(make_tickets(place, many))
+    mine = Queue(machine, "large", controller="me")
+    mine.submit(make_tickets(place, few, controller="me"))
+    first = _claim(mine)
+    if not quick:
+        time.sleep(_SETTLED)
+    _claim(mine)
+    values, ratios = alternate(
+        runs, lambda: _claims(small), lambda: _claims(large), lambda: _claims(mine), scale=1000
+    )
+    return [
+        Row(f"a claim, {few:,} waiting", values[0], "ms"),
+        Row(f"a claim, {many:,} waiting", values[1], "ms", ratios[1]),
+        Row(f"a claim, {many:,} of other controllers before", values[2], "ms", ratios[2]),
+        Row("the first claim there", [first * 1000], "ms"),
+    ]
+
+
+def _claim(queue: Queue) -> float:
+    began = time.perf_counter()
+    (_,) = queue.claim(0, _take)
+    return time.perf_counter() - began
+
+
+def _claims(queue: Queue) -> float:
+    return statistics.median(_claim(queue) for _ in range(_CLAIMS))

@@ -1,0 +1,43 @@
+"""How long does it take to hand over many tickets, and how long are others kept waiting?"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from bench.measure import Row, machine_at, make_tickets
+from snakemake_kochi.queue import Queue, queue_lock
+from snakemake_kochi.queue import queue as queue_module
+
+
+def measure(place: Path, quick: bool) -> list[Row]:
+    count, runs = (300, 2) if quick else (10_000, 5)
+    machine = machine_at(place)
+    tickets = make_tickets(place, count)
+    took: list[float] = []
+    held: list[float] = []
+    for run in range(runs):
+        queue = Queue(machine, f"q{run}")
+        with mock.patch.object(queue_module, "queue_lock", _timed(queue_lock, held)):
+            began = time.perf_counter()
+            queue.submit(tickets)
+            took.append(time.perf_counter() - began)
+    return [
+        Row(f"handing over {count:,} tickets", took, "s"),
+        Row("the queue's lock held", [1000 * seconds for seconds in held], "ms"),
+    ]
+
+
+def _timed(lock: Any, held: list[float]) -> Any:
+    @contextlib.contextmanager
+    def timed(*arguments: Any) -> Iterator[None]:
+        with lock(*arguments):
+            began = time.perf_counter()
+            yield
+            held.append(time.perf_counter() - began)
+
+    return timed

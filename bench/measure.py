@@ -1,0 +1,141 @@
+"""What the measurements share: a place, workers, medians of alternating runs, tables."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+import tabulate
+
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import Ticket, list_workers
+
+_PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured, several times; `ratio` compares it with another row, in each run."""
+
+    what: str
+    values: Sequence[float]
+    unit: str
+    ratio: float | None = None
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Medians, and between what the values were."""
+    lines = [
+        (
+            row.what,
+            f"{statistics.median(row.values):.4g}",
+            f"{min(row.values):.3g} to {max(row.values):.3g}",
+            row.unit,
+            len(row.values),
+            "" if row.ratio is None else f"{row.ratio:.2f}",
+        )
+        for row in rows
+    ]
+    headers = ("", "median", "range", "", "runs", "ratio")
+    return tabulate.tabulate(lines, headers, tablefmt="github", disable_numparse=True)
+
+
+def alternate(
+    runs: int, *measures: Callable[[], float], scale: float = 1.0
+) -> tuple[list[list[float]], list[float]]:
+    """Each measurement `runs` times, in turns, so that what else the machine does hits all of them
+    alike. Returns the values of each, times `scale`, and the median ratio of each to the first."""
+    values: list[list[float]] = [[] for _ in measures]
+    for _ in range(runs):
+        for measure, into in zip(measures, values, strict=True):
+            into.append(measure() * scale)
+    ratios = [
+        statistics.median(value / first for value, first in zip(own, values[0], strict=True))
+        for own in values
+    ]
+    return values, ratios
+
+
+def facts(place: Path) -> str:
+    """The machine, for people."""
+    cores = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores"
+    lines = [
+        ("processor", f"{_processor()}, {cores}"),
+        ("memory", f"{psutil.virtual_memory().total / 2**30:.0f} GiB"),
+        ("kernel", f"{platform.system()} {platform.release()}"),
+        ("filesystem", _filesystem(place)),
+        ("Python", platform.python_version()),
+        ("date", datetime.now(UTC).strftime("%Y-%m-%d")),
+    ]
+    return tabulate.tabulate(lines, tablefmt="plain")
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _filesystem(place: Path) -> str:
+    parts = psutil.disk_partitions(all=True)
+    above = [part for part in parts if place.resolve().is_relative_to(part.mountpoint)]
+    return max(above, key=lambda part: len(part.mountpoint)).fstype if above else "unknown"
+
+
+def machine_at(place: Path) -> MachinePaths:
+    return Root(place / "root").machine("local")
+
+
+def make_tickets(
+    place: Path, count: int, *command: str, controller: str | None = None
+) -> list[Ticket]:
+    """Tickets of the size that those of Snakemake jobs have, unless a command is given."""
+    given = command or ("/bin/sh", "-c", ": " + "x" * 1500)
+    labels = {"rule": "measure", "snakemake_job": "1"}
+    ticket = Ticket("job", given, str(place), labels=labels, controller=controller)
+    return [ticket] * count
+
+
+@contextlib.contextmanager
+def workers(
+    place: Path, count: int, cores: int = 1, queue: str = "q"
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Workers that wait for tickets; ended afterwards."""
+    machine = machine_at(place)
+    before = len(list_workers(machine))
+    command = [sys.executable, "-m", "snakemake_kochi.worker", "--root", str(place / "root")]
+    command += ["--machine", "local", "--queue", queue, "--stay", "--cores", str(cores)]
+    here = Path(__file__).resolve().parent.parent
+    nothing = subprocess.DEVNULL
+    started = [
+        subprocess.Popen(command, cwd=here, stdin=nothing, stdout=nothing, start_new_session=True)
+        for _ in range(count)
+    ]
+    try:
+        wait_until(lambda: len(list_workers(machine)) == before + count)
+        yield started
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            process.wait()
+
+
+def wait_until(condition: Callable[[], object], interval: float = 0.01) -> None:
+    """Raises TimeoutError when it does not happen."""
+    deadline = time.monotonic() + _PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"did not happen within {_PATIENCE:.0f} s")
+        time.sleep(interval)

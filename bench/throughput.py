@@ -1,0 +1,38 @@
+"""How many short jobs a second does a worker do, compared with starting the same programs?"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+from bench.measure import Row, alternate, machine_at, make_tickets, wait_until, workers
+from snakemake_kochi.queue import Queue
+
+
+def measure(place: Path, quick: bool) -> list[Row]:
+    count, runs = (20, 2) if quick else (1000, 5)
+    machine = machine_at(place)
+    queue = Queue(machine, "q")
+
+    def plain() -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            subprocess.run(["true"], check=True)
+        return (time.perf_counter() - began) / count
+
+    def jobs() -> float:
+        began = time.perf_counter()
+        submitted = queue.submit(make_tickets(place, count, "true"))
+        results = [machine.job(ticket.job).result for ticket in submitted]
+        for result in reversed(results):
+            wait_until(result.exists)
+        return (time.perf_counter() - began) / count
+
+    with workers(place, 1, cores=2):
+        values, ratios = alternate(runs, plain, jobs, scale=1000)
+    return [
+        Row("a process `true`, one after another", values[0], "ms"),
+        Row("a job `true`, worker of 2 cores", values[1], "ms", ratios[1]),
+        Row("jobs per second", [1000 / value for value in values[1]], "1/s"),
+    ]

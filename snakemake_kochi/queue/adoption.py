@@ -1,0 +1,290 @@
+"""What controllers that were killed left of one directory, for the next one to take over.
+
+A job is recognised by the identity of its ticket, and not by a number: each controller counts its
+jobs anew. A job without an identity is never taken over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.cancellation import cancel_all
+from snakemake_kochi.queue.controllers import dead_controllers, forget_controller, inherit, jobs_of
+from snakemake_kochi.queue.entries import find_entry, queue_names
+from snakemake_kochi.queue.jobs import JobView
+from snakemake_kochi.queue.recovery import recover
+from snakemake_kochi.queue.result import Result, read_result
+from snakemake_kochi.queue.ticket import Ticket, read_ticket
+from snakemake_kochi.queue.workers import read_worker
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A job that a dead controller handed over and that is running still."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job that succeeded, and whose outputs are still as it left them."""
+
+    ticket: Ticket
+    result: Result
+
+
+class Estate:
+    """What dead controllers left of one directory. For one thread at a time.
+
+    In this order: `find`; `Inbox.adopt` for each of `controllers`; `withdraw`; for each job that
+    is to be done `take`, and if that gives nothing, `in_the_way` before it is handed over; at the
+    end `forget`.
+    """
+
+    def __init__(
+        self,
+        machine: MachinePaths,
+        directory: str,
+        controllers: Sequence[str],
+        live: Sequence[JobView] = (),
+    ) -> None:
+        self.controllers = tuple(controllers)
+        self._machine = machine
+        self._directory = directory
+        self._live = {view.job: view.ticket for view in live if view.ticket is not None}
+        self._waiting = {view.job for view in live if view.state == "waiting"}
+        self._workers = {view.job: view.worker for view in live if view.worker is not None}
+        self._taken: set[int] = set()
+        self._withdrawn: set[int] = set()
+        self._writers: dict[str, set[int]] = defaultdict(set)
+        for job, ticket in self._live.items():
+            for output in ticket.outputs:
+                self._writers[output].add(job)
+
+    @classmethod
+    def find(cls, machine: MachinePaths, directory: str, heir: str) -> Estate:
+        """What the controllers that died left of a directory, written as in the tickets.
+
+        `heir`, the identity of the caller's inbox, takes over from them; those that another
+        living controller took over from are left to it. Without a dead controller this costs one
+        small file for each that there is.
+        """
+        dead = [
+            state.identity
+            for state in dead_controllers(machine)
+            # Where the directory is gone nobody else will ever take over.
+            if state.directory in (None, directory) or not os.path.isdir(state.directory)
+        ]
+        inherited = [identity for identity in dead if inherit(machine, identity, heir)]
+        if not inherited:
+            return cls(machine, directory, ())
+        for name in queue_names(machine):
+            # What dead workers had begun is finished or waits again.
+            recover(machine, name)
+        live = [
+            view
+            for view in jobs_of(machine, inherited)
+            if view.ticket is not None and view.ticket.directory == directory
+        ]
+        return cls(machine, directory, inherited, live)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no controller died here, so that nothing can be taken over or in the way."""
+        return not self.controllers
+
+    def withdraw(self) -> list[int]:
+        """Cancel what need not go on: jobs that wait, those of a worker that ends with its
+        controller, and those without an identity. Returns them; some may be ending still."""
+        ending = set(self.controllers)
+        jobs = [
+            job
+            for job, ticket in self._live.items()
+            if ticket.identity is None
+            or job in self._waiting
+            or self._controller_of_worker(job) in ending
+        ]
+        self._cancel(jobs)
+        return sorted(jobs)
+
+    def _controller_of_worker(self, job: int) -> str | None:
+        worker = self._workers.get(job)
+        if worker is not None:
+            with contextlib.suppress(FileNotFoundError, DamagedFileError):
+                return read_worker(self._machine, worker).controller
+        return None
+
+    def _cancel(self, jobs: Collection[int]) -> None:
+        self._withdrawn.update(jobs)
+        outcomes = cancel_all(self._machine, jobs) if jobs else {}
+        for job, outcome in outcomes.items():
+            # A full disk, say: it stays in the way of others until it has ended.
+            if isinstance(outcome, Exception):
+                _log.warning("job %d could not be cancelled: %s", job, outcome)
+
+    def has_ended(self, job: int) -> bool:
+        return self._machine.job(job).result.exists()
+
+    def running(self) -> list[int]:
+        """The jobs that run still and that nobody took."""
+        untaken = self._live.keys() - self._taken - self._withdrawn
+        return sorted(job for job in untaken if not self.has_ended(job))
+
+    def unread(self) -> int:
+        """How many jobs succeeded after their controller had died."""
+        count = 0
+        for identity in self.controllers:
+            for path in _listed(self._machine.controller(identity).inbox):
+                result = _read(path)
+                count += result is not None and result.ok
+        return count
+
+    def take(self, identity: str | None) -> Running | Ended | None:
+        """The job of that identity, if it runs or succeeded; each is given once.
+
+        After taking one that is running, look whether its result is there (`has_ended`): the
+        notice may have been read before. None also where the job has to be done again: its
+        outputs changed, or another job that writes them is not over.
+        """
+        if identity is None or not self.controllers:
+            return None
+        return self._take_running(identity) or self._take_ended(identity)
+
+    def _take_running(self, identity: str) -> Running | None:
+        job = self._by_identity.get(identity)
+        if job is None or job in self._taken or job in self._withdrawn:
+            return None
+        ticket = self._live[job]
+        if self.has_ended(job):
+            return None
+        entry = find_entry(self._machine.queue(ticket.queue), job)
+        if entry is not None and entry.worker is None:
+            # Its worker put it back. Who serves the queue now may run only the heir's tickets.
+            self._cancel([job])
+            return None
+        self._taken.add(job)
+        return Running(ticket)
+
+    @cached_property
+    def _live_jobs(self) -> dict[str, list[int]]:
+        """Those that waited or ran when the estate was found, by identity."""
+        jobs = defaultdict(list)
+        for job, ticket in self._live.items():
+            if ticket.identity is not None:
+                jobs[ticket.identity].append(job)
+        return jobs
+
+    @cached_property
+    def _by_identity(self) -> dict[str, int]:
+        return {
+            ticket.identity: job
+            for job, ticket in self._live.items()
+            if ticket.identity is not None and job not in self._waiting
+        }
+
+    def _take_ended(self, identity: str) -> Ended | None:
+        # The latter ended after the former were listed; it may have waited then, and a worker have
+        # been quicker than its cancellation.
+        candidates = {*self._ended.get(identity, ()), *self._live_jobs.get(identity, ())}
+        for job in sorted(candidates - self._taken, reverse=True):
+            found = self._read_ended(job)
+            if found is None or self.in_the_way(found.ticket.outputs):
+                continue
+            if _is_unchanged(found):
+                self._taken.add(job)
+                return found
+        return None
+
+    @cached_property
+    def _ended(self) -> dict[str, list[int]]:
+        """The jobs that succeeded, by identity."""
+        ended = defaultdict(list)
+        for job in sorted(set(self._noticed_successes())):
+            found = self._read_ended(job)
+            if found is not None and found.ticket.identity is not None:
+                ended[found.ticket.identity].append(job)
+        return ended
+
+    def _noticed_successes(self) -> Iterator[int]:
+        """By the notices, read or not, of all jobs: what a controller read it may not have come
+        to do anything about."""
+        for identity in self.controllers:
+            paths = self._machine.controller(identity)
+            for path in (*_listed(paths.inbox), *_listed(paths.delivered)):
+                result = _read(path)
+                if result is not None and result.ok:
+                    yield result.job
+
+    def _read_ended(self, job: int) -> Ended | None:
+        """None when it is not of this directory, or did not succeed."""
+        paths = self._machine.job(job)
+        try:
+            result = read_result(paths.result)
+            ticket = read_ticket(paths.ticket)
+        except (FileNotFoundError, DamagedFileError):
+            return None
+        if not result.ok or ticket.directory != self._directory:
+            return None
+        return Ended(ticket, result)
+
+    def in_the_way(self, outputs: Collection[str]) -> list[int]:
+        """The jobs that write one of these files too, and are not over: a second writer must not
+        start before they are."""
+        writers: set[int] = set()
+        if self._writers:
+            for output in outputs:
+                writers |= self._writers.get(output, set())
+        return sorted(job for job in writers - self._taken if not self.has_ended(job))
+
+    def clear(self, jobs: Collection[int]) -> None:
+        """Cancel jobs that are in the way; they have ended when `has_ended` says so."""
+        self._cancel([job for job in jobs if job not in self._withdrawn])
+
+    def forget(self) -> None:
+        """Remove what is left of the dead controllers, but for those of which jobs still wait or
+        run: so a later controller can take them over."""
+        if not self.controllers:
+            return
+        alive = {
+            view.ticket.controller
+            for view in jobs_of(self._machine, self.controllers)
+            if view.ticket is not None
+        }
+        for identity in self.controllers:
+            if identity not in alive:
+                forget_controller(self._machine, identity)
+
+
+def _is_unchanged(ended: Ended) -> bool:
+    """Whether all outputs are as the job left them, and those missing that it left missing. A job
+    without any leaves nothing by which that could be told."""
+    seen = {}
+    for output in ended.ticket.outputs:
+        with contextlib.suppress(OSError):
+            found = Path(ended.ticket.directory, output).stat()
+            seen[output] = (found.st_mtime_ns, found.st_size)
+    return bool(seen) and seen == dict(ended.result.outputs)
+
+
+def _listed(directory: Path) -> list[Path]:
+    with contextlib.suppress(FileNotFoundError):
+        return sorted(directory.iterdir())
+    return []
+
+
+def _read(notice: Path) -> Result | None:
+    try:
+        return read_result(notice)
+    except (FileNotFoundError, DamagedFileError):
+        return None  # just read by another thread, or nothing that could be told from it

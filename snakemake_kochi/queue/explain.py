@@ -1,0 +1,299 @@
+"""Why a job is where it is, in sentences for people: what it waits for, who runs it, its attempts.
+
+Only reads, takes no lock, and opens few files: what it says may be over when it is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from snakemake_kochi.errors import DamagedFileError, NameNotFoundError
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.capacity import format_duration
+from snakemake_kochi.queue.entries import count_before
+from snakemake_kochi.queue.jobs import JobView, find_job
+from snakemake_kochi.queue.result import read_attempt, read_ended_attempt, read_result
+from snakemake_kochi.queue.ticket import Ticket
+from snakemake_kochi.queue.workers import WorkerState, read_worker, subscribers
+
+# A sentence for each of hundreds of workers would hide the one that helps.
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class AttemptView:
+    """One attempt of a job. `ending` is None while it lasts, else in a few words how it ended;
+    `counts` is False for one that cost the ticket nothing, and for a result that came too late.
+    `seconds` is how long it took, or has taken so far; None when that is not known."""
+
+    attempt: int
+    worker: int | None
+    node: str
+    started: str | None
+    ended: str | None
+    ending: str | None
+    detail: str
+    seconds: float | None
+    counts: bool = True
+
+
+def explain(machine: MachinePaths, job: int) -> str:
+    """Why a job is in the state it is in, in one line. Raises NameNotFoundError."""
+    return "; ".join(reasons(machine, find_job(machine, job)))
+
+
+def reasons(machine: MachinePaths, view: JobView) -> list[str]:
+    """The same, as a list; what matters most comes first. Never empty."""
+    if view.result is not None:
+        return [_how_it_ended(view)]
+    if view.ticket is None:
+        return ["its ticket is damaged: it fails as soon as a worker comes to it"]
+    if view.state == "running":
+        return list(_why_running(machine, view, view.ticket))
+    return list(_why_waiting(machine, view, view.ticket))
+
+
+def seconds_since(time: str | None) -> float | None:
+    """Seconds from an ISO 8601 time to now, negative for one to come; None when it is none."""
+    try:
+        return (datetime.now(UTC) - datetime.fromisoformat(time or "")).total_seconds()
+    except (ValueError, TypeError):
+        return None
+
+
+def seconds_left(worker: WorkerState) -> float | None:
+    """How long a worker will be there by its own account; None when nothing limits it."""
+    since = seconds_since(worker.until)
+    return None if since is None else max(0.0, -since)
+
+
+def _for(time: str | None) -> str:
+    """ " for 3 minutes", or nothing when the time is not known. The clocks of two nodes differ:
+    less than a second is no news."""
+    seconds = seconds_since(time)
+    return f" for {format_duration(seconds)}" if seconds is not None and seconds >= 1 else ""
+
+
+def _how_it_ended(view: JobView) -> str:
+    result = view.result
+    assert result is not None
+    if result.worker is None:
+        return f"{result.describe()}; no worker had it"
+    where = f"worker {result.worker}" + (f" on {result.node}" if result.node else "")
+    return f"{result.describe()}, attempt {result.attempt} on {where}"
+
+
+def _why_running(machine: MachinePaths, view: JobView, ticket: Ticket) -> Iterator[str]:
+    assert view.worker is not None
+    worker = _read_worker_or_none(machine, view.worker)
+    name = f"worker {view.worker}" + (f" on {worker.node.host}" if worker else "")
+    if worker is not None and worker.is_lost:
+        yield f"{name} died: the next worker or controller that looks puts it back"
+    elif view.cancelling:
+        yield f"{name} is ending its processes"
+    elif view.started is None:
+        yield f"{name} has claimed it and starts it next"
+        if worker is not None and worker.running:
+            yield _what_it_runs(machine, worker)
+    elif worker is not None and worker.state == "draining":
+        yield f"{name} is being stopped{_because(worker.reason)}: it ends the job and puts it back"
+    else:
+        yield f"{name} runs it{_for(view.started)}"
+    yield from _earlier_attempts(machine, view)
+
+
+def _why_waiting(machine: MachinePaths, view: JobView, ticket: Ticket) -> Iterator[str]:
+    if view.cancelling:
+        yield "it is being cancelled"
+        return
+    name = ticket.queue
+    serving = [
+        worker
+        for number in subscribers(machine.queue(name))
+        if (worker := _read_worker_or_none(machine, number)) is not None and worker.state != "left"
+    ]
+    theirs = [worker for worker in serving if worker.controller not in (None, ticket.controller)]
+    lost = [worker for worker in serving if worker not in theirs and worker.is_lost]
+    there = [worker for worker in serving if worker not in theirs and worker not in lost]
+    if not there:
+        yield f"no worker serves queue {name}; {_start(name)}"
+        yield from (f"worker {worker.worker} on {worker.node.host} died" for worker in lost)
+        if theirs:
+            which = "another run" if len(theirs) == 1 else "other runs"
+            yield f"{_numbers(theirs)} of it {_verb(theirs, 'is', 'are')} only for jobs of {which}"
+    else:
+        yield from _why_none_takes_it(machine, view, ticket, there)
+    yield from _earlier_attempts(machine, view)
+
+
+def _why_none_takes_it(
+    machine: MachinePaths, view: JobView, ticket: Ticket, there: Sequence[WorkerState]
+) -> Iterator[str]:
+    obstacles = {
+        worker.worker: worker.capacity.obstacle(ticket.resources, seconds_left(worker))
+        for worker in there
+    }
+    draining = [worker for worker in there if worker.state == "draining"]
+    able = [w for w in there if w not in draining and obstacles[w.worker] is None]
+    unable = [w for w in there if w not in draining and obstacles[w.worker] is not None]
+    if not able:
+        never = "can ever run it" if unable else f"takes more; {_start(ticket.queue)}"
+        yield f"no worker of queue {ticket.queue} {never}"
+    before = count_before(machine.queue(ticket.queue), view.job)
+    if able and before:
+        yield f"{before} {'other waits' if before == 1 else 'others wait'} before it"
+    yield from (_what_it_runs(machine, worker) for worker in able[:_MOST_NAMED])
+    yield from (f"worker {w.worker}: {obstacles[w.worker]}" for w in unable[:_MOST_NAMED])
+    yield from (
+        f"worker {w.worker} is being stopped{_because(w.reason)}" for w in draining[:_MOST_NAMED]
+    )
+    rest = sum(max(0, len(group) - _MOST_NAMED) for group in (able, unable, draining))
+    if rest:
+        yield f"and {rest} more workers"
+
+
+def _what_it_runs(machine: MachinePaths, worker: WorkerState) -> str:
+    """ "worker 3 runs job 17 (exclusive) for 3 minutes and 2 more", or that it does nothing."""
+    named = f"worker {worker.worker}"
+    if not worker.running:
+        return f"{named} has nothing to do{_for(worker.idle_since)} and takes it when it looks next"
+    # The oldest: it is what a person asks about.
+    job, since = min(worker.running.items(), key=lambda item: item[1])
+    more = len(worker.running) - 1
+    text = f"{named} runs job {job}{_exclusive(machine, job)}{_for(since)}"
+    return f"{text} and {more} more" if more else text
+
+
+def _exclusive(machine: MachinePaths, job: int) -> str:
+    with contextlib.suppress(NameNotFoundError, DamagedFileError):
+        ticket = find_job(machine, job).ticket
+        if ticket is not None and ticket.resources.exclusive:
+            return " (exclusive)"
+    return ""
+
+
+def _earlier_attempts(machine: MachinePaths, view: JobView) -> Iterator[str]:
+    """Why this is not the first attempt."""
+    for attempt in attempts_before(machine, view.job, view.attempt):
+        yield f"attempt {attempt.attempt}, worker {attempt.worker} on {attempt.node}: " + (
+            attempt.ending or ""
+        )
+
+
+def _start(queue: str) -> str:
+    return f"start one with: kochi work -q {queue} -b"
+
+
+def _because(reason: str) -> str:
+    return f" ({reason})" if reason else ""
+
+
+def _numbers(workers: Sequence[WorkerState]) -> str:
+    named = ", ".join(str(worker.worker) for worker in workers[:_MOST_NAMED])
+    return f"worker{'s' if len(workers) > 1 else ''} {named}"
+
+
+def _verb(workers: Sequence[WorkerState], one: str, several: str) -> str:
+    return one if len(workers) == 1 else several
+
+
+def _read_worker_or_none(machine: MachinePaths, worker: int) -> WorkerState | None:
+    with contextlib.suppress(FileNotFoundError, DamagedFileError):
+        return read_worker(machine, worker)
+    return None
+
+
+def _duration(started: str | None, ended: str | None) -> float | None:
+    since_start, since_end = seconds_since(started), seconds_since(ended)
+    if since_start is None:
+        return None
+    return max(0.0, since_start - (since_end or 0.0))
+
+
+def attempts_before(machine: MachinePaths, job: int, attempt: int) -> list[AttemptView]:
+    """Those before number `attempt`; their tickets went back to the queue."""
+    ended = (_ended_attempt(machine, job, number) for number in range(1, attempt))
+    return [view for view in ended if view is not None]
+
+
+def attempts(machine: MachinePaths, view: JobView) -> list[AttemptView]:
+    """All attempts of a job in their order, results that came too late after their own."""
+    found = attempts_before(machine, view.job, view.attempt)
+    last = _last_attempt(machine, view)
+    late = _late_results(machine, view.job)
+    both = itertools.chain(found, late, () if last is None else (last,))
+    return sorted(both, key=lambda attempt: attempt.attempt)
+
+
+def _ended_attempt(machine: MachinePaths, job: int, number: int) -> AttemptView | None:
+    paths = machine.job(job)
+    try:
+        ended = read_ended_attempt(paths.ended(number))
+    except (FileNotFoundError, DamagedFileError):
+        return None
+    started = None
+    with contextlib.suppress(FileNotFoundError, DamagedFileError):
+        started = read_attempt(paths.attempt(number)).started
+    return AttemptView(
+        attempt=number,
+        worker=ended.worker,
+        node=ended.node,
+        started=started,
+        ended=ended.ended,
+        ending=f"{ended.reason} ({ended.detail})" if ended.detail else ended.reason,
+        detail=ended.detail,
+        seconds=_duration(started, ended.ended),
+        counts=False,
+    )
+
+
+def _last_attempt(machine: MachinePaths, view: JobView) -> AttemptView | None:
+    """None for one that nobody has begun."""
+    result = view.result
+    if result is not None and result.worker is not None:
+        return AttemptView(
+            attempt=result.attempt,
+            worker=result.worker,
+            node=result.node,
+            started=result.started,
+            ended=result.ended,
+            ending=result.describe(),
+            detail=result.detail,
+            seconds=_duration(result.started, result.ended),
+        )
+    if result is not None or view.started is None:
+        return None
+    with contextlib.suppress(FileNotFoundError, DamagedFileError):
+        attempt = read_attempt(machine.job(view.job).attempt(view.attempt))
+        return AttemptView(
+            attempt=attempt.attempt,
+            worker=attempt.worker,
+            node=attempt.node.host,
+            started=attempt.started,
+            ended=None,
+            ending=None,
+            detail="",
+            seconds=_duration(attempt.started, None),
+        )
+    return None
+
+
+def _late_results(machine: MachinePaths, job: int) -> Iterator[AttemptView]:
+    for path in machine.job(job).late_results():
+        with contextlib.suppress(FileNotFoundError, DamagedFileError):
+            result = read_result(path)
+            yield AttemptView(
+                attempt=result.attempt,
+                worker=result.worker,
+                node=result.node,
+                started=result.started,
+                ended=result.ended,
+                ending=f"ignored, because it came too late: {result.describe()}",
+                detail=result.detail,
+                seconds=_duration(result.started, result.ended),
+                counts=False,
+            )

@@ -1,0 +1,229 @@
+"""Which locks a machine's processes use: said once, in a file that all of them read."""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from snakemake_kochi.errors import ConfigError, DamagedFileError, KochiError, nearest
+from snakemake_kochi.files import (
+    PRIVATE_DIRECTORY,
+    make_directory,
+    read_json,
+    to_json,
+    write_exclusively,
+)
+from snakemake_kochi.paths import LockPaths, MachinePaths
+from snakemake_kochi.queue.ticket import now
+
+VERSION = 1
+Kind = Literal["flock", "lease"]
+
+
+@dataclass(frozen=True)
+class LockSettings:
+    """`paths` is where the locks are, `lock_dir` the configured directory around it, if any."""
+
+    machine: MachinePaths
+    paths: LockPaths
+    kind: Kind
+    lock_dir: Path | None = None
+    host: str = ""  # who settled it, and when
+    time: str = ""
+    nonce: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} in {self.paths.directory}"
+
+    def agrees_with(self, other: LockSettings) -> bool:
+        mine, others = self._comparable(), other._comparable()
+        return (self.kind, mine) == (other.kind, others)
+
+    def _comparable(self) -> Path | None:
+        # Not what is made of it: KOCHI_ROOT may have another path on another node.
+        return None if self.lock_dir is None else Path(os.path.realpath(self.lock_dir))
+
+    def to_dict(self) -> dict[str, Any]:
+        default = self.lock_dir is None
+        return {
+            "version": VERSION,
+            # The default is said relative to the file: the root's path may differ between nodes.
+            "directory": self.paths.directory.name if default else str(self.paths.directory),
+            "kind": self.kind,
+            "host": self.host,
+            "time": self.time,
+            "nonce": self.nonce,
+        }
+
+    @classmethod
+    def from_dict(cls, machine: MachinePaths, data: Mapping[str, Any]) -> LockSettings:
+        """Raises DamagedFileError."""
+        directory = Path(str(data.get("directory")))
+        kind = data.get("kind")
+        if kind not in get_args(Kind) or not data.get("directory"):
+            raise _damaged(machine, f"no directory of locks, or no kind that is known ({kind!r})")
+        return cls(
+            machine=machine,
+            paths=LockPaths(machine.directory / directory),
+            kind=cast(Kind, kind),
+            lock_dir=directory.parent if directory.is_absolute() else None,
+            **{key: str(data.get(key, "")) for key in ("host", "time", "nonce")},
+        )
+
+
+def intended_lock_settings(
+    machine: MachinePaths, lock_dir: Path | None = None, kind: str | None = None
+) -> LockSettings:
+    """What a configuration says, whatever is settled. Raises ConfigError for an unknown kind."""
+    if kind is not None and kind not in get_args(Kind):
+        raise ConfigError(f"lock_kind '{kind}' does not exist: {nearest(kind, get_args(Kind))}")
+    return LockSettings(
+        machine=machine,
+        paths=machine.locks if lock_dir is None else machine.locks_in(lock_dir),
+        kind=cast(Kind, kind or "flock"),
+        lock_dir=lock_dir,
+    )
+
+
+def settle_locks(
+    machine: MachinePaths, lock_dir: Path | None = None, kind: str | None = None
+) -> LockSettings:
+    """Have the machine use the locks that are configured, from its first use on.
+
+    Raises KochiError when it was settled otherwise, or when the directory cannot be used.
+    """
+    wanted = intended_lock_settings(machine, lock_dir, kind)
+    settled = read_lock_settings(machine) or _settle(wanted)
+    if problem := disagreement(settled, wanted):
+        raise problem
+    _check_directory(settled)
+    return settled
+
+
+def find_lock_settings(machine: MachinePaths) -> LockSettings:
+    """What is settled; at the first use of all the default. Read once in a process.
+
+    Raises KochiError when the directory cannot be used, DamagedFileError.
+    """
+    return _find(machine)
+
+
+@functools.lru_cache(maxsize=64)
+def _find(machine: MachinePaths) -> LockSettings:
+    settled = read_lock_settings(machine) or _settle(intended_lock_settings(machine))
+    _check_directory(settled)
+    return settled
+
+
+def read_lock_settings(machine: MachinePaths) -> LockSettings | None:
+    """What is settled, or None before the first use. Raises DamagedFileError."""
+    try:
+        return LockSettings.from_dict(machine, read_json(machine.lock_settings, VERSION))
+    except FileNotFoundError:
+        return None
+    except DamagedFileError as error:
+        raise _damaged(machine, error.message) from error
+
+
+def disagreement(settled: LockSettings, wanted: LockSettings) -> KochiError | None:
+    """The error for a machine whose locks were settled otherwise than it is configured now."""
+    if settled.agrees_with(wanted):
+        return None
+    file = settled.machine.lock_settings
+    return KochiError(
+        f"machine '{settled.machine.name}' uses the locks {settled} "
+        f"(settled in {file}, by {settled.host} at {settled.time}), but what is configured "
+        f"is {wanted}: two processes with different locks do not exclude each other, and would "
+        "run the same jobs",
+        "Set lock_dir and lock_kind of the machine in kochi.yaml back; or end all its workers and "
+        f"runs, on all nodes, and then type: rm {file}",
+    )
+
+
+def _settle(wanted: LockSettings) -> LockSettings:
+    """Write down what is wanted, unless somebody else was quicker: then what that one wanted."""
+    machine = wanted.machine
+    make_directory(machine.directory)
+    settled = LockSettings(
+        machine=machine,
+        paths=wanted.paths,
+        kind=wanted.kind,
+        lock_dir=wanted.lock_dir,
+        host=socket.gethostname(),
+        time=now(),
+        nonce=secrets.token_hex(8),
+    )
+    _make_lock_directory(settled)
+    mark = settled.paths.settled(settled.nonce)
+    if settled.lock_dir is not None:
+        write_exclusively(mark, b"")
+    if write_exclusively(machine.lock_settings, to_json(settled.to_dict())):
+        return settled
+    mark.unlink(missing_ok=True)
+    other = read_lock_settings(machine)
+    assert other is not None
+    return other
+
+
+def _make_lock_directory(settings: LockSettings) -> None:
+    directory = settings.paths.directory
+    if settings.lock_dir is None:
+        make_directory(directory)
+        return
+    if not settings.lock_dir.is_dir():
+        # Not made: where it is only not mounted, the locks would be others than on other nodes.
+        raise KochiError(
+            f"lock_dir: there is no directory {settings.lock_dir}",
+            "Make it, or correct lock_dir of the machine in kochi.yaml.",
+        )
+    try:
+        directory.mkdir(mode=PRIVATE_DIRECTORY)
+    except FileExistsError:
+        _check_ownership(directory)
+    except OSError as error:
+        raise KochiError(f"lock_dir: cannot make {directory}: {error.strerror}") from error
+
+
+def _check_directory(settings: LockSettings) -> None:
+    if settings.lock_dir is None:
+        make_directory(settings.paths.directory)
+        return
+    directory = settings.paths.directory
+    if not settings.paths.settled(settings.nonce).exists():
+        raise KochiError(
+            f"{directory} is not the directory of locks that {settings.host} settled for machine "
+            f"'{settings.machine.name}': either lock_dir is not the same directory on all nodes, "
+            "or its files were removed",
+            "Name a directory that all nodes share in kochi.yaml (lock_dir). Then end all workers "
+            f"and runs of the machine, and type: rm {settings.machine.lock_settings}",
+        )
+    _check_ownership(directory)
+
+
+def _check_ownership(directory: Path) -> None:
+    """In a directory for everybody anybody may have been first to use the name."""
+    found = directory.lstat()
+    if (
+        not stat.S_ISDIR(found.st_mode)
+        or found.st_uid != os.geteuid()
+        or stat.S_IMODE(found.st_mode) & 0o077
+    ):
+        raise KochiError(
+            f"lock_dir: {directory} is not a directory that only you can use",
+            "Remove it, if it is yours, or choose another lock_dir.",
+        )
+
+
+def _damaged(machine: MachinePaths, message: str) -> DamagedFileError:
+    return DamagedFileError(
+        message if str(machine.lock_settings) in message else f"{machine.lock_settings}: {message}",
+        "End all workers and runs of the machine, on all nodes, and then type: "
+        f"rm {machine.lock_settings}",
+    )

@@ -1,0 +1,95 @@
+"""What is published of jobs that are over: a result, or that their tickets wait again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from snakemake_kochi.queue.queue import Queue
+from snakemake_kochi.queue.result import Result, UncountedReason
+from snakemake_kochi.queue.ticket import Ticket
+from snakemake_kochi.worker.health import Health
+from snakemake_kochi.worker.slot import Slot
+from snakemake_kochi.worker.state import StateFile
+
+_log = logging.getLogger(__name__)
+
+RETRY = 1.0  # seconds until what could not be written is tried again
+
+
+class Ends:
+    """Publishes the ends of one worker's jobs, counts them, and lets its health be judged."""
+
+    def __init__(
+        self, state: StateFile, health: Health, queue_of: Callable[[Ticket], Queue]
+    ) -> None:
+        self._state = state
+        self._health = health
+        self._queue_of = queue_of
+
+    def publish(self, over: Iterable[Slot], served: Iterable[str]) -> list[tuple[Slot, str]]:
+        """Publish the results of jobs that are over, under one lock for each queue, or put their
+        tickets back; return those that are done, each with how it ended, for people (empty for a
+        success). The others are to be handed in again at their deadline.
+
+        `served`: the queues of the worker.
+        """
+        done: list[tuple[Slot, str]] = []
+        results: dict[str, list[tuple[Slot, Result]]] = {}
+        for slot in over:
+            if slot.stop == "put back":
+                done += self._put_back(slot, "drained", self._state.state.reason)
+                continue
+            result = slot.result(self._state.state.node.host)
+            fault = self._health.fault_behind(result, slot.claim.ticket.directory)
+            if fault is not None:
+                done += self._put_back(slot, "node failed", fault)
+                continue
+            results.setdefault(slot.claim.ticket.queue, []).append((slot, result))
+        for ended in results.values():
+            queue = self._queue_of(ended[0][0].claim.ticket)
+            outcomes: Sequence[bool | OSError]
+            try:
+                outcomes = queue.finish_all([(slot.claim, result) for slot, result in ended])
+            except OSError as error:  # not even the lock
+                outcomes = [error] * len(ended)
+            for (slot, result), outcome in zip(ended, outcomes, strict=True):
+                done += self._finished(slot, result, outcome, served)
+        return done
+
+    def _put_back(self, slot: Slot, reason: UncountedReason, detail: str) -> list[tuple[Slot, str]]:
+        queue = self._queue_of(slot.claim.ticket)
+        try:
+            if self._state.lost_to is None:  # else it is for others to decide about the ticket
+                queue.put_back(slot.claim, reason, detail)
+        except OSError as error:
+            return self._later(slot, error)
+        return [(slot, "put back")]
+
+    def _finished(
+        self, slot: Slot, result: Result, outcome: bool | OSError, served: Iterable[str]
+    ) -> list[tuple[Slot, str]]:
+        """`outcome`: as of Queue.finish_all."""
+        if isinstance(outcome, OSError):
+            return self._later(slot, outcome)
+        self._count(result)
+        self._health.note(result, served)
+        late = "" if outcome else " (too late: it had been taken for lost)"
+        ticket = slot.claim.ticket
+        _log.info("job %d (%s) %s%s", ticket.job, ticket.name, result.describe(), late)
+        return [(slot, "" if result.ok else result.describe())]
+
+    def _later(self, slot: Slot, error: OSError) -> list[tuple[Slot, str]]:
+        # A full disk. The result is not given up: it may be that of a long run.
+        job = slot.claim.ticket.job
+        _log.warning("the end of job %d cannot be written yet: %s", job, error)
+        slot.deadline = time.monotonic() + RETRY
+        return []
+
+    def _count(self, result: Result) -> None:
+        state = self._state.state
+        if result.ok:
+            self._state.touch(succeeded=state.succeeded + 1)
+        elif result.reason != "cancelled":  # that tells nothing of the node
+            self._state.touch(failed=state.failed + 1)

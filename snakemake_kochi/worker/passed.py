@@ -1,0 +1,42 @@
+"""The tickets a worker has passed over, because it can never run them, and what to say of them."""
+
+from __future__ import annotations
+
+import logging
+
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.entries import find_entry
+from snakemake_kochi.queue.ticket import Ticket
+
+_log = logging.getLogger(__name__)
+
+_MOST_SHOWN = 5
+
+
+class Passed:
+    """What a worker can do only becomes less while it runs, so an obstacle stays one."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[str, str, str]] = {}  # job: queue, name, obstacle
+        self._told: set[str] = set()
+
+    def add(self, ticket: Ticket, obstacle: str) -> None:
+        """`obstacle`: for people. Each is logged once: thousands of tickets may share it."""
+        self._found[ticket.job] = (ticket.queue, ticket.name, obstacle)
+        if obstacle not in self._told:
+            self._told.add(obstacle)
+            _log.info("job %d (%s) is passed over: %s", ticket.job, ticket.name, obstacle)
+
+    def describe(self, machine: MachinePaths) -> list[str]:
+        """A line for each of the first that still wait, and one for the rest; costs two
+        directory listings for each of the first."""
+        lines: list[str] = []
+        for job, (queue, name, obstacle) in sorted(self._found.items()):
+            entry = find_entry(machine.queue(queue), job)
+            if entry is None or entry.worker is not None:
+                continue  # another worker could
+            if len(lines) == _MOST_SHOWN:
+                lines.append("and more; list them with: kochi show jobs")
+                break
+            lines.append(f"Kochi job {name} (ID={job}) is left to other workers: {obstacle}.")
+        return lines

@@ -1,0 +1,26 @@
+"""How a worker behaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from snakemake_kochi.queue.processes import ProcessIdentity
+from snakemake_kochi.worker.walltime import Walltime
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """How a worker behaves.
+
+    `environment`: what its jobs start from; `idle_wait`: seconds after which an idle worker looks
+    by itself, for what happened on other nodes; `grace`: seconds between SIGTERM and SIGKILL for a
+    job that is to end; `walltime`: when the worker itself has to be gone.
+    """
+
+    environment: Mapping[str, str]
+    stay: bool = False
+    parent: ProcessIdentity | None = None
+    idle_wait: float = 2.0
+    grace: float = 5.0
+    walltime: Walltime = field(default_factory=lambda: Walltime(None, 0.0))

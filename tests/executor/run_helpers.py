@@ -1,0 +1,71 @@
+"""Helpers for tests of whole runs: their processes, results, and what they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+
+def our_processes() -> list[psutil.Process]:
+    """Every living process that has this test's KOCHI_ROOT in its environment, but ourselves."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            root = process.environ().get("KOCHI_ROOT")
+        except psutil.Error:
+            continue
+        if root == os.environ["KOCHI_ROOT"] and process.pid != os.getpid():
+            found.append(process)
+    return found
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
+    """Wait for something that must happen; what it gave, or a failed test."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+    return value
+
+
+def results() -> list[dict[str, Any]]:
+    root = Path(os.environ["KOCHI_ROOT"])
+    return [
+        json.loads(path.read_text())
+        for path in sorted(root.glob("machines/local/jobs/*/*/result.json"))
+    ]
+
+
+def nothing_is_left() -> bool:
+    """Neither a process of the run, nor its inbox, nor a queue."""
+    machine = Path(os.environ["KOCHI_ROOT"]) / "machines" / "local"
+    left = [*machine.glob("controllers/*"), *machine.glob("queues/*")]
+    assert left == []
+    return our_processes() == []
+
+
+@contextmanager
+def background(*command: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()

@@ -1,0 +1,59 @@
+"""What of a Snakemake job's resources goes into its ticket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.executor.translate import make_ticket
+from snakemake_kochi.queue import Capacity
+
+
+class Rule:
+    name = "one"
+
+
+class Job:
+    """As much of a job as a ticket is made of."""
+
+    name = "one"
+    jobid = 1
+    threads = 8
+    rule = Rule()
+    output = ("/work/here/a.txt", "b.txt", "/elsewhere/c.txt")
+
+    def __init__(self, **resources: Any) -> None:
+        self.wildcards_dict: dict[str, str] = {}
+        self.resources = resources
+
+    def is_group(self) -> bool:
+        return False
+
+
+def ticket_of(job: Any, most: Capacity | None = None) -> Any:
+    return make_ticket(job, "true", "/work/here", "me", "same", most)
+
+
+def test_resources_come_in_the_units_of_a_ticket() -> None:
+    ticket = ticket_of(Job(mem_mb=1000, runtime=2, gpu=1))
+    needs = ticket.resources
+    assert (needs.cores, needs.memory_mb, needs.gpus, needs.runtime_seconds) == (8, 1000, 1, 120)
+    assert ticket.identity == "same"
+    assert ticket.outputs == ("a.txt", "b.txt", "/elsewhere/c.txt")
+
+
+def test_cores_and_memory_are_capped_at_what_the_runs_own_workers_have() -> None:
+    needs = ticket_of(Job(mem_mb=1000, gpu=3), Capacity(2, 500)).resources
+    assert (needs.cores, needs.memory_mb, needs.gpus) == (2, 500, 3)
+
+
+def test_a_value_that_is_known_only_later_is_left_out() -> None:
+    needs = ticket_of(Job(mem_mb="<TBD>", runtime="<TBD>")).resources
+    assert (needs.memory_mb, needs.runtime_seconds) == (None, None)
+
+
+def test_a_resource_that_cannot_be_is_refused_with_the_rules_name() -> None:
+    with pytest.raises(KochiError, match=r"rule one, resource runtime: 0 cannot be used"):
+        ticket_of(Job(runtime=0))

@@ -1,0 +1,136 @@
+"""Deaths and errors in the kernel, by strace: what test_every_step.py does, for whole programs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from faults.stage import Stage, stages
+
+from snakemake_kochi.queue import find_job
+
+WORKER = ("-m", "snakemake_kochi.worker", "--machine", "local", "--queue", "q", "--cores", "1")
+
+
+def under_strace(
+    inject: str, *program: str, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run Python with a fault of `strace -e inject=...` in it and in all it starts."""
+    # Python writes to its caches of byte code as well.
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    calls = inject.partition(":")[0]
+    return subprocess.run(
+        [
+            # Without --seccomp-bpf, with which no signal is delivered.
+            *("strace", "-f", "-qq", "-o", os.devnull),
+            *("-e", f"trace={calls}", "-e", f"inject={inject}", sys.executable, *program),
+        ],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def work(stage: Stage, inject: str) -> subprocess.CompletedProcess[str]:
+    root = str(stage.directory / "root")
+    return under_strace(inject, *WORKER, "--root", root, "--idle-wait", "0.2")
+
+
+@pytest.fixture
+def new_stage(tmp_path: Path, mark: str) -> Callable[[], Stage]:
+    every = stages(tmp_path)
+    return lambda: next(every)
+
+
+# Those by which files change hands, and processes begin and end; and how many of eight deaths there
+# have to be: each process counts its own calls.
+@pytest.mark.parametrize(
+    ("call", "least"),
+    [
+        ("rename,renameat,renameat2", 3),
+        ("link,linkat", 2),
+        ("unlink,unlinkat", 3),
+        ("clone,clone3,fork,vfork", 1),
+        ("flock", 3),
+        ("mkdir,mkdirat", 1),
+    ],
+)
+def test_a_worker_dies_in_a_system_call(
+    new_stage: Callable[[], Stage], call: str, least: int
+) -> None:
+    killed = 0
+    for number in range(1, 9):
+        stage = new_stage()
+        stage.submit("a")
+        done = work(stage, f"{call}:signal=KILL:when={number}")
+        stage.repair()
+        result = find_job(stage.machine, 0).result
+        assert result is not None
+        # The killed one may be the fork that is about to become the job.
+        assert result.ok or (result.signal == 9 and stage.lines("a", "begin") == [])
+        stage.check({0: "a"})
+        stage.close()
+        # The worker's own death, its keeper's, or that of the fork that is to become the job.
+        killed += done.returncode != 0 or not result.ok or result.attempt > 1
+    assert killed >= least, "it was hardly ever killed"
+
+
+ERRORS = [
+    ("flock:error=ENOSYS", "does not support"),
+    ("flock:error=ENOLCK", "does not support"),
+    ("rename,renameat,renameat2:error=EIO", "Input/output error"),
+    ("fsync:error=EIO", "Input/output error"),
+    ("fsync:error=ENOSPC", "No space left on device"),
+    ("mkdir,mkdirat:error=EDQUOT", "Disk quota exceeded"),
+]
+
+
+@pytest.mark.parametrize(("inject", "said"), ERRORS)
+def test_who_hands_over_is_told_what_is_wrong_and_nothing_is_handed_over(
+    new_stage: Callable[[], Stage],
+    inject: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = new_stage()
+    stage.submit("a")
+    monkeypatch.setenv("KOCHI_ROOT", str(stage.directory / "root"))
+    words = ("-m", "snakemake_kochi.cli", "enqueue", "-q", "new", "--", "true")
+    done = under_strace(inject, *words, cwd=stage.directory)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr and done.stderr.startswith("kochi: "), done.stderr
+    stage.repair()
+    stage.check({0: "a"})
+
+
+@pytest.mark.parametrize(
+    "inject",
+    [
+        "flock:error=ENOSYS",
+        "flock:error=EIO:when=4+",
+        "link,linkat:error=EPERM:when=2",
+        "link,linkat:error=ENOSPC:when=3",
+        "rename,renameat,renameat2:error=EIO:when=3",
+        "rename,renameat,renameat2:error=EIO:when=4",
+        "rename,renameat,renameat2:error=EIO:when=5",
+        "mkdir,mkdirat:error=ENOSPC:when=2",
+        "clone,clone3,fork,vfork:error=EAGAIN:when=2",
+    ],
+)
+def test_an_error_in_a_worker_costs_no_ticket(new_stage: Callable[[], Stage], inject: str) -> None:
+    stage = new_stage()
+    stage.submit("a", "b")
+    done = work(stage, inject)
+    assert "Traceback" not in done.stderr, done.stderr
+    stage.repair()
+    assert {result.job: result.ok for result in stage.reported} == {0: True, 1: True}
+    stage.check({0: "a", 1: "b"})

@@ -1,0 +1,180 @@
+"""What is left of a controller that was killed, without Snakemake."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue import Claim, Ended, Estate, Inbox, Queue, Result, Running, Ticket
+from snakemake_kochi.queue.processes import this_node
+
+Make = Callable[..., Ticket]
+
+
+def died(machine: MachinePaths, inbox: Inbox) -> str:
+    """Let a controller be one whose process is gone."""
+    path = machine.controller(inbox.identity).state
+    state = json.loads(path.read_text())
+    state["process"]["start"] = -1
+    path.write_text(json.dumps(state))
+    return inbox.identity
+
+
+def end(queue: Queue, claim: Claim, outputs: Sequence[str] = ()) -> None:
+    """Let a job write its outputs and succeed."""
+    seen = {}
+    for name in outputs:
+        path = Path(claim.ticket.directory, name)
+        path.write_text(name)
+        seen[name] = (path.stat().st_mtime_ns, path.stat().st_size)
+    result = Result(
+        job=claim.ticket.job,
+        attempt=claim.ticket.attempt,
+        nonce=claim.nonce,
+        worker=claim.worker,
+        node=this_node().host,
+        reason="success",
+        exit_status=0,
+        signal=None,
+        started=claim.ticket.submitted,
+        ended=claim.ticket.submitted,
+        log="/log",
+        outputs=seen,
+    )
+    assert queue.finish(claim, result)
+
+
+@pytest.fixture
+def queue(machine: MachinePaths) -> Queue:
+    return Queue(machine, "q")
+
+
+@pytest.fixture
+def left(machine: MachinePaths, ticket: Make, tmp_path: Path, queue: Queue) -> list[Claim]:
+    """A dead controller's three jobs, the first two claimed."""
+    inbox = Inbox.create(machine, str(tmp_path))
+    tickets = [
+        ticket(name, controller=inbox.identity, identity=name, outputs=(f"{name}.txt",))
+        for name in "abc"
+    ]
+    queue.submit(tickets)
+    claims = queue.claim(4, lambda _: "take", limit=2)
+    died(machine, inbox)
+    return claims
+
+
+def heir(machine: MachinePaths, directory: Path) -> tuple[Inbox, Estate]:
+    inbox = Inbox.create(machine, str(directory))
+    estate = Estate.find(machine, str(directory), inbox.identity)
+    for dead in estate.controllers:
+        inbox.adopt(machine, dead)
+    return inbox, estate
+
+
+def test_without_a_dead_controller_there_is_nothing(machine: MachinePaths, tmp_path: Path) -> None:
+    inbox, estate = heir(machine, tmp_path)
+    assert estate.is_empty and estate.take("a") is None and estate.in_the_way(["a.txt"]) == []
+    estate.forget()
+    assert machine.controller(inbox.identity).state.exists()
+
+
+def test_a_running_job_is_given_once_and_its_result_comes_to_the_heir(
+    machine: MachinePaths, tmp_path: Path, queue: Queue, left: list[Claim]
+) -> None:
+    inbox, estate = heir(machine, tmp_path)
+    assert estate.running() == [0, 1, 2]
+    assert estate.withdraw() == [2], "the one that waited"
+    assert estate.has_ended(2)
+    found = estate.take("a")
+    assert isinstance(found, Running) and found.ticket.job == 0
+    assert estate.take("a") is None
+    assert [result.job for result in inbox.wait(0)] == [2]
+    end(queue, left[0], ["a.txt"])
+    assert [result.job for result in inbox.wait(60)] == [0], "rung"
+    assert estate.running() == [1]
+    estate.forget()
+    assert len(list(machine.controllers.iterdir())) == 2, "job 1 runs still"
+    end(queue, left[1])
+    estate.forget()
+    assert [path.name for path in machine.controllers.iterdir()] == [inbox.identity]
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_success_is_taken_while_its_outputs_are_as_it_left_them(
+    machine: MachinePaths, tmp_path: Path, queue: Queue, left: list[Claim], is_read: bool
+) -> None:
+    end(queue, left[0], ["a.txt"])
+    end(queue, left[1], ["b.txt"])
+    inbox, estate = heir(machine, tmp_path)
+    assert estate.unread() == 2
+    if is_read:
+        assert {result.job for result in inbox.wait(0)} == {0, 1}
+    estate.withdraw()
+    found = estate.take("a")
+    assert isinstance(found, Ended) and found.result.job == 0
+    os.utime(tmp_path / "b.txt", ns=(1, 1))
+    assert estate.take("b") is None
+    assert estate.take("c") is None, "cancelled"
+    assert estate.take(None) is None
+
+
+def test_a_job_that_ends_after_it_was_found_running_is_taken_as_ended(
+    machine: MachinePaths, tmp_path: Path, queue: Queue, left: list[Claim]
+) -> None:
+    _, estate = heir(machine, tmp_path)
+    end(queue, left[0], ["a.txt"])
+    assert isinstance(estate.take("a"), Ended)
+
+
+def test_another_job_that_writes_the_same_file_is_in_the_way_until_it_has_ended(
+    machine: MachinePaths, tmp_path: Path, queue: Queue, left: list[Claim]
+) -> None:
+    _, estate = heir(machine, tmp_path)
+    assert estate.in_the_way(["a.txt", "other.txt"]) == [0]
+    estate.clear([0])
+    assert estate.take("a") is None, "it is being ended"
+    assert machine.job(0).cancel.exists()
+    assert estate.in_the_way(["a.txt"]) == [0]
+    queue.put_back(left[0])
+    assert estate.in_the_way(["a.txt"]) == []
+
+
+def test_one_of_two_controllers_takes_over_and_the_next_when_that_one_is_gone(
+    machine: MachinePaths, tmp_path: Path, left: list[Claim]
+) -> None:
+    first, estate = heir(machine, tmp_path)
+    assert not estate.is_empty
+    _, none = heir(machine, tmp_path)
+    assert none.is_empty
+    died(machine, first)
+    third, estate = heir(machine, tmp_path)
+    assert len(estate.controllers) == 2, "the first one, and the one that took over from it"
+    third.close()
+    _, estate = heir(machine, tmp_path)
+    assert len(estate.controllers) == 2
+    assert isinstance(estate.take("a"), Running)
+
+
+def test_what_was_left_in_another_directory_is_not_touched(
+    machine: MachinePaths, tmp_path: Path, left: list[Claim]
+) -> None:
+    (tmp_path / "other").mkdir()
+    _, estate = heir(machine, tmp_path / "other")
+    assert estate.is_empty
+    assert estate.withdraw() == []
+    _, estate = heir(machine, tmp_path)
+    assert estate.running() == [0, 1, 2]
+
+
+def test_a_controller_whose_directory_is_gone_is_forgotten(
+    machine: MachinePaths, tmp_path: Path
+) -> None:
+    dead = died(machine, Inbox.create(machine, str(tmp_path / "gone")))
+    _, estate = heir(machine, tmp_path)
+    estate.forget()
+    assert not machine.controller(dead).state.exists()

@@ -1,0 +1,302 @@
+"""What a queue costs must not grow with what is in it, and what makes it cheap loses nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import time
+
+import pytest
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import to_json
+from snakemake_kochi.queue import (
+    Inbox,
+    Queue,
+    Resources,
+    cancel_all,
+    find_job,
+)
+from snakemake_kochi.queue import jobs as jobs_module
+from snakemake_kochi.queue import overlooked as overlooked_module
+from snakemake_kochi.queue import queue as queue_module
+from snakemake_kochi.queue import submission as submission_module
+from snakemake_kochi.queue.jobs import unexecuted_result
+
+
+def take(_):
+    return "take"
+
+
+def only_narrow(ticket):
+    return "take" if ticket.resources.cores == 1 else "pass"
+
+
+def result_of(machine, claim):
+    return unexecuted_result(machine, claim.entry, "failed", "made up")
+
+
+def left_aside(queue):
+    return [path for path in queue.paths.submissions.rglob("*") if not path.is_dir()]
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The files that claims open, in order."""
+    real, paths = queue_module.read_ticket, []
+
+    def counting(path):
+        paths.append(path)
+        return real(path)
+
+    monkeypatch.setattr(queue_module, "read_ticket", counting)
+    return paths
+
+
+@pytest.fixture
+def listed(monkeypatch):
+    """The shards that claims list, in order."""
+    real, shards = overlooked_module.shard_entries, []
+
+    def counting(shard, skip):
+        shards.append(shard.name)
+        return real(shard, skip)
+
+    monkeypatch.setattr(overlooked_module, "shard_entries", counting)
+    return shards
+
+
+def test_tickets_are_written_while_others_have_the_lock(machine, ticket, monkeypatch):
+    queue, rival = Queue(machine, "q"), Queue(machine, "q")
+    queue.submit([ticket("first")])
+    real, claimed = submission_module.write_new, []
+
+    def while_another_claims(path, content):
+        real(path, content)
+        claimed.extend(rival.claim(1, take))
+
+    monkeypatch.setattr(submission_module, "write_new", while_another_claims)
+    queue.submit([ticket("second")])
+    assert [claim.ticket.name for claim in claimed] == ["first"]
+
+
+@pytest.mark.parametrize("step", range(1, 12))
+@pytest.mark.parametrize("call", ["open", "rename", "replace", "mkdir"])
+def test_all_or_no_tickets_wait_whatever_step_fails(machine, ticket, monkeypatch, call, step):
+    queue = Queue(machine, "q")
+    queue.submit([ticket("before")])
+    machine.ids.write_bytes(to_json({"version": 1, "job": 253, "worker": 0}))
+    real, calls = getattr(os, call), []
+
+    def full(path, *rest, **options):
+        if "queues" in str(path):
+            calls.append(path)
+            if len(calls) == step:
+                raise OSError(28, "No space left on device")
+        return real(path, *rest, **options)
+
+    monkeypatch.setattr(os, call, full)
+    expected = ["before"]
+    with contextlib.suppress(KochiError):
+        # Of the first shard, in which there is one already, and of the next.
+        queue.submit([ticket(f"n{i}") for i in range(6)])
+        expected += [f"n{i}" for i in range(6)]
+    monkeypatch.undo()
+    names = [view.ticket.name for view in queue.waiting()]
+    assert names == expected
+    assert left_aside(queue) == []
+    assert [c.ticket.name for c in queue.claim(0, take, limit=99)] == names
+
+
+def test_a_really_full_disk_refuses_all_tickets_and_keeps_nothing_of_them(tmp_path, ticket):
+    from snakemake_kochi.paths import Root
+
+    disk = tmp_path / "disk"
+    disk.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", disk], check=True)
+    try:
+        queue = Queue(Root(disk).machine("local"), "q")
+        queue.submit([ticket("before")])
+        with pytest.raises(KochiError, match=r"no ticket was handed over.*No space left"):
+            queue.submit([ticket(command=("echo", "x" * 5000)) for _ in range(1000)])
+        assert left_aside(queue) == []
+        queue.submit([ticket("after")])
+        assert [view.ticket.name for view in queue.waiting()] == ["before", "after"]
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_what_a_killed_submission_left_is_removed_a_day_later(machine, ticket):
+    queue = Queue(machine, "q")
+    for name in ("old", "new"):
+        left = queue.paths.submission(name)
+        (left / "00000000").mkdir(parents=True, mode=0o700)
+        (left / "00000000" / "0000000000-1.json").write_text("{")
+    two_days = time.time() - 2 * 24 * 3600
+    os.utime(queue.paths.submission("old"), (two_days, two_days))
+    queue.submit([ticket("a")])
+    assert [path.name for path in queue.paths.submissions.iterdir()] == ["new"]
+    assert [c.ticket.name for c in queue.claim(0, take, limit=9)] == ["a"]
+
+
+def test_a_ticket_passed_over_is_opened_once_by_each_worker(machine, ticket, opened):
+    queue = Queue(machine, "q")
+    queue.submit([*(ticket("wide", resources=Resources(cores=8)) for _ in range(20)), ticket("a")])
+    assert [c.ticket.name for c in queue.claim(1, only_narrow)] == ["a"]
+    assert len(opened) == 21
+    assert queue.claim(1, only_narrow) == [] and queue.is_empty(), "nothing for this worker"
+    assert len(opened) == 21
+    assert len(queue.claim(2, take, limit=99)) == 20, "another one is asked anew"
+
+
+def test_a_ticket_behind_many_passed_over_is_found_and_the_lock_given_up_meanwhile(
+    machine, ticket, monkeypatch
+):
+    monkeypatch.setattr(queue_module, "_LOOKS_PER_LOCK", 50)
+    real, locks = queue_module.queue_lock, []
+
+    def counting(*arguments):
+        locks.append(arguments)
+        return real(*arguments)
+
+    monkeypatch.setattr(queue_module, "queue_lock", counting)
+    queue = Queue(machine, "q")
+    wide = ticket("wide", resources=Resources(cores=8))
+    queue.submit([*[wide] * 600, ticket("narrow")])
+    locks.clear()
+    assert [c.ticket.name for c in queue.claim(1, only_narrow)] == ["narrow"]
+    assert len(locks) > 600 // 51
+    assert len(queue.waiting()) == 600
+
+
+def test_shards_with_nothing_for_a_worker_are_not_listed_again(
+    machine, ticket, monkeypatch, listed
+):
+    monkeypatch.setattr(overlooked_module, "_SETTLING", 0.0)
+    everybody, mine = Queue(machine, "q"), Queue(machine, "q", controller="me")
+    everybody.submit([ticket("theirs", controller="they") for _ in range(700)])
+    for _ in range(2):
+        assert mine.claim(1, take) == []
+    listed.clear()
+    for _ in range(5):
+        assert mine.claim(1, take) == [] and mine.is_empty()
+    assert listed == []
+    everybody.submit([ticket("mine", controller="me")])
+    assert [c.ticket.name for c in mine.claim(1, take)] == ["mine"]
+    assert set(listed) == {"00000002"}
+
+
+def test_a_ticket_put_back_among_foreign_ones_is_found(machine, ticket, monkeypatch):
+    monkeypatch.setattr(overlooked_module, "_SETTLING", 0.0)
+    everybody, mine = Queue(machine, "q"), Queue(machine, "q", controller="me")
+    everybody.submit([ticket("mine", controller="me"), ticket("theirs"), ticket("theirs")])
+    (claim,) = mine.claim(1, take)
+    for _ in range(3):
+        assert mine.claim(1, take) == []
+    everybody.put_back(claim)
+    assert [c.ticket.name for c in mine.claim(1, take)] == ["mine"]
+
+
+def test_a_change_that_leaves_a_directorys_time_as_it_was_is_seen(machine, ticket):
+    # As on filesystems on which times have whole seconds.
+    everybody, mine = Queue(machine, "q"), Queue(machine, "q", controller="me")
+    everybody.submit([ticket("theirs")])
+    shard = machine.queue("q").waiting_shard(0)
+    for _ in range(3):
+        assert mine.claim(1, take) == []
+    before = shard.stat().st_mtime_ns
+    everybody.submit([ticket("mine", controller="me")])
+    os.utime(shard, ns=(before, before))
+    assert [c.ticket.name for c in mine.claim(1, take)] == ["mine"]
+
+
+def test_a_directorys_time_is_not_relied_upon_for_ever(machine, ticket, monkeypatch):
+    monkeypatch.setattr(overlooked_module, "_SETTLING", 0.0)
+    everybody, mine = Queue(machine, "q"), Queue(machine, "q", controller="me")
+    everybody.submit([ticket("theirs")])
+    shard = machine.queue("q").waiting_shard(0)
+    for _ in range(3):
+        assert mine.claim(1, take) == []
+    before = shard.stat().st_mtime_ns
+    everybody.submit([ticket("mine", controller="me")])
+    os.utime(shard, ns=(before, before))
+    assert mine.claim(1, take) == [], "the attributes a network filesystem shows may be old"
+    monkeypatch.setattr(overlooked_module, "_TRUST", 0.0)
+    assert [c.ticket.name for c in mine.claim(1, take)] == ["mine"]
+
+
+def test_results_are_published_together_and_one_that_cannot_be_is_told(machine, ticket):
+    inbox = Inbox.create(machine)
+    queue = Queue(machine, "q")
+    queue.submit([ticket(controller=inbox.identity) for _ in range(3)])
+    claims = queue.claim(1, take, limit=3)
+    blocked = machine.job(1).directory
+    blocked.parent.mkdir(parents=True, mode=0o700)
+    blocked.write_text("")
+    first, second, third = queue.finish_all([(c, result_of(machine, c)) for c in claims])
+    assert first is True and isinstance(second, OSError) and third is True
+    assert [result.job for result in inbox.wait(60)] == [0, 2]
+    blocked.unlink()
+    assert queue.finish(claims[1], result_of(machine, claims[1]))
+    assert [result.job for result in inbox.wait(60)] == [1]
+    inbox.close()
+
+
+def test_a_result_that_was_half_published_is_completed_by_the_next_try(
+    machine, ticket, monkeypatch
+):
+    inbox = Inbox.create(machine)
+    queue = Queue(machine, "q")
+    queue.submit([ticket(controller=inbox.identity)])
+    (claim,) = queue.claim(1, take)
+    result = result_of(machine, claim)
+    real = os.rename
+
+    def full(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(jobs_module.os, "rename", full)
+    with pytest.raises(OSError, match="No space left"):
+        queue.finish(claim, result)
+    monkeypatch.setattr(jobs_module.os, "rename", real)
+    assert queue.finish(claim, result)
+    assert inbox.wait(60) == [result]
+    assert queue.running() == []
+    assert not machine.job(0).late_result(result.nonce).exists()
+    inbox.close()
+
+
+def test_many_jobs_of_several_queues_are_cancelled_at_once(machine, ticket, monkeypatch):
+    from snakemake_kochi.queue import cancellation
+
+    a, b = Queue(machine, "a"), Queue(machine, "b")
+    a.submit([ticket() for _ in range(300)])
+    b.submit([ticket() for _ in range(3)])
+    running, ended = a.claim(1, take, limit=2)
+    a.finish(ended, result_of(machine, ended))
+    real, locks = cancellation.queue_lock, []
+
+    def counting(*arguments):
+        locks.append(arguments)
+        return real(*arguments)
+
+    monkeypatch.setattr(cancellation, "queue_lock", counting)
+    outcomes = cancel_all(machine, [*range(302), 999])
+    assert outcomes.pop(running.ticket.job) == "cancelling"
+    assert outcomes.pop(ended.ticket.job) == "ended"
+    assert "no job 999" in str(outcomes.pop(999))
+    assert outcomes == dict.fromkeys(range(2, 302), "cancelled")
+    assert len(locks) == 3, "one for 256 jobs"
+    assert find_job(machine, 0).cancelling
+    assert [view.job for view in b.waiting()] == [302]
+
+
+def test_what_is_written_has_a_line_for_each_key(machine, ticket):
+    queue = Queue(machine, "q")
+    queue.submit([ticket("größe", labels={"rule": "a", "sample": "b"})])
+    text = queue.paths.waiting_ticket(0, 1).read_text()
+    assert len(text.splitlines()) == len(json.loads(text)) + 2
+    assert ' "name": "größe",\n' in text
+    assert ' "labels": {"rule": "a", "sample": "b"},\n' in text

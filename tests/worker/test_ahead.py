@@ -1,0 +1,188 @@
+"""Several short jobs for one lock, and none of them kept from others for it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+
+from snakemake_kochi.files import to_json
+from snakemake_kochi.queue import Capacity, Queue, Resources, cancel, find_worker
+from snakemake_kochi.worker import looks as looks_module
+from snakemake_kochi.worker.ahead import Ahead
+from snakemake_kochi.worker.claiming import Claimer
+from snakemake_kochi.worker.looks import Looks
+from snakemake_kochi.worker.passed import Passed
+from snakemake_kochi.worker.walltime import Walltime
+
+SHORT = ["true"] * 8
+UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
+
+
+def start_with_some_ahead(site, *later):
+    """A worker that has claimed a long job and the `later` ones after several short ones."""
+    tickets = site.submit(*SHORT, UNTIL_GO, *later)
+    worker = site.start("--cores", 1, "--stay", "--idle-wait", 0.2)
+    site.wait_until(site.machine.job(len(SHORT)).attempt(1).exists, "the long job")
+    return worker, [ticket.job for ticket in tickets[len(SHORT) + 1 :]]
+
+
+def test_short_jobs_are_claimed_ahead_and_run_in_their_order(site):
+    site.submit(*(f"echo {i} >> order" for i in range(60)))
+    worker = site.start("--cores", 1)
+    assert worker.wait() == 0
+    assert (site.directory / "order").read_text().split() == [str(i) for i in range(60)]
+    assert all(site.job(i).result.attempt == 1 for i in range(60))
+
+
+def test_tickets_held_behind_a_long_job_go_back_and_to_an_idle_worker(site):
+    _, held = start_with_some_ahead(site, *(f"echo {i} > out{i}" for i in range(6)))
+    site.start("--cores", 1, "--stay", "--idle-wait", 0.2)
+    for job in held:
+        result = site.ended(job).result
+        assert (result.ok, result.attempt, result.worker) == (True, 1, 1)
+    assert not site.job(len(SHORT)).result, "the long job still runs"
+    (site.directory / "go").touch()
+
+
+def test_what_a_worker_holds_is_read_back_from_its_state(site):
+    site.submit("true")
+    assert site.start("--cores", 1).wait() == 0
+    state = find_worker(site.machine, 0)
+    assert state.ahead == ()
+    held = replace(state, ahead=(3, 4))
+    site.machine.worker(0).state.write_bytes(to_json(held.to_dict()))
+    assert find_worker(site.machine, 0) == held
+
+
+def test_tickets_of_a_killed_worker_that_never_began_are_not_blamed(site):
+    site.submit("true")
+    assert site.start("--cores", 1).wait() == 0
+    (ticket,) = site.submit("true")
+    left = find_worker(site.machine, 0)
+    # It died with a ticket it had claimed ahead, as others did before.
+    for number in range(1, 5):
+        dead = replace(left, worker=number, state="running", ahead=(ticket.job,))
+        directory = site.machine.worker(number).directory
+        directory.mkdir(mode=0o700)
+        site.machine.worker(number).state.write_bytes(to_json(dead.to_dict()))
+        queue = Queue(site.machine, "q")
+        assert [claim.ticket.attempt for claim in queue.claim(number, lambda _: "take")] == [number]
+        assert len(queue.recover()) == 1
+    assert site.start("--cores", 1, "--worker", 9, "--queue", "q").wait() == 0
+    assert site.job(ticket.job).result.ok
+
+
+def test_a_ticket_held_ahead_is_cancelled_without_being_run(site):
+    _, held = start_with_some_ahead(site, "touch ran", "touch kept")
+    assert cancel(site.machine, held[0]) in ("cancelling", "cancelled")
+    result = site.ended(held[0]).result
+    assert result.reason == "cancelled"
+    (site.directory / "go").touch()
+    assert site.ended(held[1]).result.ok
+    assert not (site.directory / "ran").exists()
+    assert not site.machine.job(held[0]).attempt(1).exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_worker_that_is_told_to_stop_gives_back_what_it_holds(site, number):
+    worker, held = start_with_some_ahead(site, *["true"] * 5)
+    worker.send_signal(number)
+    assert worker.wait() == 0
+    waiting = Queue(site.machine, "q").waiting()
+    assert [(view.job, view.attempt) for view in waiting] == [
+        (len(SHORT), 2),
+        *((job, 1) for job in held),
+    ]
+    assert find_worker(site.machine, 0).ahead == ()
+
+
+def seeded(seconds, cores=2):
+    """What a worker expects after jobs that took so long."""
+    ahead = Ahead(cores)
+    for job in range(5):
+        ahead.job_began(job)
+        ahead._began[job] -= seconds
+        ahead.job_ended(job)
+    return ahead
+
+
+def test_how_much_is_claimed_ahead_is_bounded_by_time_and_number():
+    assert Ahead(2).allowance() == 0, "nothing is known yet"
+    assert seeded(0.0).allowance() == 32
+    assert seeded(0.0, cores=64).allowance() == 32
+    assert 4 <= seeded(0.05).allowance() <= 6
+    assert seeded(0.2).allowance() == 0
+
+
+@pytest.fixture
+def claimer(site):
+    def make(ahead):
+        return Claimer(0, Capacity(2, 1000), Walltime(None, 0.0), Passed(), ahead)
+
+    return make
+
+
+def test_a_ticket_that_wants_the_worker_for_itself_is_not_claimed_ahead(site, claimer):
+    queue = Queue(site.machine, "q")
+    site.submit(*["true"] * 3)
+    site.submit("true", exclusive=True)
+    site.submit("true")
+    claims = claimer(seeded(0.01)).claim_from(queue, [])
+    assert [claim.ticket.job for claim in claims.at_once] == [0, 1]
+    assert [claim.ticket.job for claim in claims.later] == [2]
+    assert claims.is_full
+
+
+def test_nothing_is_claimed_ahead_beside_a_job_that_has_the_worker_for_itself(site, claimer):
+    site.submit(*["true"] * 3)
+    running = [Resources(exclusive=True)]
+    claims = claimer(seeded(0.01)).claim_from(Queue(site.machine, "q"), running)
+    assert (claims.at_once, claims.later, claims.is_full) == ([], [], True)
+
+
+def test_a_ticket_that_can_never_run_is_not_claimed_ahead(site, claimer):
+    site.submit(*["true"] * 2)
+    site.submit("true", cores=3)
+    site.submit("true")
+    claims = claimer(seeded(0.01)).claim_from(Queue(site.machine, "q"), [])
+    assert [claim.ticket.job for claim in (*claims.at_once, *claims.later)] == [0, 1, 3]
+
+
+def test_without_short_jobs_before_only_what_fits_is_claimed(site, claimer):
+    site.submit(*["true"] * 5)
+    claims = claimer(Ahead(2)).claim_from(Queue(site.machine, "q"), [])
+    assert (len(claims.at_once), claims.later, claims.is_full) == (2, [], False)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+def test_an_idle_worker_looks_less_and_less_often_until_something_happens(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(looks_module, "time", clock)
+    looks = Looks(2.0)
+    assert looks.is_due
+
+    def wait_after(cost=0.0, found=False):
+        looks.begin()
+        clock.now += cost
+        looks.end(found)
+        return looks.deadline - clock.now
+
+    waits = [wait_after() for _ in range(9)]
+    assert 1.0 <= waits[0] <= 2.0
+    assert all(5.0 <= wait <= 10.0 for wait in waits[-3:])
+    assert len(set(waits[-3:])) == 3, "jittered"
+    looks.reset()
+    assert 1.0 <= wait_after(found=True) <= 2.0
+    assert 1.0 <= wait_after() <= 2.0, "something was found"
+    assert 25.0 <= wait_after(cost=1.0) <= 50.0, "a slow filesystem"
+    assert time.monotonic() != clock.now

@@ -1,0 +1,205 @@
+"""A node on which everything fails is set aside, and its failures cost the tickets nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import write_exclusively
+from snakemake_kochi.queue import Queue, find_worker
+from tests.worker.conftest import Site, children_of
+
+Mount = Callable[[Path, str], Path]
+
+
+@pytest.fixture
+def mount() -> Iterator[Mount]:
+    """Mounts an empty filesystem of a size such as "64k" on a directory."""
+    mounted: list[Path] = []
+
+    def make(directory: Path, size: str) -> Path:
+        directory.mkdir()
+        options = ["-t", "tmpfs", "-o", f"size={size}", "kochi-test"]
+        subprocess.run(["mount", *options, str(directory)], check=True)
+        mounted.append(directory)
+        return directory
+
+    yield make
+    for directory in mounted:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def fill(directory: Path) -> Path:
+    """Leave no room in a filesystem; returns what takes it."""
+    path = directory / "fill"
+    for size in (1 << 16, 1 << 10, 1):
+        with path.open("ab", buffering=0) as stream:
+            try:
+                while stream.write(b"x" * size) == size:
+                    pass
+            except OSError:
+                continue
+    return path
+
+
+def ended(site, job, attempt):
+    return json.loads(site.machine.job(job).ended(attempt).read_text())
+
+
+def test_a_node_without_room_for_temporary_files_is_set_aside(
+    site: Site, mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = mount(site.directory / "scratch", "64k")
+    fill(temporary)
+    site.submit("echo x > $TMPDIR/x || exit 3", "echo second")
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    assert site.start("--cores", 1, stderr=-3).wait() == 1
+    state = find_worker(site.machine, 0)
+    cause = f"this node cannot write into {temporary}: No space left on device"
+    assert (state.state, state.reason) == ("left", f"set aside: {cause}")
+    assert (ended(site, 0, 1)["reason"], ended(site, 0, 1)["detail"]) == ("node failed", cause)
+    waiting = Queue(site.machine, "q").waiting()
+    assert [(view.job, view.attempt) for view in waiting] == [(0, 2), (1, 1)]
+    monkeypatch.delenv("TMPDIR")
+    monkeypatch.setenv("TMPDIR", str(site.directory))
+    assert site.start().wait() == 0
+    assert [site.job(n).result.ok for n in (0, 1)] == [True, True]  # type: ignore[union-attr]
+
+
+def test_a_node_without_the_filesystem_of_the_jobs_is_set_aside(site: Site, mount: Mount) -> None:
+    there = mount(site.directory / "scratch", "1m") / "run"
+    there.mkdir()
+    site.submit("pwd", directory=there)
+    without = ["unshare", "--mount", "bash", "-c", f'umount {there.parent} && exec "$@"', "-"]
+    assert site.start("--cores", 1, prefix=without, stderr=-3).wait() == 1
+    said = f"this node cannot enter {there}: {there.parent} is empty, as if nothing was mounted"
+    assert said in find_worker(site.machine, 0).reason
+    assert ended(site, 0, 1)["reason"] == "node failed"
+    assert site.start().wait() == 0
+    result = site.job(0).result
+    assert result is not None and (result.ok, result.attempt) == (True, 2)
+
+
+def test_a_directory_that_somebody_removed_is_not_the_nodes_fault(site: Site) -> None:
+    site.submit("", directory=site.directory / "removed" / "below")
+    site.submit("true")
+    assert site.start("--cores", 1).wait() == 0
+    assert site.job(0).result.exit_status == 126  # type: ignore[union-attr]
+    assert site.job(1).result.ok  # type: ignore[union-attr]
+
+
+def test_a_worker_on_which_all_fails_that_succeeds_elsewhere_is_set_aside(site: Site) -> None:
+    # Nothing that can be checked is wrong with its node.
+    site.submit(*["sleep 0.15; [ $KOCHI_WORKER_ID != 0 ]"] * 60)
+    bad = site.start("--cores", 1, stderr=-3)
+    site.wait_until(lambda: site.machine.worker(0).state.exists())
+    good = site.start("--cores", 1)
+    assert (bad.wait(), good.wait()) == (1, 0)
+    reason = find_worker(site.machine, 0).reason
+    assert (
+        reason.startswith("set aside: ") and "jobs in a row failed here, while worker 1" in reason
+    )
+    results = [site.job(n).result for n in range(60)]
+    assert all(result is not None and result.ok == (result.worker == 1) for result in results)
+    assert 10 <= sum(not result.ok for result in results if result) <= 40
+
+
+def test_a_worker_goes_on_while_jobs_fail_everywhere(site: Site) -> None:
+    site.submit(*["exit 1"] * 15)
+    assert site.start("--cores", 1).wait() == 0
+    assert [site.job(n).result.describe() for n in range(15)] == ["exit status 1"] * 15  # type: ignore[union-attr]
+    assert find_worker(site.machine, 0).failed == 15
+
+
+def test_a_ticket_that_finds_three_broken_nodes_ends_and_names_what_was_wrong(site: Site) -> None:
+    site.submit("true")
+    queue = Queue(site.machine, "q")
+    for worker in range(3):
+        (claim,) = queue.claim(worker, lambda ticket: "take")
+        assert claim.ticket.attempt == worker + 1
+        queue.put_back(claim, "node failed", f"this node cannot do {worker}")
+    result = site.job(0).result
+    assert result is not None and (result.reason, result.attempt) == ("node failed", 3)
+    assert "no node could execute it" in result.describe()
+    for worker in range(3):
+        assert f"(worker {worker}): this node cannot do {worker}" in result.describe()
+    assert queue.waiting() == queue.running() == []
+
+
+def test_a_full_disk_loses_no_ticket_and_no_result(site: Site, mount: Mount) -> None:
+    mount(site.root.directory, "2m")
+    job = "while [ ! -e go ]; do sleep 0.02; done; exit 4"
+    site.submit(job, "echo second")
+    worker = site.start("--cores", 1, "--heartbeat", 0.2, "--idle-wait", 0.1, stderr=-3)
+    site.wait_until(lambda: site.job(0).started is not None)
+    # Somebody else uses up what is left.
+    taken = fill(site.root.directory)
+    with pytest.raises(KochiError, match=r"no job number can be given.*No space left on device"):
+        site.submit("true")
+    os.truncate(taken, taken.stat().st_size - (1 << 16))
+    with pytest.raises(KochiError, match=r"no ticket was handed over.*No space left on device"):
+        site.submit(*["true"] * 300)
+    fill(site.root.directory)
+    (site.directory / "go").touch()
+    state = site.machine.worker(0).state
+    signs = set()
+
+    def has_lived_on() -> bool:
+        signs.add(state.stat().st_mtime_ns)
+        return len(signs) > 15  # after 12 others would give it up, its keeper after 6
+
+    site.wait_until(has_lived_on)
+    assert worker.poll() is None
+    assert site.job(0).state == "running"
+    assert [view.job for view in Queue(site.machine, "q").waiting()] == [1]
+    assert not list(site.root.directory.rglob("*.tmp"))
+    taken.unlink()
+    assert worker.wait() == 0
+    results = [site.job(n).result for n in (0, 1)]
+    assert [(r.exit_status, r.attempt, r.worker) for r in results if r] == [(4, 1, 0), (0, 1, 0)]
+    (ticket,) = site.submit("true")
+    assert site.start().wait() == 0
+    assert site.job(ticket.job).result.ok  # type: ignore[union-attr]
+
+
+def test_a_worker_that_cannot_start_jobs_on_a_full_disk_waits_for_room(
+    site: Site, mount: Mount
+) -> None:
+    mount(site.root.directory, "2m")
+    keeper = site.start("--stay", "--idle-wait", 0.1, stderr=-3)
+    site.wait_until(lambda: site.machine.worker(0).state.exists())
+    (worker,) = children_of(keeper.pid)
+    os.kill(worker, signal.SIGSTOP)
+    site.submit("echo here")
+    ticket = site.machine.queue("q").waiting_ticket(0, 1)
+    taken = fill(site.root.directory)
+    os.kill(worker, signal.SIGCONT)
+    seen = {ticket.stat().st_ctime_ns}
+
+    def has_tried() -> bool:
+        with contextlib.suppress(FileNotFoundError):  # it has been claimed
+            seen.add(ticket.stat().st_ctime_ns)
+        return len(seen) > 4  # after 3 it would leave a node that has another fault
+
+    site.wait_until(has_tried)
+    assert keeper.poll() is None
+    taken.unlink()
+    result = site.ended(0).result
+    assert result is not None and (result.ok, result.attempt) == (True, 1)
+    assert site.log(0) == "here\n"
+
+
+def test_the_probe_of_a_healthy_worker_is_gone(site: Site) -> None:
+    site.submit("exit 1")
+    assert site.start().wait() == 0
+    probe = site.machine.worker(0).probe
+    assert write_exclusively(probe, b"")
+    probe.unlink()

@@ -1,0 +1,127 @@
+"""The process above a worker: nothing of its jobs outlives it, and requests reach it once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from snakemake_kochi.queue import Queue, find_worker
+from snakemake_kochi.queue.lock import queue_lock
+from tests.worker.conftest import children_of, is_running
+
+# Its session, environment and parent tell nothing of the job; it ignores what can be ignored.
+HIDDEN = (
+    'setsid env -i bash -c \'trap "" TERM HUP INT; echo $$ > hidden; '
+    "(sleep 1001 & echo $! > below; wait) & while :; do sleep 0.05; done' & "
+    "while [ ! -s hidden -o ! -s below ]; do sleep 0.01; done; "
+)
+
+
+def hidden_pids(site):
+    return [site.wait_for(name).strip() for name in ("main", "hidden", "below")]
+
+
+def test_what_hides_from_its_job_ends_with_a_worker_that_was_killed(site):
+    site.submit(HIDDEN + "echo $$ > main; exec sleep 1000")
+    worker = site.start()
+    pids = hidden_pids(site)
+    assert all(map(is_running, pids))
+    site.kill_worker(worker)
+    # Nobody has recovered the ticket yet.
+    assert not any(map(is_running, pids))
+    assert [view.worker for view in Queue(site.machine, "q").running()] == [0]
+
+
+def test_a_worker_and_its_jobs_die_with_the_keeper(site):
+    site.submit("[ -e main ] || { echo $$ > main; exec sleep 1000; }")
+    keeper = site.start("--stay")
+    pid = site.wait_for("main").strip()
+    (worker,) = children_of(keeper.pid)
+    assert find_worker(site.machine, 0).process.pid == worker
+    keeper.kill()
+    keeper.wait()
+    site.wait_until(lambda: not is_running(worker) and not is_running(pid))
+    assert site.start().wait() == 0
+    assert site.job(0).result.attempt == 2
+
+
+def test_what_a_killed_keeper_could_not_end_is_ended_before_the_next_attempt(site):
+    script = "setsid bash -c 'echo $$ > hidden; while :; do date +%N > beat; sleep 0.01; done' & "
+    script += "while [ ! -s beat ]; do sleep 0.01; done; echo > main; wait"
+    site.submit(f"[ ! -e main ] || {{ cat beat; sleep 0.3; cat beat; exit 0; }}; {script}")
+    keeper = site.start("--stay")
+    site.wait_for("main")
+    keeper.kill()
+    keeper.wait()
+    assert site.start().wait() == 0
+    before, after = site.log(0).splitlines()[-2:]
+    assert before == after
+    assert not is_running(site.wait_for("hidden").strip())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_the_keeper_ends_as_its_worker_did(site, number):
+    site.submit("echo > started; sleep 1000")
+    keeper = site.start()
+    site.wait_for("started")
+    os.kill(children_of(keeper.pid)[0], number)
+    assert keeper.wait() == -number
+
+
+def test_one_request_to_the_whole_process_group_is_not_taken_for_two(site):
+    script = "trap 'sleep 0.5; echo ended in order; exit 0' TERM; echo > started; "
+    site.submit(script + "while :; do sleep 0.05; done")
+    keeper = site.start("--grace", 10_000, start_new_session=True)
+    site.wait_for("started")
+    os.killpg(keeper.pid, signal.SIGTERM)
+    assert keeper.wait() == 0
+    assert "ended in order" in site.log(0)
+    assert find_worker(site.machine, 0).reason == "told to by SIGTERM"
+
+
+def test_a_closed_terminal_changes_nothing_under_nohup(site):
+    def ignore() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    site.submit("echo > started; while [ ! -e go ]; do sleep 0.01; done")
+    keeper = site.start(start_new_session=True, preexec_fn=ignore)
+    site.wait_for("started")
+    os.killpg(keeper.pid, signal.SIGHUP)
+    os.kill(keeper.pid, signal.SIGHUP)
+    (site.directory / "go").touch()
+    assert keeper.wait() == 0
+    assert (site.job(0).result.ok, site.job(0).result.attempt) == (True, 1)
+
+
+def test_a_worker_that_gives_no_sign_of_life_is_ended_with_its_jobs(site):
+    site.submit(HIDDEN + "[ -s main ] && exit 0; echo $$ > main; sleep 1000")
+    keeper = site.start("--heartbeat", 0.1, stderr=-3)
+    pids = hidden_pids(site)
+    os.kill(children_of(keeper.pid)[0], signal.SIGSTOP)
+    assert keeper.wait() == -signal.SIGKILL
+    assert not any(map(is_running, pids))
+    assert "no sign of life for" in site.machine.worker(0).log.read_text()
+    assert site.start().wait() == 0
+    assert (site.job(0).result.ok, site.job(0).result.attempt) == (True, 2)
+
+
+def test_a_worker_that_waits_for_a_lock_gives_signs_of_life(site):
+    site.submit("while [ ! -e go ]; do sleep 0.01; done", "true")
+    worker = site.start("--cores", 1, "--heartbeat", 0.1)
+    site.wait_until(lambda: site.job(0).started is not None)
+    with queue_lock(site.machine, "q"):
+        (site.directory / "go").touch()
+        path = site.machine.worker(0).state
+        beats = set()
+        deadline = time.monotonic() + 20
+        # Its keeper would end it after 6 heartbeats, others take it for lost after 12.
+        while len(beats) < 16 and time.monotonic() < deadline:
+            beats.add(path.stat().st_mtime_ns)
+            time.sleep(0.02)
+        assert len(beats) == 16
+        assert site.job(0).state == "running", "it waits for the lock"
+    assert worker.wait() == 0
+    assert [site.job(n).result.attempt for n in (0, 1)] == [1, 1]

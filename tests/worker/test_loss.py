@@ -1,0 +1,249 @@
+"""Workers that died, or seem to have, on nodes from which nothing but files can be seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+
+from snakemake_kochi.files import to_json
+from snakemake_kochi.queue import Capacity, Observer, Queue, find_worker, list_workers, recover
+from snakemake_kochi.queue.processes import Node, ProcessIdentity
+from snakemake_kochi.queue.workers import WorkerState
+from tests.worker.conftest import descendants_of, is_running
+
+# Taken for lost after 12 heartbeats.
+QUICK = ("--stay", "--heartbeat", 0.3, "--idle-wait", 0.1)
+
+
+def ended_attempt(site, job, attempt):
+    return json.loads(site.machine.job(job).ended(attempt).read_text())
+
+
+def host_pid_of_job(worker_above, namespace_pid):
+    """A job's main process, as seen from here."""
+    for pid in descendants_of(worker_above.pid):
+        with open(f"/proc/{pid}/status") as status:
+            numbers = next(line for line in status if line.startswith("NSpid:")).split()
+        if numbers[-1] == namespace_pid:
+            return pid
+    raise AssertionError(f"process {namespace_pid} is not below {worker_above.pid}")
+
+
+def test_the_ticket_of_a_worker_that_died_on_another_node_comes_back(site):
+    site.submit("[ -e first ] || { echo > first; sleep 1000; }; hostname")
+    elsewhere = site.start_elsewhere(*QUICK)
+    site.wait_for("first")
+    assert find_worker(site.machine, 0).node.host == "elsewhere"
+    assert not find_worker(site.machine, 0).is_on_this_node
+    site.start(*QUICK)
+    # Long enough for it to be lost if it did not live.
+    beat = find_worker(site.machine, 0).heartbeat
+    site.wait_until(lambda: find_worker(site.machine, 0).heartbeat > beat + 15)
+    assert (site.job(0).worker, site.job(0).attempt) == (0, 1)
+    site.kill_everything(elsewhere)
+    result = site.ended(0).result
+    assert (result.ok, result.attempt, result.worker) == (True, 2, 1)
+    assert ended_attempt(site, 0, 1)["reason"] == "lost"
+    notice = json.loads(site.machine.worker(0).lost.read_text())
+    assert (notice["worker"], notice["observer"]) == (0, os.uname().nodename)
+    assert notice["stood_still"] >= 3.6
+    assert find_worker(site.machine, 0).describe() == "lost"
+
+
+@pytest.mark.parametrize("job_goes_on", [False, True])
+def test_a_worker_that_wakes_up_after_it_was_taken_for_lost_changes_nothing(site, job_goes_on):
+    script = "[ -e first ] && exit 0; echo $$ > first; while [ ! -e go ]; do sleep 0.02; done; "
+    site.submit(script + "echo of the first; exit 5")
+    elsewhere = site.start_elsewhere(*QUICK)
+    job = host_pid_of_job(elsewhere, site.wait_for("first").strip())
+    keeper = descendants_of(elsewhere.pid)[0]
+    free = {job, *descendants_of(job)} if job_goes_on else set()
+    frozen = [pid for pid in descendants_of(elsewhere.pid) if pid not in free]
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    site.start(*QUICK)
+    result = site.ended(0).result
+    assert (result.ok, result.attempt, result.worker) == (True, 2, 1)
+    if job_goes_on:
+        (site.directory / "go").touch()
+        site.wait_until(lambda: "of the first" in site.log(0))
+    for pid in reversed(frozen):
+        os.kill(pid, signal.SIGCONT)
+    assert elsewhere.wait() == 1, site.machine.worker(0).log.read_text()
+    assert not is_running(job) and not is_running(keeper)
+    state = find_worker(site.machine, 0)
+    assert (state.state, state.reason) == ("left", f"taken for lost by {os.uname().nodename}")
+    late = list(site.machine.job(0).directory.glob("late-*.json"))
+    assert [json.loads(path.read_text())["exit_status"] for path in late] == [5] * job_goes_on
+    assert site.job(0).result == result
+    assert Queue(site.machine, "q").waiting() == Queue(site.machine, "q").running() == []
+
+
+def test_a_worker_that_was_taken_for_lost_ends_its_jobs_and_leaves_their_tickets_alone(site):
+    site.submit("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done", "echo never")
+    worker = site.start("--cores", 1, "--heartbeat", 0.2, "--grace", 10_000, stderr=-3)
+    pid = site.wait_for("pid").strip()
+    notice = {"worker": 0, "observer": "n7", "stood_still": 60, "time": "2020-01-01"}
+    site.machine.worker(0).lost.write_bytes(to_json({"version": 2, **notice}))
+    assert worker.wait() == 1
+    assert not is_running(pid)
+    assert [(view.job, view.worker) for view in Queue(site.machine, "q").running()] == [(0, 0)]
+    assert not site.machine.job(0).ended(1).exists()
+    assert find_worker(site.machine, 0).reason == "taken for lost by n7"
+    assert site.job(1).state == "waiting"
+
+
+def test_an_attempt_that_others_gave_up_is_not_begun(site):
+    site.submit("echo ran >> ran")
+    directory = site.machine.job(0).directory
+    directory.mkdir(parents=True, mode=0o700)
+    site.machine.job(0).ended(1).write_text("{}")
+    worker = site.start("--stay", stderr=-3)
+    log = site.machine.worker(0).log
+    site.wait_until(lambda: log.exists() and "has been given up by others" in log.read_text())
+    worker.terminate()
+    assert worker.wait() == 0
+    assert not (site.directory / "ran").exists()
+
+
+class Elsewhere:
+    """A worker on another node that holds a ticket, as far as files tell; and a clock."""
+
+    def __init__(self, site):
+        self.site = site
+        self.time = 1000.0
+        node = Node("elsewhere", "some-id", "some-boot", "pid:[1]")
+        self.state = WorkerState(
+            0, "running", ProcessIdentity(1, 1), node, ("q",), Capacity(1, 1), "", ""
+        )
+        site.machine.worker(0).directory.mkdir(parents=True, mode=0o700)
+        self.write()
+        site.submit("true")
+        Queue(site.machine, "q").claim(0, lambda ticket: "take")
+        self.observer = Observer(lambda: self.time)
+
+    def write(self, **changes):
+        self.state = replace(self.state, **changes)
+        self.site.machine.worker(0).state.write_bytes(to_json(self.state.to_dict()))
+
+    def look(self):
+        return recover(self.site.machine, "q", self.observer)
+
+    def watch(self, seconds, interval=1.0):
+        """Look again and again for some seconds; returns after how many something was said."""
+        for passed in range(int(seconds / interval) + 1):
+            if self.look():
+                return passed * interval
+            self.time += interval
+        return None
+
+
+@pytest.fixture
+def elsewhere(site):
+    return Elsewhere(site)
+
+
+def test_a_worker_is_taken_for_lost_after_a_minute_and_its_tickets_go_on_soon_after(elsewhere):
+    assert elsewhere.watch(59) is None
+    assert not elsewhere.site.machine.worker(0).lost.exists()
+    assert list_workers(elsewhere.site.machine)[0].is_live
+    # It may have gone on just now: it has the time to see the notice, and to end its jobs.
+    assert elsewhere.watch(60) == pytest.approx(11, abs=2)
+    assert list_workers(elsewhere.site.machine)[0].is_lost
+    (view,) = Queue(elsewhere.site.machine, "q").waiting()
+    assert view.attempt == 2
+    assert ended_attempt(elsewhere.site, 0, 1)["detail"] == "its heartbeat stood still"
+
+
+@pytest.mark.parametrize("updated", ["1970-01-01T00:00:00+00:00", "2999-01-01T00:00:00+00:00"])
+def test_the_clock_of_the_other_node_does_not_matter(elsewhere, updated):
+    path = elsewhere.site.machine.worker(0).state
+    wrong = 0 if updated.startswith("1") else 32_000_000_000
+    for beat in range(1, 300):
+        elsewhere.write(heartbeat=beat, updated=updated)
+        os.utime(path, (wrong, wrong))
+        assert elsewhere.look() == []
+        elsewhere.time += 5
+    assert not elsewhere.site.machine.worker(0).lost.exists()
+    assert elsewhere.watch(100) == pytest.approx(70, abs=6)
+
+
+def test_an_observer_that_slept_or_hung_does_not_count_its_own_absence(elsewhere):
+    assert elsewhere.watch(20) is None
+    elsewhere.time += 10_000
+    assert elsewhere.look() == []
+    assert elsewhere.watch(20) is None
+    assert not elsewhere.site.machine.worker(0).lost.exists()
+    for _ in range(3):
+        elsewhere.write(heartbeat=elsewhere.state.heartbeat + 1)
+        elsewhere.time += 10_000
+        assert elsewhere.look() == []
+
+
+def test_an_observer_without_a_past_declares_nobody_lost(elsewhere):
+    assert recover(elsewhere.site.machine, "q") == []
+    elsewhere.watch(65)
+    assert elsewhere.site.machine.worker(0).lost.exists()
+    assert recover(elsewhere.site.machine, "q") == []
+
+
+def test_on_a_full_disk_the_time_of_the_file_is_a_sign_of_life(elsewhere):
+    path = elsewhere.site.machine.worker(0).state
+    for beat in range(40):
+        os.utime(path, (beat, beat))
+        assert elsewhere.look() == []
+        elsewhere.time += 5
+    assert not elsewhere.site.machine.worker(0).lost.exists()
+
+
+def test_what_a_worker_left_elsewhere_in_good_order_did_not_put_back_is_free_at_once(elsewhere):
+    assert elsewhere.look() == []
+    elsewhere.write(state="left")
+    assert len(elsewhere.look()) == 1
+
+
+def test_drained_attempts_are_noted_and_may_be_any_number(site):
+    site.submit("echo > started; sleep 1000")
+    for attempt in range(1, 6):
+        (site.directory / "started").unlink(missing_ok=True)
+        worker = site.start()
+        site.wait_for("started")
+        worker.terminate()
+        assert worker.wait() == 0
+        ended = ended_attempt(site, 0, attempt)
+        assert (ended["reason"], ended["worker"]) == ("drained", attempt - 1)
+        assert ended["detail"] == "told to by SIGTERM"
+        recorded = json.loads(site.machine.job(0).attempt(attempt).read_text())
+        assert ended["nonce"] == recorded["nonce"]
+    assert [view.attempt for view in Queue(site.machine, "q").waiting()] == [6]
+
+
+def test_a_ticket_that_was_put_back_before_it_began_has_no_ended_attempt(site):
+    site.submit("true")
+    queue = Queue(site.machine, "q")
+    (claim,) = queue.claim(0, lambda ticket: "take")
+    queue.put_back(claim, "drained", "told to")
+    assert [view.attempt for view in queue.waiting()] == [1]
+    assert not site.machine.job(0).ended(1).exists()
+
+
+def test_a_stopped_worker_of_this_node_is_left_to_its_keeper(site):
+    site.submit("echo > started; sleep 1000")
+    worker = site.start("--stay", "--heartbeat", 0.05)
+    site.wait_for("started")
+    stopped = [worker.pid, *descendants_of(worker.pid)]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    observer = Observer()
+    deadline = time.monotonic() + 1.5  # 30 heartbeats
+    while time.monotonic() < deadline:
+        assert recover(site.machine, "q", observer) == []
+        time.sleep(0.05)
+    assert not site.machine.worker(0).lost.exists()
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)

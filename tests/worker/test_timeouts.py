@@ -1,0 +1,186 @@
+"""Ends that a clock brings: of a job that takes too long, and of the worker itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from snakemake_kochi.errors import WorkerError
+from snakemake_kochi.queue import Queue, cancel, find_worker
+from snakemake_kochi.queue.processes import ProcessIdentity
+from snakemake_kochi.queue.result import read_ended_attempt
+from snakemake_kochi.worker.walltime import find_walltime
+
+
+def is_running(pid):
+    process = ProcessIdentity.of(int(pid))
+    return process is not None and process.is_alive()
+
+
+def test_a_job_that_takes_too_long_is_ended_with_all_it_started_and_nothing_else(site):
+    site.submit("while [ ! -e go ]; do sleep 0.01; done; echo finished")
+    stubborn = "setsid bash -c 'trap \"\" TERM; echo $$ >> pids; while :; do sleep 0.1; done' & "
+    stubborn += "sleep 1000 & echo $$ $! >> pids; trap 'echo asked' TERM; while :; do wait; done"
+    site.submit(stubborn, runtime_seconds=2)
+    site.start("--cores", 2, "--grace", 0.5)
+    result = site.ended(1).result
+    assert (result.reason, result.ok) == ("timeout", False)
+    assert result.describe() == "timeout: ran for longer than its 2 seconds"
+    pids = (site.directory / "pids").read_text().split()
+    assert len(pids) == 3
+    assert not any(map(is_running, pids))
+    assert "asked" in site.log(1), "it had the grace to end in good order"
+    assert site.job(0).state == "running"
+    (site.directory / "go").touch()
+    assert site.ended(0).result.ok
+    state = find_worker(site.machine, 0)
+    site.wait_until(lambda: find_worker(site.machine, 0).succeeded == 1)
+    assert state.capacity.cores == 2
+    assert find_worker(site.machine, 0).failed == 1
+
+
+def test_a_job_that_is_done_in_time_is_not_touched(site):
+    site.submit("exit 3", "true", runtime_seconds=1000)
+    started = time.monotonic()
+    assert site.start().wait() == 0
+    assert time.monotonic() - started < 900
+    assert site.job(0).result.describe() == "exit status 3"
+    assert site.job(1).result.ok
+
+
+def test_a_job_that_ends_well_when_its_time_is_over_has_still_taken_too_long(site):
+    site.submit("trap 'exit 0' TERM; while :; do sleep 0.01; done", runtime_seconds=1)
+    assert site.start().wait() == 0
+    assert site.job(0).result.reason == "timeout"
+    assert site.job(0).result.exit_status == 0
+
+
+def test_a_cancelled_job_is_cancelled_also_when_its_time_is_over_then(site):
+    script = "trap '' TERM; echo > ready; while :; do sleep 0.01; done"
+    site.submit(script, runtime_seconds=3)
+    site.start("--grace", 3.5)
+    site.wait_for("ready")
+    cancel(site.machine, 0)
+    assert site.ended(0).result.reason == "cancelled"
+
+
+def test_a_worker_passes_over_what_it_has_no_time_for_and_says_so(site):
+    site.submit("true", runtime_seconds=3600)
+    site.submit("true", runtime_seconds=60)
+    site.submit("true")
+    worker = site.start("--walltime", 1000)
+    shown, _ = worker.communicate()
+    assert worker.returncode == 0
+    assert [site.job(job).state for job in range(3)] == ["waiting", "ended", "ended"]
+    assert "(ID=0) is left to other workers: 1 hour needed, 16 minutes and " in shown
+    state = find_worker(site.machine, 0)
+    until = datetime.fromisoformat(state.until)
+    assert until.tzinfo is not None
+    assert 0 < (until - datetime.now(UTC)).total_seconds() < 1000
+    assert state.reason == "nothing is left that it can run"
+    assert site.start().wait() == 0
+    assert site.job(0).result.ok
+    assert find_worker(site.machine, 1).until is None
+
+
+def test_a_worker_leaves_in_time_by_itself_and_puts_its_job_back(site):
+    site.submit("trap 'echo asked; exit 0' TERM; echo $$ > pid; while :; do sleep 0.01; done")
+    worker = site.start("--stay", "--grace", 1, "--walltime", 10, "--idle-wait", 7200)
+    pid = site.wait_for("pid").strip()
+    assert worker.wait() == 0
+    assert not is_running(pid)
+    assert "asked" in site.log(0)
+    state = find_worker(site.machine, 0)
+    assert (state.describe(), state.reason) == ("left", "its walltime is over")
+    assert datetime.now(UTC) < datetime.fromisoformat(state.until)
+    assert [view.attempt for view in Queue(site.machine, "q").waiting()] == [2]
+    ended = read_ended_attempt(site.machine.job(0).ended(1))
+    assert (ended.reason, ended.detail) == ("drained", "its walltime is over")
+
+
+def test_slurm_tells_how_long_a_worker_may_be_there(site):
+    site.submit("true", runtime_seconds=500)
+    end = time.time() + 300
+    environment = {**os.environ, "SLURM_JOB_END_TIME": str(int(end))}
+    assert site.start(env=environment).wait() == 0
+    assert site.job(0).state == "waiting"
+    until = datetime.fromisoformat(find_worker(site.machine, 0).until).timestamp()
+    assert abs(until - end) <= 2
+
+
+def test_the_earlier_of_two_ends_counts():
+    slurm = {"SLURM_JOB_END_TIME": str(time.time() + 500)}
+    assert 480 < find_walltime(None, slurm, 5.0).seconds_left() <= 490
+    assert 80 < find_walltime(100, slurm, 5.0).seconds_left() <= 90
+    assert 480 < find_walltime(1000, slurm, 5.0).seconds_left() <= 490
+    assert find_walltime(None, {"SLURM_JOB_END_TIME": "soon"}, 5.0).seconds_left() is None
+    assert find_walltime(None, {"SLURM_JOB_END_TIME": "1"}, 5.0).is_over
+    with pytest.raises(WorkerError, match="a walltime of 9 seconds leaves no time for jobs"):
+        find_walltime(9, {}, 5.0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_worker_says_which_signal_made_it_leave(site, number):
+    site.submit("echo $$ > pid; sleep 1000", "true")
+    worker = site.start("--cores", 1, "--stay")
+    site.wait_for("pid")
+    worker.send_signal(number)
+    assert worker.wait() == 0
+    state = find_worker(site.machine, 0)
+    assert (state.describe(), state.reason) == ("left", f"told to by {number.name}")
+    assert state.idle_since is not None
+    ended = read_ended_attempt(site.machine.job(0).ended(1))
+    assert (ended.reason, ended.detail) == ("drained", f"told to by {number.name}")
+    assert not site.machine.job(1).ended(1).exists(), "it had not begun"
+
+
+def test_a_worker_that_drains_shows_why_while_its_jobs_end(site):
+    site.submit("trap '' TERM; echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done")
+    worker = site.start("--grace", 1000)
+    site.wait_for("pid")
+    assert find_worker(site.machine, 0).describe() == "running"
+    worker.terminate()
+    site.wait_until(lambda: find_worker(site.machine, 0).describe() == "draining")
+    assert find_worker(site.machine, 0).reason == "told to by SIGTERM"
+    (site.directory / "go").touch()
+    assert worker.wait() == 0
+
+
+def test_a_worker_counts_its_jobs_and_shows_since_when_it_is_idle(site):
+    site.submit("true", "exit 1", "kill -SEGV $$", "true", "echo > ready; sleep 1000")
+    site.start("--cores", 1, "--stay")
+    site.wait_for("ready")
+    site.wait_until(lambda: find_worker(site.machine, 0).succeeded == 2)
+    assert find_worker(site.machine, 0).failed == 2
+    site.wait_until(lambda: find_worker(site.machine, 0).idle_since is None)
+    cancel(site.machine, 4)
+    site.wait_until(lambda: find_worker(site.machine, 0).idle_since is not None)
+    state = find_worker(site.machine, 0)
+    assert (state.succeeded, state.failed) == (2, 2), "a cancelled job tells nothing of the node"
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["echo $$ > pid; sleep 1000", "trap 'exit 143' TERM; echo $$ > pid; sleep 1000 & wait"],
+)
+def test_a_job_that_is_ended_together_with_its_worker_is_put_back(site, script):
+    # As a scheduler does it: all processes get the signal, and the job's happens to come first.
+    site.submit(script)
+    worker = site.start("--stay")
+    pid = int(site.wait_for("pid"))
+    os.kill(pid, signal.SIGTERM)
+    worker.terminate()
+    assert worker.wait() == 0
+    assert [view.attempt for view in Queue(site.machine, "q").waiting()] == [2]
+    assert read_ended_attempt(site.machine.job(0).ended(1)).reason == "drained"
+
+
+def test_a_job_that_ends_by_a_signal_of_its_own_has_that_result(site):
+    site.submit("kill -TERM $$", "exit 143")
+    assert site.start().wait() == 0
+    assert site.job(0).result.describe() == "killed by SIGTERM"
+    assert site.job(1).result.describe() == "exit status 143"
