@@ -220,7 +220,7 @@ class LockPaths:
         return self.directory / "ids"
 
     def queue(self, name: str) -> Path:
-        """Queues share 64 locks: each run has a queue of its own, whose lock would stay for ever."""
+        """Queues share locks: each run has a queue of its own, whose lock would stay for ever."""
         number = zlib.crc32(name.encode()) % QUEUE_LOCKS
         return self.directory / f"queue-{number:02d}"
 
