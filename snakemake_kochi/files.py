@@ -6,6 +6,7 @@ temporary name in the same directory and is renamed (or linked, where a second w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -86,6 +87,9 @@ def write_exclusively(path: Path, content: bytes, durable: bool = False) -> bool
     try:
         os.link(temporary, path)
     except FileExistsError:
+        # NFS says so also when the link was made and the answer got lost: then it is ours.
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samefile(temporary, path)
         return False
     finally:
         temporary.unlink(missing_ok=True)

@@ -43,6 +43,11 @@ def _name(kind: str, name: str) -> str:
     return name
 
 
+def _safe(host: str) -> str:
+    # A host's name is not ours to refuse.
+    return "".join(c if is_name("x" + c) else "_" for c in host)[:64]
+
+
 @dataclass(frozen=True)
 class QueuePaths:
     """One queue: an ordered set of tickets on one machine."""
@@ -209,6 +214,31 @@ class ControllerPaths:
 
 
 @dataclass(frozen=True)
+class TrialPaths:
+    """Where `kochi doctor` tries things out, here and from another node; removed afterwards."""
+
+    directory: Path
+
+    def lock(self, name: str) -> Path:
+        return self.directory / f"lock-{name}"
+
+    def message(self, name: str) -> Path:
+        return self.directory / f"{name}.json"
+
+    def link(self, name: str) -> Path:
+        return self.directory / f"link-{name}"
+
+    @property
+    def bell(self) -> Path:
+        return self.directory / "bell"
+
+    @property
+    def document(self) -> Path:
+        """Replaced again and again while others read it."""
+        return self.directory / "document.json"
+
+
+@dataclass(frozen=True)
 class LockPaths:
     """The files that are locked. They are few, made once and never removed: who unlinks a lock lets
     a second process lock another file of the same name."""
@@ -228,9 +258,12 @@ class LockPaths:
         """There if this is the very directory that was settled, and not one on another node."""
         return self.directory / f"settled-{nonce}"
 
-    def trial(self, nonce: str) -> Path:
-        """A lock of nobody's, to try out locking with."""
-        return self.directory / f"trial-{nonce}"
+    def trial(self, nonce: str) -> TrialPaths:
+        return TrialPaths(self.directory / f".trial-{nonce}")
+
+    def probe(self, host: str) -> Path:
+        """A lock of nobody's, for processes of that node to try out locking with."""
+        return self.directory / f"probe-{_safe(host)}"
 
 
 @dataclass(frozen=True)
@@ -254,6 +287,9 @@ class MachinePaths:
         """The locks in a directory that other users and other machines may use, too."""
         digest = hashlib.sha256(os.fsencode(self.directory.resolve())).hexdigest()[:10]
         return LockPaths(lock_dir / f"kochi-{os.geteuid()}-{digest}")
+
+    def trial(self, nonce: str) -> TrialPaths:
+        return TrialPaths(self.directory / f".trial-{nonce}")
 
     @property
     def ids(self) -> Path:
@@ -283,9 +319,7 @@ class MachinePaths:
 
     def cpu_leases(self, host: str) -> Path:
         """Whose bytes are locked by the workers of that node: one for each CPU."""
-        # A host's name is not ours to refuse.
-        safe = "".join(c if is_name("x" + c) else "_" for c in host)[:64]
-        return self.directory / "nodes" / f"{safe}.cpus"
+        return self.directory / "nodes" / f"{_safe(host)}.cpus"
 
     def worker(self, number: int) -> WorkerPaths:
         return WorkerPaths(self.workers / str(number))

@@ -11,9 +11,8 @@ from snakemake_kochi.cli.asking import agreed
 from snakemake_kochi.cli.options import json_option, machine_option, quiet_option, yes_option
 from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.cli.project_jobs import belongs_to
-from snakemake_kochi.errors import NameNotFoundError
 from snakemake_kochi.place import Place, find_place
-from snakemake_kochi.queue import cancel, list_jobs
+from snakemake_kochi.queue import cancel_all, list_jobs
 
 _SENTENCES = {
     "cancelled": "Job {} was cancelled.",
@@ -49,20 +48,21 @@ def command(
         if not jobs and not as_json:
             say("This project has no jobs that wait or run.", quiet)
     outcomes = []
-    unknown = False
-    for job in jobs:
-        try:
-            outcome = cancel(place.machine_paths, job)
-        except NameNotFoundError as error:
-            remark(f"kochi: {error}")
-            unknown = True
+    failed = False
+    found = cancel_all(place.machine_paths, jobs)
+    for job in dict.fromkeys(jobs):
+        outcome = found[job]
+        if isinstance(outcome, Exception):
+            # The others are cancelled all the same.
+            remark(f"kochi: job {job}: {outcome}")
+            failed = True
             continue
         outcomes.append({"job": job, "outcome": outcome})
         if not as_json:
             say(_SENTENCES[outcome].format(job), quiet)
     if as_json:
         print_json(outcomes)
-    return int(unknown)
+    return int(failed)
 
 
 def _jobs_of_project(place: Place) -> list[int]:

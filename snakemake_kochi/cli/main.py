@@ -30,6 +30,7 @@ _COMMANDS = {
     "run": ("snakemake_kochi.cli.run", "Run a command here, with installed recipes."),
     "cancel": ("snakemake_kochi.cli.cancel", "Cancel waiting and running jobs."),
     "show": ("snakemake_kochi.cli.show", "Show queues, workers, jobs, logs, installs, ..."),
+    "doctor": ("snakemake_kochi.cli.doctor", "Examine this node, its filesystems and locks."),
     "artifact": ("snakemake_kochi.cli.artifact", "Collect results in a git branch."),
 }
 

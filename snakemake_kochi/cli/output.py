@@ -24,6 +24,9 @@ _COLOURS = {
     "failed": "red",
     "exit": "red",
     "killed": "red",
+    "ok": "green",
+    "note": "cyan",
+    "warning": "yellow",
 }
 
 

@@ -13,8 +13,11 @@ def duration(text: str) -> float:
         seconds = float(humanfriendly.parse_timespan(text))
     except humanfriendly.InvalidTimespan:
         seconds = 0.0
-    if seconds <= 0:
-        raise click.BadParameter(f"{text!r}: a time like 90s, 30m, 2h or 1.5d was expected")
+    # A year is more than any scheduler gives, and less than what a date can be counted on by.
+    if not 0 < seconds <= 366 * 86400:
+        raise click.BadParameter(
+            f"{text!r}: a time like 90s, 30m, 2h or 1.5d was expected, of a year at most"
+        )
     return seconds
 
 

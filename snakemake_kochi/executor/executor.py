@@ -16,20 +16,19 @@ from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
-from snakemake_kochi.errors import KochiError, for_snakemake
+from snakemake_kochi.errors import DamagedFileError, KochiError, for_snakemake
 from snakemake_kochi.executor.cancelling import Cancelling
 from snakemake_kochi.executor.identity import Identities
 from snakemake_kochi.executor.interrupts import FurtherInterrupts
 from snakemake_kochi.executor.local_workers import LocalWorkers
+from snakemake_kochi.executor.queue_watch import QueueWatch
 from snakemake_kochi.executor.settings import check_settings
 from snakemake_kochi.executor.takeover import Held, Takeover
 from snakemake_kochi.executor.translate import failure_message, make_ticket, queue_of
-from snakemake_kochi.executor.unserved import Unserved
 from snakemake_kochi.place import find_place
 from snakemake_kochi.queue import (
     Capacity,
     Inbox,
-    Observer,
     Queue,
     Result,
     Running,
@@ -38,9 +37,9 @@ from snakemake_kochi.queue import (
     find_job,
     jobs_of,
     private_queue,
-    recover,
     shared_workers,
 )
+from snakemake_kochi.queue.probe import probe_locks
 
 # How long the watcher sleeps when nobody rings: the limit for noticing that a worker died, and for
 # results from other nodes, whose bells do not reach us.
@@ -72,10 +71,10 @@ class Executor(RemoteExecutor):
         settings = self.workflow.executor_settings
         # Everything that may be refused comes first: nothing was made yet that would be left.
         count = check_settings(settings, self._machine)
+        probe_locks(place.prepare_machine())
         self._queue_is_forced = settings.queue is not None
         self._has_workers = count > 0
         self._inbox = Inbox.create(self._machine, self.workflow.workdir_init)
-        self._observer = Observer()  # of workers on other nodes
         self._default_queue = settings.queue or private_queue(self._inbox.identity)
         cores = settings.cores or self.workflow.resource_settings.cores
         self._workers = LocalWorkers(
@@ -89,7 +88,9 @@ class Executor(RemoteExecutor):
         self._pending: dict[int, _Pending] = {}
         self._pending_lock = threading.Lock()
         self._used_queues: set[str] = set()
-        self._unserved = Unserved(self._machine, self._inbox.identity, self.logger)
+        self._handing_over: set[str] = set()
+        self._ending: set[int] = set()
+        self._queue_watch = QueueWatch(self._machine, self._inbox.identity, self.logger)
         self._identities = Identities(self.workflow, self.workflow.workdir_init)
         self._known_results: deque[Result] = deque()
         self._held: list[Held] = []
@@ -185,9 +186,13 @@ class Executor(RemoteExecutor):
         self._workers.serve([name])
         # Held until all are registered: a result may be there before `submit` returns.
         with self._pending_lock:
+            self._inbox.note_queue(name)
+            self._handing_over.add(name)
             submitted = Queue(self._machine, name).submit([ticket for _, ticket in batch])
             for (job, _), ticket in zip(batch, submitted, strict=True):
                 self._register(job, ticket, f"kochi job {ticket.job} in queue {name}")
+            # Not where that was interrupted: tickets are there that are not noted.
+            self._handing_over.discard(name)
 
     def _register(
         self, job: JobExecutorInterface, ticket: Ticket, said: str, anew: Held | None = None
@@ -226,7 +231,10 @@ class Executor(RemoteExecutor):
     def _is_stray(self, ticket: Ticket) -> bool:
         if shared_workers(self._machine, ticket.queue):
             return False
-        return find_job(self._machine, ticket.job).state == "waiting"
+        try:
+            return find_job(self._machine, ticket.job).state == "waiting"
+        except DamagedFileError:
+            return False  # its result, of which the inbox tells
 
     def additional_general_args(self) -> str:
         # The inner scheduler's rate limiter keeps its process alive for a second after the job
@@ -271,9 +279,9 @@ class Executor(RemoteExecutor):
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_SECONDS
             self._look_at_queues()
-        if not self._takeover.is_empty:
-            if self._has_workers:
+            if self._has_workers and not self._takeover.is_empty:
                 self._recall()
+        if not self._takeover.is_empty:
             self._hand_over_held()
 
     def _look_at_queues(self) -> None:
@@ -284,8 +292,7 @@ class Executor(RemoteExecutor):
                 queues[pending.ticket.queue].append(pending.ticket)
         self._workers.look_after(queues)
         for queue, tickets in queues.items():
-            recover(self._machine, queue, self._observer)
-            self._unserved.look(queue, tickets, self._has_workers)
+            self._queue_watch.look(queue, tickets, self._has_workers)
 
     def print_job_error(
         self, job_info: SubmittedJobInfo, msg: str | None = None, **kwargs: Any
@@ -321,19 +328,33 @@ class Executor(RemoteExecutor):
         # A report of its own for each cancelled job would bury what a person has to know.
         self._stop_watching()
         self._all_went_well = False
+        try:
+            cancelling = self._cancel_all()
+            cancelling.wait(lambda: self._further_interrupts.is_noted)
+        finally:
+            # Whatever cannot be read or written: none stays behind.
+            self._workers.stop(lambda: self._further_interrupts.is_noted)
+        for queue in self._used_queues:
+            self._queue_watch.recover(queue)
+        cancelling.report()
+
+    def _cancel_all(self) -> Cancelling:
         with self._pending_lock:
-            pending = set(self._pending)
+            self._ending |= set(self._pending)
             self._held.clear()
         # An interrupt may have come between handing tickets over and taking note of them.
-        unnoted = jobs_of(self._machine, [self._inbox.identity], self._used_queues)
-        jobs = sorted(pending.union(view.job for view in unnoted))
-        cancelling = Cancelling(self._machine, jobs, self.logger)
-        cancelling.wait(lambda: self._further_interrupts.is_noted)
-        self._workers.stop(lambda: self._further_interrupts.is_noted)
-        # What a worker left that had to be killed.
-        for queue in self._used_queues:
-            recover(self._machine, queue, self._observer)
-        cancelling.report()
+        unnoted = jobs_of(self._machine, [self._inbox.identity], self._handing_over)
+        self._ending |= {view.job for view in unnoted}
+        self._handing_over.clear()
+        return Cancelling(self._machine, sorted(self._ending), self.logger)
+
+    @property
+    def _has_unended(self) -> bool:
+        """Whether jobs of this run may go on after it: no other may then start beside them."""
+        jobs = self._ending.union(self._pending)
+        return bool(self._handing_over) or any(
+            not self._machine.job(job).result.exists() for job in jobs
+        )
 
     def _stop_watching(self) -> None:
         self._stopping.set()
@@ -363,4 +384,7 @@ class Executor(RemoteExecutor):
         self._takeover.end(self._all_went_well)
         if not self._queue_is_forced:
             Queue(self._machine, self._default_queue).remove()
-        self._inbox.close()
+        if self._has_unended:
+            self._inbox.leave()
+        else:
+            self._inbox.close()

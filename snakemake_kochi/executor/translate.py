@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.executor.identity import outputs_of
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Capacity, Resources, Result, Ticket
+from snakemake_kochi.worker.node import gpus_of_this_node
 
 _LAST_LINES = 20
 _INNER_WORDS = (
@@ -73,19 +75,32 @@ def queue_of(job: JobExecutorInterface, machine: MachinePaths) -> str | None:
 def _resources(job: JobExecutorInterface, most: Capacity | None) -> Resources:
     cores = max(1, job.threads)
     memory = _amount(job, "mem_mb", 0)
+    gpus = _amount(job, "gpu", 0) or 0
     runtime = _amount(job, "runtime", 1)
     if most is not None:
         cores = min(cores, most.cores)
         memory = None if memory is None else min(memory, most.memory_mb)
+        _require_gpus(job, gpus)
     return Resources(
         cores=cores,
         exclusive=bool(job.resources.get("kochi_exclusive", 0)),
         pinned=bool(job.resources.get("kochi_pinned", 1)),
         memory_mb=memory,
-        gpus=_amount(job, "gpu", 0) or 0,
+        gpus=gpus,
         # Snakemake counts it in minutes.
         runtime_seconds=None if runtime is None else 60 * runtime,
     )
+
+
+def _require_gpus(job: JobExecutorInterface, wanted: int) -> None:
+    """Refuse a job for which the run's own workers lack GPUs: nobody else serves its queue."""
+    if wanted and wanted > (there := gpus_of_this_node()):
+        raise KochiError(
+            f"rule {job.name}, resource gpu: {pluralize(wanted, 'GPU')} needed, and the run's own "
+            f"worker has {there or 'none'}",
+            "Name the GPUs of this node in CUDA_VISIBLE_DEVICES, or send the rule's jobs to a "
+            "queue with a worker that has them: resources: kochi_queue=...",
+        )
 
 
 def _amount(job: JobExecutorInterface, name: str, least: int) -> int | None:

@@ -18,7 +18,14 @@ from pathlib import Path
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.cancellation import cancel_all
-from snakemake_kochi.queue.controllers import dead_controllers, forget_controller, inherit, jobs_of
+from snakemake_kochi.queue.controllers import (
+    ControllerState,
+    dead_controllers,
+    forget_controller,
+    inherit,
+    jobs_of,
+    queues_of,
+)
 from snakemake_kochi.queue.entries import find_entry, queue_names
 from snakemake_kochi.queue.jobs import JobView
 from snakemake_kochi.queue.recovery import recover
@@ -58,12 +65,15 @@ class Estate:
         directory: str,
         controllers: Sequence[str],
         live: Sequence[JobView] = (),
+        queues: Collection[str] | None = None,
     ) -> None:
         self.controllers = tuple(controllers)
         self._machine = machine
         self._directory = directory
+        self._queues = queues
         self._live = {view.job: view.ticket for view in live if view.ticket is not None}
         self._waiting = {view.job for view in live if view.state == "waiting"}
+        self._cancelling = {view.job for view in live if view.cancelling}
         self._workers = {view.job: view.worker for view in live if view.worker is not None}
         self._taken: set[int] = set()
         self._withdrawn: set[int] = set()
@@ -80,24 +90,24 @@ class Estate:
         living controller took over from are left to it. Without a dead controller this costs one
         small file for each that there is.
         """
-        dead = [
-            state.identity
+        inherited = [
+            state
             for state in dead_controllers(machine)
-            # Where the directory is gone nobody else will ever take over.
-            if state.directory in (None, directory) or not os.path.isdir(state.directory)
+            if _is_to_be_inherited(machine, state, directory)
+            and inherit(machine, state.identity, heir)
         ]
-        inherited = [identity for identity in dead if inherit(machine, identity, heir)]
         if not inherited:
             return cls(machine, directory, ())
-        for name in queue_names(machine):
+        identities, queues = [state.identity for state in inherited], queues_of(inherited)
+        for name in queue_names(machine) if queues is None else sorted(queues):
             # What dead workers had begun is finished or waits again.
             recover(machine, name)
         live = [
             view
-            for view in jobs_of(machine, inherited)
+            for view in jobs_of(machine, identities, queues)
             if view.ticket is not None and view.ticket.directory == directory
         ]
-        return cls(machine, directory, inherited, live)
+        return cls(machine, directory, identities, live, queues)
 
     @property
     def is_empty(self) -> bool:
@@ -106,13 +116,15 @@ class Estate:
 
     def withdraw(self) -> list[int]:
         """Cancel what need not go on: jobs that wait, those of a worker that ends with its
-        controller, and those without an identity. Returns them; some may be ending still."""
+        controller, those without an identity, and those that were being cancelled. Returns them;
+        some may be ending still."""
         ending = set(self.controllers)
         jobs = [
             job
             for job, ticket in self._live.items()
             if ticket.identity is None
             or job in self._waiting
+            or job in self._cancelling
             or self._controller_of_worker(job) in ending
         ]
         self._cancel(jobs)
@@ -258,12 +270,21 @@ class Estate:
             return
         alive = {
             view.ticket.controller
-            for view in jobs_of(self._machine, self.controllers)
+            for view in jobs_of(self._machine, self.controllers, self._queues)
             if view.ticket is not None
         }
         for identity in self.controllers:
             if identity not in alive:
                 forget_controller(self._machine, identity)
+
+
+def _is_to_be_inherited(machine: MachinePaths, state: ControllerState, directory: str) -> bool:
+    if state.directory in (None, directory):
+        return True
+    # Where the directory is gone nobody else will ever take over. Where it is only not mounted now
+    # somebody will, and that matters as long as there are jobs.
+    is_gone = not os.path.isdir(state.directory)
+    return is_gone and not jobs_of(machine, [state.identity], state.queues)
 
 
 def _is_unchanged(ended: Ended) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -11,10 +12,12 @@ from snakemake_kochi.files import make_directory, write_exclusively
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.queue.bell import ring
 from snakemake_kochi.queue.entries import Entry, find_entries, find_entry, queue_names
-from snakemake_kochi.queue.jobs import end_ticket, find_job, set_aside, unexecuted_result
+from snakemake_kochi.queue.jobs import complete, end_ticket, find_job, set_aside, unexecuted_result
 from snakemake_kochi.queue.lock import QueueRemovedError, queue_lock
 from snakemake_kochi.queue.recovery import recover
 from snakemake_kochi.queue.ticket import read_ticket
+
+_log = logging.getLogger(__name__)
 
 Outcome = Literal["cancelled", "cancelling", "ended"]
 # So many that the lock costs nothing, and so few that others need not wait long for it.
@@ -56,13 +59,12 @@ def cancel_all(
     wanted = list(jobs)
     outcomes: dict[int, Outcome | KochiError | OSError] = {}
     for name in queue_names(machine):
-        queue = machine.queue(name)
-        present = sorted(find_entries(queue, [job for job in wanted if job not in outcomes]))
-        for start in range(0, len(present), _JOBS_PER_LOCK):
-            outcomes |= _cancel_some(machine, queue, present[start : start + _JOBS_PER_LOCK])
-        if "cancelling" in outcomes.values():
-            # Their workers may have died: then nobody else would act on the marks.
-            recover(machine, name)
+        left = [job for job in wanted if job not in outcomes]
+        try:
+            outcomes |= _cancel_all_in(machine, machine.queue(name), left)
+        except (KochiError, OSError) as error:
+            # One queue that cannot be listed keeps nobody from cancelling in the others.
+            _log.warning("queue %s: %s", name, error)
     for job in wanted:
         if outcomes.get(job) == "cancelling" and machine.job(job).result.exists():
             outcomes[job] = "cancelled"
@@ -72,6 +74,24 @@ def cancel_all(
                 outcomes[job] = cancel(machine, job)
             except (KochiError, OSError) as error:
                 outcomes[job] = error
+    return outcomes
+
+
+def _cancel_all_in(
+    machine: MachinePaths, queue: QueuePaths, jobs: Sequence[int]
+) -> dict[int, Outcome | KochiError | OSError]:
+    outcomes: dict[int, Outcome | KochiError | OSError] = {}
+    present = sorted(find_entries(queue, jobs))
+    for start in range(0, len(present), _JOBS_PER_LOCK):
+        some = present[start : start + _JOBS_PER_LOCK]
+        try:
+            outcomes |= _cancel_some(machine, queue, some)
+        except (KochiError, OSError) as error:
+            outcomes |= dict.fromkeys(some, error)
+    if "cancelling" in outcomes.values():
+        # Their workers may have died: then nobody else would act on the marks.
+        with contextlib.suppress(OSError):
+            recover(machine, queue.name)
     return outcomes
 
 
@@ -104,6 +124,9 @@ def _cancel_entry(machine: MachinePaths, queue: QueuePaths, entry: Entry) -> Out
     """Call with the queue's lock held; None when the job has ended."""
     paths = machine.job(entry.job)
     if paths.result.exists():
+        if entry.worker is None:
+            # Somebody was killed in ending it. In the queue of one run nobody claims any more.
+            _complete_waiting(machine, queue, entry)
         return None
     if entry.worker is None:
         _end_waiting(machine, queue, entry)
@@ -112,6 +135,13 @@ def _cancel_entry(machine: MachinePaths, queue: QueuePaths, entry: Entry) -> Out
     write_exclusively(paths.cancel, b"")
     ring(machine.worker(entry.worker).bell)
     return "cancelling"
+
+
+def _complete_waiting(machine: MachinePaths, queue: QueuePaths, entry: Entry) -> None:
+    try:
+        complete(machine, entry.path, read_ticket(entry.path))
+    except DamagedFileError as error:
+        set_aside(machine, queue, entry, error.message)
 
 
 def _end_waiting(machine: MachinePaths, queue: QueuePaths, entry: Entry) -> None:

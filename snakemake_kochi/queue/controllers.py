@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import read_json, to_json, write_exclusively
+from snakemake_kochi.files import is_name, read_json, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.entries import controller_names, queue_names
 from snakemake_kochi.queue.inbox import VERSION
@@ -20,16 +20,22 @@ from snakemake_kochi.queue.queue import Queue
 @dataclass(frozen=True)
 class ControllerState:
     """controller.json: who a controller is, and in which directory it works (None when that is
-    not known)."""
+    not known). `queues` are those into which it may have handed over tickets (None: any); it has
+    `left` when it ended before all its jobs did."""
 
     identity: str
     node: Node
     process: ProcessIdentity
     directory: str | None
+    queues: tuple[str, ...] | None = None
+    left: bool = False
 
     @property
     def is_dead(self) -> bool:
-        """Whether its process certainly is no more. Decided only for this host."""
+        """Whether it certainly does nothing more. Of one that could not say so this is known only
+        on its host."""
+        if self.left:
+            return True
         here = this_node()
         if here.can_see(self.node):
             return not self.process.is_alive()
@@ -46,21 +52,27 @@ def read_controller(machine: MachinePaths, identity: str) -> ControllerState:
     path = machine.controller(identity).state
     data = read_json(path, VERSION)
     try:
-        directory = data.get("directory")
+        directory, queues = data.get("directory"), data.get("queues")
+        if queues is not None:
+            queues = tuple(map(str, queues))
+            if not all(map(is_name, queues)):
+                raise ValueError(f"key 'queues': {queues!r}")
         return ControllerState(
             identity=identity,
             node=Node.from_dict(data["node"]),
             process=ProcessIdentity.from_dict(data["process"]),
             directory=None if directory is None else str(directory),
+            queues=queues,
+            left=data.get("left") is True,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{path}: not a controller's state ({error!r})") from error
 
 
 def dead_controllers(machine: MachinePaths) -> list[ControllerState]:
-    """The controllers that certainly are no more and could not close their inbox.
+    """The controllers that certainly are no more and left their inbox.
 
-    Decided only for this host: of those on other nodes nothing is known. One whose file cannot be
+    Of those on other nodes that were killed nothing is known. One whose file cannot be
     read may be just being made.
     """
     found = []
@@ -105,6 +117,16 @@ def _is_gone(machine: MachinePaths, identity: str) -> bool:
         return True  # it ended in good order
     except DamagedFileError:
         return False
+
+
+def queues_of(states: Iterable[ControllerState]) -> set[str] | None:
+    """The queues that may hold tickets of these controllers; None for all."""
+    found: set[str] = set()
+    for state in states:
+        if state.queues is None:
+            return None
+        found.update(state.queues)
+    return found
 
 
 def jobs_of(

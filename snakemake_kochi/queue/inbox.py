@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
-from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import link_atomically, make_directory, to_json, write_atomically
 from snakemake_kochi.paths import ControllerPaths, MachinePaths
 from snakemake_kochi.queue.bell import Bell, ring
+from snakemake_kochi.queue.entries import Entry
+from snakemake_kochi.queue.jobs import damaged_result
 from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.result import Result, read_result
 from snakemake_kochi.queue.ticket import now
@@ -28,12 +33,15 @@ class Inbox:
     `identity`.
     """
 
-    def __init__(self, paths: ControllerPaths, identity: str) -> None:
+    def __init__(self, machine: MachinePaths, identity: str, state: Mapping[str, Any]) -> None:
         self.identity = identity
-        self._paths = paths
+        self._machine = machine
+        self._paths = paths = machine.controller(identity)
+        self._state = dict(state)
         self._watched: tuple[ControllerPaths, ...] = (paths,)
         self._bell = Bell(paths.bell)
         self._delivered: set[tuple[int, str]] = set()
+        self._unreadable: set[Path] = set()
 
     @classmethod
     def create(cls, machine: MachinePaths, directory: str | None = None) -> Inbox:
@@ -56,7 +64,25 @@ class Inbox:
             "started": now(),
         }
         write_atomically(paths.state, to_json(state))
-        return cls(paths, identity)
+        return cls(machine, identity, state)
+
+    def note_queue(self, name: str) -> None:
+        """Note that tickets are about to be handed over to a queue: who takes over from this
+        controller looks only into those that it noted, into all if it noted none.
+
+        Raises KochiError when that cannot be written.
+        """
+        queues = self._state.get("queues", [])
+        if name in queues:
+            return
+        state = {**self._state, "queues": [*queues, name]}
+        try:
+            write_atomically(self._paths.state, to_json(state))
+        except OSError as error:
+            raise KochiError(
+                f"no ticket was handed over: cannot write {self._paths.state}: {error.strerror}"
+            ) from error
+        self._state = state
 
     def adopt(self, machine: MachinePaths, dead: str) -> None:
         """Also watch the inbox of a controller that is dead: jobs of it may be running still.
@@ -88,9 +114,18 @@ class Inbox:
             except FileNotFoundError:
                 continue
             except DamagedFileError as error:
-                # Only a second name of the result's file goes; the file stays with the job.
                 _log.warning("%s", error.message)
+                # Only a second name of the result's file goes; the file stays with the job.
                 path.unlink(missing_ok=True)
+                job = name.split("-")[0]
+                if not job.isdecimal():
+                    continue
+                result = damaged_result(self._machine, Entry(path, int(job), 1), error.message)
+            except OSError as error:
+                # Perhaps it can be read, or moved, with the next look.
+                if path not in self._unreadable:
+                    _log.warning("a result cannot be taken in yet: %s", error)
+                self._unreadable.add(path)
                 continue
             # Who completes what a dead worker began cannot know whether the notice was read.
             if (result.job, result.nonce) not in self._delivered:
@@ -102,6 +137,16 @@ class Inbox:
         ring(self._paths.bell)
 
     def close(self) -> None:
-        """Remove the inbox. Results that come later stay with their jobs."""
+        """Remove the inbox. Results that come later stay with their jobs.
+
+        With jobs that have not ended, `leave` it.
+        """
         self._bell.close()
         shutil.rmtree(self._paths.inbox.parent, ignore_errors=True)
+
+    def leave(self) -> None:
+        """Close it, but leave it to the next controller of the directory, on whatever host, as if
+        this one had been killed: it must not start beside jobs that have not ended."""
+        with contextlib.suppress(OSError):  # then the end of the process tells it
+            write_atomically(self._paths.state, to_json({**self._state, "left": True}))
+        self._bell.close()

@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -86,6 +86,21 @@ def notify(machine: MachinePaths, result: Result, controller: str) -> None:
     ring(paths.bell)
 
 
+def damaged_result(machine: MachinePaths, entry: Entry, why: str) -> Result:
+    """What a controller is told in the place of a result that cannot be read. Its nonce is always
+    the same: it is told once, however often that is found."""
+    detail = f"how it ended cannot be read: {why}"
+    return replace(unexecuted_result(machine, entry, "failed", detail), nonce="damaged")
+
+
+def _notify_of_damage(machine: MachinePaths, entry: Entry, controller: str, why: str) -> None:
+    paths = machine.controller(controller)
+    result = damaged_result(machine, entry, why)
+    with contextlib.suppress(FileNotFoundError):  # a controller that is gone
+        write_exclusively(paths.notice(entry.job, result.nonce), to_json(result.to_dict()))
+    ring(paths.bell)
+
+
 def end_ticket(machine: MachinePaths, path: Path, ticket: Ticket, result: Result) -> bool:
     """Publish how a ticket ended, tell its controller, and move it out of its queue.
 
@@ -127,6 +142,10 @@ def complete(machine: MachinePaths, path: Path, ticket: Ticket) -> bool:
             notify(machine, read_result(paths.result), ticket.controller)
     except DamagedFileError as error:
         _log.warning("%s", error.message)
+        assert ticket.controller is not None
+        # Empty after a power failure, say. It would wait for ever.
+        entry = Entry(path, ticket.job, ticket.attempt)
+        _notify_of_damage(machine, entry, ticket.controller, error.message)
     with contextlib.suppress(FileNotFoundError):
         os.rename(path, paths.ticket)
     return True

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.postponed import Postponed
 from snakemake_kochi.queue.processes import this_node
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.workers import LostNotice, WorkerState, read_worker
@@ -29,6 +30,8 @@ KEEPER_PATIENCE = 6
 # A worker that goes on after it was taken for lost must have seen that, and killed its jobs,
 # before the first of its tickets is given away.
 _SETTLING = 2
+# Seconds between two looks at those workers of a queue that hold nothing: a file for each.
+_ALL_INTERVAL = 5.0
 # What is counted between two looks. An observer that slept, or whose filesystem hung, saw nothing.
 _MOST_COUNTED = 3
 
@@ -45,11 +48,23 @@ class _Sight:
 
 class Observer:
     """Remembers the heartbeats of workers. One for each process that gives tickets of the dead to
-    others: an observer without a past sees only what needs none."""
+    others: an observer without a past sees only what needs none. `postponed` are the tickets of
+    the dead that could not be given away."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sights: dict[int, _Sight] = {}
+        self._all_due: dict[str, float] = {}
+        self.postponed = Postponed(clock)
+
+    def is_time_for_all(self, queue: str) -> bool:
+        """Whether to look at all workers of a queue, also those without a ticket; true once in a
+        while."""
+        moment = self._clock()
+        is_time = moment >= self._all_due.get(queue, moment)
+        if is_time:
+            self._all_due[queue] = moment + _ALL_INTERVAL
+        return is_time
 
     def find_dead(self, machine: MachinePaths, workers: Iterable[int]) -> dict[int, WorkerState]:
         """Those of the workers of which nothing can still happen to a ticket.

@@ -194,6 +194,19 @@ def _find_once(leader: ProcessIdentity, nonce: str) -> list[ProcessIdentity]:
     return [ProcessIdentity(pid, living[pid].start) for pid in sorted(found)]
 
 
+def find_by_environment(variables: Mapping[str, str], since: int) -> list[int]:
+    """The living processes of this user that have all these variables in their environment, and
+    that started not before `since`, in clock ticks since boot."""
+    wanted = {f"{name}={value}".encode() for name, value in variables.items()}
+    return [
+        entry.pid
+        for entry in _all_entries()
+        if entry.state not in "ZX"
+        and entry.start >= since
+        and wanted.issubset(_environment(entry.pid).split(b"\0"))
+    ]
+
+
 def send_signal(processes: Iterable[ProcessIdentity], number: signal.Signals) -> None:
     """Signal each that is still there; never the calling process."""
     for process in processes:
@@ -205,15 +218,15 @@ def send_signal(processes: Iterable[ProcessIdentity], number: signal.Signals) ->
 def kill_job_processes(leader: ProcessIdentity, nonce: str, patience: float = 5.0) -> bool:
     """Kill (SIGKILL) all that is left of an attempt; return whether nothing is.
 
-    False after `patience` seconds: a process may hang in the kernel (a dead NFS server) and
-    cannot be ended; then it may still write.
+    False after `patience` seconds (0: they are killed, and not waited for): a process may hang in
+    the kernel (a dead NFS server) and cannot be ended; then it may still write.
     """
     deadline = time.monotonic() + patience
     pause = 0.001
     while remaining := find_job_processes(leader, nonce):
+        send_signal(remaining, signal.SIGKILL)
         if time.monotonic() > deadline:
             return False
-        send_signal(remaining, signal.SIGKILL)
         time.sleep(pause)
         pause = min(pause * 2, 0.1)
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import time
@@ -35,6 +36,7 @@ from snakemake_kochi.queue.jobs import (
 from snakemake_kochi.queue.lock import QueueRemovedError, queue_lock
 from snakemake_kochi.queue.observation import Observer
 from snakemake_kochi.queue.overlooked import Overlooked
+from snakemake_kochi.queue.postponed import Postponed
 from snakemake_kochi.queue.processes import this_node
 from snakemake_kochi.queue.recovery import ended_attempt, recover, requeue
 from snakemake_kochi.queue.result import Result, UncountedReason
@@ -42,12 +44,16 @@ from snakemake_kochi.queue.submission import move_in, written_aside
 from snakemake_kochi.queue.ticket import Ticket, read_ticket
 from snakemake_kochi.queue.workers import find_lost, ring_subscribers, subscribers
 
+_log = logging.getLogger(__name__)
+
 # Seconds between two looks for dead workers while there is work to claim.
 _RECOVERY_INTERVAL = 1.0
 # How many tickets are opened, beyond those that are taken, while others wait for the lock.
 _LOOKS_PER_LOCK = 256
 # Seconds; longer than others take to see that the lock is free.
 _PAUSE = 0.005
+# Seconds after which a ticket is tried again that could not be read.
+_RETRY = 5.0
 
 Answer = Literal["take", "pass", "stop"]
 
@@ -88,6 +94,7 @@ class Queue:
         self._controller = controller
         self._observer = observer or Observer()
         self._overlooked = Overlooked()
+        self._postponed = Postponed()
         self._claimer: int | None = None
         self._found = False  # whether the last claim did
         self._recovered = -_RECOVERY_INTERVAL
@@ -123,7 +130,9 @@ class Queue:
         `accept` answers for each: "take" it, "pass" over one that this worker can never run, or
         "stop" at one that has no room yet: if later ones could overtake it, a ticket that needs a
         whole worker would wait for ever while small ones keep coming. A ticket that was passed
-        over is not offered to this worker again.
+        over is not offered to this worker again. One whose file cannot be read, or not be dealt
+        with for lack of space, is passed by for a while. Raises OSError or KochiError when the
+        queue cannot be listed or locked.
         """
         if time.monotonic() - self._recovered >= _RECOVERY_INTERVAL:
             self.recover()
@@ -150,12 +159,30 @@ class Queue:
     ) -> tuple[list[Claim], str | None]:
         """The claims, and the shard in which to go on looking; None when there is no more."""
         claims: list[Claim] = []
+        try:
+            shard = self._take_some(claims, worker, accept, limit, first_shard)
+        except (OSError, KochiError) as error:
+            # What was taken already would be held for ever by a worker that does not know of it.
+            if not claims:
+                raise
+            _log.warning("queue %s: no more is claimed now: %s", self.name, error)
+            shard = None
+        return claims, shard
+
+    def _take_some(
+        self,
+        claims: list[Claim],
+        worker: int,
+        accept: Callable[[Ticket], Answer],
+        limit: int,
+        first_shard: str,
+    ) -> str | None:
         looks = 0
         for entry in self._overlooked.entries(self.paths, first_shard, tidy=True):
             if len(claims) == limit:
                 break
             if looks == limit + _LOOKS_PER_LOCK:
-                return claims, entry.path.parent.name
+                return entry.path.parent.name
             looks += 1
             ticket = self._readable(entry)
             if ticket is None:
@@ -167,7 +194,7 @@ class Queue:
                 self._overlooked.add(entry)
                 continue
             claims += self._take(entry, ticket, worker)
-        return claims, None
+        return None
 
     def _may_have(self, ticket: Ticket) -> bool:
         return self._controller is None or ticket.controller == self._controller
@@ -190,8 +217,8 @@ class Queue:
                     continue
             except FileNotFoundError:
                 continue
-            except DamagedFileError:
-                pass  # to be set aside, under the lock
+            except (DamagedFileError, OSError):
+                pass  # to be dealt with under the lock
             found.append(entry)
             if len(found) == limit:
                 break
@@ -199,6 +226,18 @@ class Queue:
 
     def _readable(self, entry: Entry) -> Ticket | None:
         """The ticket, if it can be run; else it is dealt with and None is returned."""
+        if not self._postponed.is_due(entry.path):
+            return None
+        try:
+            ticket = self._checked(entry)
+        except OSError as error:
+            why = f"job {entry.job} is passed by for now: {error}"
+            self._postponed.postpone(entry.path, _RETRY, why)
+            return None
+        self._postponed.forget(entry.path)
+        return ticket
+
+    def _checked(self, entry: Entry) -> Ticket | None:
         try:
             ticket = read_ticket(entry.path).with_attempt(entry.attempt)
             if ticket.job != entry.job:
@@ -222,8 +261,10 @@ class Queue:
         try:
             os.rename(entry.path, target)
         except FileNotFoundError:
-            # Only where the lock does not keep others out: the rename still does.
-            return []
+            # Only where the lock does not keep others out: the rename still does. Or it was done,
+            # and a network filesystem lost the answer and asked again.
+            if not target.exists():
+                return []
         return [Claim(ticket, worker, new_nonce(), target)]
 
     def finish(self, claim: Claim, result: Result) -> bool:

@@ -6,14 +6,19 @@ import contextlib
 import logging
 import os
 
-from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import make_directory, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.queue.entries import Entry, running_entries
 from snakemake_kochi.queue.jobs import complete, end_ticket, set_aside, unexecuted_result
 from snakemake_kochi.queue.lock import QueueRemovedError, queue_lock
 from snakemake_kochi.queue.observation import Observer
-from snakemake_kochi.queue.processes import kill_job_processes, this_node
+from snakemake_kochi.queue.postponed import Postponed
+from snakemake_kochi.queue.processes import (
+    find_by_environment,
+    kill_job_processes,
+    this_node,
+)
 from snakemake_kochi.queue.result import (
     EndedAttempt,
     UncountedReason,
@@ -21,7 +26,12 @@ from snakemake_kochi.queue.result import (
     read_ended_attempt,
 )
 from snakemake_kochi.queue.ticket import Ticket, now, read_ticket
-from snakemake_kochi.queue.workers import WorkerState, ring_subscribers, unsubscribe
+from snakemake_kochi.queue.workers import (
+    WorkerState,
+    ring_subscribers,
+    subscribers,
+    unsubscribe,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +39,12 @@ _log = logging.getLogger(__name__)
 MOST_LOST_ATTEMPTS = 3
 MOST_LOST_CLAIMS = 10
 MOST_FAILED_NODES = 3
+
+_PATIENCE = 5.0  # seconds for processes that were killed to be gone
+# Seconds after which it is tried again: with processes that could not be ended, and with a disk
+# that was full.
+_UNENDED_PAUSE = 60.0
+_PAUSE = 1.0
 
 
 def requeue(
@@ -103,31 +119,69 @@ def recover(machine: MachinePaths, name: str, observer: Observer | None = None) 
     """Put the tickets of dead workers back into a queue; return one message for each, for people.
 
     Without an `observer`, the caller's own for all its calls, those of workers on other nodes stay
-    where they are: that one of these died is seen only over time. Cheap when nobody died: one
-    directory listing and one small file per worker with a ticket. Anybody may call it at any time,
-    several at once.
+    where they are: that one of these died is seen only over time. With one, workers that hold no
+    ticket are looked at too, now and then. A ticket that cannot be put back, for lack of space say,
+    is tried again with a later call; that is logged once for each observer. Cheap when nobody died:
+    one directory listing and one small file per worker with a ticket. Anybody may call it at any
+    time, several at once. Raises OSError when the queue cannot be listed.
     """
     queue = machine.queue(name)
-    holders = {entry.worker for entry in running_entries(queue) if entry.worker is not None}
-    dead = (observer or Observer()).find_dead(machine, holders) if holders else {}
+    watched = {entry.worker for entry in running_entries(queue) if entry.worker is not None}
+    if observer is not None and observer.is_time_for_all(name):
+        # One that died idle would be taken for one that serves the queue, for ever.
+        watched.update(subscribers(queue))
+    observer = observer or Observer()
+    dead = observer.find_dead(machine, watched) if watched else {}
     if not dead:
         return []
     messages = []
     for entry in running_entries(queue):
-        if entry.worker in dead and _end_processes(machine, entry):
-            # Who removed the queue found nothing left in it.
-            with contextlib.suppress(QueueRemovedError), queue_lock(machine, queue.name):
-                messages += _recover_entry(machine, queue, entry, dead[entry.worker])
+        if entry.worker in dead and observer.postponed.is_due(entry.path):
+            messages += _recover_entry(
+                machine, queue, entry, dead[entry.worker], observer.postponed
+            )
     for worker in dead:
-        unsubscribe(queue, worker)
+        with contextlib.suppress(OSError):
+            unsubscribe(queue, worker)
     for message in messages:
         _log.warning("%s", message)
-    ring_subscribers(machine, queue)
+    if messages:
+        ring_subscribers(machine, queue)
     return messages
 
 
-def _end_processes(machine: MachinePaths, entry: Entry) -> bool:
-    """Kill what a dead worker's job left running; return whether it can be run again.
+def _recover_entry(
+    machine: MachinePaths,
+    queue: QueuePaths,
+    entry: Entry,
+    worker: WorkerState,
+    postponed: Postponed,
+) -> list[str]:
+    messages: list[str] = []
+    try:
+        # Who could not end them waits no second time: others have their tickets here, too.
+        patience = 0.0 if entry.path in postponed else _PATIENCE
+        if obstacle := _end_processes(machine, entry, worker, patience):
+            why = f"job {entry.job} is not run again yet: {obstacle}"
+            postponed.postpone(entry.path, _UNENDED_PAUSE, why)
+            return []
+        # Who removed the queue found nothing left in it.
+        with contextlib.suppress(QueueRemovedError), queue_lock(machine, queue.name):
+            messages = _requeue_dead(machine, queue, entry, worker)
+    except (OSError, KochiError) as error:
+        # A full disk, say, must not take down who only looked, with jobs of its own.
+        why = f"job {entry.job} of worker {worker.worker}, which died, is not put back yet: {error}"
+        postponed.postpone(entry.path, _PAUSE, why)
+        return []
+    postponed.forget(entry.path)
+    return messages
+
+
+def _end_processes(
+    machine: MachinePaths, entry: Entry, worker: WorkerState, patience: float
+) -> str | None:
+    """Kill what a dead worker's job left running; return for people why it cannot be run again,
+    None when it can.
 
     Outside the lock: it may take seconds. No attempt file means that the job never began, because
     it is held back until that file is there (see docs/queue.md).
@@ -135,23 +189,37 @@ def _end_processes(machine: MachinePaths, entry: Entry) -> bool:
     try:
         attempt = read_attempt(machine.job(entry.job).attempt(entry.attempt))
     except FileNotFoundError:
-        return True
+        return None
     except DamagedFileError as error:
-        _log.warning("job %d is not run again: %s", entry.job, error.message)
-        return False
+        return _look_for_processes(machine, entry, worker, error.message)
     if not this_node().can_see(attempt.node):
-        return True  # booted again since, or another node: nothing can be seen, or done, from here
-    if kill_job_processes(attempt.process, attempt.nonce):
-        return True
-    _log.warning(
-        "job %d is not run again yet: processes of its session %d cannot be ended",
-        entry.job,
-        attempt.process.pid,
-    )
-    return False
+        return None  # booted again since, or another node: nothing can be seen, or done, from here
+    if kill_job_processes(attempt.process, attempt.nonce, patience):
+        return None
+    return f"processes of its session {attempt.process.pid} cannot be ended"
 
 
-def _recover_entry(
+def _look_for_processes(
+    machine: MachinePaths, entry: Entry, worker: WorkerState, damage: str
+) -> str | None:
+    """`_end_processes` where the attempt's file tells nothing. Found by what all their environments
+    say they are only waited for: jobs below another KOCHI_ROOT may have the same numbers."""
+    if not this_node().can_see(worker.node):
+        return None
+    variables = {
+        "KOCHI_MACHINE": machine.name,
+        "KOCHI_WORKER_ID": str(worker.worker),
+        "KOCHI_JOB_ID": str(entry.job),
+        "KOCHI_ATTEMPT": str(entry.attempt),
+    }
+    found = find_by_environment(variables, worker.process.start)
+    if not found:
+        return None
+    pids = " ".join(map(str, found))
+    return f"{damage}; processes {pids} seem to be of it and would have to be ended"
+
+
+def _requeue_dead(
     machine: MachinePaths, queue: QueuePaths, entry: Entry, worker: WorkerState
 ) -> list[str]:
     try:

@@ -35,9 +35,9 @@ class WorkerState:
     `heartbeat_interval` seconds. With `controller` it claims only the tickets of that controller,
     which started it. `capacity` is what it hands out, `until` the time at which it has to be gone,
     `idle_since` when it last became idle (None while it has jobs), `reason` why it is draining or
-    has left. `succeeded` and `failed` count its jobs, `ahead` are those it has claimed and will
-    start when there is room. `taken_for_lost` is not of its own account: whether there is a
-    LostNotice.
+    has left. `succeeded` and `failed` count its jobs, `by_queue` the same for each queue. `ahead`
+    are those it has claimed and will start when there is room. `taken_for_lost` is not of its own
+    account: whether there is a LostNotice.
     """
 
     worker: int
@@ -56,6 +56,7 @@ class WorkerState:
     reason: str = ""
     succeeded: int = 0
     failed: int = 0
+    by_queue: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     ahead: tuple[int, ...] = ()
     heartbeat_interval: float = HEARTBEAT_INTERVAL
     taken_for_lost: bool = False
@@ -122,6 +123,7 @@ def read_worker(machine: MachinePaths, worker: int) -> WorkerState:
             reason=str(data.get("reason", "")),
             succeeded=int(data.get("succeeded", 0)),
             failed=int(data.get("failed", 0)),
+            by_queue=_counts(data.get("by_queue", {})),
             ahead=tuple(map(int, data.get("ahead", ()))),
             heartbeat_interval=float(data.get("heartbeat_interval", HEARTBEAT_INTERVAL)),
             taken_for_lost=machine.worker(worker).lost.exists(),
@@ -166,6 +168,10 @@ def _capacity(data: Mapping[str, Any]) -> Capacity:
     if "capacity" not in data:  # version 1
         return Capacity(int(data["cores"]), 0)
     return Capacity(**{key: int(value) for key, value in data["capacity"].items()})
+
+
+def _counts(data: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    return {str(queue): (int(good), int(bad)) for queue, (good, bad) in data.items()}
 
 
 def _text_or_none(value: object) -> str | None:

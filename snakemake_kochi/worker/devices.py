@@ -57,7 +57,7 @@ class Devices:
     def _environment(self, pinned: frozenset[int] | None, gpus: tuple[str, ...]) -> dict[str, str]:
         names = ",".join(gpus)
         environment = {"KOCHI_CPUS": format_cpus(pinned or self._cpus), "KOCHI_GPUS": names}
-        if self._gpus.names:
+        if self._gpus.names or self._gpus.is_given:
             # Also for a job that asked for none: it would else use those of its neighbours.
             environment.update(dict.fromkeys(self._gpus.variables, names))
         return environment

@@ -6,16 +6,17 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.queue.lock import QueueRemovedError
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.result import Result, UncountedReason
 from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.worker.health import Health
 from snakemake_kochi.worker.slot import Slot
 from snakemake_kochi.worker.state import StateFile
+from snakemake_kochi.worker.troubles import RETRY, Complaints
 
 _log = logging.getLogger(__name__)
-
-RETRY = 1.0  # seconds until what could not be written is tried again
 
 
 class Ends:
@@ -27,13 +28,12 @@ class Ends:
         self._state = state
         self._health = health
         self._queue_of = queue_of
+        self._complaints = Complaints()
 
-    def publish(self, over: Iterable[Slot], served: Iterable[str]) -> list[tuple[Slot, str]]:
+    def publish(self, over: Iterable[Slot]) -> list[tuple[Slot, str]]:
         """Publish the results of jobs that are over, under one lock for each queue, or put their
         tickets back; return those that are done, each with how it ended, for people (empty for a
         success). The others are to be handed in again at their deadline.
-
-        `served`: the queues of the worker.
         """
         done: list[tuple[Slot, str]] = []
         results: dict[str, list[tuple[Slot, Result]]] = {}
@@ -49,13 +49,13 @@ class Ends:
             results.setdefault(slot.claim.ticket.queue, []).append((slot, result))
         for ended in results.values():
             queue = self._queue_of(ended[0][0].claim.ticket)
-            outcomes: Sequence[bool | OSError]
+            outcomes: Sequence[bool | OSError | KochiError]
             try:
                 outcomes = queue.finish_all([(slot.claim, result) for slot, result in ended])
-            except OSError as error:  # not even the lock
+            except (OSError, KochiError) as error:  # not even the lock
                 outcomes = [error] * len(ended)
             for (slot, result), outcome in zip(ended, outcomes, strict=True):
-                done += self._finished(slot, result, outcome, served)
+                done += self._finished(slot, result, outcome)
         return done
 
     def _put_back(self, slot: Slot, reason: UncountedReason, detail: str) -> list[tuple[Slot, str]]:
@@ -63,33 +63,51 @@ class Ends:
         try:
             if self._state.lost_to is None:  # else it is for others to decide about the ticket
                 queue.put_back(slot.claim, reason, detail)
-        except OSError as error:
+        except (OSError, KochiError) as error:
             return self._later(slot, error)
+        self._complaints.over(_about(slot))
         return [(slot, "put back")]
 
     def _finished(
-        self, slot: Slot, result: Result, outcome: bool | OSError, served: Iterable[str]
+        self, slot: Slot, result: Result, outcome: bool | OSError | KochiError
     ) -> list[tuple[Slot, str]]:
         """`outcome`: as of Queue.finish_all."""
-        if isinstance(outcome, OSError):
+        if isinstance(outcome, (OSError, KochiError)):
             return self._later(slot, outcome)
-        self._count(result)
-        self._health.note(result, served)
+        self._complaints.over(_about(slot))
+        self._count(slot.claim.ticket.queue, result)
+        self._health.note(result, slot.claim.ticket.queue)
         late = "" if outcome else " (too late: it had been taken for lost)"
         ticket = slot.claim.ticket
         _log.info("job %d (%s) %s%s", ticket.job, ticket.name, result.describe(), late)
         return [(slot, "" if result.ok else result.describe())]
 
-    def _later(self, slot: Slot, error: OSError) -> list[tuple[Slot, str]]:
+    def _later(self, slot: Slot, error: OSError | KochiError) -> list[tuple[Slot, str]]:
+        if isinstance(error, QueueRemovedError) and self._machine_is_there(slot):
+            job = slot.claim.ticket.job
+            _log.warning("the end of job %d cannot be written: %s", job, error.message)
+            return [(slot, "its queue was removed")]
         # A full disk. The result is not given up: it may be that of a long run.
-        job = slot.claim.ticket.job
-        _log.warning("the end of job %d cannot be written yet: %s", job, error)
+        self._complaints.about(_about(slot), error)
         slot.deadline = time.monotonic() + RETRY
         return []
 
-    def _count(self, result: Result) -> None:
+    def _machine_is_there(self, slot: Slot) -> bool:
+        # Else its filesystem is away, and the queue may come back with it.
+        return self._queue_of(slot.claim.ticket).machine.queues.is_dir()
+
+    def _count(self, queue: str, result: Result) -> None:
+        if result.reason == "cancelled":
+            return  # that tells nothing of the node
         state = self._state.state
-        if result.ok:
-            self._state.touch(succeeded=state.succeeded + 1)
-        elif result.reason != "cancelled":  # that tells nothing of the node
-            self._state.touch(failed=state.failed + 1)
+        succeeded, failed = state.by_queue.get(queue, (0, 0))
+        counts = (succeeded + 1, failed) if result.ok else (succeeded, failed + 1)
+        self._state.touch(
+            succeeded=state.succeeded + result.ok,
+            failed=state.failed + (not result.ok),
+            by_queue={**state.by_queue, queue: counts},
+        )
+
+
+def _about(slot: Slot) -> str:
+    return f"the end of job {slot.claim.ticket.job} cannot be written yet"

@@ -22,10 +22,14 @@ _LISTED = re.compile(r"GPU \d+: .*\(UUID: (GPU-[0-9a-fA-F-]+)\)")
 
 @dataclass(frozen=True)
 class Gpus:
-    """`names` of the devices (indices or UUIDs), `variables` that show them to a job."""
+    """`names` of the devices (indices or UUIDs), `variables` that show them to a job.
+
+    `is_given`: somebody said which there are, also if there are none: jobs see no others.
+    """
 
     names: tuple[str, ...] = ()
     variables: tuple[str, ...] = (CUDA,)
+    is_given: bool = False
 
 
 def find_gpus(
@@ -41,17 +45,17 @@ def find_gpus(
     if option is None:
         return visible
     if "," in option or not option.strip().isdecimal():
-        return Gpus(_given_names(option), visible.variables)
+        return Gpus(_given_names(option), visible.variables, is_given=True)
     count = int(option)
     if not visible.names:
-        return Gpus(tuple(map(str, range(count))), visible.variables)
+        return Gpus(tuple(map(str, range(count))), visible.variables, is_given=True)
     if count > len(visible.names):
         raise WorkerError(
             f"--gpus {option}: this node shows {len(visible.names)} GPUs "
             f"({', '.join(visible.names)})",
             f"Use --gpus {len(visible.names)}, or none: it is what there is.",
         )
-    return Gpus(visible.names[:count], visible.variables)
+    return Gpus(visible.names[:count], visible.variables, is_given=True)
 
 
 def _given_names(option: str) -> tuple[str, ...]:

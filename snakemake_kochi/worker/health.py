@@ -9,14 +9,16 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import write_atomically
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.result import Result
-from snakemake_kochi.queue.workers import WorkerState, read_worker, subscribers
+from snakemake_kochi.queue.workers import read_worker, subscribers
+from snakemake_kochi.worker.mounts import unmounted_above
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +34,18 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOT_OF_THE_NODE = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG}
 )
+
+
+# By worker: the node's name, and how many jobs of a queue succeeded and failed there.
+_Others = Mapping[int, tuple[str, int, int]]
+
+
+@dataclass
+class _Streak:
+    """Failures in a row of jobs of one queue, and how other workers fared before the last ones."""
+
+    failures: int = 0
+    others: _Others = field(default_factory=dict)
 
 
 class Health:
@@ -50,9 +64,8 @@ class Health:
         self._temporary = wanted if wanted.is_dir() else Path("/tmp")
         self._checked = 0.0
         self._failed_starts = 0
-        self._failures = 0
+        self._streaks: dict[str, _Streak] = {}
         self._compared = 0.0
-        self._others: dict[int, WorkerState] = {}
 
     def fault_behind(self, result: Result, directory: str) -> str | None:
         """What the node cannot do, if a job with this result may have failed for that; then the
@@ -75,16 +88,17 @@ class Health:
     def started(self) -> None:
         self._failed_starts = 0
 
-    def note(self, result: Result, queues: Iterable[str]) -> None:
-        """A result was published; `queues`: those that the worker serves."""
+    def note(self, result: Result, queue: str) -> None:
+        """A result of a job of that queue was published."""
         if result.ok:
-            self._failures = 0
+            self._streaks.clear()  # whatever else fails, this node can do something
         elif result.reason in ("failed", "signal", "out of memory"):
-            self._failures += 1
-            if self._failures == _FIRST_WATCHED:
-                self._others = self._live_others(queues)
-            elif self._failures >= MOST_FAILURES and self._is_time_to_compare():
-                self._compare(self._live_others(queues))
+            streak = self._streaks.setdefault(queue, _Streak())
+            streak.failures += 1
+            if streak.failures == _FIRST_WATCHED:
+                streak.others = self._live_others(queue)
+            elif streak.failures >= MOST_FAILURES and self._is_time_to_compare():
+                self._compare(streak, self._live_others(queue))
 
     def _is_time_to_compare(self) -> bool:
         due = time.monotonic() >= self._compared + _CHECK_INTERVAL
@@ -92,25 +106,24 @@ class Health:
             self._compared = time.monotonic()
         return due
 
-    def _live_others(self, queues: Iterable[str]) -> dict[int, WorkerState]:
-        numbers = {n for queue in queues for n in subscribers(self._machine.queue(queue))}
+    def _live_others(self, queue: str) -> _Others:
         found = {}
-        for number in numbers - {self._worker}:
-            with contextlib.suppress(OSError, DamagedFileError):
-                state = read_worker(self._machine, number)
-                if state.is_live:
-                    found[number] = state
+        with contextlib.suppress(OSError):
+            for number in subscribers(self._machine.queue(queue)):
+                with contextlib.suppress(OSError, DamagedFileError):
+                    state = read_worker(self._machine, number)
+                    if number != self._worker and state.is_live:
+                        found[number] = (state.node.host, *state.by_queue.get(queue, (0, 0)))
         return found
 
-    def _compare(self, others: Mapping[int, WorkerState]) -> None:
-        for number, other in others.items():
-            before = self._others.get(number)
-            succeeded = other.succeeded - (before.succeeded if before else 0)
-            failed = other.failed - (before.failed if before else 0)
-            if succeeded > failed:
+    def _compare(self, streak: _Streak, others: _Others) -> None:
+        for number, (host, good, bad) in others.items():
+            _, good_before, bad_before = streak.others.get(number, (host, 0, 0))
+            succeeded = good - good_before
+            if succeeded > bad - bad_before:
                 self._set_aside(
-                    f"{self._failures} jobs in a row failed here, while worker {number} on "
-                    f"{other.node.host} succeeded with {succeeded}"
+                    f"{streak.failures} jobs in a row failed here, while worker {number} on "
+                    f"{host} succeeded with {succeeded}"
                 )
                 return
 
@@ -132,21 +145,24 @@ class Health:
 
     def _execute(self) -> str | None:
         try:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 ["/bin/sh", "-c", "true"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
                 env=self._environment,
-                timeout=_PATIENCE,
-                check=False,
             )
         except OSError as error:
             return f"start processes: {error.strerror}"
+        try:
+            status = process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
+            # Not `subprocess.run`, which would wait for its end: where a filesystem hangs, even
+            # SIGKILL does not end a process, and the worker has to say that it goes.
+            process.kill()
             return f"execute /bin/sh: it takes longer than {_PATIENCE:g} seconds"
-        return None if done.returncode == 0 else f"execute /bin/sh: status {done.returncode}"
+        return None if status == 0 else f"execute /bin/sh: status {status}"
 
     def _write(self) -> str | None:
         probe = self._machine.worker(self._worker).probe
@@ -173,16 +189,6 @@ def _enter(directory: str) -> str | None:
     except OSError as error:
         if error.errno not in _NOT_OF_THE_NODE:
             return f"enter {directory}: {error.strerror}"
-        if error.errno == errno.ENOENT and (place := _empty_mount_point(Path(directory))):
+        if error.errno == errno.ENOENT and (place := unmounted_above(Path(directory))):
             return f"enter {directory}: {place} is empty, as if nothing was mounted there"
-    return None
-
-
-def _empty_mount_point(directory: Path) -> Path | None:
-    """The nearest directory above that exists, if it looks like one that something should be
-    mounted on; else somebody will have removed what is missing."""
-    with contextlib.suppress(OSError):
-        nearest = next(parent for parent in directory.parents if parent.exists())
-        if nearest == Path("/") or not any(nearest.iterdir()):
-            return nearest
     return None

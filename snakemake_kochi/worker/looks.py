@@ -37,6 +37,10 @@ class Looks:
         """Something happened: look more often again."""
         self._interval = self._first
 
+    def put_off(self) -> None:
+        """A look was due, and there is no room for what it could find."""
+        self._next = time.monotonic() + random.uniform(0.5, 1.0) * self._interval
+
     def begin(self) -> None:
         """A look begins."""
         self._began = time.monotonic()

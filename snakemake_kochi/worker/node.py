@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cache
 
 from snakemake_kochi.queue import Capacity
 from snakemake_kochi.worker.gpus import find_gpus
@@ -24,3 +25,9 @@ def capacity_of_this_node(
         memory_mb_of_this_node(own) if memory_mb is None else memory_mb,
         len(find_gpus(None, own).names) if gpus is None else gpus,
     )
+
+
+@cache
+def gpus_of_this_node() -> int:
+    """How many GPUs a worker that this process starts will have. Asks the driver once."""
+    return len(find_gpus(None, os.environ).names)

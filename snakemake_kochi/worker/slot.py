@@ -136,14 +136,16 @@ class Slot:
         return self._exit
 
     def advance(self, orphans: Sequence[ProcessIdentity], is_alone: bool) -> bool:
-        """Go on with ending the job; return whether its last process is gone and reaped.
+        """Go on with ending the job; return whether its last process is gone and reaped, and its
+        end may be published now.
 
         `orphans`, as of after `poll`: the worker's children that are no job's main process. When
         there are none, nothing of this job is left and no search is needed; when the job
         `is_alone` in the worker they are its own, whatever it did to hide them.
         """
         if self._is_over:
-            return True
+            # Handed in before, and put off: see Ends.
+            return self.deadline is None or time.monotonic() >= self.deadline
         moment = time.monotonic()
         if self.poll() is None:
             if self.deadline is not None and moment >= self.deadline:

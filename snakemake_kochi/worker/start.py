@@ -11,6 +11,7 @@ from snakemake_kochi.files import make_directory, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.capacity import Capacity
 from snakemake_kochi.queue.ids import allocate_ids
+from snakemake_kochi.queue.probe import probe_locks
 from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.workers import (
@@ -69,8 +70,8 @@ def run_worker(
     sign of life for LOST_AFTER times that, it is taken for lost on other nodes.
 
     The worker is a child of the calling process, its keeper, of which this must be the main thread,
-    with no other threads and no other children. Raises
-    KochiError for names that cannot be used, and WorkerError when the number is taken.
+    with no other threads and no other children. Raises KochiError for names that cannot be used
+    and for locks that do not work, and WorkerError when the number is taken.
     """
     for name in queues:
         machine.queue(name)
@@ -80,6 +81,7 @@ def run_worker(
     limit = find_walltime(walltime, own, grace)
     found = find_gpus(gpus, own)
     capacity = capacity_of_this_node(cores, memory_mb, len(found.names), own)
+    probe_locks(machine)
     number, served = _number_and_queues(machine, queues, worker)
     settings = WorkerSettings(
         environment={name: own[name] for name in own if name not in _NOT_FOR_JOBS},

@@ -8,35 +8,38 @@ import os
 import select
 import signal
 import time
+from functools import partial
 
-from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.bell import Bell
 from snakemake_kochi.queue.observation import Observer
 from snakemake_kochi.queue.processes import send_signal
 from snakemake_kochi.queue.queue import Claim, Queue
-from snakemake_kochi.queue.result import UncountedReason
 from snakemake_kochi.queue.ticket import Resources, Ticket, now
 from snakemake_kochi.queue.workers import WorkerState, read_queues, subscribe, unsubscribe
 from snakemake_kochi.worker.ahead import Ahead
 from snakemake_kochi.worker.claiming import Claimer
 from snakemake_kochi.worker.devices import Devices
 from snakemake_kochi.worker.echo import Echo
-from snakemake_kochi.worker.ends import RETRY, Ends
+from snakemake_kochi.worker.ends import Ends
 from snakemake_kochi.worker.health import Health
 from snakemake_kochi.worker.launch import AlreadyBegunError, Launcher
 from snakemake_kochi.worker.looks import Looks
 from snakemake_kochi.worker.passed import Passed
+from snakemake_kochi.worker.returns import Returns
 from snakemake_kochi.worker.runners import Runner
 from snakemake_kochi.worker.settings import WorkerSettings
 from snakemake_kochi.worker.signals import Signals, Wake, open_process, reap_orphans
 from snakemake_kochi.worker.slot import Slot
 from snakemake_kochi.worker.state import StateFile
+from snakemake_kochi.worker.troubles import RETRY, Troubles
+from snakemake_kochi.worker.unknown import UnknownClaims
 
 _log = logging.getLogger(__name__)
 
 _ECHO_INTERVAL = 0.1  # seconds between two looks into a growing log
 _LEAVE_PATIENCE = 15.0  # seconds
+_SERVING = "the list of queues"  # no queue has such a name
 
 
 class Worker:
@@ -71,6 +74,9 @@ class Worker:
         self._health = Health(machine, state.worker, settings.environment)
         self._observer = Observer()
         self._ends = Ends(self._state, self._health, self._queue_of)
+        self._returns = Returns(self._queue_of)
+        self._troubles = Troubles()
+        self._unknown = UnknownClaims(machine, state.worker)
         self._pause_until = 0.0
         self._ahead = Ahead(state.capacity.cores)
         self._claimer = Claimer(
@@ -107,16 +113,20 @@ class Worker:
         # The first thing: others may have been given its tickets while it, or its node, slept.
         if self._state.lost_to is not None:
             return False
-        if bell.drain():
-            self._serve()
+        is_retrial = self._troubles.take_due()
+        if is_rung := bell.drain():
             self._looks.reset()
-            self._look_due = is_told = True
-        else:
-            is_told = self._looks.is_due
-        self._look_due |= is_told
+        if is_rung or is_retrial:
+            self._serve()
+        is_told = is_rung or self._looks.is_due
+        self._look_due |= is_told or is_retrial
         self._heed_stops(signals)
+        self._returns.retry()
         if is_told:
             self._look_for_cancels()
+            if self._unknown.is_time():
+                self._return_unknown()
+            self._looks.put_off()
         self._advance()
         self._start_ahead()
         may_claim = self._ahead.first is None and time.monotonic() >= self._pause_until
@@ -134,7 +144,8 @@ class Worker:
         """Seconds until something is due without anybody waking us."""
         moment = time.monotonic()
         deadlines = [due for slot in self._slots if (due := slot.next_due) is not None]
-        deadlines += [self._state.deadline, self._ahead.deadline]
+        deadlines += [self._state.deadline, self._ahead.deadline, self._returns.deadline]
+        deadlines.append(self._troubles.deadline)
         if not self._stops:
             is_free = self._look_due and self._ahead.first is None
             deadlines.append(self._pause_until if is_free else self._looks.deadline)
@@ -146,17 +157,15 @@ class Worker:
 
     def _serve(self) -> None:
         """Read which queues to serve; who started the worker may change that."""
-        try:
-            names = read_queues(self._machine, self._number)
-            controller = self._state.state.controller
-            wanted = {
-                name: self._queues.get(name)
-                or Queue(self._machine, name, controller, self._observer)
-                for name in names
-            }
-        except (KochiError, FileNotFoundError) as error:
-            _log.warning("the queues to serve stay as they are: %s", error)
-            return
+        self._troubles.tried(_SERVING, self._serve_present)
+
+    def _serve_present(self) -> None:
+        names = read_queues(self._machine, self._number)
+        controller = self._state.state.controller
+        wanted = {
+            name: self._queues.get(name) or Queue(self._machine, name, controller, self._observer)
+            for name in names
+        }
         if list(wanted) == list(self._queues):
             return
         for queue in wanted.values():
@@ -190,12 +199,24 @@ class Worker:
     def _look_for_cancels(self) -> None:
         for slot in self._slots:
             job = slot.claim.ticket.job
-            if slot.stop is None and self._machine.job(job).cancel.exists():
+            if slot.stop is None and self._is_cancelled(job):
                 _log.info("cancelling job %d", job)
                 slot.end("cancel", self._settings.grace)
-        cancelled = [job for job in self._ahead.jobs if self._machine.job(job).cancel.exists()]
+        cancelled = [job for job in self._ahead.jobs if self._is_cancelled(job)]
         for claim in self._ahead.take_cancelled(cancelled):
-            self._put_back(claim)
+            self._returns.give_back(claim)
+
+    def _is_cancelled(self, job: int) -> bool:
+        # Not Path.exists, which raises what an ill filesystem answers.
+        return os.path.exists(self._machine.job(job).cancel)
+
+    def _return_unknown(self) -> None:
+        running = (slot.claim.ticket.job for slot in self._slots)
+        known = {*running, *self._ahead.jobs, *self._returns.jobs}
+        for name, queue in self._queues.items():
+            found = self._troubles.tried(name, partial(self._unknown.find, queue, known))
+            for claim in found or ():
+                self._returns.give_back(claim)
 
     def _advance(self) -> None:
         for slot in self._slots:
@@ -210,7 +231,7 @@ class Worker:
                 slot.end("timeout", self._settings.grace)
             if slot.advance(orphans, is_alone):
                 over.append(slot)
-        for slot, ending in self._ends.publish(over, self._queues):
+        for slot, ending in self._ends.publish(over):
             self._close(slot, ending)
         self._heed_health()
 
@@ -252,7 +273,11 @@ class Worker:
             running = self._resources()
             if self._capacity.is_full(running):
                 break
-            claims = self._claimer.claim_from(queue, running)
+            if self._troubles.is_pausing(queue.name):
+                continue
+            claim = partial(self._claimer.claim_from, queue, running)
+            if (claims := self._troubles.tried(queue.name, claim)) is None:
+                continue
             found |= bool(claims.at_once)
             self._ahead.hold(claims.later)
             self._start_all(queue, claims.at_once)
@@ -264,11 +289,12 @@ class Worker:
     def _start_ahead(self) -> None:
         """Start what was claimed ahead, in order, as there is room for it."""
         while not self._is_stopping and (claim := self._ahead.first) is not None:
-            if not self._capacity.fits(claim.ticket.resources, self._resources()):
+            is_paused = time.monotonic() < self._pause_until
+            if is_paused or not self._capacity.fits(claim.ticket.resources, self._resources()):
                 break
             self._ahead.take_first()
-            if self._machine.job(claim.ticket.job).cancel.exists():
-                self._put_back(claim)
+            if self._is_cancelled(claim.ticket.job):
+                self._returns.give_back(claim)
             else:
                 self._start_all(self._queue_of(claim.ticket), [claim])
         if self._ahead.is_overdue:
@@ -277,18 +303,8 @@ class Worker:
 
     def _put_back_ahead(self) -> None:
         for claim in self._ahead.take_all():
-            self._put_back(claim)
+            self._returns.give_back(claim)
         self._note_running()
-
-    def _put_back(
-        self, claim: Claim, reason: UncountedReason = "drained", detail: str = ""
-    ) -> None:
-        """Give back a ticket that was not started; a cancelled one ends there."""
-        try:
-            self._queue_of(claim.ticket).put_back(claim, reason, detail)
-        except OSError as error:
-            _log.warning("job %d cannot be put back yet: %s", claim.ticket.job, error)
-            self._ahead.hold([claim])
 
     def _start_all(self, queue: Queue, claims: list[Claim]) -> None:
         for position, claim in enumerate(claims):
@@ -318,9 +334,9 @@ class Worker:
         self._pause_until = time.monotonic() + RETRY
         for unused in claims:
             if unused is claims[0] and fault is not None:
-                self._put_back(unused, "node failed", fault)
+                self._returns.give_back(unused, "node failed", fault)
             else:
-                self._put_back(unused)
+                self._returns.give_back(unused)
         self._heed_health()
 
     def _may_leave(self) -> bool:
@@ -329,15 +345,18 @@ class Worker:
         The state is published before the last look: who hands over a ticket and then finds this
         worker "running" can rely on that look; who finds it "leaving" starts another.
         """
-        if time.monotonic() < self._pause_until:
+        if time.monotonic() < self._pause_until or any(map(self._troubles.is_in, self._queues)):
             return False
         self._state.update(state="leaving")
-        for queue in self._queues.values():
-            queue.recover()
+        self._return_unknown()
+        tried, queues = self._troubles.tried, self._queues.values()
+        is_sure = all(tried(queue.name, queue.recover) is not None for queue in queues)
         self._claim()
-        is_free = not self._slots and self._ahead.first is None
-        if is_free and all(queue.is_empty() for queue in self._queues.values()):
-            left = self._passed.describe(self._machine)
+        is_free = not self._slots and self._ahead.first is None and not self._returns.jobs
+        if is_sure and is_free and all(tried(queue.name, queue.is_empty) for queue in queues):
+            left = []
+            with contextlib.suppress(OSError):
+                left = self._passed.describe(self._machine)
             self._echo.pump(everything=True)
             self._echo.say(*left)
             self._state.touch(reason="nothing is left that it can run" if left else "nothing to do")
@@ -352,6 +371,7 @@ class Worker:
             self._reason_to_stop = f"taken for lost by {lost_to}"
             self._state.touch(reason=self._reason_to_stop)
             self._ahead.take_all()
+            self._returns.drop()
         else:
             self._put_back_ahead()
         for slot in self._slots:
@@ -365,7 +385,10 @@ class Worker:
         # Of jobs that ended while others ran, and that nothing told whose they were.
         send_signal(reap_orphans({slot.pid for slot in self._slots}), signal.SIGKILL)
         for queue in self._queues.values():
-            unsubscribe(queue.paths, self._number)
+            with contextlib.suppress(OSError):
+                unsubscribe(queue.paths, self._number)
         self._echo.pump(everything=True)
         reason = self._state.state.reason or self._reason_to_stop or "ended by an error"
-        self._state.update(state="left", reason=reason)
+        # Where jobs may be running still, and the keeper goes on to end them, "left" would have
+        # others give their tickets away at once.
+        self._state.update(state="draining" if self._slots else "left", reason=reason)

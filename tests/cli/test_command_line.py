@@ -15,7 +15,19 @@ from snakemake_kochi.version import __version__
 from .conftest import COMMAND, Outcome
 
 COMMANDS = (
-    ["init", "profile", "work", "enqueue", "batch", "install", "run", "cancel", "show", "artifact"],
+    [
+        "init",
+        "profile",
+        "work",
+        "enqueue",
+        "batch",
+        "install",
+        "run",
+        "cancel",
+        "show",
+        "doctor",
+        "artifact",
+    ],
     ["show", "queues"],
     ["show", "workers"],
     ["show", "jobs"],

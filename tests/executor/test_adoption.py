@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -299,3 +301,46 @@ def test_what_a_rule_can_have_is_taken_over(tmp_path: Path, snakemake: Any) -> N
     assert not (tmp_path / "t.tmp").exists() and not (tmp_path / "g1.txt").exists()
     assert not os.stat(tmp_path / "p.done").st_mode & 0o222
     assert "Nothing to be done" in snakemake("-n", cwd=tmp_path).stdout
+
+
+def test_a_job_that_outlives_the_run_that_cancelled_it_is_waited_for_by_the_next_run(
+    tmp_path: Path,
+) -> None:
+    write(
+        tmp_path / "Snakefile",
+        """
+        rule one:
+            output: "a.txt"
+            shell:
+                "echo >> a.starts; mkdir a.writer || echo >> trouble;"
+                "until [ -e go-a ]; do sleep 0.05; done; touch a.txt"
+        """,
+    )
+    with worker(tmp_path):
+        with background(*IN_QUEUE, cwd=tmp_path) as controller:
+            wait_until(lambda: starts(tmp_path) == {"a": 1})
+            # As one whose node hangs. Its keeper gives it half a minute.
+            (state,) = machine().glob("workers/*/worker.json")
+            pid = json.loads(state.read_text())["process"]["pid"]
+            os.kill(pid, signal.SIGSTOP)
+            controller.send_signal(signal.SIGINT)
+            wait_until(lambda: list(machine().glob("jobs/*/*/cancel")))
+            controller.send_signal(signal.SIGINT)
+            output = controller.communicate(timeout=60)[0]
+        print(output)
+        assert "Told to end, but not ended yet: kochi jobs 0" in output
+        assert results() == []
+        assert len(list(machine().glob("controllers/*"))) == 1
+        with background(*AGAIN, cwd=tmp_path) as controller:
+            output = read_until(controller, "are ended, and handed over anew")
+            os.kill(pid, signal.SIGCONT)
+            wait_until(results)
+            assert starts(tmp_path) == {"a": 1}
+            (tmp_path / "a.writer").rmdir()
+            (tmp_path / "go-a").touch()
+            output += controller.communicate(timeout=60)[0]
+        print(output)
+        assert controller.returncode == 0
+        assert starts(tmp_path) == {"a": 2}
+        assert not (tmp_path / "trouble").exists()
+        assert list(machine().glob("controllers/*")) == []

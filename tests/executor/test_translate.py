@@ -9,6 +9,7 @@ import pytest
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.executor.translate import make_ticket
 from snakemake_kochi.queue import Capacity
+from snakemake_kochi.worker.node import gpus_of_this_node
 
 
 class Rule:
@@ -45,8 +46,22 @@ def test_resources_come_in_the_units_of_a_ticket() -> None:
 
 
 def test_cores_and_memory_are_capped_at_what_the_runs_own_workers_have() -> None:
-    needs = ticket_of(Job(mem_mb=1000, gpu=3), Capacity(2, 500)).resources
-    assert (needs.cores, needs.memory_mb, needs.gpus) == (2, 500, 3)
+    needs = ticket_of(Job(mem_mb=1000), Capacity(2, 500)).resources
+    assert (needs.cores, needs.memory_mb) == (2, 500)
+
+
+def test_gpus_that_the_runs_own_workers_lack_are_refused_with_the_rules_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    gpus_of_this_node.cache_clear()
+    try:
+        assert ticket_of(Job(gpu=2), Capacity(2, 500)).resources.gpus == 2
+        with pytest.raises(KochiError, match=r"rule one, resource gpu: 3 GPUs needed.* has 2"):
+            ticket_of(Job(gpu=3), Capacity(2, 500))
+    finally:
+        gpus_of_this_node.cache_clear()
+    assert ticket_of(Job(gpu=3)).resources.gpus == 3, "a worker of somebody else may have them"
 
 
 def test_a_value_that_is_known_only_later_is_left_out() -> None:

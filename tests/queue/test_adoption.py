@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import Claim, Ended, Estate, Inbox, Queue, Result, Running, Ticket
+from snakemake_kochi.queue import (
+    Claim,
+    Ended,
+    Estate,
+    Inbox,
+    Queue,
+    Result,
+    Running,
+    Ticket,
+    cancel,
+)
 from snakemake_kochi.queue.processes import this_node
 
 Make = Callable[..., Ticket]
@@ -178,3 +188,55 @@ def test_a_controller_whose_directory_is_gone_is_forgotten(
     _, estate = heir(machine, tmp_path)
     estate.forget()
     assert not machine.controller(dead).state.exists()
+
+
+def test_a_run_that_ended_before_its_jobs_is_taken_over_from(
+    machine: MachinePaths, ticket: Make, tmp_path: Path, queue: Queue
+) -> None:
+    inbox = Inbox.create(machine, str(tmp_path))
+    queue.submit([ticket("a", controller=inbox.identity, identity="a", outputs=("a.txt",))])
+    (claim,) = queue.claim(4, lambda _: "take")
+    cancel(machine, 0)
+    inbox.leave()
+    # Its process lives still, as when Snakemake is called by another program.
+    _, estate = heir(machine, tmp_path)
+    assert estate.controllers == (inbox.identity,)
+    assert estate.withdraw() == [0], "what was told to end is not waited for as if it went on"
+    assert estate.take("a") is None
+    assert estate.in_the_way(["a.txt"]) == [0]
+    queue.put_back(claim)
+    assert estate.in_the_way(["a.txt"]) == []
+    estate.forget()
+    assert not machine.controller(inbox.identity).directory.exists()
+
+
+def test_only_the_queues_that_a_controller_used_are_looked_into(
+    machine: MachinePaths, ticket: Make, tmp_path: Path, queue: Queue
+) -> None:
+    inbox = Inbox.create(machine, str(tmp_path))
+    inbox.note_queue("used")
+    for name in ("used", "q"):
+        fields = {"controller": inbox.identity, "identity": name}
+        Queue(machine, name).submit([ticket(name, **fields)])
+    died(machine, inbox)
+    (machine.queue("q").waiting_ticket(1, 1)).write_text("{")
+    _, estate = heir(machine, tmp_path)
+    assert estate.withdraw() == [0]
+    estate.forget()
+    assert not machine.controller(inbox.identity).directory.exists()
+    assert not queue.is_empty()
+
+
+def test_a_controller_whose_directory_is_away_is_left_alone_while_it_has_jobs(
+    machine: MachinePaths, ticket: Make, tmp_path: Path, queue: Queue
+) -> None:
+    away = tmp_path / "away"
+    inbox = Inbox.create(machine, str(away))
+    queue.submit([ticket("a", controller=inbox.identity, identity="a", directory=str(away))])
+    queue.claim(4, lambda _: "take")
+    died(machine, inbox)
+    _, other = heir(machine, tmp_path)
+    assert other.is_empty
+    away.mkdir()
+    _, estate = heir(machine, away)
+    assert isinstance(estate.take("a"), Running)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,12 +72,13 @@ class Site:
     def start(self, *arguments: object, **options: object) -> subprocess.Popen[str]:
         given = [str(argument) for argument in arguments]
         prefix = options.pop("prefix", ())
+        program = options.pop("program", ("-m", "snakemake_kochi.worker"))
         if "--queue" not in given and "--worker" not in given:
             given += ["--queue", "q"]
         process = subprocess.Popen(
             [
                 *prefix,  # type: ignore[misc]
-                *(sys.executable, "-m", "snakemake_kochi.worker"),
+                *(sys.executable, *program),  # type: ignore[misc]
                 *("--root", str(self.root.directory), "--machine", "local", *given),
             ],
             stdin=subprocess.DEVNULL,
@@ -86,6 +88,14 @@ class Site:
         )
         self.workers.append(process)
         return process
+
+    def start_changed(
+        self, change: str, *arguments: object, **options: object
+    ) -> subprocess.Popen[str]:
+        """As `start`, after some lines of Python that change what the worker will find."""
+        run = "import runpy; runpy.run_module('snakemake_kochi.worker', run_name='__main__')"
+        code = f"{textwrap.dedent(change)}\n{run}"
+        return self.start(*arguments, program=("-c", code), **options)
 
     def start_elsewhere(self, *arguments: object, **options: object) -> subprocess.Popen[str]:
         """As `start`, on what is another node for all that can be seen: with a name and process

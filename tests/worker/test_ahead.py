@@ -47,6 +47,31 @@ def test_tickets_held_behind_a_long_job_go_back_and_to_an_idle_worker(site):
     (site.directory / "go").touch()
 
 
+def test_a_worker_sleeps_while_it_holds_tickets(site):
+    tickets = site.submit(*SHORT, UNTIL_GO, *["true"] * 5)
+    site.start_changed(
+        """
+        from snakemake_kochi.worker.worker import Worker
+        turn = Worker._turn
+        def counted(self, *arguments):
+            if self._ahead.first is not None:
+                with open("turns", "ab") as stream:
+                    stream.write(b".")
+            return turn(self, *arguments)
+        Worker._turn = counted
+        """,
+        *("--cores", 1, "--stay", "--idle-wait", 0.2),
+        cwd=site.directory,
+    )
+    site.wait_until(site.machine.job(len(SHORT)).attempt(1).exists, "the long job")
+    queue = Queue(site.machine, "q")
+    site.wait_until(lambda: len(queue.waiting()) == 5, "the others are given back")
+    (site.directory / "go").touch()
+    assert site.ended(tickets[-1].job).result.ok
+    # They were held for a second and some, with a look now and then.
+    assert 1 <= (site.directory / "turns").stat().st_size < 100
+
+
 def test_what_a_worker_holds_is_read_back_from_its_state(site):
     site.submit("true")
     assert site.start("--cores", 1).wait() == 0

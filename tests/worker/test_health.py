@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -15,6 +16,8 @@ import pytest
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import write_exclusively
 from snakemake_kochi.queue import Queue, find_worker
+from snakemake_kochi.worker import health, mounts
+from snakemake_kochi.worker.mounts import unmounted_above
 from tests.worker.conftest import Site, children_of
 
 Mount = Callable[[Path, str], Path]
@@ -78,9 +81,14 @@ def test_a_node_without_the_filesystem_of_the_jobs_is_set_aside(site: Site, moun
     there = mount(site.directory / "scratch", "1m") / "run"
     there.mkdir()
     site.submit("pwd", directory=there)
-    without = ["unshare", "--mount", "bash", "-c", f'umount {there.parent} && exec "$@"', "-"]
+    fstab = site.directory / "fstab"
+    fstab.write_text(f"# what is mounted where\nserver:/x {there.parent} nfs defaults 0 0\n")
+    change = f'umount {there.parent} && mount --bind {fstab} /etc/fstab && exec "$@"'
+    without = ["unshare", "--mount", "bash", "-c", change, "-"]
     assert site.start("--cores", 1, prefix=without, stderr=-3).wait() == 1
-    said = f"this node cannot enter {there}: {there.parent} is empty, as if nothing was mounted"
+    said = (
+        f"this node cannot enter {there}: {there.parent} is empty, as if nothing was mounted there"
+    )
     assert said in find_worker(site.machine, 0).reason
     assert ended(site, 0, 1)["reason"] == "node failed"
     assert site.start().wait() == 0
@@ -94,6 +102,64 @@ def test_a_directory_that_somebody_removed_is_not_the_nodes_fault(site: Site) ->
     assert site.start("--cores", 1).wait() == 0
     assert site.job(0).result.exit_status == 126  # type: ignore[union-attr]
     assert site.job(1).result.ok  # type: ignore[union-attr]
+
+
+def test_a_directory_removed_as_the_last_of_its_place_is_not_the_nodes_fault(site: Site) -> None:
+    place = site.directory / "experiments"
+    (place / "one").mkdir(parents=True)
+    site.submit("true", directory=place / "one")
+    site.submit("true")
+    (place / "one").rmdir()
+    assert site.start("--cores", 1).wait() == 0
+    assert [site.job(n).result.describe() for n in (0, 1)] == ["exit status 126", "succeeded"]  # type: ignore[union-attr]
+
+
+def test_an_empty_place_shows_what_is_not_mounted_only_where_nobody_could_empty_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "a place"
+    place.mkdir(mode=0o755)
+    missing = place / "below" / "run"
+    assert unmounted_above(missing) is None, "root may have removed what was there"
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert unmounted_above(missing) == place
+    (place / "other").mkdir()
+    assert unmounted_above(missing) is None
+    (place / "other").rmdir()
+    place.chmod(0o1777)
+    assert unmounted_above(missing) is None, "anybody may have removed it, as in /tmp"
+    place.chmod(0o755)
+    os.chown(place, 1000, -1)
+    assert unmounted_above(missing) is None, "its owner may have removed it"
+    monkeypatch.undo()
+    fstab = tmp_path / "fstab"
+    fstab.write_text(f"/dev/sdb1\t{tmp_path}/a\\040place ext4 noauto 0 0\nproc none\n")
+    monkeypatch.setattr(mounts, "_FSTAB", fstab)
+    assert unmounted_above(missing) == place
+
+
+def test_a_shell_that_cannot_be_killed_is_not_waited_for(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Hanging(subprocess.Popen[bytes]):
+        def __init__(self, command: list[str], **options: object) -> None:
+            super().__init__(["sleep", "1000"], **options)  # type: ignore[call-overload]
+            started.append(self)
+
+        def kill(self) -> None:
+            """As in an uninterruptible system call."""
+
+    monkeypatch.setattr(subprocess, "Popen", Hanging)
+    monkeypatch.setattr(health, "_PATIENCE", 0.1)
+    judge = health.Health(site.machine, 0, os.environ)
+    fault = judge.start_failed(OSError(errno.EIO, "Input/output error"), "/")
+    (process,) = started
+    assert process.poll() is None
+    process.terminate()
+    process.wait()
+    assert fault == "this node cannot execute /bin/sh: it takes longer than 0.1 seconds"
 
 
 def test_a_worker_on_which_all_fails_that_succeeds_elsewhere_is_set_aside(site: Site) -> None:
@@ -110,6 +176,21 @@ def test_a_worker_on_which_all_fails_that_succeeds_elsewhere_is_set_aside(site: 
     results = [site.job(n).result for n in range(60)]
     assert all(result is not None and result.ok == (result.worker == 1) for result in results)
     assert 10 <= sum(not result.ok for result in results if result) <= 40
+
+
+def test_a_worker_is_not_set_aside_because_jobs_of_another_queue_succeed(site: Site) -> None:
+    site.submit(*["sleep 0.1; exit 1"] * 14, queue="b")
+    site.submit(*["sleep 0.05"] * 60, queue="q")
+    only_q = site.start("--cores", 1)
+    site.wait_until(lambda: site.machine.worker(0).state.exists())
+    both = site.start("--cores", 1, "--queue", "b", "--queue", "q", "--stay")
+    site.wait_until(lambda: sum(site.job(n).state == "ended" for n in range(14)) == 14)
+    assert both.poll() is None
+    assert only_q.wait() == 0
+    site.wait_until(lambda: find_worker(site.machine, 1).failed == 14)
+    state = find_worker(site.machine, 1)
+    assert (state.reason, state.by_queue["b"]) == ("", (0, 14))
+    assert find_worker(site.machine, 0).by_queue["q"][0] > 0
 
 
 def test_a_worker_goes_on_while_jobs_fail_everywhere(site: Site) -> None:
@@ -181,8 +262,8 @@ def test_a_worker_that_cannot_start_jobs_on_a_full_disk_waits_for_room(
     site.submit("echo here")
     ticket = site.machine.queue("q").waiting_ticket(0, 1)
     taken = fill(site.root.directory)
-    os.kill(worker, signal.SIGCONT)
     seen = {ticket.stat().st_ctime_ns}
+    os.kill(worker, signal.SIGCONT)
 
     def has_tried() -> bool:
         with contextlib.suppress(FileNotFoundError):  # it has been claimed

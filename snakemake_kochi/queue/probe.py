@@ -1,0 +1,203 @@
+"""Whether the locks of a machine work, tried out before anybody relies on them.
+
+Some filesystems refuse them, some grant them to everybody, and on some the call never returns. So
+they are tried in a child process, which can be given up: `python -m snakemake_kochi.queue.probe
+DIRECTORY KIND PATIENCE`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn, cast
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.paths import LockPaths, MachinePaths
+from snakemake_kochi.queue.lock import LockBusyError, advice, hold
+from snakemake_kochi.queue.lock_settings import Kind, LockSettings, find_lock_settings
+from snakemake_kochi.queue.processes import this_node
+
+# Seconds until Python runs: on a cluster many nodes may just be loading it from one file server.
+_START_PATIENCE = 60.0
+# Seconds after which the child ends, whether or not whoever started it is still there.
+_LIFETIME = 300
+_READY = "ready"
+
+
+def probe_locks(machine: MachinePaths, deadline: float = 10.0) -> None:
+    """Have one process hold a lock where the machine's are, and another be kept out meanwhile.
+
+    Takes about 0.15 s. Raises KochiError when such locks are not supported, when they do not
+    exclude, or when they do not answer within `deadline` seconds.
+    """
+    settings = find_lock_settings(machine)
+    path = settings.paths.probe(this_node().host)
+    words = [str(settings.paths.directory), settings.kind, str(deadline / 2)]
+    try:
+        process = _start(words)
+    except OSError as error:
+        raise _untried(settings, f"no process can be started ({error.strerror})") from error
+    assert process.stdout is not None
+    with process.stdout as stream:
+        try:
+            lines, has_ended = _listen(stream.fileno(), deadline)
+        except BaseException:
+            _give_up(process)
+            raise
+    if has_ended:
+        _judge(settings, path, lines, process.wait())
+        return
+    _give_up(process)
+    if _READY not in lines:
+        raise _untried(
+            settings,
+            f"for {_START_PATIENCE:g} seconds {sys.executable} has not begun to run; is its "
+            "filesystem there?",
+        )
+    call = "flock" if settings.kind == "flock" else "making the file"
+    raise KochiError(
+        f"locking hangs: {call} has not returned for {deadline:g} seconds on {path}",
+        _advice(settings),
+    )
+
+
+def _start(words: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        # -P: a queue.py in the user's directory must not be imported in place of the library.
+        [sys.executable, "-P", "-m", "snakemake_kochi.queue.probe", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # stopped with Ctrl-Z it would keep others from the probe's lock
+    )
+
+
+def _give_up(process: subprocess.Popen[bytes]) -> None:
+    # Not waited for: in a call that nothing interrupts it dies when that returns, if ever.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _listen(stream: int, deadline: float) -> tuple[list[str], bool]:
+    """What the child said until it ended, and whether it did; `deadline` counts from its start."""
+    poll = select.poll()
+    poll.register(stream)
+    until = time.monotonic() + _START_PATIENCE
+    said, is_ready = "", False
+    while (left := until - time.monotonic()) > 0:
+        if not poll.poll(left * 1000):
+            continue
+        block = os.read(stream, 4096)
+        if not block:
+            return said.splitlines(), True
+        said += block.decode(errors="replace")
+        if not is_ready and _READY in said.splitlines():
+            is_ready = True
+            until = time.monotonic() + deadline
+    return said.splitlines(), False
+
+
+def _judge(settings: LockSettings, path: Path, lines: list[str], status: int) -> None:
+    """Raise what the child found, if it is no good."""
+    try:
+        outcome, message = json.loads(lines[-1])
+    except (ValueError, TypeError, IndexError):
+        said = [line for line in lines if line != _READY]
+        why = f"the process that tried ended with status {status}"
+        raise _untried(settings, f"{why} ({said[-1]})" if said else why) from None
+    if outcome == "admitted":
+        raise KochiError(
+            f"locks do not exclude in {settings.paths.directory}: two processes held {path} "
+            f"({settings.kind}) at the same time",
+            _advice(settings),
+        )
+    if outcome == "refused":
+        raise KochiError(message, _advice(settings))
+
+
+def _untried(settings: LockSettings, why: str) -> KochiError:
+    return KochiError(
+        f"the locks in {settings.paths.directory} could not be tried: {why}",
+        "Try again, or examine them: kochi doctor",
+    )
+
+
+def _advice(settings: LockSettings) -> str:
+    # Said at once, for otherwise the next start would be refused because of it.
+    file = settings.machine.lock_settings
+    return (
+        f"{advice(settings.kind)} After that change, and with no worker or run of the machine "
+        f"left: rm {file}"
+    )
+
+
+# ---- the child, and a child of its own
+
+
+def main(arguments: list[str]) -> int:
+    """Try; the last line printed is the outcome, as JSON: one of "excluded", "admitted" and
+    "refused", and a message."""
+    directory, kind, patience = arguments
+    signal.alarm(_LIFETIME)
+    path = LockPaths(Path(directory)).probe(this_node().host)
+    _say(_READY)
+    _say(json.dumps(_try(path, cast(Kind, kind), float(patience))))
+    return 0
+
+
+def _try(path: Path, kind: Kind, patience: float) -> tuple[str, str]:
+    ours, theirs = socket.socketpair()
+    # Before there is a lock, or the thread that renews a lease: a fork must have neither.
+    if os.fork() == 0:
+        ours.close()
+        _contend(path, kind, theirs)
+    theirs.close()
+    with ours:
+        try:
+            with hold(path, kind, patience=patience):
+                ours.sendall(b"!")
+                answer = ours.recv(4096)
+                if not answer:
+                    raise ChildProcessError("the second process was ended")
+        except LockBusyError:
+            # Others try theirs just now, with the same file: we were kept out, that is enough.
+            return "excluded", ""
+        except KochiError as error:
+            return "refused", error.message
+    outcome, message = json.loads(answer)
+    return outcome, message
+
+
+def _contend(path: Path, kind: Kind, connection: socket.socket) -> NoReturn:
+    try:
+        signal.alarm(_LIFETIME)
+        if connection.recv(1):
+            connection.sendall(json.dumps(_try_once(path, kind)).encode())
+    finally:
+        os._exit(0)
+
+
+def _try_once(path: Path, kind: Kind) -> tuple[str, str]:
+    try:
+        with hold(path, kind, patience=0):
+            return "admitted", ""
+    except LockBusyError:
+        return "excluded", ""
+    except KochiError as error:
+        return "refused", error.message
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,486 @@
+"""`kochi doctor`: it finds what is wrong, does not hang, and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import git
+
+from snakemake_kochi.doctor import files, filesystem, node
+from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.paths import Root
+from snakemake_kochi.queue import Queue, Ticket, find_job, list_jobs, shared_workers
+
+from .conftest import COMMAND, Outcome
+
+Kochi = Callable[..., Outcome]
+PATIENCE = 60.0
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen"
+        time.sleep(0.02)
+
+
+def found(data: Any, check: str) -> Any:
+    """The one finding of a check."""
+    (finding,) = (finding for finding in data["checks"] if finding["check"] == check)
+    return finding
+
+
+def trials(directory: Path) -> list[Path]:
+    return [*directory.rglob(".trial-*"), *directory.rglob("kochi-doctor-*")]
+
+
+# ---- one node
+
+
+def test_everything_is_measured_and_nothing_is_left(
+    kochi: Kochi, project: Path, tmp_path: Path
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    done = kochi("doctor")
+    assert done.status == 0, done.out
+    lines = done.out.splitlines()
+    assert {line.split()[0] for line in lines} <= {"ok", "note", "warning"}
+    where = tmp_path / "root" / "machines" / "local"
+    for check in (
+        "versions: snakemake_kochi",
+        "CPUs: ",
+        "memory: ",
+        "GPUs: ",
+        f"filesystem in {where}: ",
+        f"space in {where}: ",
+        f"clock in {where}: ",
+        f"rename in {where}: replaced",
+        f"link in {where}: ",
+        f"bell in {where}: ",
+        f"lock settings in {where / 'locks.json'}: not settled before the first use",
+        f"lock in {where / 'locks'}: flock works",
+        f"lock between processes in {where / 'locks'}: flock: a second process was kept out",
+        f"rename in {project}: replaced",
+        "between nodes: not tested. To do: Start a worker on another node",
+    ):
+        assert any(line[8:].startswith(check) for line in lines), check
+    assert sorted(tmp_path.rglob("*")) == before
+    assert git(project, "status", "--porcelain", "--ignored") == ""
+
+
+def test_programs_are_told_the_same(kochi: Kochi) -> None:
+    done = kochi("doctor", "--json")
+    assert done.data["machine"] == "local"
+    assert done.data["failed"] is False
+    rename = found(done.data, "rename")
+    assert (rename["verdict"], rename["advice"]) == ("ok", "")
+    assert rename["directory"] == str(Root.find().machine("local").directory)
+
+
+@pytest.fixture
+def with_locks(project: Path) -> Callable[[str], None]:
+    """Configure locks of the machine `local`."""
+
+    def configure(text: str) -> None:
+        file = project / "kochi.yaml"
+        file.write_text(f"{file.read_text()}machines: {{local: {{{text}}}}}\n")
+
+    return configure
+
+
+def test_the_configured_directory_and_kind_of_locks_are_tried(
+    kochi: Kochi, with_locks: Callable[[str], None], tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    with_locks(f"lock_dir: {tmp_path / 'elsewhere'}, lock_kind: lease")
+    done = kochi("doctor", "--json")
+    assert done.status == 0, done.out
+    excludes = found(done.data, "lock between processes")
+    assert excludes["measured"].startswith("lease: a second process was kept out")
+    assert Path(excludes["directory"]).parent == tmp_path / "elsewhere"
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_locks_that_were_settled_otherwise_are_a_failure(
+    kochi: Kochi, with_locks: Callable[[str], None], tmp_path: Path
+) -> None:
+    Queue(Root.find().machine("local"), "q").submit([Ticket("t", ("true",), "/")])
+    with_locks("lock_kind: lease")
+    done = kochi("doctor", "--json")
+    assert done.status == 1
+    settings = found(done.data, "lock settings")
+    assert settings["verdict"] == "failed"
+    assert "would run the same jobs" in settings["measured"]
+    # What is in use is tried all the same.
+    assert found(done.data, "lock")["measured"].startswith("flock works")
+
+
+def test_a_lock_dir_that_is_not_there_is_a_failure_and_not_made(
+    kochi: Kochi, with_locks: Callable[[str], None], tmp_path: Path
+) -> None:
+    with_locks(f"lock_dir: {tmp_path / 'nowhere'}")
+    done = kochi("doctor", "--json")
+    assert done.status == 1
+    assert found(done.data, "lock settings")["measured"] == (
+        f"there is no directory {tmp_path / 'nowhere'}"
+    )
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_root_that_cannot_be_made_is_a_failure(
+    kochi: Kochi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("KOCHI_ROOT", str(tmp_path / "file" / "root"))
+    done = kochi("doctor")
+    assert done.status == 1
+    assert "failed  directory in " in done.out
+    assert "Not a directory" in done.out
+    assert done.err == ""
+
+
+def injected(call: str, fault: str, *words: str) -> Outcome:
+    """`kochi doctor` with a fault in a system call, in all its processes."""
+    trace = ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={call}"]
+    done = subprocess.run(
+        [*trace, "-e", f"inject={call}:{fault}", *COMMAND, "doctor", "--json", *words],
+        capture_output=True,
+        text=True,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def test_a_filesystem_without_locks_is_a_failure(tmp_path: Path) -> None:
+    done = injected("flock", "error=ENOSYS")
+    assert done.status == 1
+    lock = found(done.data, "lock")
+    assert lock["verdict"] == "failed"
+    assert "does not support file locks" in lock["measured"]
+    assert "lock_dir" in lock["advice"]
+
+
+def test_locks_that_exclude_nobody_are_a_failure(tmp_path: Path) -> None:
+    done = injected("flock", "retval=0")
+    assert done.status == 1
+    lock = found(done.data, "lock between processes")
+    assert (lock["verdict"], lock["measured"]) == ("failed", "flock: two processes held it at once")
+
+
+@pytest.mark.parametrize(
+    ("call", "check", "advice"),
+    [("flock", "lock", "lock_dir"), ("mkdir", "directory", "Look after the filesystem")],
+)
+def test_what_hangs_is_a_failure_and_hangs_nothing(
+    tmp_path: Path, call: str, check: str, advice: str
+) -> None:
+    # A stopped process does not even answer to SIGTERM, as one that hangs in the kernel.
+    done = injected(call, "signal=SIGSTOP", "--deadline", "2")
+    assert done.status == 1
+    failed = [finding for finding in done.data["checks"] if finding["verdict"] == "failed"]
+    assert {finding["check"] for finding in failed} == {check}
+    assert failed[0]["measured"] == "no answer within 2 seconds: it hangs"
+    assert advice in failed[0]["advice"]
+    assert trials(tmp_path) == []
+
+
+def interrupt(process: subprocess.Popen[Any]) -> None:
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE) == 130
+
+
+def test_ctrl_c_leaves_nothing(project: Path, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    process = subprocess.Popen([*COMMAND, "doctor"], stdout=subprocess.DEVNULL, text=True)
+    wait_until(lambda: trials(tmp_path))
+    interrupt(process)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+# ---- two nodes
+
+
+class OtherNode:
+    """A worker that is on another node for all that can be seen: with a name and process numbers
+    of its own. `site` is a module that all Pythons there load when they start."""
+
+    def __init__(self, directory: Path) -> None:
+        self.machine = Root.find().machine("local")
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, site: str = "") -> None:
+        (self._directory / "sitecustomize.py").write_text(site)
+        path = f"{self._directory}{os.pathsep}{os.environ['PYTHONPATH']}"
+        rename = 'hostname elsewhere && exec "$@"'
+        self._process = subprocess.Popen(
+            [
+                *("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"),
+                *("bash", "-c", rename, "-", *COMMAND, "work", "-q", "q", "-b", "--cores", "1"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        wait_until(lambda: shared_workers(self.machine, "q"))
+
+    def end(self) -> None:
+        if self._process is not None:
+            # Its first process is the one that ends all others there.
+            self._process.kill()
+            self._process.wait(PATIENCE)
+
+
+@pytest.fixture
+def other_node(tmp_path: Path) -> Iterator[OtherNode]:
+    (tmp_path / "site").mkdir()
+    node = OtherNode(tmp_path / "site")
+    yield node
+    node.end()
+
+
+def test_two_nodes_keep_each_other_out_and_see_each_others_files(
+    kochi: Kochi, other_node: OtherNode, tmp_path: Path
+) -> None:
+    other_node.start()
+    done = kochi("doctor", "-q", "q", "--json")
+    assert done.status == 0, done.out
+    measured = {finding["check"]: finding["measured"] for finding in done.data["checks"]}
+    assert measured["between nodes"] == "a worker on elsewhere answers"
+    lock = "flock: elsewhere and this node keep each other out"
+    assert measured["lock between nodes"] == lock
+    assert "there and back" in measured["visibility between nodes"]
+    assert measured["clock between nodes"].startswith("the clock of elsewhere agrees")
+    assert "by elsewhere: always there and whole" in measured["rename between nodes"]
+    assert trials(tmp_path) == []
+    (job,) = list_jobs(other_node.machine, ended=True)
+    assert job.result is not None
+    assert job.result.ok
+
+
+def test_locks_of_one_node_only_and_a_wrong_clock_are_found(
+    kochi: Kochi, other_node: OtherNode, tmp_path: Path
+) -> None:
+    other_node.start(
+        "import sys\n"
+        "if any(word.startswith('snakemake_kochi.doctor') for word in sys.orig_argv):\n"
+        "    import fcntl, time\n"
+        "    fcntl.flock = lambda *_: None\n"
+        "    right = time.time\n"
+        "    time.time = lambda: right() + 300\n"
+    )
+    done = kochi("doctor", "-q", "q", "--json")
+    assert done.status == 1
+    lock = found(done.data, "lock between nodes")
+    assert (lock["verdict"], lock["measured"]) == (
+        "failed",
+        "flock: elsewhere got it while it was held here and it was to be had here while elsewhere "
+        "held it",
+    )
+    clock = found(done.data, "clock between nodes")
+    assert clock["verdict"] == "warning"
+    assert clock["measured"].startswith("the clock of elsewhere is 300.0 s ahead of this node's")
+
+
+def test_what_troubles_the_other_node_is_told(kochi: Kochi, other_node: OtherNode) -> None:
+    other_node.start(
+        "import sys\n"
+        "if any(word.startswith('snakemake_kochi.doctor') for word in sys.orig_argv):\n"
+        "    import errno, fcntl\n"
+        "    def flock(*_):\n"
+        "        raise OSError(errno.ENOSYS, 'not here')\n"
+        "    fcntl.flock = flock\n"
+    )
+    done = kochi("doctor", "-q", "q", "--json")
+    assert done.status == 1
+    (failed,) = (finding for finding in done.data["checks"] if finding["verdict"] == "failed")
+    assert failed["check"] == "between nodes"
+    assert failed["measured"].startswith("on elsewhere: ")
+    assert "does not support file locks" in failed["measured"]
+
+
+def test_ctrl_c_takes_back_the_job_that_waits(other_node: OtherNode, tmp_path: Path) -> None:
+    other_node.start()
+    (busy,) = Queue(other_node.machine, "q").submit([Ticket("busy", ("sleep", "600"), "/")])
+    wait_until(lambda: find_job(other_node.machine, busy.job).state == "running")
+    process = subprocess.Popen([*COMMAND, "doctor", "-q", "q"], stdout=subprocess.DEVNULL)
+    wait_until(lambda: len(list_jobs(other_node.machine)) == 2)
+    interrupt(process)
+    result = find_job(other_node.machine, busy.job + 1).result
+    assert result is not None
+    assert result.reason == "cancelled"
+    assert trials(tmp_path) == []
+
+
+def test_a_worker_on_this_node_tests_nothing_between_nodes(
+    kochi: Kochi, worker: Callable[..., subprocess.Popen[str]]
+) -> None:
+    worker("here")
+    done = kochi("doctor", "-q", "here", "--json")
+    assert done.status == 0
+    finding = found(done.data, "between nodes")
+    assert finding["verdict"] == "warning"
+    assert finding["measured"] == "not tested: queue 'here' is served on this very node only"
+    assert list_jobs(Root.find().machine("local"), ended=True) == []
+
+
+def test_a_queue_that_nobody_serves_is_a_failure(kochi: Kochi) -> None:
+    done = kochi("doctor", "-q", "nobody")
+    assert done.status == 1
+    assert "failed  between nodes: no worker serves queue 'nobody'. To do: On another" in done.out
+
+
+# ---- what cannot be had on any computer
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "option"),
+    [
+        ("/home/u/x", "nfs4", "local_lock=none"),
+        ("/home/u/l", "ext4", "rw"),
+        ("/scratch/a b/x", "lustre", "localflock"),
+        ("/scratches", "ext4", "rw"),
+    ],
+)
+def test_a_directory_is_on_the_innermost_of_its_mounts(path: str, kind: str, option: str) -> None:
+    lines = [
+        "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard",
+        "30 27 0:30 / /home rw,relatime - autofs systemd-1 rw",
+        "31 27 0:31 / /home rw,relatime shared:7 - nfs4 server:/home rw,vers=4.2,local_lock=none",
+        "32 31 254:0 /l /home/u/l rw - ext4 /dev/vda rw",
+        r"33 27 0:33 / /scratch/a\040b rw - lustre mds@tcp:/s rw,localflock",
+    ]
+    mount = filesystem.find_mount(Path(path), lines)
+    assert mount is not None
+    assert mount.kind == kind
+    assert option in mount.options
+
+
+def test_flock_of_one_node_only_is_seen_from_the_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text("31 27 0:31 / / rw - nfs server:/ rw,vers=3,local_lock=all\n")
+    monkeypatch.setattr(filesystem, "_MOUNTS", mounts)
+    assert filesystem.examine_filesystem(tmp_path).verdict == "ok"
+    outcome = filesystem.examine_filesystem(tmp_path, for_flock=True)
+    assert outcome.verdict == "warning"
+    assert "local_lock=all: flock excludes processes of one node only" in outcome.measured
+
+
+@pytest.mark.parametrize(
+    ("blocks", "inodes", "verdict"),
+    [
+        ((2**30, 2**29), (10**7, 10**6), "ok"),
+        ((2**30, 2**29), (0, 0), "ok"),  # no fixed number
+        ((2**30, 2**24), (10**7, 10**6), "warning"),  # 64 GiB, but less than 5 %
+        ((2**19, 2**17), (10**7, 10**6), "warning"),  # half a GiB
+        ((2**30, 2**29), (10**5, 9_000), "warning"),
+        ((2**30, 2**29), (10**7, 10**5), "warning"),
+    ],
+)
+def test_little_room_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+    blocks: tuple[int, int],
+    inodes: tuple[int, int],
+    verdict: str,
+) -> None:
+    (size, free), (files_there, files_free) = blocks, inodes
+    values = (4096, 4096, size, free, free, files_there, files_free, files_free, 0, 255)
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(values))
+    assert filesystem.examine_space(Path("/")).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"cpu.max": "50000 100000"},
+        {"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000"},
+    ],
+)
+def test_a_cgroup_that_slows_jobs_down_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, str]
+) -> None:
+    for name, text in limits.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    monkeypatch.setattr(node, "_cpu_groups", lambda: [tmp_path / "without", tmp_path])
+    outcome = node.examine_cpus()
+    assert outcome.verdict == "warning"
+    assert "a cgroup allows the time of 0.5 CPUs" in outcome.measured
+    assert "--cores 1" in outcome.advice
+
+
+@pytest.mark.parametrize("texts", [("max 100000",), ("-1", "100000"), ()])
+def test_a_cgroup_without_a_limit_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: tuple[str, ...]
+) -> None:
+    names = ("cpu.max",) if len(texts) == 1 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    for name, text in zip(names, texts, strict=False):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(node, "_cpu_groups", lambda: [tmp_path])
+    assert node.examine_cpus().verdict != "warning"
+
+
+def test_gpus_are_told_as_a_worker_would_give_them_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-12ab-34cd)'\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in (node.CUDA, node.HIP, node.ROCR):
+        monkeypatch.delenv(name, raising=False)
+    outcome = node.examine_gpus()
+    assert outcome.verdict == "ok"
+    assert outcome.measured == (
+        "1 listed by nvidia-smi; a worker started here gives out GPU-12ab-34cd"
+    )
+    monkeypatch.setenv(node.CUDA, "")
+    assert "gives out none; CUDA_VISIBLE_DEVICES=" in node.examine_gpus().measured
+    monkeypatch.delenv(node.CUDA)
+    program.write_text("#!/bin/sh\nexit 9\n")
+    assert node.examine_gpus().verdict == "warning"
+
+
+def test_a_file_that_was_missing_or_half_there_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = {"number": 3, "time": 0.0, "last": True}
+    answers: list[object] = [FileNotFoundError(), DamagedFileError("half"), OSError("stale"), last]
+
+    def read(*_: object) -> object:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(files, "read_json", read)
+    seen = files.watch(tmp_path / "document")
+    assert (seen.reads, seen.missing, seen.partial, seen.stale, seen.ended) == (4, 1, 1, 1, True)
+    outcome = files.judge_sightings(seen, 3, "n2")
+    assert outcome.verdict == "failed"
+    assert "1 times missing and 1 times only in part" in outcome.measured
+
+
+def test_a_reader_that_does_not_see_the_last_version_is_a_failure(tmp_path: Path) -> None:
+    files.write_version(tmp_path / "document", 1)
+    seen = files.watch(tmp_path / "document", patience=0.01)
+    assert not seen.ended
+    assert files.judge_sightings(seen, 1, "n2").verdict == "failed"
+
+
+def test_the_reader_is_another_process_and_says_what_it_saw(tmp_path: Path) -> None:
+    files.write_version(tmp_path / "document", 0, last=True)
+    command = [sys.executable, "-P", "-m", "snakemake_kochi.doctor.files"]
+    done = subprocess.run([*command, tmp_path / "document"], capture_output=True, text=True)
+    first, second = done.stdout.splitlines()
+    assert first == "reading"
+    assert json.loads(second)["ended"] is True

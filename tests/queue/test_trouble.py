@@ -1,0 +1,389 @@
+"""Files that cannot be written, read or trusted: what is meant for others goes on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import make_directory, to_json
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue import (
+    Capacity,
+    Claim,
+    Inbox,
+    Observer,
+    Queue,
+    Result,
+    Ticket,
+    WorkerState,
+    cancel_all,
+    recover,
+    shared_workers,
+)
+from snakemake_kochi.queue.processes import Node, ProcessIdentity, this_node
+from snakemake_kochi.queue.workers import subscribe
+
+Make = Callable[..., Ticket]
+ELSEWHERE = Node("elsewhere", "some-id", "some-boot", "pid:[1]")
+
+
+def take(ticket: Ticket) -> Any:
+    return "take"
+
+
+def set_worker(machine: MachinePaths, number: int, **fields: Any) -> None:
+    """Write a worker's file; by default of one that died on this node."""
+    state = WorkerState(
+        number, "running", ProcessIdentity(1, 1), this_node(), ("q",), Capacity(1, 1), "", ""
+    )
+    make_directory(machine.worker(number).directory)
+    machine.worker(number).state.write_bytes(to_json(replace(state, **fields).to_dict()))
+
+
+def success(claim: Claim) -> Result:
+    ticket = claim.ticket
+    return Result(
+        job=ticket.job,
+        attempt=ticket.attempt,
+        nonce=claim.nonce,
+        worker=claim.worker,
+        node="node",
+        reason="success",
+        exit_status=0,
+        signal=None,
+        started=ticket.submitted,
+        ended=ticket.submitted,
+        log="/log",
+    )
+
+
+class FullDisk:
+    """While it is `full` no file can be made in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = True
+        self._open = os.open
+        monkeypatch.setattr(os, "open", self.opened)
+
+    def opened(self, path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        if self.full and flags & os.O_EXCL:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return self._open(path, flags, *arguments, **options)
+
+
+@pytest.fixture
+def queue(machine: MachinePaths) -> Queue:
+    return Queue(machine, "q")
+
+
+def test_a_ticket_of_the_dead_that_cannot_be_put_back_keeps_nobody_from_claiming(
+    machine: MachinePaths,
+    ticket: Make,
+    queue: Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    set_worker(machine, 0)
+    queue.submit([ticket("a"), ticket("b")])
+    queue.claim(0, take)
+    disk = FullDisk(monkeypatch)
+    time = 1000.0
+    observer = Observer(lambda: time)
+    other = Queue(machine, "q", observer=observer)
+    assert [claim.ticket.name for claim in other.claim(1, take)] == ["b"]
+    for _ in range(3):
+        time += 10
+        assert other.recover() == []
+    assert len([r for r in caplog.records if "is not put back yet" in r.message]) == 1
+    disk.full = False
+    time += 10
+    assert len(other.recover()) == 1
+    assert [view.attempt for view in queue.waiting()] == [2]
+
+
+@pytest.mark.parametrize("controller", [None, "c"])
+def test_a_ticket_that_cannot_be_read_is_passed_by_and_is_not_taken_for_none(
+    machine: MachinePaths,
+    ticket: Make,
+    caplog: pytest.LogCaptureFixture,
+    controller: str | None,
+) -> None:
+    Queue(machine, "q").submit([ticket(name, controller=controller) for name in "abc"])
+    unreadable = machine.queue("q").waiting_ticket(0, 1)
+    kept = unreadable.with_suffix(".kept")
+    unreadable.rename(kept)
+    unreadable.mkdir()  # EISDIR: neither damaged nor gone
+    queue = Queue(machine, "q", controller)
+    assert [claim.ticket.name for claim in queue.claim(1, take)] == ["b"]
+    assert [claim.ticket.name for claim in queue.claim(1, take)] == ["c"]
+    assert queue.claim(1, take) == []
+    assert not queue.is_empty(), "a worker that leaves would leave it alone"
+    assert len([r for r in caplog.records if "passed by" in r.message]) == 1
+    unreadable.rmdir()
+    kept.rename(unreadable)
+    assert [claim.ticket.name for claim in Queue(machine, "q", controller).claim(2, take)] == ["a"]
+
+
+def test_a_damaged_ticket_that_cannot_be_set_aside_blocks_no_other(
+    machine: MachinePaths, ticket: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.submit([ticket("a"), ticket("b")])
+    machine.queue("q").waiting_ticket(0, 1).write_text("{")
+    FullDisk(monkeypatch)
+    assert [claim.ticket.name for claim in queue.claim(1, take)] == ["b"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), KochiError("no")])
+def test_what_was_taken_before_something_went_wrong_is_given_to_the_worker(
+    ticket: Make, queue: Queue, error: Exception
+) -> None:
+    queue.submit([ticket("a"), ticket("b")])
+
+    def accept(ticket: Ticket) -> Any:
+        if ticket.name == "b":
+            raise error
+        return "take"
+
+    assert [claim.ticket.name for claim in queue.claim(1, accept, limit=2)] == ["a"]
+    with pytest.raises(type(error)):
+        queue.claim(1, accept, limit=2)
+
+
+def test_a_claim_that_was_done_and_whose_answer_was_lost_is_a_claim(
+    ticket: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.submit([ticket("a")])
+    rename = os.rename
+
+    def retransmitted(source: Path, target: Path) -> None:
+        rename(source, target)
+        if "running" in str(target):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(os, "rename", retransmitted)
+    (claim,) = queue.claim(1, take)
+    assert queue.finish(claim, success(claim))
+
+
+def test_a_notice_that_cannot_be_read_is_a_failure(
+    machine: MachinePaths, ticket: Make, queue: Queue
+) -> None:
+    inbox = Inbox.create(machine)
+    queue.submit([ticket("a", controller=inbox.identity)])
+    (claim,) = queue.claim(1, take)
+    queue.finish(claim, success(claim))
+    path = machine.job(0).result
+    # Written in place: the notice is the same file.
+    path.write_bytes(path.read_bytes().replace(b'"version": 2', b'"version": 3'))
+    (result,) = inbox.wait(0)
+    assert (result.job, result.reason) == (0, "failed")
+    assert "written by a newer snakemake_kochi" in result.detail
+    assert inbox.wait(0) == []
+    inbox.close()
+
+
+def test_a_notice_that_cannot_be_taken_in_now_comes_later(
+    machine: MachinePaths, ticket: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = Inbox.create(machine)
+    queue.submit([ticket("a", controller=inbox.identity)])
+    (claim,) = queue.claim(1, take)
+    queue.finish(claim, success(claim))
+    with monkeypatch.context() as patch:
+
+        def full(source: Path, target: Path) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr(os, "replace", full)
+        assert inbox.wait(0) == []
+    assert [result.ok for result in inbox.wait(0)] == [True]
+    inbox.close()
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_result_that_is_empty_after_a_power_failure_is_told_as_a_failure_once(
+    machine: MachinePaths, ticket: Make, queue: Queue, is_cancelled: bool
+) -> None:
+    inbox = Inbox.create(machine)
+    queue.submit([ticket("a", controller=inbox.identity)])
+    make_directory(machine.job(0).directory)
+    machine.job(0).result.write_bytes(b"")
+    if is_cancelled:
+        cancel_all(machine, [0])
+    else:
+        assert queue.claim(1, take) == []
+    assert queue.is_empty()
+    (result,) = inbox.wait(60)
+    assert (result.job, result.reason) == (0, "failed")
+    assert str(machine.job(0).result) in result.detail
+    inbox.close()
+
+
+def test_a_job_that_somebody_was_killed_in_cancelling_is_taken_out_by_the_next_cancel(
+    machine: MachinePaths, ticket: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.submit([ticket("a")])
+
+    class Killed(BaseException):
+        pass
+
+    def killed(source: Path, target: Path) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", killed)
+        with pytest.raises(Killed):
+            cancel_all(machine, [0])
+    assert [view.state for view in queue.waiting()] == ["waiting"]
+    assert cancel_all(machine, [0]) == {0: "ended"}
+    assert queue.waiting() == []
+    assert queue.remove()
+
+
+def test_who_cancels_on_a_full_disk_is_told_and_goes_on(
+    machine: MachinePaths, ticket: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_worker(machine, 0)
+    queue.submit([ticket("a"), ticket("b")])
+    queue.claim(0, take)
+    make_directory(machine.job(0).directory)
+    machine.job(0).cancel.touch()
+
+    def no_file(*arguments: Any) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("snakemake_kochi.queue.jobs.write_exclusively", no_file)
+    monkeypatch.setattr("snakemake_kochi.queue.recovery.write_exclusively", no_file)
+    outcomes = cancel_all(machine, [0, 1])
+    assert outcomes[0] == "cancelling"
+    assert isinstance(outcomes[1], OSError)
+
+
+def test_jobs_of_a_queue_that_cannot_be_locked_are_named_as_not_cancelled(
+    machine: MachinePaths, ticket: Make, queue: Queue
+) -> None:
+    queue.submit([ticket("a")])
+    (away := machine.locks.directory).rename(away.with_name("away"))
+    assert isinstance(cancel_all(machine, [0])[0], KochiError)
+
+
+def test_a_dead_workers_ticket_whose_attempt_cannot_be_read_waits_for_its_processes(
+    machine: MachinePaths,
+    ticket: Make,
+    queue: Queue,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    set_worker(machine, 7)
+    queue.submit([ticket("a")])
+    queue.claim(7, take)
+    make_directory(machine.job(0).directory)
+    machine.job(0).attempt(1).write_bytes(b"")
+    variables = {"MACHINE": machine.name, "WORKER_ID": "7", "JOB_ID": "0", "ATTEMPT": "1"}
+    job = {f"KOCHI_{name}": value for name, value in variables.items()}
+    time = 1000.0
+    observer = Observer(lambda: time)
+    left = subprocess.Popen(["sleep", "1000"], env={**os.environ, **job})
+    try:
+        assert recover(machine, "q", observer) == []
+        time += 30
+        assert recover(machine, "q", observer) == []
+        (record,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
+        assert f"processes {left.pid} seem to be of it" in record.message
+        assert left.poll() is None, "it may be of another KOCHI_ROOT"
+    finally:
+        left.kill()
+        left.wait()
+    assert recover(machine, "q", observer) == [], "processes are not searched for at each look"
+    time += 60
+    assert len(recover(machine, "q", observer)) == 1
+    assert [view.attempt for view in queue.waiting()] == [2]
+
+
+def test_an_attempt_of_another_node_that_cannot_be_read_holds_up_nothing(
+    machine: MachinePaths, ticket: Make, queue: Queue
+) -> None:
+    set_worker(machine, 7, node=ELSEWHERE, state="left")
+    queue.submit([ticket("a")])
+    queue.claim(7, take)
+    make_directory(machine.job(0).directory)
+    machine.job(0).attempt(1).write_bytes(b"")
+    assert len(recover(machine, "q")) == 1
+
+
+def test_processes_that_cannot_be_ended_are_waited_for_once_and_looked_at_rarely(
+    machine: MachinePaths, ticket: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_worker(machine, 7)
+    queue.submit([ticket("a")])
+    queue.claim(7, take)
+    make_directory(machine.job(0).directory)
+    attempt = {
+        "version": 2,
+        "job": 0,
+        "attempt": 1,
+        "nonce": "n",
+        "worker": 7,
+        "node": vars(this_node()),
+        "process": {"pid": 1, "start": 1},
+        "started": "",
+    }
+    machine.job(0).attempt(1).write_text(json.dumps(attempt))
+    patiences = []
+
+    def kill(process: object, nonce: str, patience: float) -> bool:
+        patiences.append(patience)
+        return len(patiences) == 3
+
+    monkeypatch.setattr("snakemake_kochi.queue.recovery.kill_job_processes", kill)
+    rung = []
+    monkeypatch.setattr(
+        "snakemake_kochi.queue.recovery.ring_subscribers", lambda *given: rung.append(given)
+    )
+    time = 1000.0
+    observer = Observer(lambda: time)
+    for _ in range(4):
+        assert recover(machine, "q", observer) == []
+    assert patiences == [5.0]
+    time += 61
+    assert recover(machine, "q", observer) == []
+    assert patiences == [5.0, 0.0]
+    assert rung == [], "there is nothing for them"
+    time += 61
+    assert len(recover(machine, "q", observer)) == 1
+    assert len(rung) == 1
+
+
+def test_processes_are_killed_also_by_who_does_not_wait_for_them() -> None:
+    from snakemake_kochi.queue.processes import kill_job_processes
+
+    left = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    identity = ProcessIdentity.of(left.pid)
+    assert identity is not None
+    kill_job_processes(identity, "no-nonce", 0.0)
+    assert left.wait() == -signal.SIGKILL
+
+
+def test_a_worker_that_died_on_another_node_without_a_ticket_serves_its_queues_no_more(
+    machine: MachinePaths, queue: Queue, ticket: Make
+) -> None:
+    set_worker(machine, 3, node=ELSEWHERE)
+    subscribe(machine, 3, machine.queue("q"))
+    assert [worker.worker for worker in shared_workers(machine, "q")] == [3]
+    time = 1000.0
+    observer = Observer(lambda: time)
+    for _ in range(100):
+        assert recover(machine, "q", observer) == []
+        time += 1
+    assert shared_workers(machine, "q") == []

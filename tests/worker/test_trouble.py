@@ -1,0 +1,280 @@
+"""What fails for a while, or lies, ends no worker, no job of it, and holds up no ticket."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from snakemake_kochi.files import to_json, write_exclusively
+from snakemake_kochi.queue import Queue, find_worker
+from snakemake_kochi.queue.processes import ProcessIdentity, this_node
+from snakemake_kochi.queue.result import Attempt
+from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.queue.workers import LostNotice
+from tests.worker.conftest import Site
+
+UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
+SOON = ("--idle-wait", 0.1)
+
+
+def log_of(site: Site, worker: int = 0) -> str:
+    return site.machine.worker(worker).log.read_text()
+
+
+@pytest.fixture
+def few_files(site: Site) -> Iterator[Callable[[], list[Path]]]:
+    """The site's root on a filesystem with few inodes; a call takes all that are left."""
+    directory = site.root.directory
+    directory.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=4m,nr_inodes=60", "kochi-test"]
+    subprocess.run(["mount", *options, str(directory)], check=True)
+
+    def take() -> list[Path]:
+        taken: list[Path] = []
+        try:
+            while True:
+                path = directory / f"taken{len(taken)}"
+                path.touch()
+                taken.append(path)
+        except OSError:
+            return taken
+
+    yield take
+    subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+@pytest.mark.parametrize("is_told_to_stop", [False, True])
+def test_a_ticket_that_can_neither_start_nor_go_back_waits_for_room(
+    site: Site, few_files: Callable[[], list[Path]], is_told_to_stop: bool
+) -> None:
+    site.submit("echo here")
+    waiting = site.machine.queue("q").waiting_ticket(0, 1)
+    # When the last inode is gone the worker has claimed; the emptied shard is removed with that.
+    site.start_changed(
+        """
+        import os, time
+        from pathlib import Path
+        from snakemake_kochi.worker import launch
+        begin = launch.Launcher.start
+        def start(self, claim):
+            shard = self._machine.queue("q").waiting_shard(claim.ticket.job)
+            if shard.exists():
+                shard.rmdir()
+            Path("claimed").touch()
+            while not Path("full").exists():
+                time.sleep(0.01)
+            return begin(self, claim)
+        launch.Launcher.start = start
+        """,
+        *("--cores", 1, "--stay", *SOON),
+        cwd=site.directory,
+        stderr=-3,
+    )
+    (worker,) = site.workers
+    site.wait_until((site.directory / "claimed").exists)
+    taken = few_files()
+    (site.directory / "full").touch()
+    site.wait_until(lambda: "cannot be put back yet" in log_of(site), "both failed")
+    assert not waiting.exists()
+    if is_told_to_stop:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait() == 0
+        for path in taken:
+            path.unlink()
+        assert site.start("--cores", 1).wait() == 0
+    else:
+        for path in taken:
+            path.unlink()
+    assert site.ended(0).result.ok  # type: ignore[union-attr]
+    assert site.log(0).endswith("here\n")
+    assert log_of(site).count("WARNING job 0 cannot be put back yet") == 1
+
+
+def test_a_lock_that_is_gone_for_a_while_ends_no_job(site: Site) -> None:
+    site.submit("until [ -e end ]; do sleep 0.02; done", UNTIL_GO)
+    worker = site.start("--cores", 2, *SOON, stderr=-3)
+    site.wait_until(site.machine.job(1).attempt(1).exists)
+    site.submit("echo third")
+    locks = site.machine.locks.directory
+    away = locks.with_name("away")
+    locks.rename(away)
+    (site.directory / "end").touch()
+    site.wait_until(lambda: "the end of job 0 cannot be written yet" in log_of(site))
+    assert worker.poll() is None
+    away.rename(locks)
+    assert site.ended(0).result.ok  # type: ignore[union-attr]
+    assert site.ended(2).result.ok  # type: ignore[union-attr]
+    (site.directory / "go").touch()
+    assert worker.wait() == 0
+    result = site.job(1).result
+    assert result is not None and (result.ok, result.attempt) == (True, 1)
+
+
+def test_an_idle_worker_that_cannot_reach_its_queue_says_so_and_goes_on_with_others(
+    site: Site,
+) -> None:
+    worker = site.start_changed(
+        """
+        import errno
+        from pathlib import Path
+        from snakemake_kochi.queue.queue import Queue
+        claim = Queue.claim
+        def fail(self, *arguments, **options):
+            if self.name == "ill" and not Path("well").exists():
+                Path("tried").open("a").write(".")
+                raise OSError(errno.EIO, "Input/output error")
+            return claim(self, *arguments, **options)
+        Queue.claim = fail
+        """,
+        *("--cores", 1, *SOON, "--stay", "--queue", "ill", "--queue", "q"),
+        cwd=site.directory,
+        stderr=-3,
+    )
+    site.submit("true", queue="ill")
+    site.submit("true")
+    assert site.ended(1).result.ok  # type: ignore[union-attr]
+    tried = site.directory / "tried"
+    site.wait_until(lambda: tried.stat().st_size >= 3, "it is tried again")
+    said = "ill cannot be used now: [Errno 5] Input/output error"
+    assert log_of(site).count(said) == 1
+    assert worker.poll() is None
+    (site.directory / "well").touch()
+    assert site.ended(0).result.ok  # type: ignore[union-attr]
+    assert "no longer: ill cannot be used now" in log_of(site)
+
+
+def test_a_worker_that_leaves_when_all_is_done_does_not_while_that_cannot_be_seen(
+    site: Site,
+) -> None:
+    site.submit("true")
+    worker = site.start_changed(
+        """
+        import errno
+        from pathlib import Path
+        from snakemake_kochi.queue.queue import Queue
+        recover = Queue.recover
+        def fail(self):
+            if not Path("well").exists():
+                Path("tried").open("a").write(".")
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return recover(self)
+        Queue.recover = fail
+        """,
+        *("--cores", 1, *SOON),
+        cwd=site.directory,
+        stderr=-3,
+    )
+    tried = site.directory / "tried"
+    site.wait_until(lambda: tried.exists() and tried.stat().st_size >= 3)
+    assert worker.poll() is None
+    (site.directory / "well").touch()
+    assert worker.wait() == 0
+    assert site.job(0).result.ok  # type: ignore[union-attr]
+
+
+def test_an_attempt_whose_link_was_made_though_the_answer_was_lost_is_executed(site: Site) -> None:
+    site.submit("echo ran >> ran")
+    worker = site.start_changed(
+        """
+        import os
+        link = os.link
+        def lose_the_answer(source, target, **options):
+            link(source, target, **options)
+            if "attempt-" in str(target):
+                raise FileExistsError(17, "File exists")
+        os.link = lose_the_answer
+        """,
+        *("--cores", 1),
+    )
+    assert worker.wait() == 0
+    result = site.job(0).result
+    assert result is not None and (result.ok, result.attempt) == (True, 1)
+    assert (site.directory / "ran").read_text() == "ran\n"
+
+
+def test_a_second_file_of_a_name_is_not_taken_for_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    assert write_exclusively(path, b"same")
+    assert not write_exclusively(path, b"same")
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_claim_that_a_worker_does_not_know_of_is_put_back(site: Site, stays: bool) -> None:
+    site.submit("echo ran >> ran")
+    # As after a rename whose answer was lost.
+    assert Queue(site.machine, "q").claim(0, lambda ticket: "take")
+    site.start("--worker", 0, "--queue", "q", *SOON, *(["--stay"] if stays else []), stderr=-3)
+    result = site.ended(0).result
+    assert result is not None and (result.ok, result.attempt, result.worker) == (True, 1, 0)
+
+
+def test_a_claim_whose_attempt_another_worker_began_is_not_put_back(site: Site) -> None:
+    site.submit("echo ran >> ran")
+    assert Queue(site.machine, "q").claim(0, lambda ticket: "take")
+    own = ProcessIdentity.of(os.getpid())
+    assert own is not None
+    attempt = Attempt(0, 1, "nonce", 7, this_node(), own, now())
+    site.machine.job(0).directory.mkdir(parents=True, mode=0o700)
+    site.machine.job(0).attempt(1).write_bytes(to_json(attempt.to_dict()))
+    worker = site.start("--worker", 0, "--queue", "q", *SOON, "--stay", stderr=-3)
+    log = site.machine.worker(0).log
+    site.wait_until(lambda: log.exists() and "begun by worker 7" in log.read_text())
+    assert [view.worker for view in Queue(site.machine, "q").running()] == [0]
+    worker.terminate()
+    assert worker.wait() == 0
+    assert not (site.directory / "ran").exists()
+
+
+def test_a_worker_that_goes_while_jobs_may_run_does_not_say_that_it_left(site: Site) -> None:
+    site.submit("sleep 1000")
+    worker = site.start_changed(
+        """
+        from snakemake_kochi.worker import worker
+        from snakemake_kochi.worker.slot import Slot
+        worker._LEAVE_PATIENCE = 0.3
+        Slot.advance = lambda *_: False  # it cannot be ended
+        """,
+        *("--cores", 1, "--heartbeat", 0.1),
+        stderr=-3,
+    )
+    site.wait_until(site.machine.job(0).attempt(1).exists)
+    notice = LostNotice(0, "elsewhere", 60.0, now())
+    site.machine.worker(0).lost.write_bytes(to_json(notice.to_dict()))
+    assert worker.wait() == 1
+    state = find_worker(site.machine, 0)
+    assert (state.state, state.reason) == ("draining", "taken for lost by elsewhere")
+
+
+def test_a_worker_that_cannot_publish_an_end_while_it_leaves_tries_it_each_second(
+    site: Site,
+) -> None:
+    site.submit("exit 3")
+    worker = site.start_changed(
+        """
+        import errno
+        from pathlib import Path
+        from snakemake_kochi.queue.queue import Queue
+        from snakemake_kochi.worker import worker
+        worker._LEAVE_PATIENCE = 2.5
+        def finish_all(self, ended):
+            Path("tried").open("a").write(".")
+            return [OSError(errno.ENOSPC, "No space left on device")] * len(ended)
+        Queue.finish_all = finish_all
+        def turn(self, *arguments, before=worker.Worker._turn):
+            return before(self, *arguments) and not Path("tried").exists()
+        worker.Worker._turn = turn
+        """,
+        *("--cores", 1),
+        cwd=site.directory,
+        stderr=-3,
+    )
+    assert worker.wait() == 0
+    assert 2 <= (site.directory / "tried").stat().st_size <= 4
+    assert log_of(site).count("WARNING the end of job 0 cannot be written yet") == 1
+    assert find_worker(site.machine, 0).state == "draining"
