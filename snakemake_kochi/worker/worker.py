@@ -12,11 +12,10 @@ from functools import partial
 
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.bell import Bell
-from snakemake_kochi.queue.observation import Observer
 from snakemake_kochi.queue.processes import send_signal
-from snakemake_kochi.queue.queue import Claim, Queue
-from snakemake_kochi.queue.ticket import Resources, Ticket, now
-from snakemake_kochi.queue.workers import WorkerState, read_queues, subscribe, unsubscribe
+from snakemake_kochi.queue.queue import Claim
+from snakemake_kochi.queue.ticket import Resources, now
+from snakemake_kochi.queue.workers import WorkerState
 from snakemake_kochi.worker.ahead import Ahead
 from snakemake_kochi.worker.claiming import Claimer
 from snakemake_kochi.worker.devices import Devices
@@ -28,6 +27,7 @@ from snakemake_kochi.worker.looks import Looks
 from snakemake_kochi.worker.passed import Passed
 from snakemake_kochi.worker.returns import Returns
 from snakemake_kochi.worker.runners import Runner
+from snakemake_kochi.worker.served import Served
 from snakemake_kochi.worker.settings import WorkerSettings
 from snakemake_kochi.worker.signals import Signals, Wake, open_process, reap_orphans
 from snakemake_kochi.worker.slot import Slot
@@ -39,7 +39,6 @@ _log = logging.getLogger(__name__)
 
 _ECHO_INTERVAL = 0.1  # seconds between two looks into a growing log
 _LEAVE_PATIENCE = 15.0  # seconds
-_SERVING = "the list of queues"  # no queue has such a name
 
 
 class Worker:
@@ -66,16 +65,15 @@ class Worker:
         self._launcher = Launcher(machine, settings.environment, runner, devices)
         self._echo = echo
         self._capacity = state.capacity
-        self._queues: dict[str, Queue] = {}
         self._slots: list[Slot] = []
         self._stops = 0
         self._passed = Passed()
         self._reason_to_stop: str | None = None
         self._health = Health(machine, state.worker, settings.environment)
-        self._observer = Observer()
-        self._ends = Ends(self._state, self._health, self._queue_of)
-        self._returns = Returns(self._queue_of)
         self._troubles = Troubles()
+        self._served = Served(machine, self._state, self._troubles)
+        self._ends = Ends(self._state, self._health, self._served.queue_of)
+        self._returns = Returns(self._served.queue_of)
         self._unknown = UnknownClaims(machine, state.worker)
         self._pause_until = 0.0
         self._ahead = Ahead(state.capacity.cores)
@@ -101,7 +99,7 @@ class Worker:
                     poll.register(source, select.POLLIN)
             stack.enter_context(self._state.signs_of_life())
             stack.callback(self._leave)
-            self._serve()
+            self._served.read()
             while self._turn(poll, signals, bell):
                 pass
         return 1 if self._health.cause or self._state.lost_to else 0
@@ -117,7 +115,7 @@ class Worker:
         if is_rung := bell.drain():
             self._looks.reset()
         if is_rung or is_retrial:
-            self._serve()
+            self._served.read()
         is_told = is_rung or self._looks.is_due
         self._look_due |= is_told or is_retrial
         self._heed_stops(signals)
@@ -154,26 +152,6 @@ class Worker:
         if self._echo.is_following:
             deadlines.append(moment + _ECHO_INTERVAL)
         return max(0.0, min(deadlines) - moment)
-
-    def _serve(self) -> None:
-        """Read which queues to serve; who started the worker may change that."""
-        self._troubles.tried(_SERVING, self._serve_present)
-
-    def _serve_present(self) -> None:
-        names = read_queues(self._machine, self._number)
-        controller = self._state.state.controller
-        wanted = {
-            name: self._queues.get(name) or Queue(self._machine, name, controller, self._observer)
-            for name in names
-        }
-        if list(wanted) == list(self._queues):
-            return
-        for queue in wanted.values():
-            subscribe(self._machine, self._number, queue.paths)
-        for name in set(self._queues) - set(wanted):
-            unsubscribe(self._queues[name].paths, self._number)
-        self._queues = wanted
-        self._state.update(queues=tuple(wanted))
 
     def _heed_stops(self, signals: Signals) -> None:
         """The first request gives the jobs their grace and puts them back, a second none."""
@@ -213,8 +191,8 @@ class Worker:
     def _return_unknown(self) -> None:
         running = (slot.claim.ticket.job for slot in self._slots)
         known = {*running, *self._ahead.jobs, *self._returns.jobs}
-        for name, queue in self._queues.items():
-            found = self._troubles.tried(name, partial(self._unknown.find, queue, known))
+        for queue in self._served.queues:
+            found = self._troubles.tried(queue.name, partial(self._unknown.find, queue, known))
             for claim in found or ():
                 self._returns.give_back(claim)
 
@@ -247,10 +225,6 @@ class Worker:
     def _resources(self) -> list[Resources]:
         return [slot.claim.ticket.resources for slot in self._slots]
 
-    def _queue_of(self, ticket: Ticket) -> Queue:
-        # It need not be among those served by now.
-        return self._queues.get(ticket.queue) or Queue(self._machine, ticket.queue)
-
     def _note_running(self) -> None:
         running = {slot.claim.ticket.job: slot.started for slot in self._slots}
         idle_since = None if running else self._state.state.idle_since or now()
@@ -269,7 +243,7 @@ class Worker:
         self._look_due = False
         self._looks.begin()
         found = False
-        for queue in self._queues.values():
+        for queue in self._served.queues:
             running = self._resources()
             if self._capacity.is_full(running):
                 break
@@ -280,7 +254,7 @@ class Worker:
                 continue
             found |= bool(claims.at_once)
             self._ahead.hold(claims.later)
-            self._start_all(queue, claims.at_once)
+            self._start_all(claims.at_once)
             if claims.is_full:
                 # The next queue's small tickets would keep the room from ever becoming free.
                 break
@@ -296,7 +270,7 @@ class Worker:
             if self._is_cancelled(claim.ticket.job):
                 self._returns.give_back(claim)
             else:
-                self._start_all(self._queue_of(claim.ticket), [claim])
+                self._start_all([claim])
         if self._ahead.is_overdue:
             _log.info("jobs %s do not start soon and are put back", self._ahead.jobs)
             self._put_back_ahead()
@@ -306,7 +280,7 @@ class Worker:
             self._returns.give_back(claim)
         self._note_running()
 
-    def _start_all(self, queue: Queue, claims: list[Claim]) -> None:
+    def _start_all(self, claims: list[Claim]) -> None:
         for position, claim in enumerate(claims):
             ticket = claim.ticket
             if self._state.lost_to is not None:
@@ -345,11 +319,11 @@ class Worker:
         The state is published before the last look: who hands over a ticket and then finds this
         worker "running" can rely on that look; who finds it "leaving" starts another.
         """
-        if time.monotonic() < self._pause_until or any(map(self._troubles.is_in, self._queues)):
+        if time.monotonic() < self._pause_until or self._served.is_in_trouble():
             return False
         self._state.update(state="leaving")
         self._return_unknown()
-        tried, queues = self._troubles.tried, self._queues.values()
+        tried, queues = self._troubles.tried, self._served.queues
         is_sure = all(tried(queue.name, queue.recover) is not None for queue in queues)
         self._claim()
         is_free = not self._slots and self._ahead.first is None and not self._returns.jobs
@@ -384,9 +358,7 @@ class Worker:
             time.sleep(0.01)
         # Of jobs that ended while others ran, and that nothing told whose they were.
         send_signal(reap_orphans({slot.pid for slot in self._slots}), signal.SIGKILL)
-        for queue in self._queues.values():
-            with contextlib.suppress(OSError):
-                unsubscribe(queue.paths, self._number)
+        self._served.leave()
         self._echo.pump(everything=True)
         reason = self._state.state.reason or self._reason_to_stop or "ended by an error"
         # Where jobs may be running still, and the keeper goes on to end them, "left" would have
