@@ -23,7 +23,7 @@ class Job:
     jobid = 1
     threads = 8
     rule = Rule()
-    output = ("/work/here/a.txt", "b.txt", "/elsewhere/c.txt")
+    output = ("/home/me/here/a.txt", "b.txt", "/elsewhere/c.txt")
 
     def __init__(self, **resources: Any) -> None:
         self.wildcards_dict: dict[str, str] = {}
@@ -34,7 +34,7 @@ class Job:
 
 
 def ticket_of(job: Any, most: Capacity | None = None) -> Any:
-    return make_ticket(job, "true", "/work/here", "me", "same", most)
+    return make_ticket(job, "true", "/home/me/here", "me", "same", most)
 
 
 def test_resources_come_in_the_units_of_a_ticket() -> None:

@@ -10,7 +10,7 @@ from faults.chaos import Chaos, run_chaos
 def test_no_job_is_lost_or_reported_twice_while_workers_and_controllers_die(
     tmp_path: Path, mark: str
 ) -> None:
-    chaos = Chaos(jobs=2000)
+    chaos = Chaos(jobs=3000)
     outcome = run_chaos(tmp_path, chaos)
     print(outcome)
     assert outcome.problems == ()
