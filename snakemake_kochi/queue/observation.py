@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ KEEPER_PATIENCE = 6
 _SETTLING = 2
 # Seconds between two looks at those workers of a queue that hold nothing: a file for each.
 _ALL_INTERVAL = 5.0
+_SECONDS_PER_WORKER = 1.0
 # What is counted between two looks. An observer that slept, or whose filesystem hung, saw nothing.
 _MOST_COUNTED = 3
 
@@ -58,13 +60,14 @@ class Observer:
         self.postponed = Postponed(clock)
 
     def is_time_for_all(self, queue: str) -> bool:
-        """Whether to look at all workers of a queue, also those without a ticket; true once in a
-        while."""
-        moment = self._clock()
-        is_time = moment >= self._all_due.get(queue, moment)
-        if is_time:
-            self._all_due[queue] = moment + _ALL_INTERVAL
-        return is_time
+        """Whether to look at all workers of a queue again, also those without a ticket."""
+        return self._clock() >= self._all_due.get(queue, -math.inf)
+
+    def looked_at_all(self, queue: str, count: int) -> None:
+        """So many workers were looked at. Each of them looks at all others: with an interval that
+        did not grow with their number, their looks would grow with its square."""
+        interval = max(_ALL_INTERVAL, count * _SECONDS_PER_WORKER)
+        self._all_due[queue] = self._clock() + interval
 
     def find_dead(self, machine: MachinePaths, workers: Iterable[int]) -> dict[int, WorkerState]:
         """Those of the workers of which nothing can still happen to a ticket.

@@ -129,7 +129,9 @@ def recover(machine: MachinePaths, name: str, observer: Observer | None = None) 
     watched = {entry.worker for entry in running_entries(queue) if entry.worker is not None}
     if observer is not None and observer.is_time_for_all(name):
         # One that died idle would be taken for one that serves the queue, for ever.
-        watched.update(subscribers(queue))
+        everybody = subscribers(queue)
+        observer.looked_at_all(name, len(everybody))
+        watched.update(everybody)
     observer = observer or Observer()
     dead = observer.find_dead(machine, watched) if watched else {}
     if not dead:
