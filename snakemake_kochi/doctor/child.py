@@ -11,9 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from snakemake_kochi.doctor.finding import Finding, Outcome
 
@@ -26,6 +26,26 @@ _HUNG_PATIENCE = 2.0
 # Seconds from SIGKILL to the end. One that hangs in the kernel does not end, and is left alone.
 _KILL_PATIENCE = 1.0
 _HUNG = -1  # in place of an exit status
+
+
+@contextlib.contextmanager
+def other_process(module: str, *arguments: str) -> Iterator[IO[str]]:
+    """What `python -m MODULE ARGUMENTS` prints while it is looked at; then it is killed."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", module, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield process.stdout
+    finally:
+        process.kill()
+        process.stdout.close()
+        # One that hangs in the kernel is left alone.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_KILL_PATIENCE)
 
 
 class NoAnswerError(Exception):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from snakemake_kochi.doctor.child import other_process
 from snakemake_kochi.doctor.finding import Outcome
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import read_json, to_json, write_atomically, write_new
@@ -90,7 +88,7 @@ def watch(document: Path, patience: float = _READING) -> Sightings:
 
 def examine_rename(trial: TrialPaths) -> Outcome:
     write_version(trial.document, 0)
-    with _reader(trial.document) as stream:
+    with other_process(__name__, str(trial.document)) as stream:
         if stream.readline().strip() != "reading":
             raise KochiError("the process that was to read ended")
         written = write_versions(trial.document)
@@ -124,24 +122,6 @@ def judge_sightings(seen: Sightings, written: int, whose: str) -> Outcome:
     if seen.stale:
         return Outcome("warning", f"{said}: {seen.stale} times the filesystem could not read it")
     return Outcome("ok", f"{said}: always there and whole")
-
-
-@contextlib.contextmanager
-def _reader(document: Path) -> Iterator[IO[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__, str(document)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        yield process.stdout
-    finally:
-        process.kill()
-        process.stdout.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1.0)
 
 
 def examine_link(trial: TrialPaths) -> Outcome:

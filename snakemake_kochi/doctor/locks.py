@@ -6,13 +6,12 @@ import contextlib
 import select
 import signal
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
+from snakemake_kochi.doctor.child import other_process
 from snakemake_kochi.doctor.filesystem import examine_filesystem
 from snakemake_kochi.doctor.finding import Outcome
 from snakemake_kochi.doctor.reporter import Reporter
@@ -100,7 +99,7 @@ def contend(path: Path, kind: Kind) -> str:
 
     Raises KochiError when it is not supported, or when the call does not return.
     """
-    with _contender(path, kind) as stream:
+    with other_process(__name__, str(path), kind) as stream:
         if not select.select([stream], [], [], CONTENTION_PATIENCE)[0]:
             raise KochiError(
                 f"{kind}: no answer within {CONTENTION_PATIENCE:g} seconds", advice(kind)
@@ -109,25 +108,6 @@ def contend(path: Path, kind: Kind) -> str:
     if answer not in ("got", "busy"):
         raise KochiError(message or "the process that tried the lock ended", advice(kind))
     return answer
-
-
-@contextlib.contextmanager
-def _contender(path: Path, kind: Kind) -> Iterator[IO[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__, str(path), kind],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        yield process.stdout
-    finally:
-        process.kill()
-        process.stdout.close()
-        # One that hangs in the kernel is left alone.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1.0)
 
 
 def main(arguments: list[str]) -> int:

@@ -139,7 +139,7 @@ class Estate:
 
     def _cancel(self, jobs: Collection[int]) -> None:
         self._withdrawn.update(jobs)
-        outcomes = cancel_all(self._machine, jobs) if jobs else {}
+        outcomes = cancel_all(self._machine, jobs)
         for job, outcome in outcomes.items():
             # A full disk, say: it stays in the way of others until it has ended.
             if isinstance(outcome, Exception):

@@ -57,6 +57,8 @@ def cancel_all(
     queues for each job.
     """
     wanted = list(jobs)
+    if not wanted:
+        return {}
     outcomes: dict[int, Outcome | KochiError | OSError] = {}
     for name in queue_names(machine):
         left = [job for job in wanted if job not in outcomes]
