@@ -18,12 +18,15 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.errors import DamagedFileError, KochiError, for_snakemake
 from snakemake_kochi.executor.cancelling import Cancelling
+from snakemake_kochi.executor.choice import Choices
 from snakemake_kochi.executor.identity import Identities
+from snakemake_kochi.executor.inner import InnerCommands
 from snakemake_kochi.executor.interrupts import FurtherInterrupts
 from snakemake_kochi.executor.local_workers import LocalWorkers
 from snakemake_kochi.executor.queue_watch import QueueWatch
 from snakemake_kochi.executor.settings import check_settings
 from snakemake_kochi.executor.takeover import Held, Takeover
+from snakemake_kochi.executor.tally import Tally
 from snakemake_kochi.executor.translate import failure_message, make_ticket, queue_of
 from snakemake_kochi.place import find_place
 from snakemake_kochi.queue import (
@@ -92,6 +95,9 @@ class Executor(RemoteExecutor):
         self._ending: set[int] = set()
         self._queue_watch = QueueWatch(self._machine, self._inbox.identity, self.logger)
         self._identities = Identities(self.workflow, self.workflow.workdir_init)
+        self._choices = Choices(self.workflow, settings.runner)
+        self._commands = InnerCommands(self)
+        self._tally = Tally()
         self._known_results: deque[Result] = deque()
         self._held: list[Held] = []
         self._all_went_well = True
@@ -174,9 +180,11 @@ class Executor(RemoteExecutor):
     def _make_ticket(self, job: JobExecutorInterface, most: Capacity | None) -> Ticket:
         return make_ticket(
             job,
-            self.format_job_exec(job),
+            self._commands.of(job),
+            self._choices.of(job),
             self.workflow.workdir_init,
             self._inbox.identity,
+            self.envvars(),
             self._identities.of(job),
             most,
         )
@@ -263,6 +271,7 @@ class Executor(RemoteExecutor):
                 known = self._pending.pop(result.job, None)
             if known is None:
                 continue
+            self._tally.add(known.ticket, result)
             if result.worker is not None and result.reason != "cancelled":
                 self._workers.job_ended(result.worker)
             if result.ok:
@@ -382,6 +391,8 @@ class Executor(RemoteExecutor):
     def _close(self) -> None:
         atexit.unregister(self._close_unused)
         self._takeover.end(self._all_went_well)
+        if said := self._tally.describe():
+            self.logger.info(said)
         if not self._queue_is_forced:
             Queue(self._machine, self._default_queue).remove()
         if self._has_unended:

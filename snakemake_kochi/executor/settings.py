@@ -6,8 +6,11 @@ from typing import Optional
 
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 
-from snakemake_kochi.errors import KochiError
+from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.paths import MachinePaths
+
+# The cheapest first.
+RUNNERS = ("shell", "zygote", "command")
 
 common_settings = CommonSettings(
     non_local_exec=True,
@@ -15,7 +18,8 @@ common_settings = CommonSettings(
     job_deploy_sources=False,
     pass_default_storage_provider_args=True,
     pass_default_resources_args=True,
-    pass_envvar_declarations_to_cmd=True,
+    # They go into the tickets' environment: everybody may read the arguments of a process.
+    pass_envvar_declarations_to_cmd=False,
     auto_deploy_default_storage_provider=False,
     # Results are noticed by our own thread, at once: there is nothing to wait for.
     init_seconds_before_status_checks=0,
@@ -55,6 +59,17 @@ class ExecutorSettings(ExecutorSettingsBase):
             "type": int,
         },
     )
+    runner: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "The fastest way in which a worker may execute a job: 'shell' (plain shell "
+            "commands without Snakemake; the default), 'zygote' (by a process that has parsed the "
+            "workflow already), or 'command' (a Snakemake of its own, as everywhere else). A job "
+            "that this way does not fit takes the next one.",
+            "env_var": False,
+            "required": False,
+        },
+    )
 
 
 def check_settings(settings: ExecutorSettings, machine: MachinePaths) -> int:
@@ -66,6 +81,11 @@ def check_settings(settings: ExecutorSettings, machine: MachinePaths) -> int:
         raise KochiError(f"--kochi-cores {settings.cores}: a number from 1 was expected")
     if settings.workers is not None and settings.workers < 0:
         raise KochiError(f"--kochi-workers {settings.workers}: a number from 0 was expected")
+    if settings.runner is not None and settings.runner not in RUNNERS:
+        raise KochiError(
+            f"--kochi-runner {settings.runner}: one of {', '.join(RUNNERS)} was expected",
+            nearest(settings.runner, RUNNERS),
+        )
     if settings.queue is not None:
         try:
             machine.queue(settings.queue)

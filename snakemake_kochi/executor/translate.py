@@ -13,7 +13,9 @@ from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.executor.choice import Choice
 from snakemake_kochi.executor.identity import outputs_of
+from snakemake_kochi.executor.inner import InnerCommand
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Capacity, Resources, Result, Ticket
 from snakemake_kochi.worker.node import gpus_of_this_node
@@ -31,28 +33,31 @@ _COMMAND_STATUS = re.compile(r"non-zero exit status \d+|died with <Signals\.\w+:
 
 def make_ticket(
     job: JobExecutorInterface,
-    command: str,
+    command: InnerCommand,
+    choice: Choice,
     directory: str,
     controller: str,
+    environment: Mapping[str, str],
     identity: str | None = None,
     most: Capacity | None = None,
 ) -> Ticket:
-    """The ticket for a job: its full inner Snakemake command, run by a shell.
+    """The ticket for a job: its full inner Snakemake command, and what the chosen runner needs.
 
     It asks for no more cores and memory than `most`, if that is given: what the workers have that
     will run it. Raises KochiError, naming the rule, for a resource that cannot be used.
     """
     return Ticket(
         name=str(job.resources.get("kochi_name") or job.name),
-        # Snakemake hands over a line for a shell, with `export X=... &&` in front of the command.
-        command=("/bin/sh", "-c", command),
+        command=command.arguments,
         directory=directory,
-        environment={},
+        environment=environment,
         resources=_resources(job, most),
         controller=controller,
-        labels=_labels(job, directory),
+        labels=_labels(job, choice, directory),
         identity=identity,
         outputs=outputs_of(job, directory),
+        shell=choice.shell,
+        job_arguments=None if choice.runner == "command" else command.job_arguments,
     )
 
 
@@ -129,11 +134,12 @@ def wildcards_of(job: Any) -> Mapping[str, str]:
     return {} if job.is_group() else dict(job.wildcards_dict)
 
 
-def _labels(job: JobExecutorInterface, directory: str) -> dict[str, str]:
+def _labels(job: JobExecutorInterface, choice: Choice, directory: str) -> dict[str, str]:
     labels = {
         "project": str(project_of(Path(directory))),
         "rule": job.name,
         "snakemake_job": str(job.jobid),
+        "runner": f"{choice.runner} ({choice.why})" if choice.why else choice.runner,
     }
     if wildcards := wildcards_of(job):
         labels["wildcards"] = ", ".join(f"{name}={value}" for name, value in wildcards.items())

@@ -22,7 +22,7 @@ from snakemake_kochi.queue.observation import Observer
 from snakemake_kochi.queue.queue import Answer, Claim, Queue, QueueView, list_queues
 from snakemake_kochi.queue.recovery import recover
 from snakemake_kochi.queue.result import Attempt, EndedAttempt, Result
-from snakemake_kochi.queue.ticket import Resources, Ticket
+from snakemake_kochi.queue.ticket import Benchmark, Resources, ShellJob, Ticket
 from snakemake_kochi.queue.workers import (
     WorkerState,
     assign_queues,
@@ -39,6 +39,7 @@ __all__ = [
     "EndedAttempt",
     "Estate",
     "Bell",
+    "Benchmark",
     "Capacity",
     "Claim",
     "Inbox",
@@ -51,6 +52,7 @@ __all__ = [
     "Resources",
     "Result",
     "Running",
+    "ShellJob",
     "Ticket",
     "WorkerState",
     "allocate_ids",

@@ -16,6 +16,8 @@ VERSION = 2
 Reason = Literal[
     "success", "failed", "signal", "out of memory", "timeout", "cancelled", "node failed", "lost"
 ]
+# Keys of a result that earlier releases did not write.
+_LATER = frozenset({"outputs", "runner"})
 # Ends of an attempt that cost the ticket nothing: it goes back to its queue.
 UncountedReason = Literal["drained", "node failed", "lost"]
 
@@ -25,6 +27,7 @@ class Attempt:
     """One execution of a ticket by one worker, written once, before the job's first instruction.
 
     `process` is the job's main process: leader of a session and a process group of its own.
+    `runner` is the way in which it is executed, "shell", "zygote" or "command".
     """
 
     job: int
@@ -34,6 +37,7 @@ class Attempt:
     node: Node
     process: ProcessIdentity
     started: str
+    runner: str = "command"
 
     def to_dict(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
@@ -51,6 +55,7 @@ def read_attempt(path: Path) -> Attempt:
             node=Node.from_dict(data["node"]),
             process=ProcessIdentity.from_dict(data["process"]),
             started=str(data["started"]),
+            runner=str(data.get("runner", "command")),  # there was no other
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{path}: not an attempt ({error!r})") from error
@@ -66,7 +71,8 @@ class Result:
     execute it), or "lost" (its workers died). `worker` and `node` are None and "" for a ticket
     that no worker had. `started` and `ended` are ISO 8601 with microseconds, `log` is the path of
     the job's output. `outputs` maps each file of the ticket's `outputs` that was there after a
-    success to its time in nanoseconds since 1970 and its size in bytes.
+    success to its time in nanoseconds since 1970 and its size in bytes. `runner` is the way in
+    which the attempt was executed, "" for a ticket that never was.
     """
 
     job: int
@@ -82,6 +88,7 @@ class Result:
     log: str
     detail: str = ""
     outputs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    runner: str = ""
 
     @property
     def ok(self) -> bool:
@@ -108,9 +115,9 @@ class Result:
     def from_dict(cls, data: Mapping[str, Any], where: Path) -> Result:
         outputs = data.get("outputs", {})  # version 1 had none
         try:
-            known = {key: data[key] for key in cls.__dataclass_fields__ if key != "outputs"}
+            known = {key: data[key] for key in cls.__dataclass_fields__ if key not in _LATER}
             seen = {name: (int(time), int(size)) for name, (time, size) in outputs.items()}
-            result = cls(**known, outputs=seen)
+            result = cls(**known, outputs=seen, runner=str(data.get("runner", "")))
         except KeyError as error:
             raise DamagedFileError(f"{where}: key {error} is missing") from error
         except (AttributeError, TypeError, ValueError) as error:

@@ -40,6 +40,12 @@ def _is_number(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
+def _is_range(value: object, length: int) -> bool:
+    if not (isinstance(value, tuple) and len(value) == 2):
+        return False
+    return all(_is_number(bound, 0) for bound in value) and value[0] <= value[1] <= length
+
+
 @dataclass(frozen=True)
 class Resources:
     """What a ticket needs of a worker: cores, memory in MiB, GPUs, or the whole worker for itself.
@@ -74,6 +80,67 @@ class Resources:
 
 
 @dataclass(frozen=True)
+class Benchmark:
+    """A rule's `benchmark:`: the file, relative to the ticket's directory, and how often the
+    command is executed and measured."""
+
+    file: str
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        _require(_is_text(self.file) and self.file != "", f"benchmark {self.file!r}", "a file")
+        _require(_is_number(self.repeats, 1), f"repeats {self.repeats!r}", "a number from 1")
+
+
+@dataclass(frozen=True)
+class ShellJob:
+    """A plain shell command of Snakemake's, so that no Snakemake is needed to execute it.
+
+    `script` is for `executable` with `-c`, in the ticket's directory; in it `temporary_directory`,
+    if that is not empty, stands for the node's. `threads` is what libraries are told to use.
+    Before it, all of the ticket's `outputs` and the `logs` are removed, with what is in them those
+    that are `directories`, the directories of all of these are made, and the `inputs` are waited
+    for, for `latency_wait` seconds. All files are relative to the ticket's directory or absolute.
+    """
+
+    script: str
+    executable: str
+    threads: int = 1
+    inputs: tuple[str, ...] = ()
+    latency_wait: float = 0
+    logs: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
+    benchmark: Benchmark | None = None
+    temporary_directory: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("script", "executable", "temporary_directory"):
+            _require(_is_text(getattr(self, name)), name, "text without NUL")
+        for name in ("inputs", "logs", "directories"):
+            value = getattr(self, name)
+            is_good = isinstance(value, tuple) and all(map(_is_text, value))
+            _require(is_good, f"{name} {value!r}", "a tuple of texts without NUL")
+        _require(_is_number(self.threads, 1), f"threads {self.threads!r}", "a number from 1")
+        wait = self.latency_wait
+        is_good = isinstance(wait, int | float) and not isinstance(wait, bool) and wait >= 0
+        _require(is_good, f"latency_wait {wait!r}", "a number of seconds")
+
+    def to_dict(self) -> dict[str, Any]:
+        benchmark = None if self.benchmark is None else vars(self.benchmark)
+        return {**vars(self), "benchmark": benchmark}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ShellJob:
+        """Raises KochiError, KeyError or TypeError."""
+        _require(isinstance(data, dict), f"shell {data!r}", "an object")
+        benchmark = data["benchmark"]
+        lists = {name: tuple(data[name]) for name in ("inputs", "logs", "directories")}
+        return cls(
+            **{**data, **lists, "benchmark": None if benchmark is None else Benchmark(**benchmark)}
+        )
+
+
+@dataclass(frozen=True)
 class Ticket:
     """One job, as handed to a queue.
 
@@ -82,6 +149,9 @@ class Ticket:
     `Queue.submit`; `attempt` is the number of the execution it is waiting for or in, from 1.
     `identity` is equal for two tickets that do the same work with the same inputs; None when that
     is not known. `outputs` are the files it writes, relative to `directory`.
+    `command` is always right; two other descriptions of the same work may stand beside it, for
+    faster runners: `shell`, and `job_arguments`, the range (start, stop) of what in the command,
+    an inner Snakemake, is this job's and not its whole workflow's.
     Raises KochiError when a value cannot be used.
     """
 
@@ -99,6 +169,8 @@ class Ticket:
     submitted: str = field(default_factory=now)
     identity: str | None = None
     outputs: tuple[str, ...] = ()
+    shell: ShellJob | None = None
+    job_arguments: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         _require(
@@ -137,6 +209,16 @@ class Ticket:
             f"outputs {self.outputs!r}",
             "a tuple of texts without NUL",
         )
+        _require(
+            self.shell is None or isinstance(self.shell, ShellJob),
+            f"shell {self.shell!r}",
+            "ShellJob",
+        )
+        _require(
+            self.job_arguments is None or _is_range(self.job_arguments, len(self.command)),
+            f"job_arguments {self.job_arguments!r}",
+            "two numbers, a range of the command,",
+        )
         _require(_is_number(self.job, 0), f"job {self.job!r}", "a number from 0")
         _require(_is_number(self.attempt, 1), f"attempt {self.attempt!r}", "a number from 1")
         for key in ("queue", "machine", "submitted"):
@@ -157,6 +239,8 @@ class Ticket:
             "resources": vars(self.resources),
             "identity": self.identity,
             "outputs": list(self.outputs),
+            "shell": None if self.shell is None else self.shell.to_dict(),
+            "job_arguments": self.job_arguments,
             "controller": self.controller,
             "labels": dict(self.labels),
             "environment": dict(self.environment),
@@ -172,6 +256,8 @@ class Ticket:
             if not isinstance(needs, dict):
                 raise DamagedFileError(f"{where}: key 'resources': an object was expected")
             outputs = data["outputs"]
+            # Not there in what an earlier release wrote; the command is always there.
+            shell, arguments = data.get("shell"), data.get("job_arguments")
             return cls(
                 name=data["name"],
                 command=tuple(data["command"]) if isinstance(data["command"], list) else (),
@@ -181,6 +267,8 @@ class Ticket:
                 identity=data["identity"],
                 # What is no list is refused by the check of the type.
                 outputs=tuple(outputs) if isinstance(outputs, list) else outputs,
+                shell=None if shell is None else ShellJob.from_dict(shell),
+                job_arguments=tuple(arguments) if isinstance(arguments, list) else arguments,
                 controller=data["controller"],
                 labels=data["labels"],
                 job=data["job"],

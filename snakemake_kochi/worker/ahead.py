@@ -67,6 +67,15 @@ class Ahead:
         self._held.extend(claims)
         self._moved = time.monotonic()
 
+    def hold_first(self, claims: Sequence[Claim]) -> None:
+        """As `hold`, before all that are held."""
+        self._held.extendleft(reversed(claims))
+        self.keep()
+
+    def keep(self) -> None:
+        """They are about to be started: what they need is being made."""
+        self._moved = time.monotonic()
+
     def take_first(self) -> Claim:
         self._moved = time.monotonic()
         return self._held.popleft()

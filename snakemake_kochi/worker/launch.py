@@ -14,7 +14,7 @@ from snakemake_kochi.queue.result import Attempt
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.worker.devices import Allotment, Devices
 from snakemake_kochi.worker.memory import OomWatch
-from snakemake_kochi.worker.runners import Execution, Runner
+from snakemake_kochi.worker.runners import Execution, Runners
 from snakemake_kochi.worker.slot import Slot
 
 
@@ -23,18 +23,18 @@ class AlreadyBegunError(Exception):
 
 
 class Launcher:
-    """Starts jobs of one worker with one runner."""
+    """Starts the jobs of one worker."""
 
     def __init__(
         self,
         machine: MachinePaths,
         environment: Mapping[str, str],
-        runner: Runner,
+        runners: Runners,
         devices: Devices,
     ) -> None:
         self._machine = machine
         self._environment = environment
-        self._runner = runner
+        self._runners = runners
         self._devices = devices
         self._oom = OomWatch()
 
@@ -61,7 +61,7 @@ class Launcher:
             # The job's processes hold the log itself, not a pipe to the worker: however much they
             # write, and whoever of them stays behind, the worker has nothing to wait for.
             environment = self._job_environment(claim, allotment)
-            execution = self._runner.start(claim.ticket, log, environment, allotment.pinned)
+            execution = self._runners.start(claim.ticket, log, environment, allotment.pinned)
         finally:
             os.close(log)
         try:
@@ -88,6 +88,7 @@ class Launcher:
             node=this_node(),
             process=execution.process,
             started=now(),
+            runner=execution.runner,
         )
         what = f"attempt {ticket.attempt} of job {ticket.job}"
         paths = self._machine.job(ticket.job)

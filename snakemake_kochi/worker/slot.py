@@ -217,6 +217,7 @@ class Slot:
             log=str(self.log),
             detail=detail,
             outputs=_seen_outputs(ticket) if reason == "success" else {},
+            runner=self._execution.runner,
         )
 
 

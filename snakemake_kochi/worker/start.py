@@ -27,7 +27,7 @@ from snakemake_kochi.worker.gpus import Gpus, find_gpus
 from snakemake_kochi.worker.keeper import run_kept
 from snakemake_kochi.worker.log import log_to_file
 from snakemake_kochi.worker.node import capacity_of_this_node
-from snakemake_kochi.worker.runners import CommandRunner
+from snakemake_kochi.worker.runners import CommandRunner, Runners, ShellRunner
 from snakemake_kochi.worker.settings import WorkerSettings
 from snakemake_kochi.worker.signals import Wake, adopt_orphans
 from snakemake_kochi.worker.walltime import find_walltime
@@ -133,7 +133,8 @@ def _work(
         adopt_orphans()
         devices = _devices(machine, state.capacity, gpus)
         try:
-            worker = Worker(machine, state, settings, CommandRunner(), shown, devices, wake)
+            runners = Runners([ShellRunner(), CommandRunner()])
+            worker = Worker(machine, state, settings, runners, shown, devices, wake)
             status = worker.run()
         except OSError as error:
             # Of a disk or a lock. What the worker held has been put back, or is by who looks next.

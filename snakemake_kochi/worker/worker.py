@@ -26,7 +26,7 @@ from snakemake_kochi.worker.launch import AlreadyBegunError, Launcher
 from snakemake_kochi.worker.looks import Looks
 from snakemake_kochi.worker.passed import Passed
 from snakemake_kochi.worker.returns import Returns
-from snakemake_kochi.worker.runners import Runner
+from snakemake_kochi.worker.runners import Runners
 from snakemake_kochi.worker.served import Served
 from snakemake_kochi.worker.settings import WorkerSettings
 from snakemake_kochi.worker.signals import Signals, Wake, open_process, reap_orphans
@@ -52,7 +52,7 @@ class Worker:
         machine: MachinePaths,
         state: WorkerState,
         settings: WorkerSettings,
-        runner: Runner,
+        runners: Runners,
         echo: Echo,
         devices: Devices,
         wake: Wake,
@@ -62,7 +62,8 @@ class Worker:
         self._state = StateFile(machine, state)
         self._settings = settings
         self._wake = wake
-        self._launcher = Launcher(machine, settings.environment, runner, devices)
+        self._launcher = Launcher(machine, settings.environment, runners, devices)
+        self._runners = runners
         self._echo = echo
         self._capacity = state.capacity
         self._slots: list[Slot] = []
@@ -255,8 +256,8 @@ class Worker:
             found |= bool(claims.at_once)
             self._ahead.hold(claims.later)
             self._start_all(claims.at_once)
-            if claims.is_full:
-                # The next queue's small tickets would keep the room from ever becoming free.
+            # The next queue's small tickets would keep the room from ever becoming free.
+            if claims.is_full or self._ahead.first is not None:
                 break
         self._looks.end(found or bool(self._slots))
 
@@ -266,11 +267,13 @@ class Worker:
             is_paused = time.monotonic() < self._pause_until
             if is_paused or not self._capacity.fits(claim.ticket.resources, self._resources()):
                 break
-            self._ahead.take_first()
             if self._is_cancelled(claim.ticket.job):
-                self._returns.give_back(claim)
-            else:
-                self._start_all([claim])
+                self._returns.give_back(self._ahead.take_first())
+                continue
+            if not self._runners.is_ready(claim.ticket):
+                self._ahead.keep()
+                break
+            self._start_all([self._ahead.take_first()])
         if self._ahead.is_overdue:
             _log.info("jobs %s do not start soon and are put back", self._ahead.jobs)
             self._put_back_ahead()
@@ -285,6 +288,9 @@ class Worker:
             ticket = claim.ticket
             if self._state.lost_to is not None:
                 return  # the claims are not its own any more
+            if not self._runners.is_ready(ticket):
+                self._ahead.hold_first(claims[position:])
+                return
             try:
                 slot = self._launcher.start(claim)
             except AlreadyBegunError as error:

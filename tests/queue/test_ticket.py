@@ -80,7 +80,10 @@ def test_resources_that_cannot_be_used_are_refused(fields):
 def test_a_missing_or_wrong_key_is_named_with_its_file(tmp_path, key):
     path = tmp_path / "t.json"
     data = example().to_dict()
-    for damaged in ({k: v for k, v in data.items() if k != key}, {**data, key: 3.5}):
+    missing = {k: v for k, v in data.items() if k != key}
+    # An earlier release did not write these two.
+    may_be_missing = key in ("shell", "job_arguments")
+    for damaged in ({**data, key: 3.5}, *([] if may_be_missing else [missing])):
         path.write_bytes(to_json(damaged))
         with pytest.raises(DamagedFileError, match=r"t\.json.*" + key):
             read_ticket(path)

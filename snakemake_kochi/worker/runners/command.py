@@ -1,74 +1,23 @@
-"""The runner that every ticket can fall back on: the command, as a new process.
-
-It forks by itself instead of through `subprocess`, because the process must exist (its number has
-to be on disk) before the command begins: whoever recovers the ticket of a worker that was killed
-has to find all processes it could have started. `subprocess` returns when the command has begun
-already. The worker has one thread, so running Python between fork and exec is safe.
-"""
+"""The runner that every ticket can fall back on: the command, as a new process."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import os
-import signal
 from collections.abc import Collection, Mapping
-from pathlib import Path
-from typing import NoReturn
 
-from snakemake_kochi.queue.processes import ProcessIdentity
 from snakemake_kochi.queue.ticket import Ticket
-from snakemake_kochi.worker.runners.interface import Exit
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_libc = ctypes.CDLL(None, use_errno=True)
-
-# proc_pid_oom_score_adj(5): -1000 to 1000. A worker that is killed takes all its jobs with it.
-_OOM_SCORE = Path("/proc/self/oom_score_adj")
-_OOM_VICTIM = 800
-
-CANNOT_EXECUTE = 126  # as the shells have it
-NOT_FOUND = 127
-
-
-class CommandExecution:
-    """See `interface.Execution`."""
-
-    def __init__(self, pid: int, gate: int) -> None:
-        process = ProcessIdentity.of(pid)
-        if process is None:  # not even a zombie: it is not our child
-            raise ChildProcessError(f"process {pid} has vanished")
-        self.process = process
-        self._gate = gate
-
-    def release(self) -> None:
-        # It may have been killed before it could begin.
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._gate, b"!")
-        os.close(self._gate)
-
-    def abandon(self) -> None:
-        os.close(self._gate)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGKILL)
-        os.waitpid(self.process.pid, 0)
-
-    def poll(self) -> Exit | None:
-        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        found = os.waitid(os.P_PID, self.process.pid, options)
-        if found is None:
-            return None
-        if found.si_code == os.CLD_EXITED:
-            return Exit(found.si_status, None)
-        return Exit(None, found.si_status)
-
-    def reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.process.pid, 0)
+from snakemake_kochi.worker.runners.child import Child, enter, execute, fork_child
 
 
 class CommandRunner:
     """See `interface.Runner`."""
+
+    name = "command"
+
+    def can_run(self, ticket: Ticket) -> bool:
+        return True
+
+    def is_ready(self, ticket: Ticket) -> bool:
+        return True
 
     def start(
         self,
@@ -76,112 +25,14 @@ class CommandRunner:
         log: int,
         environment: Mapping[str, str],
         cpus: Collection[int] | None = None,
-    ) -> CommandExecution:
-        held, gate = os.pipe()
-        worker = os.getpid()
-        # A signal that came before the child has put off the worker's handlers would be lost.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            pid = os.fork()
-            if pid == 0:
-                os.close(gate)
-                _become(ticket, log, dict(environment), cpus, held, worker)
-        except OSError:
-            os.close(gate)
-            raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            os.close(held)
-        return CommandExecution(pid, gate)
+    ) -> Child:
+        return fork_child(
+            self.name, ticket, log, cpus, lambda: _run_command(ticket, dict(environment))
+        )
 
 
-def _become(
-    ticket: Ticket,
-    log: int,
-    environment: dict[str, str],
-    cpus: Collection[int] | None,
-    held: int,
-    worker: int,
-) -> NoReturn:
-    """The child's life up to exec. Nothing may return or raise from here into the worker's loop."""
-    status = CANNOT_EXECUTE
-    try:
-        _restore_signals()
-        os.setsid()
-        # The kernel ends the main process with the worker, whatever way that dies; the rest of the
-        # session is ended by whoever recovers the ticket.
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        _redirect(log)
-        _confine(cpus)
-        # Neither a worker that died before the call above nor one that died since releases it.
-        if os.getppid() != worker or os.read(held, 1) != b"!":
-            os._exit(status)
-        _close_all_but_standard()
-        status = _execute(ticket, environment)
-    except BaseException as error:
-        _say(ticket, repr(error))
-    finally:
-        os._exit(status)
-
-
-def _restore_signals() -> None:
-    """A command expects what a shell gives it; Python ignores SIGPIPE, and the worker catches."""
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def _confine(cpus: Collection[int] | None) -> None:
-    # A CPU may have been taken from us since: then the job runs where it may, as its worker does.
-    with contextlib.suppress(OSError):
-        if cpus is not None:
-            os.sched_setaffinity(0, cpus)
-    with contextlib.suppress(OSError, ValueError):
-        # Whoever started the worker may have wanted even more; less would need a privilege.
-        if int(_OOM_SCORE.read_text()) < _OOM_VICTIM:
-            _OOM_SCORE.write_text(str(_OOM_VICTIM))
-
-
-def _redirect(log: int) -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-
-
-def _close_all_but_standard() -> None:
-    # Python's own are closed by exec; the worker may have inherited others, of a scheduler's
-    # launcher say, that wait for their last holder.
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2:
-            with contextlib.suppress(OSError):
-                os.close(int(name))
-
-
-def _execute(ticket: Ticket, environment: dict[str, str]) -> int:
+def _run_command(ticket: Ticket, environment: dict[str, str]) -> int:
     """Returns only when the command cannot be executed, with an exit status."""
-    try:
-        os.chdir(ticket.directory)
-    except OSError as error:
-        _say(ticket, f"cannot enter the directory {ticket.directory!r}: {error.strerror}")
-        return CANNOT_EXECUTE
-    environment["PWD"] = ticket.directory
-    program = ticket.command[0]
-    try:
-        os.execvpe(program, list(ticket.command), environment)
-    except FileNotFoundError as error:
-        _say(ticket, f"the command {program!r} was not found: {error.strerror}")
-        return NOT_FOUND
-    except OSError as error:
-        _say(ticket, f"the command {program!r} cannot be executed: {error.strerror}")
-        return CANNOT_EXECUTE
-
-
-def _say(ticket: Ticket, message: str) -> None:
-    text = f"kochi: job {ticket.job} ({ticket.name}): {message}\n"
-    with contextlib.suppress(OSError):
-        os.write(2, text.encode("utf-8", "surrogateescape"))
+    if status := enter(ticket, environment):
+        return status
+    return execute(ticket, ticket.command[0], list(ticket.command), environment)

@@ -10,6 +10,11 @@ from snakemake_kochi.queue.processes import ProcessIdentity
 from snakemake_kochi.queue.ticket import Ticket
 
 
+class RunnerUnavailableError(Exception):
+    """This runner cannot execute the ticket after all: the next one has to. Nothing of the job has
+    been executed, and no process for it is left that could."""
+
+
 @dataclass(frozen=True)
 class Exit:
     """How a process ended: by an exit status, or by a signal; the other is None."""
@@ -20,6 +25,10 @@ class Exit:
 
 class Execution(Protocol):
     """A job's main process, a child of the worker and leader of a session of its own."""
+
+    @property
+    def runner(self) -> str:
+        """The name of the runner that made it."""
 
     @property
     def process(self) -> ProcessIdentity: ...
@@ -39,6 +48,16 @@ class Execution(Protocol):
 
 
 class Runner(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def can_run(self, ticket: Ticket) -> bool:
+        """Whether it can execute this ticket, now or soon."""
+
+    def is_ready(self, ticket: Ticket) -> bool:
+        """Whether it can start a ticket that it can run at once, without making anybody wait; if
+        not, it begins to see to that."""
+
     def start(
         self,
         ticket: Ticket,
@@ -51,5 +70,6 @@ class Runner(Protocol):
         With `cpus` it and all it starts run on these only. When memory runs out, the kernel is to
         end it rather than the worker. Its stdout and stderr are the file descriptor `log`, its
         stdin is empty. What is wrong with the ticket (no such directory, no such command) is said
-        in the log and is an exit status of 126 or 127. Raises OSError when no process can be made.
+        in the log and is an exit status of 126 or 127. Raises OSError when no process can be made,
+        and RunnerUnavailableError.
         """

@@ -1,0 +1,41 @@
+"""Which runner executes a ticket: the first that can, of those in the order of their cost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+from snakemake_kochi.queue.ticket import Ticket
+from snakemake_kochi.worker.runners.interface import Execution, Runner, RunnerUnavailableError
+
+_log = logging.getLogger(__name__)
+
+
+class Runners:
+    """The runners of a worker, the cheapest first; the last one can run every ticket."""
+
+    def __init__(self, runners: Sequence[Runner]) -> None:
+        self._runners = tuple(runners)
+
+    def is_ready(self, ticket: Ticket) -> bool:
+        """Whether the ticket can be started without making the worker's loop wait."""
+        return self._for(ticket)[0].is_ready(ticket)
+
+    def start(
+        self,
+        ticket: Ticket,
+        log: int,
+        environment: Mapping[str, str],
+        cpus: Collection[int] | None = None,
+    ) -> Execution:
+        """See `Runner.start`; raises OSError."""
+        *faster, last = self._for(ticket)
+        for runner in faster:
+            try:
+                return runner.start(ticket, log, environment, cpus)
+            except RunnerUnavailableError as error:
+                _log.warning("job %d goes to the next runner: %s", ticket.job, error)
+        return last.start(ticket, log, environment, cpus)
+
+    def _for(self, ticket: Ticket) -> list[Runner]:
+        return [runner for runner in self._runners if runner.can_run(ticket)]
