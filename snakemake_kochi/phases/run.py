@@ -30,6 +30,7 @@ _STANDALONE = {
     "KOCHI_JOB_ID": "0",
     "KOCHI_ATTEMPT": "1",
     "KOCHI_ATTEMPT_NONCE": "",
+    "KOCHI_RUNNER": "",
 }
 
 
@@ -68,8 +69,8 @@ def run_task(
     """Run a point's script in a private copy of its build, write its artifacts, return its record.
 
     The record (JSON): "version", "identity", "experiment", "batch", "name", "parameters",
-    "duplicate", "machine", "node", "worker", "queue", "job", "attempt", "nonce", "snapshot",
-    "recipes", "build", "started" and "ended" (ISO 8601, UTC), "seconds", "exit_status",
+    "duplicate", "machine", "node", "worker", "queue", "job", "attempt", "nonce", "runner",
+    "snapshot", "recipes", "build", "started" and "ended" (ISO 8601, UTC), "seconds", "exit_status",
     "artifacts". Raises PhaseError when the script fails or an artifact is missing; nothing is
     written then.
     """
@@ -145,6 +146,7 @@ def _record(
         "job": variables["KOCHI_JOB_ID"],
         "attempt": variables["KOCHI_ATTEMPT"],
         "nonce": variables["KOCHI_ATTEMPT_NONCE"],
+        "runner": variables["KOCHI_RUNNER"],
         "snapshot": asdict(freeze.snapshot),
         "recipes": [asdict(install) for install in installs],
         "build": build.digest,

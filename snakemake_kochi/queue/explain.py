@@ -28,7 +28,8 @@ _MOST_NAMED = 3
 class AttemptView:
     """One attempt of a job. `ending` is None while it lasts, else in a few words how it ended;
     `counts` is False for one that cost the ticket nothing, and for a result that came too late.
-    `seconds` is how long it took, or has taken so far; None when that is not known."""
+    `seconds` is how long it took, or has taken so far; None when that is not known. `runner` is
+    the way in which it was executed; "" when that is not known."""
 
     attempt: int
     worker: int | None
@@ -38,6 +39,7 @@ class AttemptView:
     ending: str | None
     detail: str
     seconds: float | None
+    runner: str = ""
     counts: bool = True
 
 
@@ -235,9 +237,10 @@ def _ended_attempt(machine: MachinePaths, job: int, number: int) -> AttemptView 
         ended = read_ended_attempt(paths.ended(number))
     except (FileNotFoundError, DamagedFileError):
         return None
-    started = None
+    started, runner = None, ""
     with contextlib.suppress(FileNotFoundError, DamagedFileError):
-        started = read_attempt(paths.attempt(number)).started
+        attempt = read_attempt(paths.attempt(number))
+        started, runner = attempt.started, attempt.runner
     return AttemptView(
         attempt=number,
         worker=ended.worker,
@@ -247,6 +250,7 @@ def _ended_attempt(machine: MachinePaths, job: int, number: int) -> AttemptView 
         ending=f"{ended.reason} ({ended.detail})" if ended.detail else ended.reason,
         detail=ended.detail,
         seconds=_duration(started, ended.ended),
+        runner=runner,
         counts=False,
     )
 
@@ -264,6 +268,7 @@ def _last_attempt(machine: MachinePaths, view: JobView) -> AttemptView | None:
             ending=result.describe(),
             detail=result.detail,
             seconds=_duration(result.started, result.ended),
+            runner=result.runner,
         )
     if result is not None or view.started is None:
         return None
@@ -278,6 +283,7 @@ def _last_attempt(machine: MachinePaths, view: JobView) -> AttemptView | None:
             ending=None,
             detail="",
             seconds=_duration(attempt.started, None),
+            runner=attempt.runner,
         )
     return None
 
@@ -295,5 +301,6 @@ def _late_results(machine: MachinePaths, job: int) -> Iterator[AttemptView]:
                 ending=f"ignored, because it came too late: {result.describe()}",
                 detail=result.detail,
                 seconds=_duration(result.started, result.ended),
+                runner=result.runner,
                 counts=False,
             )

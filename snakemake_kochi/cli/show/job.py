@@ -68,7 +68,8 @@ def _attempts(tried: Sequence[AttemptView]) -> dict[str, object]:
     lines: dict[str, object] = {}
     for attempt in tried:
         who = f"worker {attempt.worker} on {attempt.node}"
-        parts = (who, clock_duration(attempt.seconds), attempt.ending or "running")
+        how = f"runner {attempt.runner}" if attempt.runner else None
+        parts = (who, clock_duration(attempt.seconds), how, attempt.ending or "running")
         key = f"Attempt {attempt.attempt}"
         # One that was taken for lost, and came to an end all the same, has two.
         lines[f"{key} (late)" if key in lines else key] = ", ".join(filter(None, parts))

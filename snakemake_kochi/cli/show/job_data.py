@@ -48,5 +48,6 @@ def attempt_to_dict(attempt: AttemptView) -> dict[str, object]:
         "ended": attempt.ended,
         "seconds": attempt.seconds,
         "ending": attempt.ending,
+        "runner": attempt.runner,
         "counts": attempt.counts,
     }

@@ -32,10 +32,14 @@ class Runners:
         *faster, last = self._for(ticket)
         for runner in faster:
             try:
-                return runner.start(ticket, log, environment, cpus)
+                return runner.start(ticket, log, _told(environment, runner), cpus)
             except RunnerUnavailableError as error:
                 _log.warning("job %d goes to the next runner: %s", ticket.job, error)
-        return last.start(ticket, log, environment, cpus)
+        return last.start(ticket, log, _told(environment, last), cpus)
 
     def _for(self, ticket: Ticket) -> list[Runner]:
         return [runner for runner in self._runners if runner.can_run(ticket)]
+
+
+def _told(environment: Mapping[str, str], runner: Runner) -> dict[str, str]:
+    return {**environment, "KOCHI_RUNNER": runner.name}
