@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import platform
 import statistics
@@ -12,7 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import psutil
 import tabulate
@@ -20,17 +23,46 @@ import tabulate
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Ticket, list_workers
 
+REPOSITORY = Path(__file__).resolve().parent.parent
 _PATIENCE = 120.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured, several times; `ratio` compares it with another row, in each run."""
+    """What was measured, several times; `ratio` compares it with another row, in each run, and is
+    to be `limit` at most."""
 
     what: str
     values: Sequence[float]
     unit: str
     ratio: float | None = None
+    limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured: what is asked for, or what each benchmark takes by itself, which is
+    tiny when only a trial is wanted."""
+
+    quick: bool = False
+    jobs: tuple[int, ...] = ()
+    rounds: int | None = None
+    cores: int | None = None
+
+    def numbers(self, whole: Sequence[int], quick: Sequence[int]) -> tuple[int, ...]:
+        """Of jobs, for a benchmark that compares several."""
+        return self.jobs or tuple(quick if self.quick else whole)
+
+    def number(self, whole: int, quick: int) -> int:
+        """Of jobs."""
+        return self.numbers((whole,), (quick,))[0]
+
+    def runs(self, whole: int, quick: int = 1) -> int:
+        return self.rounds or (quick if self.quick else whole)
+
+    @property
+    def slots(self) -> int:
+        return self.cores or len(os.sched_getaffinity(0))
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -39,15 +71,23 @@ def table(rows: Sequence[Row]) -> str:
         (
             row.what,
             f"{statistics.median(row.values):.4g}",
-            f"{min(row.values):.3g} to {max(row.values):.3g}",
+            f"{min(row.values):.3g} to {max(row.values):.3g}" if len(row.values) > 1 else "",
             row.unit,
             len(row.values),
-            "" if row.ratio is None else f"{row.ratio:.2f}",
+            "" if row.ratio is None else f"{row.ratio:.3g}",
+            "" if row.limit is None else f"at most {row.limit:.3g}",
         )
         for row in rows
     ]
-    headers = ("", "median", "range", "", "runs", "ratio")
-    return tabulate.tabulate(lines, headers, tablefmt="github", disable_numparse=True)
+    headers = ("", "median", "range", "", "runs", "ratio", "aimed at")
+    # A column in which nothing stands says nothing.
+    shown = [i for i in range(len(headers)) if i < 5 or any(line[i] for line in lines)]
+    return tabulate.tabulate(
+        [[line[i] for i in shown] for line in lines],
+        [headers[i] for i in shown],
+        tablefmt="github",
+        disable_numparse=True,
+    )
 
 
 def alternate(
@@ -75,6 +115,7 @@ def facts(place: Path) -> str:
         ("kernel", f"{platform.system()} {platform.release()}"),
         ("filesystem", _filesystem(place)),
         ("Python", platform.python_version()),
+        ("Snakemake", version("snakemake")),
         ("date", datetime.now(UTC).strftime("%Y-%m-%d")),
     ]
     return tabulate.tabulate(lines, tablefmt="plain")
@@ -116,10 +157,11 @@ def workers(
     before = len(list_workers(machine))
     command = [sys.executable, "-m", "snakemake_kochi.worker", "--root", str(place / "root")]
     command += ["--machine", "local", "--queue", queue, "--stay", "--cores", str(cores)]
-    here = Path(__file__).resolve().parent.parent
     nothing = subprocess.DEVNULL
     started = [
-        subprocess.Popen(command, cwd=here, stdin=nothing, stdout=nothing, start_new_session=True)
+        subprocess.Popen(
+            command, cwd=REPOSITORY, stdin=nothing, stdout=nothing, start_new_session=True
+        )
         for _ in range(count)
     ]
     try:
@@ -130,6 +172,14 @@ def workers(
             process.terminate()
         for process in started:
             process.wait()
+
+
+def import_of_tests(name: str) -> Any:
+    """A module that the tests use, too."""
+    tests = str(REPOSITORY / "tests")
+    if tests not in sys.path:
+        sys.path.append(tests)
+    return importlib.import_module(name)
 
 
 def wait_until(condition: Callable[[], object], interval: float = 0.01) -> None:

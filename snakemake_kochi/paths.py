@@ -12,9 +12,10 @@ KOCHI_ROOT/                              0700
   projects/<name>-<digest>/
     store.git                            snapshots
     freezes/<digest>.json                what a run was frozen to
+    freezes/<digest>/<batch>.json        what of it the runs of one batch need
     installs/<machine>/<dependency>/<recipe>/<digest>/
     builds/<machine>/<digest>/           source tree with what was built in it
-    artifacts/<machine>/                 journal/, damaged/, committer.lock
+    artifacts/<machine>/                 journal/, damaged/, committer.lock, committed
     workspaces/<machine>/                private copies in which runs happen
 """
 
@@ -170,6 +171,11 @@ class WorkerPaths:
     def log(self) -> Path:
         return self.directory / "log"
 
+    def zygote_log(self, number: int) -> Path:
+        """What a process said that has parsed a workflow for the worker's jobs; written anew by the
+        next one of that number."""
+        return self.directory / f"zygote-{number}.log"
+
     @property
     def lost(self) -> Path:
         """There when somebody on another node took the worker for lost; it must not go on."""
@@ -317,6 +323,11 @@ class MachinePaths:
     def job(self, number: int) -> JobPaths:
         return JobPaths(self.jobs / f"{number // SHARD:08d}" / str(number))
 
+    @property
+    def job_logs(self) -> Path:
+        """Where the logs of all jobs are, for people."""
+        return JobPaths(self.jobs / "*" / "JOB").log
+
     def cpu_leases(self, host: str) -> Path:
         """Whose bytes are locked by the workers of that node: one for each CPU."""
         return self.directory / "nodes" / f"{_safe(host)}.cpus"
@@ -388,6 +399,11 @@ class ProjectPaths:
     def freeze(self, digest: str) -> Path:
         return self.directory / "freezes" / f"{_name('freeze', digest)}.json"
 
+    @staticmethod
+    def batch_freeze(freeze: Path, digest: str) -> Path:
+        """What one batch needs of a freeze, by the place of that."""
+        return freeze.with_suffix("") / f"{_name('batch freeze', digest)}.json"
+
     def freezes(self) -> list[Path]:
         return sorted((self.directory / "freezes").glob("*.json"))
 
@@ -429,6 +445,10 @@ class ProjectPaths:
 
     def committer_lock(self, machine: str) -> Path:
         return self.directory / "artifacts" / _name("machine", machine) / "committer.lock"
+
+    def committed(self, machine: str) -> Path:
+        """Empty; its modification time is that of the newest commit of results."""
+        return self.directory / "artifacts" / _name("machine", machine) / "committed"
 
     def workspaces(self, machine: str) -> Path:
         return self.directory / "workspaces" / _name("machine", machine)

@@ -77,7 +77,7 @@ def synchronise(repository: Path, paths: ProjectPaths, machine: str) -> SyncRepo
             f"{repository} has no worktree of the branch {MERGED}",
             "Type: kochi artifact init DIR",
         )
-    results = commit_pending(repository, paths, machine)
+    results = commit_pending(repository, paths, machine, _LOCK_TIMEOUT)
     name = branch(machine)
     before = _tip(repository, MERGED)
     if not _tip(repository, name):

@@ -59,17 +59,20 @@ def committer_lock(paths: ProjectPaths, machine: str, timeout: float) -> FileLoc
     return FileLock(path, timeout=timeout, fallback_to_soft=False, preserve_lock_file=True)
 
 
-def commit_pending(repository: Path, paths: ProjectPaths, machine: str) -> int:
+def commit_pending(
+    repository: Path, paths: ProjectPaths, machine: str, patience: float = 0.0
+) -> int:
     """Commit all journaled results of a machine in one commit; return how many were committed.
 
     Artifacts go to <machine>/<dest>, records to `record_path`. When another process is committing
-    this returns 0 at once: that one looks into the journal again after it has let go of the lock,
-    so nothing stays behind. Killed at any point, the next call completes the work, and a result
-    whose record is in the branch is not committed again. Where a destination was a file and is now
-    a directory, or the reverse, or the same file, the newest result wins; the older is in the
-    history (for that, results that exclude each other go into commits of their own). A damaged
-    entry is set aside with a warning. If the branch is checked out somewhere only the ref moves,
-    and that worktree shows the new results as deleted until `git reset --hard`.
+    this waits for `patience` seconds, and then returns 0: if that one does what is done here, it
+    looks into the journal again after it has let go of the lock, so nothing stays behind. Killed
+    at any point, the next call completes the work, and a result whose record is in the branch is
+    not committed again. Where a destination was a file and is now a directory, or the reverse, or
+    the same file, the newest result wins; the older is in the history (for that, results that
+    exclude each other go into commits of their own). A damaged entry is set aside with a warning.
+    If the branch is checked out somewhere only the ref moves, and that worktree shows the new
+    results as deleted until `git reset --hard`.
 
     Raises GitError; the results stay in the journal then.
     """
@@ -79,11 +82,24 @@ def commit_pending(repository: Path, paths: ProjectPaths, machine: str) -> int:
     while (waiting := pending(paths, machine)) and waiting != seen:
         seen = waiting
         try:
-            with committer_lock(paths, machine, 0):
+            with committer_lock(paths, machine, patience):
                 committed += _commit_journal(repository, paths, machine)
         except Timeout:
             break
     return committed
+
+
+def commit_once(repository: Path, paths: ProjectPaths, machine: str) -> int:
+    """As `commit_pending`, but not what is journaled meanwhile: a run that went on for as long as
+    others end would not end. Somebody has to call `commit_pending` after the last of them."""
+    branch(machine)
+    try:
+        with committer_lock(paths, machine, 0):
+            # Before, too: those who end meanwhile need not come here and find it locked.
+            paths.committed(machine).touch(mode=0o600)
+            return _commit_journal(repository, paths, machine)
+    except Timeout:
+        return 0
 
 
 @dataclass(frozen=True)
@@ -109,6 +125,7 @@ def _commit_journal(repository: Path, paths: ProjectPaths, machine: str) -> int:
                 raise
             continue  # somebody else has moved the branch: build on what it is now
         remove_entries(paths, machine, {*recorded, *(entry.identity for entry in entries)})
+        paths.committed(machine).touch(mode=0o600)
         return len(entries)
     raise GitError(
         f"branch {branch(machine)} was moved by others {_MOVED_AT_MOST} times while committing",

@@ -32,6 +32,7 @@ VERSION = 1
 RESERVED = ".kochi"  # the branch's own directory in each machine's
 MEBIBYTE = 1 << 20
 _BLOCK = MEBIBYTE
+COMMIT_INTERVAL = 5.0  # seconds
 _ABANDONED = 24 * 3600  # seconds; no copy of files below the size limit takes that long
 
 _logger = logging.getLogger(__name__)
@@ -134,6 +135,17 @@ def pending(paths: ProjectPaths, machine: str) -> tuple[str, ...]:
         return tuple(sorted(filter(is_name, os.listdir(paths.journal(machine)))))
     except FileNotFoundError:
         return ()
+
+
+def is_commit_due(paths: ProjectPaths, machine: str) -> bool:
+    """Whether a process that has just journaled a result should commit: the last commit was some
+    seconds ago. A run that takes long is then committed at once, short ones many together."""
+    try:
+        age = time.time() - paths.committed(machine).stat().st_mtime
+    except FileNotFoundError:
+        return True
+    # The clock that the filesystem goes by may be ahead of ours.
+    return not 0 <= age < COMMIT_INTERVAL
 
 
 def read_entry(directory: Path) -> JournalEntry:

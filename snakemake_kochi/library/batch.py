@@ -134,6 +134,11 @@ class BatchRules:
         return variables + [artifact.src for artifact in point.artifacts if artifact.src]
 
     @property
+    def names_queue(self) -> bool:
+        """Whether any of the points goes to a queue of its own."""
+        return any(point.queue for point in self.grid.points)
+
+    @property
     def records(self) -> list[str]:
         return files_of(self.groups, None)
 

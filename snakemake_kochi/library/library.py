@@ -25,6 +25,7 @@ from snakemake_kochi.library.recipe import RecipeRule
 from snakemake_kochi.phases import (
     SAVED_THREADS_VARIABLE,
     Freeze,
+    commit_at_exit,
     load_freeze,
     read_build,
     read_manifest,
@@ -164,6 +165,9 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     else:
         freeze = take_freeze(Path.cwd(), chosen_machine(), *_globs(config or {}))
         _forget_what_is_gone(Directories(freeze.machine_name))
+        commit_at_exit(
+            freeze.directory, freeze.paths, freeze.machine_name, lambda: not workflow.dryrun
+        )
     os.environ[FREEZE_VARIABLE] = str(freeze.file)
     os.environ[_OWNER_VARIABLE] = owner
     os.environ[PYTHON_VARIABLE] = sys.executable

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from snakemake_kochi.library.patterns import looks_endless
 from snakemake_kochi.project import encode_component
 
 _LONGEST = 64
-# A value of `params:` as a function of the wildcards, which it does not look at.
-Verbatim = Callable[[Any], Any]
+# A value of `params:`, or a function of the wildcards, which it does not look at.
+Verbatim = Any
 
 
 def identifier(text: str) -> str:
@@ -33,10 +32,15 @@ def short_component(value: str) -> str:
     return f"{encoded[:16]}%{digest[:32]}"
 
 
-def verbatim(text: Any) -> Verbatim:
+def verbatim(value: Any) -> Verbatim:
     """A value for a rule's `params:` that Snakemake takes as it is: in a plain text it would look
     for wildcards, and find the `${HOME}` of a script."""
-    return lambda wildcards: text
+    texts = value if isinstance(value, list) else [value]
+    if all(isinstance(t, bool | int) or (isinstance(t, str) and "{" not in t) for t in texts):
+        # Of a function Snakemake asks the signature, again and again for each job: with the ten of
+        # a run that took a fifth of the time of a large batch's DAG.
+        return value
+    return lambda wildcards: value
 
 
 @dataclass

@@ -13,14 +13,13 @@ from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import to_json
-from snakemake_kochi.phases.build import build_experiment, read_build, write_build
-from snakemake_kochi.phases.freeze import Freeze, load_freeze
-from snakemake_kochi.phases.install import install_recipe
+from snakemake_kochi.phases.batch_freeze import load_batch_freeze
+from snakemake_kochi.phases.build_file import read_build, write_build
 from snakemake_kochi.phases.install_set import Install, merge, read_manifest, write_manifest
 from snakemake_kochi.phases.keep import keep_result
 from snakemake_kochi.phases.run import Output, Task, run_task
 from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
-from snakemake_kochi.project import Requirement, parse_assignment
+from snakemake_kochi.project.values import parse_assignment
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,15 +27,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     clean_up_on_sigterm()
     try:
-        freeze = load_freeze(Path(os.environ["KOCHI_FREEZE"]))
-        options.phase(freeze, options)
+        options.phase(Path(os.environ["KOCHI_FREEZE"]), options)
     except KochiError as error:
         print(f"kochi: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _install(freeze: Freeze, options: argparse.Namespace) -> None:
+# Imported where it is used: a run, of which there are thousands, needs neither YAML nor git.
+def _install(file: Path, options: argparse.Namespace) -> None:
+    from snakemake_kochi.phases.freeze import load_freeze
+    from snakemake_kochi.phases.install import install_recipe
+    from snakemake_kochi.project import Requirement
+
+    freeze = load_freeze(file)
     recipe = freeze.project.recipe(Requirement.parse(options.requirement))
     again = options.requirement in os.environ.get("KOCHI_INSTALL_AGAIN", "").split()
     installs = install_recipe(freeze, recipe, _installs(options.depends), again)
@@ -45,7 +49,11 @@ def _install(freeze: Freeze, options: argparse.Namespace) -> None:
     options.activation.write_text(preamble, "utf-8", "surrogateescape")
 
 
-def _build(freeze: Freeze, options: argparse.Namespace) -> None:
+def _build(file: Path, options: argparse.Namespace) -> None:
+    from snakemake_kochi.phases.build import build_experiment
+    from snakemake_kochi.phases.freeze import load_freeze
+
+    freeze = load_freeze(file)
     experiment = freeze.experiment(options.experiment)
     phase = experiment.batch(options.batch).build if options.batch else experiment.build
     variables = phase.environment(_parameters(options.parameters))
@@ -53,12 +61,9 @@ def _build(freeze: Freeze, options: argparse.Namespace) -> None:
     write_build(options.output, build)
 
 
-def _run(freeze: Freeze, options: argparse.Namespace) -> None:
-    experiment = freeze.experiment(options.experiment)
-    batch = experiment.batch(options.batch)
-    point = experiment.batch_point(
-        options.batch, _parameters(options.parameters), options.duplicate
-    )
+def _run(file: Path, options: argparse.Namespace) -> None:
+    freeze = load_batch_freeze(file, options.experiment, options.batch)
+    point = freeze.point(_parameters(options.parameters), options.duplicate)
     outputs = [
         Output(artifact.type, artifact.dest, artifact.src, file)
         for artifact, file in zip(point.artifacts, options.artifacts, strict=True)
@@ -68,11 +73,11 @@ def _run(freeze: Freeze, options: argparse.Namespace) -> None:
         batch=options.batch,
         parameters=point.parameters,
         duplicate=point.duplicate,
-        variables=point.environment(batch.run),
+        variables=point.environment(freeze.run),
     )
     installs = _installs(options.installs)
     build = read_build(options.build)
-    record = run_task(freeze, experiment, batch.run, task, build, installs, outputs)
+    record = run_task(freeze, task, build, installs, outputs)
     options.record.write_bytes(to_json(record))
     keep_result(freeze, record, outputs)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from filelock import FileLock
 
 from snakemake_kochi.errors import PhaseError
-from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.files import make_directory, to_json, write_atomically
+from snakemake_kochi.phases.build_file import BUILD_VERSION, Build
 from snakemake_kochi.phases.digest import digest_of
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.install_set import Install
@@ -21,7 +20,6 @@ from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
 from snakemake_kochi.project import Experiment, Phase
 from snakemake_kochi.snapshot import Entry, digest_sources, materialise, select_sources
 
-BUILD_VERSION = 1
 # What an experiment's code is not, unless its `sources:` say otherwise: Kochi's own files, the
 # workflow and its documentation. Patterns as in .gitignore.
 NOT_SOURCES = (
@@ -38,14 +36,6 @@ NOT_SOURCES = (
     ".gitignore",
     ".github/",
 )
-
-
-@dataclass(frozen=True)
-class Build:
-    """A finished build: its digest, and the directory that holds sources and products."""
-
-    digest: str
-    tree: Path
 
 
 def source_files(freeze: Freeze, experiment: Experiment) -> tuple[Entry, ...]:
@@ -97,7 +87,7 @@ def build_experiment(
             installs,
             {**variables, "KOCHI_MACHINE": freeze.machine_name},
         )
-        with scratch_directory(freeze) as scratch, Stopwatch() as watch:
+        with scratch_directory(freeze.workspaces) as scratch, Stopwatch() as watch:
             status = run_script(
                 phase.script,
                 f"build_{experiment.name}",
@@ -122,17 +112,3 @@ def build_experiment(
         }
         write_atomically(place.manifest, to_json(record))
     return Build(digest, place.tree)
-
-
-def write_build(path: Path, build: Build) -> None:
-    """Write which build to use as `{"version", "digest", "tree"}`: the same bytes for the same
-    build, so that finding it again makes no run stale."""
-    make_directory(path.parent)
-    data = {"version": BUILD_VERSION, "digest": build.digest, "tree": str(build.tree)}
-    write_atomically(path, to_json(data))
-
-
-def read_build(path: Path) -> Build:
-    """Read what `write_build` wrote. Raises DamagedFileError."""
-    data = read_json(path, BUILD_VERSION)
-    return Build(data["digest"], Path(data["tree"]))

@@ -67,6 +67,10 @@ class Freeze:
     def paths(self) -> ProjectPaths:
         return self.root.project(self.directory)
 
+    @property
+    def workspaces(self) -> Path:
+        return self.paths.workspaces(self.machine_name)
+
     @cached_property
     def project(self) -> Project:
         return load_project(self.directory, self.config, self.config_file)

@@ -152,7 +152,7 @@ def _install(
         },
     )
     print(f"Installing {recipe.dependency}:{recipe.name} into {place.prefix}", flush=True)
-    with scratch_directory(freeze) as scratch, Stopwatch() as watch:
+    with scratch_directory(freeze.workspaces) as scratch, Stopwatch() as watch:
         status = run_script(
             recipe.install_script,
             f"install_{recipe.dependency}_{recipe.name}",

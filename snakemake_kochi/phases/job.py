@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from snakemake_kochi.errors import KochiError, ScriptError
+from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.build import build_experiment
 from snakemake_kochi.phases.current import read_install
 from snakemake_kochi.phases.freeze import Freeze, load_freeze
@@ -123,25 +124,24 @@ def _run_experiment(
     experiment = freeze.experiment(options.experiment)
     overrides = dict(map(parse_assignment, options.parameter))
     point = experiment.point(freeze.machine_name, overrides)
-    phase = experiment.run
     task = Task(
         name=options.name or point.name,
         batch="",
         parameters=point.parameters,
         duplicate=point.duplicate,
-        variables=point.environment(phase),
+        variables=point.environment(experiment.run),
     )
     build = build_experiment(
         freeze, experiment, experiment.build, point.environment(experiment.build), installs
     )
-    run_task(freeze, experiment, phase, task, build, installs, ())
+    run_task(BatchFreeze.of(freeze, experiment), task, build, installs, ())
     return 0
 
 
 @contextmanager
 def _copy_of(freeze: Freeze) -> Iterator[Path]:
     """The frozen sources in a private directory, which is gone afterwards."""
-    with scratch_directory(freeze) as scratch:
+    with scratch_directory(freeze.workspaces) as scratch:
         # Called as the project: scripts and makefiles may look at the name of where they are.
         directory = scratch / (freeze.directory.name or "project")
         materialise(freeze.paths.store, freeze.snapshot.tree, directory)

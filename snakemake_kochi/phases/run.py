@@ -15,12 +15,11 @@ from typing import Any
 
 from snakemake_kochi.errors import PhaseError, ScriptError
 from snakemake_kochi.files import make_directory, to_json
-from snakemake_kochi.phases.build import Build
-from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.phases.batch_freeze import BatchFreeze
+from snakemake_kochi.phases.build_file import Build
 from snakemake_kochi.phases.install_set import Install
 from snakemake_kochi.phases.scratch import scratch_directory
 from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
-from snakemake_kochi.project import Experiment, Phase
 
 RECORD_VERSION = 1
 # What the worker tells a job of itself; under another executor a job is told the same names.
@@ -58,9 +57,7 @@ class Task:
 
 
 def run_task(
-    freeze: Freeze,
-    experiment: Experiment,
-    phase: Phase,
+    freeze: BatchFreeze,
     task: Task,
     build: Build,
     installs: Sequence[Install],
@@ -75,29 +72,27 @@ def run_task(
     written then.
     """
     variables = _job_variables(freeze, task)
-    environment = Environment(
-        freeze.machine.load_env_on_machine, installs, {**variables, **task.variables}
-    )
-    with scratch_directory(freeze) as scratch:
+    environment = Environment(freeze.load_environment, installs, {**variables, **task.variables})
+    with scratch_directory(freeze.workspaces) as scratch:
         directory = _copy(build.tree, scratch / "workspace")
         captured = scratch / "stdout"
         wants_output = any(output.type == "stdout" for output in outputs)
         with Stopwatch() as watch:
             status = run_script(
-                phase.script,
-                f"run_{experiment.name}",
+                freeze.run.script,
+                f"run_{freeze.experiment}",
                 directory,
                 environment,
-                phase.strict,
+                freeze.run.strict,
                 scratch,
                 captured if wants_output else None,
             )
         if status != 0:
             raise ScriptError(
-                f"{experiment.file}: the run script of {task.name} ended with exit status {status}",
+                f"{freeze.file}: the run script of {task.name} ended with exit status {status}",
                 status,
             )
-        record = _record(freeze, experiment, task, build, installs, watch, variables)
+        record = _record(freeze, task, build, installs, watch, variables)
         record["exit_status"] = status
         _write_outputs(record, outputs, directory, captured)
     return record
@@ -115,14 +110,13 @@ def _copy(tree: Path, directory: Path) -> Path:
     return directory
 
 
-def _job_variables(freeze: Freeze, task: Task) -> dict[str, str]:
+def _job_variables(freeze: BatchFreeze, task: Task) -> dict[str, str]:
     told = {name: os.environ.get(name, value) for name, value in _STANDALONE.items()}
     return told | {"KOCHI_MACHINE": freeze.machine_name, "KOCHI_JOB_NAME": task.name}
 
 
 def _record(
-    freeze: Freeze,
-    experiment: Experiment,
+    freeze: BatchFreeze,
     task: Task,
     build: Build,
     installs: Sequence[Install],
@@ -130,11 +124,11 @@ def _record(
     variables: Mapping[str, str],
 ) -> dict[str, Any]:
     started = datetime.fromtimestamp(watch.started, UTC)
-    label = f"{experiment.name}.{task.batch or 'single'}"[:80]
+    label = f"{freeze.experiment}.{task.batch or 'single'}"[:80]
     return {
         "version": RECORD_VERSION,
         "identity": f"{label}.{started:%Y%m%dT%H%M%S}.{secrets.token_hex(6)}",
-        "experiment": experiment.file,
+        "experiment": freeze.file,
         "batch": task.batch,
         "name": task.name,
         "parameters": dict(task.parameters),
@@ -147,7 +141,7 @@ def _record(
         "attempt": variables["KOCHI_ATTEMPT"],
         "nonce": variables["KOCHI_ATTEMPT_NONCE"],
         "runner": variables["KOCHI_RUNNER"],
-        "snapshot": asdict(freeze.snapshot),
+        "snapshot": dict(freeze.snapshot),
         "recipes": [asdict(install) for install in installs],
         "build": build.digest,
         "started": started.isoformat(),

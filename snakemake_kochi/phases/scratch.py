@@ -11,20 +11,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from snakemake_kochi.files import make_directory
-from snakemake_kochi.phases.freeze import Freeze
-from snakemake_kochi.queue.processes import ProcessIdentity, this_node
+from snakemake_kochi.processes import ProcessIdentity, this_node
 
 _NAME = re.compile(r"(?P<boot>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]{8}")
 
 
 @contextmanager
-def scratch_directory(freeze: Freeze) -> Iterator[Path]:
-    """A new empty directory for the calling process.
+def scratch_directory(workspaces: Path) -> Iterator[Path]:
+    """A new empty directory for the calling process, in one that is made if need be.
 
     Its name tells the process it belongs to, so that what a killed one left is removed by the next
     phase on this node.
     """
-    parent = make_directory(freeze.paths.workspaces(freeze.machine_name))
+    parent = make_directory(workspaces)
     _sweep(parent)
     own = ProcessIdentity.of(os.getpid())
     assert own is not None

@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from snakemake_kochi.phases.install_set import Install
+from snakemake_kochi.processes import child_pids
 
 _FOLLOW_SECONDS = 0.05
 SAVED_THREADS_VARIABLE = "KOCHI_SAVED_THREADS"
@@ -151,7 +150,7 @@ def clean_up_on_sigterm() -> None:
     """
 
     def leave(number: int, _: object) -> None:
-        if not psutil.Process().children():
+        if not child_pids():
             sys.exit(128 + number)
 
     signal.signal(signal.SIGTERM, leave)

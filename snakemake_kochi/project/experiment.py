@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.project.destinations import Destinations
 from snakemake_kochi.project.document import MAXIMUM_LINES, KeyPath, Locations, Problems
-from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.grid import Batch, Grid, Phase, Point, select
+from snakemake_kochi.project.point_texts import PointTexts
 from snakemake_kochi.project.points import (
-    PointTexts,
     make_points,
     point_problems,
     resolve_all,
@@ -19,7 +18,7 @@ from snakemake_kochi.project.points import (
 )
 from snakemake_kochi.project.recipes import Requirement, override
 from snakemake_kochi.project.templates import Literal, Value, parse_value
-from snakemake_kochi.project.values import encode_component, value_problem
+from snakemake_kochi.project.values import value_problem
 
 
 @dataclass(frozen=True)
@@ -88,17 +87,6 @@ class Experiment:
         points = make_points(batch, columns, place, problems)
         destinations.add(self.name, self.file, batch, points, problems)
         return points
-
-    def batch_point(self, batch_name: str, parameters: Mapping[str, str], duplicate: int) -> Point:
-        """One point of a batch from its resolved parameters, without making the whole grid.
-
-        Raises NameNotFoundError for an unknown batch.
-        """
-        batch = self.batch(batch_name)
-        texts = PointTexts.parse(batch.job_name, batch.queue, batch.artifacts)
-        encoded = {name: encode_component(value) for name, value in parameters.items()}
-        encoded["batch_name"] = encode_component(batch.name)
-        return texts.point(FrozenDict(parameters), batch.name, duplicate, encoded)
 
     def point(self, machine: str, overrides: Mapping[str, str]) -> Point:
         """The default parameters with some overridden, by texts in which nothing is substituted.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from snakemake_kochi.project.frozen import FrozenDict
-from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.project.values import environment_name
+
+if TYPE_CHECKING:
+    from snakemake_kochi.project.recipes import Requirement
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,6 @@ import re
 import urllib.parse
 from typing import Any
 
-import yaml
-
 from snakemake_kochi.errors import ConfigError
 
 # Linux refuses a program one environment variable of more than 128 KiB.
@@ -65,6 +63,8 @@ def has_control_character(text: str) -> bool:
 
 def implied_tag(text: str) -> str:
     """The tag YAML 1.1 gives to a text without quotes."""
+    import yaml  # not at the top: a run needs only names and encodings
+
     resolver: Any = yaml.resolver.Resolver()
     return str(resolver.resolve(yaml.ScalarNode, text, (True, False)))
 
@@ -73,6 +73,8 @@ def typed(text: str) -> int | float | bool | str:
     """What a value is in an expression: what YAML takes its text for, if a number or boolean."""
     if _PLAIN_FLOAT.fullmatch(text):
         return float(text)
+    import yaml
+
     tag = implied_tag(text)
     constructor = yaml.constructor.SafeConstructor()
     node = yaml.ScalarNode(tag, text)

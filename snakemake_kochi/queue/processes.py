@@ -1,138 +1,38 @@
-"""Who runs where, who is still alive, and which processes belong to a job.
-
-Read from /proc (Linux) and not through psutil for two things psutil does not give: a start time
-in ticks since boot (its create_time moves when the clock is set, and a living worker would be
-taken for a dead one), and the session of a process.
-"""
+"""Which processes belong to a job, and ending them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
 
-_PROC = Path("/proc")
+from snakemake_kochi.processes import (
+    PROC,
+    Node,
+    ProcessIdentity,
+    all_entries,
+    child_pids,
+    process_entry,
+    this_node,
+)
+
+__all__ = [
+    "NONCE_VARIABLE",
+    "Node",
+    "ProcessIdentity",
+    "child_pids",
+    "find_by_environment",
+    "find_job_processes",
+    "kill_job_processes",
+    "send_signal",
+    "this_node",
+]
+
 # Every process of a job inherits this variable, also those that leave its session.
 NONCE_VARIABLE = "KOCHI_ATTEMPT_NONCE"
 _EXEC_PATIENCE = 2.0  # seconds
-
-
-@dataclass(frozen=True)
-class Node:
-    """Where a process number means something: one boot of one host, one pid namespace."""
-
-    host: str
-    machine: str  # /etc/machine-id: tells two hosts of one name apart
-    boot: str
-    namespace: str
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Node:
-        return cls(**{key: str(data[key]) for key in ("host", "machine", "boot", "namespace")})
-
-    def can_see(self, other: Node) -> bool:
-        """Whether a process number recorded there can be looked up here."""
-        return self == other
-
-    def has_rebooted_since(self, other: Node) -> bool:
-        """Whether it is this very host, but booted again: then no process of then is left."""
-        same_host = (self.host, self.machine) == (other.host, other.machine)
-        return same_host and self.machine != "" and self.boot != other.boot
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return ""
-
-
-@cache
-def this_node() -> Node:
-    """The node of the calling process (it cannot change during its life)."""
-    return Node(
-        host=socket.gethostname(),
-        machine=_read("/etc/machine-id"),
-        boot=_read("/proc/sys/kernel/random/boot_id"),
-        namespace=os.readlink("/proc/self/ns/pid"),
-    )
-
-
-@dataclass(frozen=True)
-class ProcessIdentity:
-    """A process for good: its number, and its start in clock ticks since boot."""
-
-    pid: int
-    start: int
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> ProcessIdentity:
-        return cls(int(data["pid"]), int(data["start"]))
-
-    @classmethod
-    def of(cls, pid: int) -> ProcessIdentity | None:
-        """The process that has this number now, or None. A zombie has it too."""
-        entry = _entry(pid)
-        return None if entry is None else cls(pid, entry.start)
-
-    def is_alive(self) -> bool:
-        """Whether it still runs. A zombie does not: a worker that was killed stays one until its
-        parent looks, and would hold its tickets for as long."""
-        entry = _entry(self.pid)
-        return entry is not None and entry.start == self.start and entry.state not in "ZX"
-
-
-@dataclass(frozen=True)
-class _Entry:
-    pid: int
-    state: str
-    parent: int
-    session: int
-    start: int
-    has_memory: bool  # a kernel's thread and a zombie have none
-    environment_size: int
-    environment_end: int
-
-
-def _entry(pid: int) -> _Entry | None:
-    try:
-        text = (_PROC / str(pid) / "stat").read_bytes()
-    except OSError:
-        return None
-    # proc(5): the command's name is in parentheses and may itself contain any character.
-    fields = text[text.rindex(b")") + 2 :].split()
-    # proc_pid_stat(5) counts from 1 and the name is 2, so its field n is here at n - 3.
-    return _Entry(
-        pid=pid,
-        state=fields[0].decode(),
-        parent=int(fields[1]),
-        session=int(fields[3]),
-        start=int(fields[19]),
-        has_memory=fields[20] != b"0",
-        environment_size=int(fields[48]) - int(fields[47]),
-        environment_end=int(fields[48]),
-    )
-
-
-def child_pids() -> list[int]:
-    """The children of the calling (single-threaded) process, zombies included."""
-    own = os.getpid()
-    try:
-        return list(map(int, (_PROC / f"{own}/task/{own}/children").read_text().split()))
-    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
-        return [entry.pid for entry in _all_entries() if entry.parent == own]
-
-
-def _all_entries() -> list[_Entry]:
-    numbers = (int(name) for name in os.listdir(_PROC) if name.isdigit())
-    return [entry for entry in map(_entry, numbers) if entry is not None]
 
 
 def _environment(pid: int) -> bytes:
@@ -145,12 +45,12 @@ def _environment(pid: int) -> bytes:
     deadline = time.monotonic() + _EXEC_PATIENCE
     while time.monotonic() < deadline:
         try:
-            if os.stat(_PROC / str(pid)).st_uid != os.geteuid():
+            if os.stat(PROC / str(pid)).st_uid != os.geteuid():
                 return b""
-            environment = (_PROC / str(pid) / "environ").read_bytes()
+            environment = (PROC / str(pid) / "environ").read_bytes()
         except OSError:
             return b""
-        entry = _entry(pid)
+        entry = process_entry(pid)
         if environment or entry is None or entry.state in "ZX" or not entry.has_memory:
             return environment
         if entry.environment_end != 0 and entry.environment_size == 0:
@@ -171,7 +71,7 @@ def find_job_processes(leader: ProcessIdentity, nonce: str) -> list[ProcessIdent
 
 
 def _find_once(leader: ProcessIdentity, nonce: str) -> list[ProcessIdentity]:
-    entries = {entry.pid: entry for entry in _all_entries()}
+    entries = {entry.pid: entry for entry in all_entries()}
     living = {pid: entry for pid, entry in entries.items() if entry.state not in "ZX"}
     current = entries.get(leader.pid)
     # While any process is left in a session its number is not given to another process; so when
@@ -200,7 +100,7 @@ def find_by_environment(variables: Mapping[str, str], since: int) -> list[int]:
     wanted = {f"{name}={value}".encode() for name, value in variables.items()}
     return [
         entry.pid
-        for entry in _all_entries()
+        for entry in all_entries()
         if entry.state not in "ZX"
         and entry.start >= since
         and wanted.issubset(_environment(entry.pid).split(b"\0"))

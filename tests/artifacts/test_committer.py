@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -440,3 +442,42 @@ def test_repositories_of_one_directory_name_share_no_journal(
 def test_a_machine_whose_name_git_refuses_for_a_branch_is_told_why(machine: str) -> None:
     with pytest.raises(KochiError, match="git branch"):
         branch(machine)
+
+
+def test_a_commit_is_due_when_the_last_one_was_some_time_ago(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("snakemake_kochi.artifacts.journal")
+    monkeypatch.setattr(module, "COMMIT_INTERVAL", 1000.0)
+    assert module.is_commit_due(paths, MACHINE), "there was none"
+    put(paths, "a", {"a": b"a"})
+    assert committer.commit_once(repository, paths, MACHINE) == 1
+    assert not module.is_commit_due(paths, MACHINE)
+    for other in (-2000.0, 2000.0):  # the other one: clocks that differ
+        moment = time.time() + other
+        os.utime(paths.committed(MACHINE), (moment, moment))
+        assert module.is_commit_due(paths, MACHINE)
+
+
+def test_a_run_that_commits_does_not_stay_for_what_is_journaled_meanwhile(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(paths, "a", {"a": b"a"})
+    remove = committer.remove_entries
+
+    def arrives_late(*arguments: object) -> None:
+        put(paths, "late", {"late": b"late"})
+        monkeypatch.setattr(committer, "remove_entries", remove)
+        remove(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(committer, "remove_entries", arrives_late)
+    assert committer.commit_once(repository, paths, MACHINE) == 1
+    assert pending(paths, MACHINE) == ("late",)
+    with committer.committer_lock(paths, MACHINE, 0):
+        process = multiprocessing.Process(
+            target=committer.commit_once, args=(repository, paths, MACHINE)
+        )
+        process.start()
+        process.join()
+    assert process.exitcode == 0
+    assert pending(paths, MACHINE) == ("late",)

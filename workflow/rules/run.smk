@@ -21,7 +21,11 @@ for batch in kochi.batches:
                 kochi_exclusive=int(batch.grid.run.exclusive),
                 # How many threads it has is known to its parameters only.
                 kochi_pinned=0,
-                kochi_queue=lambda wildcards, group=group: group.point(wildcards).queue or "",
+                kochi_queue=(
+                    (lambda wildcards, group=group: group.point(wildcards).queue or "")
+                    if batch.names_queue
+                    else ""
+                ),
                 kochi_name=lambda wildcards, group=group: group.point(wildcards).name,
             params:
                 **batch.determined_by,

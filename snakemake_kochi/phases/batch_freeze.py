@@ -1,0 +1,118 @@
+"""What the runs of one batch need of a freeze, in a small file of its own.
+
+A freeze holds the texts of all experiments. A run that read them again would take the longer the
+larger the grid, and a batch the square of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.paths import ProjectPaths, Root
+from snakemake_kochi.phases.digest import digest_of
+from snakemake_kochi.project.frozen import FrozenDict
+from snakemake_kochi.project.grid import Artifact, Phase, Point
+from snakemake_kochi.project.point_texts import PointTexts
+from snakemake_kochi.project.values import encode_component
+
+if TYPE_CHECKING:
+    from snakemake_kochi.phases.freeze import Freeze
+    from snakemake_kochi.project import Experiment
+
+BATCH_FREEZE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class BatchFreeze:
+    """`experiment` is the experiment's name, `file` its path in the project, `batch` is empty for a
+    job outside any batch. `job_name` and `artifacts` are templates, `snapshot` is JSON."""
+
+    root: str
+    directory: str
+    machine_name: str
+    load_environment: str
+    snapshot: Mapping[str, Any]
+    experiment: str
+    file: str
+    batch: str
+    run: Phase
+    job_name: str
+    artifacts: tuple[Artifact, ...]
+
+    @classmethod
+    def of(cls, freeze: Freeze, experiment: Experiment, batch_name: str = "") -> BatchFreeze:
+        """Raises NameNotFoundError for an unknown batch."""
+        batch = experiment.batch(batch_name) if batch_name else None
+        return cls(
+            root=str(freeze.root.directory),
+            directory=str(freeze.directory),
+            machine_name=freeze.machine_name,
+            load_environment=freeze.machine.load_env_on_machine,
+            snapshot=asdict(freeze.snapshot),
+            experiment=experiment.name,
+            file=experiment.file,
+            batch=batch_name,
+            run=batch.run if batch else experiment.run,
+            job_name=batch.job_name if batch else experiment.default_name,
+            artifacts=batch.artifacts if batch else (),
+        )
+
+    @property
+    def repository(self) -> Path:
+        return Path(self.directory)
+
+    @cached_property
+    def paths(self) -> ProjectPaths:
+        return Root(Path(self.root)).project(self.repository)
+
+    @property
+    def workspaces(self) -> Path:
+        return self.paths.workspaces(self.machine_name)
+
+    def point(self, parameters: Mapping[str, str], duplicate: int) -> Point:
+        """One point from its resolved parameters, without making the whole grid."""
+        texts = PointTexts.parse(self.job_name, None, self.artifacts)
+        encoded = {name: encode_component(value) for name, value in parameters.items()}
+        encoded["batch_name"] = encode_component(self.batch)
+        return texts.point(FrozenDict(parameters), self.batch, duplicate, encoded)
+
+
+def load_batch_freeze(freeze: Path, experiment: str, batch: str) -> BatchFreeze:
+    """What a batch needs of a freeze; `freeze` and `experiment` name their files.
+
+    The first run of a batch writes it. Raises DamagedFileError; and as `load_freeze`,
+    NameNotFoundError and ConfigError when it is not there yet.
+    """
+    digest = digest_of([BATCH_FREEZE_VERSION, experiment, batch])
+    file = ProjectPaths.batch_freeze(freeze, digest)
+    try:
+        return _from_json(file, read_json(file, BATCH_FREEZE_VERSION))
+    except FileNotFoundError:
+        pass
+    # Imported here: it brings in YAML, its schemas and git, which took longer than most runs.
+    from snakemake_kochi.phases.freeze import load_freeze
+
+    whole = load_freeze(freeze)
+    made = BatchFreeze.of(whole, whole.experiment(experiment), batch)
+    make_directory(file.parent)
+    write_atomically(file, to_json({"version": BATCH_FREEZE_VERSION, **asdict(made)}))
+    return made
+
+
+def _from_json(file: Path, data: dict[str, Any]) -> BatchFreeze:
+    fields = {key: value for key, value in data.items() if key != "version"}
+    try:
+        phase = dict(fields.pop("run"))
+        return BatchFreeze(
+            run=Phase(**{**phase, "depend_params": tuple(phase["depend_params"])}),
+            artifacts=tuple(Artifact(**artifact) for artifact in fields.pop("artifacts")),
+            **fields,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"{file}: not what a batch was frozen to ({error})") from error
