@@ -1,7 +1,7 @@
 # make check    formatter, linters, types
 # make test     all tests, also with the oldest supported Snakemake
 # make demo     the example, from nothing to a plot
-# make bench    measurements of the queue and its workers; BENCH="claims idle" chooses some
+# make bench    measurements, against other executors, too; BENCH="local --cores 4" chooses
 # make clean    delete what these made
 #
 # Each sets up the virtual environment it needs; PYTHON=... chooses the interpreter.
@@ -9,17 +9,22 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help check lint test test-oldest demo bench clean environment environment-oldest
+.PHONY: help check lint test test-oldest demo bench clean
+.PHONY: environment environment-oldest environment-slurm
 
 # Paths are relative throughout: make cannot handle spaces in the path of the checkout.
 VENV := .venv
 VENV_OLDEST := .venv-oldest
+VENV_SLURM := .venv-slurm
 # A wrong user-wide installation or configuration must not leak in.
 unexport PYTHONPATH PYTHONHOME SNAKEMAKE_PROFILE
 export PYTHONNOUSERSITE := 1
 
 OLDEST_SNAKEMAKE := $(shell sed -n 's/.*"snakemake>=\([0-9.]*\).*/\1/p' setup.py)
 PYTEST_OPTIONS ?=
+
+# What tests and measurements need besides Python, by Debian's names.
+PROGRAMS := strace munge slurmctld slurmd
 
 # What is run below may call make itself, and must not take itself for a part of this one.
 APART := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
@@ -28,10 +33,13 @@ help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
 environment:
-	@tools/environment.sh $(VENV) test,check
+	@tools/environment.sh $(VENV) test,check,bench
 
 environment-oldest:
 	@tools/environment.sh $(VENV_OLDEST) test snakemake==$(OLDEST_SNAKEMAKE)
+
+environment-slurm:
+	@tools/environment.sh $(VENV_SLURM) bench-slurm
 
 check: environment
 	$(VENV)/bin/ruff check .
@@ -43,8 +51,8 @@ check: environment
 lint: environment
 	$(APART) PATH="$$PWD/$(VENV)/bin:$$PATH" $(VENV)/bin/python tools/lint.py build/lint
 
-test: environment
-	@tools/programs.sh strace
+test: environment environment-slurm
+	@tools/programs.sh $(PROGRAMS)
 	$(APART) $(VENV)/bin/python -m pytest -n 2 --dist loadscope --durations 10 $(PYTEST_OPTIONS)
 	$(MAKE) --no-print-directory test-oldest
 
@@ -54,8 +62,8 @@ test-oldest: environment-oldest
 demo: environment
 	$(APART) PATH="$$PWD/$(VENV)/bin:$$PATH" examples/demo.sh build/demo
 
-bench: environment
-	@tools/programs.sh strace
+bench: environment environment-slurm
+	@tools/programs.sh $(PROGRAMS)
 	$(APART) $(VENV)/bin/python -m bench $(BENCH)
 
 clean:

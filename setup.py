@@ -48,6 +48,14 @@ TESTS = [
     # The tests of the package build it without a network.
     "setuptools>=70.1",
 ]
+BENCHMARKS = [
+    # What our executor is compared with: a Snakemake for each job, without a batch system.
+    "snakemake-executor-plugin-cluster-generic>=1.0",
+]
+SLURM_BENCHMARK = [
+    # The same with Slurm; apart from the others, as it slows down every start of a Snakemake.
+    "snakemake-executor-plugin-slurm>=2.8",
+]
 CHECKS = [
     # Below the next minor versions: a new formatter's taste must not fail an old commit.
     "mypy>=2.4,<2.5",
@@ -110,7 +118,12 @@ setup(
     license="MIT",
     python_requires=">=3.11,<3.14",
     install_requires=RUNS_ON,
-    extras_require={"test": TESTS, "check": CHECKS},
+    extras_require={
+        "test": TESTS,
+        "check": CHECKS,
+        "bench": BENCHMARKS,
+        "bench-slurm": SLURM_BENCHMARK,
+    },
     # The root is named so that setuptools knows the layout as plain: see BuildWithData.
     package_dir={"": "."},
     packages=find_packages(include=["snakemake_kochi*", "snakemake_executor_plugin_kochi"]),

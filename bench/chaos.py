@@ -6,24 +6,19 @@ reported.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 
-from bench.measure import Row
-
-_TESTS = Path(__file__).resolve().parent.parent / "tests"
+from bench.measure import Row, Size, import_of_tests
 
 
-def measure(place: Path, quick: bool) -> list[Row]:
+def measure(place: Path, size: Size) -> list[Row]:
     """Raises RuntimeError, with a line for each job with which something is wrong."""
-    if str(_TESTS) not in sys.path:
-        sys.path.append(str(_TESTS))
-    harness = importlib.import_module("faults.chaos")
+    harness = import_of_tests("faults.chaos")
+    jobs = size.number(10_000, 60)
     plan = (
-        harness.Chaos(jobs=60, workers=2, controller_deaths=1)
-        if quick
-        else harness.Chaos(jobs=10_000)
+        harness.Chaos(jobs=jobs, workers=2, controller_deaths=1)
+        if size.quick
+        else harness.Chaos(jobs=jobs)
     )
     outcome = harness.run_chaos(place, plan, 1200.0)
     if outcome.problems:

@@ -6,7 +6,7 @@ import statistics
 import time
 from pathlib import Path
 
-from bench.measure import Row, alternate, machine_at, make_tickets
+from bench.measure import Row, Size, alternate, machine_at, make_tickets
 from snakemake_kochi.queue import Queue, Ticket
 from snakemake_kochi.queue.queue import Answer
 
@@ -18,8 +18,8 @@ def _take(_: Ticket) -> Answer:
     return "take"
 
 
-def measure(place: Path, quick: bool) -> list[Row]:
-    few, many, runs = (100, 1000, 2) if quick else (100, 100_000, 5)
+def measure(place: Path, size: Size) -> list[Row]:
+    few, many, runs = 100, size.number(100_000, 1000), size.runs(5, 2)
     machine = machine_at(place)
     small, large = Queue(machine, "small"), Queue(machine, "large")
     small.submit(make_tickets(place, few))
@@ -27,7 +27,7 @@ def measure(place: Path, quick: bool) -> list[Row]:
     mine = Queue(machine, "large", controller="me")
     mine.submit(make_tickets(place, few, controller="me"))
     first = _claim(mine)
-    if not quick:
+    if not size.quick:
         time.sleep(_SETTLED)
     _claim(mine)
     values, ratios = alternate(

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from bench.measure import Row, machine_at, make_tickets
+from bench.measure import Row, Size, machine_at, make_tickets
 from snakemake_kochi.queue import Queue, queue_lock
 from snakemake_kochi.queue import queue as queue_module
 
 
-def measure(place: Path, quick: bool) -> list[Row]:
-    count, runs = (300, 2) if quick else (10_000, 5)
+def measure(place: Path, size: Size) -> list[Row]:
+    count, runs = size.number(10_000, 300), size.runs(5, 2)
     machine = machine_at(place)
     tickets = make_tickets(place, count)
     took: list[float] = []

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import psutil
 
-from bench.measure import Row, workers
+from bench.measure import Row, Size, workers
 
 # System calls that ask a fileserver something, or may.
 _METADATA = "trace=%file,flock,getdents64"
 
 
-def measure(place: Path, quick: bool) -> list[Row]:
+def measure(place: Path, size: Size) -> list[Row]:
     settle, cpu_seconds, trace_seconds, counts = (
-        (0.5, 1.0, 1.0, (1, 2)) if quick else (8.0, 20.0, 10.0, (1, 8))
+        (0.5, 1.0, 1.0, (1, 2)) if size.quick else (8.0, 20.0, 10.0, (1, 8))
     )
     rows = []
     for count in counts:

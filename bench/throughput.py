@@ -6,12 +6,12 @@ import subprocess
 import time
 from pathlib import Path
 
-from bench.measure import Row, alternate, machine_at, make_tickets, wait_until, workers
+from bench.measure import Row, Size, alternate, machine_at, make_tickets, wait_until, workers
 from snakemake_kochi.queue import Queue
 
 
-def measure(place: Path, quick: bool) -> list[Row]:
-    count, runs = (20, 2) if quick else (1000, 5)
+def measure(place: Path, size: Size) -> list[Row]:
+    count, runs = size.number(1000, 20), size.runs(5, 2)
     machine = machine_at(place)
     queue = Queue(machine, "q")
 

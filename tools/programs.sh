@@ -4,6 +4,8 @@
 #   tools/programs.sh git make strace
 set -euo pipefail
 
+# Daemons are not on everybody's.
+PATH=$PATH:/usr/sbin:/sbin
 missing=()
 for program in "$@"; do
     command -v "$program" >/dev/null || missing+=("$program")

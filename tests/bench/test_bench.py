@@ -3,29 +3,59 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from support import REPOSITORY, run
 
 # A line of each that only a measurement that came to its end prints.
 LINES = {
-    "claims": "a claim, 1,000 waiting",
-    "handover": "handing over 300 tickets",
+    "local": "10 one-line jobs, 2 at a time: kochi",
+    "script": "4 `script:` jobs, 2 at a time: kochi",
+    "run": "2 `run:` jobs, 2 at a time: kochi",
+    "slurm": "3 one-line jobs, 8 at a time: kochi",
+    "generic": "3 one-line jobs, 2 at a time: kochi",
+    "runners": "a `run:` job by zygote",
+    "growth": "local executor: a job of 10",
+    "batches": "run with nothing to do: a point of 4",
     "latency": "from handing over to the job's first instruction",
     "throughput": "jobs per second",
+    "claims": "a claim, 1,000 waiting",
+    "handover": "handing over 300 tickets",
+    "commits": "4 processes that journal and commit: results",
     "idle": "2 idle workers: metadata calls a second, each",
     "chaos": "jobs lost, or reported twice",
 }
 
 
+def bench(*arguments: str, directory: Path) -> str:
+    """Measure with two cores; returns what is printed."""
+    command = (sys.executable, "-m", "bench", *arguments, "--cores", "2")
+    result = run(*command, "--directory", str(directory), cwd=REPOSITORY)
+    assert result.returncode == 0
+    return result.stdout
+
+
 @pytest.mark.parametrize("name", LINES)
 def test_a_benchmark_runs_and_prints_a_table(name, tmp_path):
-    command = [sys.executable, "-m", "bench", name, "--quick", "--directory", str(tmp_path)]
-    result = run(*command, cwd=REPOSITORY)
-    assert result.returncode == 0
-    assert f"| {LINES[name]}" in result.stdout
-    assert "processor" in result.stdout and "filesystem" in result.stdout
+    printed = bench(name, "--quick", directory=tmp_path)
+    assert f"| {LINES[name]}" in printed
+    assert "processor" in printed and "filesystem" in printed
     assert list(tmp_path.iterdir()) == [], "nothing is left"
+
+
+def test_jobs_and_rounds_can_be_chosen_and_the_tables_written_for_a_page(tmp_path):
+    directory = tmp_path / "place"
+    directory.mkdir()
+    page = tmp_path / "page.md"
+    chosen = ("--quick", "--jobs", "40", "--rounds", "3", "--write", str(page))
+    printed = bench("handover", "latency", *chosen, directory=directory)
+    (row,) = [line for line in printed.splitlines() if "handing over 40 tickets" in line]
+    assert row.split("|")[-2].strip() == "3"
+    text = page.read_text()
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert headings == ["### `handover`", "### `latency`"]
+    assert row in text
 
 
 def test_all_benchmarks_are_run_here():

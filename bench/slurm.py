@@ -1,0 +1,102 @@
+"""Our executor against the Slurm plugin of Snakemake's own, on a real Slurm on this computer."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.measure import REPOSITORY, Row, Size, alternate, import_of_tests
+from bench.snakemake_runs import PROFILE, SHELL, Runner
+
+_NODES = 2
+_CPUS = 4  # that each node claims to have
+_LIMIT = 1 / 100
+# It has an environment of its own: where it is installed, every start of a Snakemake imports it,
+# which takes some 0.2 s.
+_ENVIRONMENT = REPOSITORY / ".venv-slurm"
+
+
+def measure(place: Path, size: Size) -> list[Row]:
+    """With kochi a worker for each node is started by sbatch, within the time that is measured.
+
+    The plugin asks squeue, as early as it can be told to. It is measured with as many jobs
+    submitted as there are processors, and with as many as our profile allows.
+    """
+    runner = Runner(place, _python())
+    rows: list[Row] = []
+    with import_of_tests("slurm_cluster").SlurmCluster(_NODES, _CPUS) as cluster:
+        bench = _Bench(place, runner, cluster)
+        for count in size.numbers((20, 200), (3,)):
+            rows += bench.compare(count, size.runs(1))
+    return rows
+
+
+def _python() -> str:
+    """An interpreter that has both plugins, for both sides."""
+    if importlib.util.find_spec("snakemake_executor_plugin_slurm"):
+        return sys.executable
+    python = _ENVIRONMENT / "bin" / "python"
+    if not python.exists():
+        raise FileNotFoundError(f"{python}: the Slurm plugin; make it with: make environment-slurm")
+    return str(python)
+
+
+class _Bench:
+    def __init__(self, place: Path, runner: Runner, cluster: Any) -> None:
+        self._place = place
+        self._runner = runner
+        self._cluster = cluster
+        self._names: Iterator[str] = (f"q{number}" for number in itertools.count())
+
+    def compare(self, count: int, runs: int) -> list[Row]:
+        slots = _NODES * _CPUS
+        values, ratios = alternate(
+            runs,
+            lambda: self._plugin(count, 100),
+            lambda: self._plugin(count, slots),
+            lambda: self._kochi(count),
+        )
+        what = f"{count:,} one-line jobs, {slots} at a time"
+        return [
+            Row(f"{what}: Slurm plugin, 100 submitted", values[0], "s"),
+            Row(f"{what}: Slurm plugin, {slots} submitted", values[1], "s", ratios[1]),
+            Row(f"{what}: kochi", values[2], "s", ratios[2], _LIMIT),
+        ]
+
+    def _plugin(self, count: int, submitted: int) -> float:
+        return self._runner.time(
+            SHELL,
+            count,
+            (
+                *("--profile", str(PROFILE), "--executor", "slurm", "--jobs", str(submitted)),
+                *("--slurm-status-command", "squeue"),
+                *("--slurm-init-seconds-before-status-checks", "1"),
+                *("--max-status-checks-per-second", "1000"),
+                *("--default-resources", "slurm_account=none", "slurm_partition=main"),
+            ),
+            self._cluster.environment,
+        )
+
+    def _kochi(self, count: int) -> float:
+        queue = next(self._names)
+        work = (self._runner.python, "-m", "snakemake_kochi.cli", "work", "--queue", queue)
+        command = shlex.join([*work, "--blocking", "--cores", str(_CPUS)])
+        options = (f"--cpus-per-task={_CPUS}", f"--output={self._place}/worker-%j.log")
+        began = time.perf_counter()
+        for _ in range(_NODES):
+            self._cluster.run(
+                *("sbatch", *options, "--wrap", command),
+                cwd=self._place,
+                environment=self._runner.environment(self._cluster.environment),
+            )
+        seconds = time.perf_counter() - began
+        arguments = ("--profile", str(PROFILE), "--kochi-queue", queue)
+        seconds += self._runner.time(SHELL, count, arguments, self._cluster.environment)
+        self._cluster.cancel_jobs()
+        return seconds

@@ -1,0 +1,106 @@
+"""Whole runs of Snakemake, timed from outside: many jobs of one rule, on whatever executor."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.measure import REPOSITORY
+from snakemake_kochi.paths import MachinePaths, Root
+
+PROFILE = REPOSITORY / "profiles" / "local"
+_LAST_LINES = 30
+
+SHELL = 'shell: "echo {wildcards.i} > {output}"'
+SCRIPT = 'script: "job.py"'
+RUN = """run:
+        with open(output[0], "w") as stream:
+            print(wildcards.i, file=stream)"""
+
+_SNAKEFILE = """\
+rule all:
+    input: expand("out/{{i}}", i=range({count}))
+
+rule job:
+    output: "out/{{i}}"
+    {body}
+"""
+_SCRIPT = """\
+with open(snakemake.output[0], "w") as stream:
+    print(snakemake.wildcards.i, file=stream)
+"""
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs Snakemake below a directory, with one installation and one environment for all whose
+    times are compared."""
+
+    place: Path
+    python: str = sys.executable
+
+    @property
+    def machine(self) -> MachinePaths:
+        return Root(self.place / "root").machine("local")
+
+    def environment(self, further: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Without what a user has set for Snakemake or Slurm, and for Python, which is to find
+        compiled modules as it does in an installation."""
+        foreign = ("KOCHI_", "SNAKEMAKE_", "SLURM_", "PYTHONDONTWRITEBYTECODE")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+        kept["KOCHI_ROOT"] = str(self.place / "root")
+        path = [str(REPOSITORY), *filter(None, [kept.get("PYTHONPATH")])]
+        return {**kept, "PYTHONPATH": os.pathsep.join(path), **(further or {})}
+
+    def time(
+        self,
+        body: str,
+        count: int,
+        arguments: Sequence[str],
+        further: Mapping[str, str] | None = None,
+    ) -> float:
+        """Seconds that a run takes in which `count` jobs of a rule make a file each; `body` is what
+        the rule does. Every run has a directory of its own, without a trace of others.
+
+        Raises RuntimeError, with the end of the output, when the run fails or a file is missing.
+        """
+        directory = Path(tempfile.mkdtemp(prefix="run-", dir=self.place))
+        (directory / "Snakefile").write_text(_SNAKEFILE.format(count=count, body=body))
+        (directory / "job.py").write_text(_SCRIPT)
+        output = directory / "output"
+        with open(output, "wb") as stream:
+            began = time.perf_counter()
+            done = subprocess.run(
+                [self.python, "-m", "snakemake", *arguments],
+                cwd=directory,
+                env=self.environment(further),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                check=False,
+            )
+            seconds = time.perf_counter() - began
+        made = sum(1 for _ in (directory / "out").glob("*"))
+        if done.returncode or made != count:
+            lines = output.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+            said = "\n".join([f"snakemake {' '.join(arguments)}: {made} of {count} files", *lines])
+            raise RuntimeError(said)
+        shutil.rmtree(directory)
+        return seconds
+
+
+def local_executor(slots: int, *options: str) -> tuple[str, ...]:
+    """Snakemake's own. Not with our profile: by its `jobs:` Snakemake takes the executor for one
+    of a cluster, and runs more jobs at a time than there are cores."""
+    return ("--executor", "local", "--cores", str(slots), *options)
+
+
+def kochi_executor(slots: int, *options: str) -> tuple[str, ...]:
+    return ("--profile", str(PROFILE), "--kochi-cores", str(slots), *options)

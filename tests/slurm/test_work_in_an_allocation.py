@@ -1,0 +1,71 @@
+"""Workers started by hand inside jobs of a real Slurm."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from slurm_cluster import SlurmCluster
+from support import write
+
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import list_workers
+from snakemake_kochi.queue.result import read_result
+
+SNAKEFILE = """
+    rule all:
+        input: expand("out/{i}", i=range(3))
+
+    rule job:
+        output: "out/{i}"
+        shell: "echo $SLURM_JOB_ID $SLURMD_NODENAME > {output}"
+"""
+
+
+@pytest.fixture
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=2, cpus=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def machine(isolated_environment: Path) -> MachinePaths:
+    return Root(isolated_environment).machine("local")
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_jobs_of_a_run_are_executed_by_a_worker_inside_an_allocation(
+    cluster: SlurmCluster, machine: MachinePaths, snakemake, tmp_path: Path
+) -> None:
+    write(tmp_path / "Snakefile", SNAKEFILE)
+    work = (sys.executable, "-m", "snakemake_kochi.cli", "work", "-q", "q", "--blocking")
+    allocation = cluster.run(
+        *("sbatch", "--parsable", "--time=10", "--nodelist=node2", "--cpus-per-task=2"),
+        *(f"--output={tmp_path}/worker.log", "--wrap", shlex.join([*work, "--cores", "2"])),
+        cwd=tmp_path,
+    )
+    done = snakemake(
+        *("--executor", "kochi", "--kochi-queue", "q", "--jobs", "3"),
+        cwd=tmp_path,
+        env=cluster.environment,
+    )
+    assert done.returncode == 0
+    outputs = [(tmp_path / "out" / str(number)).read_text() for number in range(3)]
+    assert outputs == [f"{allocation} node2\n"] * 3
+    results = [read_result(path) for path in machine.jobs.glob("*/*/result.json")]
+    assert [result.reason for result in results] == ["success"] * 3
+
+    # It stays for other runs, and leaves in good order when its allocation is cancelled.
+    assert [worker.state for worker in list_workers(machine)] == ["running"]
+    cluster.cancel_jobs()
+    wait_until(lambda: [worker.state for worker in list_workers(machine)] == ["left"])

@@ -1,0 +1,325 @@
+"""A real Slurm of one's own on this computer: several nodes, for as long as they are needed."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+_PATIENCE = 60.0
+_STOPPING = 10.0
+_PAUSE = 0.05
+_MEMORY_MB = 4096  # of each node; Slurm counts it and enforces nothing
+_CLIENTS = ("sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
+
+_SETTINGS = """
+ClusterName=own
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={directory}/munge.socket
+CredType=cred/munge
+# No port is open to others.
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+StateSaveLocation={directory}/state
+SlurmctldPidFile={directory}/slurmctld.pid
+SlurmctldLogFile={directory}/slurmctld.log
+SlurmdPidFile={directory}/%n.pid
+SlurmdLogFile={directory}/%n.log
+SlurmdSpoolDir={directory}/spool/%n
+# Neither cgroups nor as many processors as the nodes claim to have are needed.
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SlurmdParameters=config_overrides
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=256
+MpiDefault=none
+MailProg=/bin/true
+PropagateResourceLimits=NONE
+ReturnToService=2
+KillWait=5
+"""
+
+
+class SlurmCluster:
+    """Daemons that are started and ended together; they read no configuration but their own.
+
+        with SlurmCluster(nodes=2, cpus=4) as cluster:
+            cluster.run("sbatch", "--wrap", "hostname")
+
+    Everything is below a directory of its own, which is deleted afterwards, unless one is given.
+    `settings` are further lines of slurm.conf, of which the last of a name counts; `partitions` are
+    its lines about partitions. There is no accounting: `sacct` answers that it is disabled. Needs
+    munged, slurmctld, slurmd and the clients: Debian's slurm-wlm and munge.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 2,
+        cpus: int = 2,
+        *,
+        directory: Path | None = None,
+        settings: Sequence[str] = (),
+        partitions: Sequence[str] = ("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE",),
+    ) -> None:
+        self.nodes = tuple(f"node{number}" for number in range(1, nodes + 1))
+        self._cpus = cpus
+        self._given = directory
+        self._settings = settings
+        self._partitions = partitions
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> SlurmCluster:
+        # Not below a test's directory: the path of a socket has 107 bytes at most.
+        self.directory = self._given or Path(tempfile.mkdtemp(prefix="slurm-"))
+        try:
+            self._configure()
+            self._start_munge()
+            self.start_controller()
+            for node in self.nodes:
+                self.start_node(node)
+            self.wait_for_state("idle", *self.nodes)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    # ---- what its users call
+
+    @property
+    def configuration(self) -> Path:
+        """slurm.conf."""
+        return self.directory / "slurm.conf"
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a command needs in its environment to talk to this cluster. It may lose SLURM_CONF:
+        on an ordinary cluster, where the configuration is in its usual place, that does not
+        matter, and here it is set again by the clients that come first on PATH."""
+        path = f"{self.directory}/bin:{os.environ.get('PATH', os.defpath)}"
+        return {"SLURM_CONF": str(self.configuration), "PATH": path}
+
+    def run(
+        self,
+        *command: str,
+        timeout: float = _PATIENCE,
+        cwd: Path | None = None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> str:
+        """Run one of Slurm's commands; returns its standard output, without blanks around it.
+
+        Raises subprocess.CalledProcessError, with what it said as a note.
+        """
+        try:
+            done = subprocess.run(
+                command,
+                cwd=cwd or self.directory,
+                env={**environment, **self.environment},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=True,
+            )
+        except subprocess.CalledProcessError as error:
+            error.add_note(error.stderr)
+            raise
+        return done.stdout.strip()
+
+    def jobs(self) -> dict[int, str]:
+        """The state of each job that has not ended, by its number."""
+        lines = self.run("squeue", "--noheader", "--format=%A %T").splitlines()
+        return {int(number): state for number, state in map(str.split, lines)}
+
+    def cancel_jobs(self) -> None:
+        """Cancel all jobs and wait for their ends. Raises TimeoutError."""
+        self.run("scancel", f"--user={getpass.getuser()}", timeout=_STOPPING)
+        self._wait(lambda: not self.jobs(), "all jobs end", _STOPPING)
+
+    def state_of(self, node: str) -> str:
+        """As sinfo says it: idle, allocated, mixed, down, ..., `*` if it does not answer."""
+        return self.run("sinfo", "--noheader", "--format=%T", f"--nodes={node}").split("\n")[0]
+
+    def wait_for_state(self, state: str, *nodes: str) -> None:
+        """Raises TimeoutError, with the ends of the daemons' logs."""
+        self._wait(lambda: all(self._answers(state, node) for node in nodes), f"{nodes}: {state}")
+
+    def start_controller(self) -> None:
+        self._start("slurmctld", "slurmctld", "-D", "-f", str(self.configuration))
+        self._wait(lambda: self._succeeds("scontrol", "ping"), "slurmctld answers")
+
+    def start_node(self, node: str) -> None:
+        self._start(node, "slurmd", "-D", "-N", node, "-f", str(self.configuration))
+
+    def stop_controller(self, number: int = signal.SIGTERM) -> None:
+        """Stop slurmctld: with SIGKILL, for one that crashes."""
+        self._stop("slurmctld", number)
+
+    def stop_node(self, node: str, number: int = signal.SIGTERM) -> None:
+        """Stop a slurmd. Processes of its jobs go on."""
+        self._stop(node, number)
+
+    # ---- configuration
+
+    def _configure(self) -> None:
+        for name in ("state", "spool", "bin"):
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
+        for client in _CLIENTS:
+            script = self.directory / "bin" / client
+            setting = f"export SLURM_CONF={shlex.quote(str(self.configuration))}"
+            script.write_text(f'#!/bin/sh\n{setting}\nexec {_program(client)} "$@"\n')
+            script.chmod(0o755)
+        ports = _free_ports(1 + len(self.nodes))
+        # What a cluster names must be what `hostname -s` says.
+        host = socket.gethostname().partition(".")[0]
+        common = _SETTINGS.format(
+            host=host, port=ports[0], user=getpass.getuser(), directory=self.directory
+        )
+        lines = [
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
+            f"CPUs={self._cpus} RealMemory={_MEMORY_MB} State=UNKNOWN"
+            for node, port in zip(self.nodes, ports[1:], strict=True)
+        ]
+        text = "\n".join([common, *lines, *self._settings, *self._partitions, ""])
+        self.configuration.write_text(text)
+        # The other version asks systemd for a scope.
+        (self.directory / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+
+    def _start_munge(self) -> None:
+        key = self.directory / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        socket_path = self.directory / "munge.socket"
+        self._start(
+            "munged",
+            # It minds the permissions of directories above its own.
+            *("munged", "--foreground", "--force", f"--socket={socket_path}", f"--key-file={key}"),
+            *(f"--{name}-file={self.directory}/munge.{name}" for name in ("pid", "log", "seed")),
+        )
+        self._wait(socket_path.exists, "munged listens")
+
+    # ---- processes
+
+    def _start(self, name: str, *command: str) -> None:
+        with open(self.directory / f"{name}.output", "ab") as output:
+            self._processes[name] = subprocess.Popen(
+                [_program(command[0]), *command[1:]],
+                cwd=self.directory,
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def _stop(self, name: str, number: int) -> None:
+        process = self._processes.pop(name, None)
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(_STOPPING)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _end(self) -> None:
+        """End exactly what was started: jobs first, for nobody else would end their processes."""
+        with contextlib.suppress(subprocess.SubprocessError, TimeoutError):
+            self.cancel_jobs()
+        for name in (*self.nodes, "slurmctld", "munged"):
+            self._stop(name, signal.SIGTERM)
+        # Jobs' processes, and those that watch over them, which outlive a slurmd that was killed.
+        left = list(self._processes_left())
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, _STOPPING)
+        if self._given is None:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _processes_left(self) -> Iterator[psutil.Process]:
+        """Those with this cluster's configuration in their environment, its users' aside."""
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                variables = process.environ()
+                of_job = "SLURM_JOB_ID" in variables or process.name().startswith("slurmstepd")
+                if of_job and variables.get("SLURM_CONF") == str(self.configuration):
+                    yield process
+
+    # ---- waiting
+
+    def _succeeds(self, *command: str) -> bool:
+        try:
+            self.run(*command)
+        except subprocess.CalledProcessError:
+            return False
+        return True
+
+    def _answers(self, state: str, node: str) -> bool:
+        try:
+            return self.state_of(node) == state
+        except subprocess.CalledProcessError:
+            return False
+
+    def _wait(self, condition: Callable[[], bool], what: str, seconds: float = _PATIENCE) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            gone = [name for name, each in self._processes.items() if each.poll() is not None]
+            if gone or time.monotonic() > deadline:
+                ended = f" ({', '.join(gone)} ended)" if gone else ""
+                raise TimeoutError(f"did not happen: {what}{ended}\n{self._log_ends()}")
+            time.sleep(_PAUSE)
+
+    def _log_ends(self) -> str:
+        files = sorted([*self.directory.glob("*.log"), *self.directory.glob("*.output")])
+        return "\n".join(
+            f"{file.name}:\n" + "\n".join(file.read_text(errors="replace").splitlines()[-10:])
+            for file in files
+        )
+
+
+def _program(name: str) -> str:
+    # Debian has the daemons in a directory that is not on everybody's PATH.
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
+    program = shutil.which(name, path=path)
+    if program is None:
+        raise FileNotFoundError(f"{name}: install Debian's slurm-wlm and munge, or alike")
+    return program
+
+
+def _free_ports(count: int) -> list[int]:
+    """Different ones: all are held until the last is found."""
+    with contextlib.ExitStack() as held:
+        found = []
+        for _ in range(count):
+            each = held.enter_context(socket.socket())
+            each.bind(("127.0.0.1", 0))
+            found.append(each.getsockname()[1])
+    return found
