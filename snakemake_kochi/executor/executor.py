@@ -23,11 +23,17 @@ from snakemake_kochi.executor.identity import Identities
 from snakemake_kochi.executor.inner import InnerCommands
 from snakemake_kochi.executor.interrupts import FurtherInterrupts
 from snakemake_kochi.executor.local_workers import LocalWorkers
+from snakemake_kochi.executor.passes import SchedulerPasses
 from snakemake_kochi.executor.queue_watch import QueueWatch
 from snakemake_kochi.executor.settings import check_settings
 from snakemake_kochi.executor.takeover import Held, Takeover
 from snakemake_kochi.executor.tally import Tally
-from snakemake_kochi.executor.translate import failure_message, make_ticket, queue_of
+from snakemake_kochi.executor.translate import (
+    check_resources,
+    failure_message,
+    make_ticket,
+    queue_of,
+)
 from snakemake_kochi.place import find_place
 from snakemake_kochi.queue import (
     Capacity,
@@ -48,6 +54,11 @@ from snakemake_kochi.queue.probe import probe_locks
 # results from other nodes, whose bells do not reach us.
 _WATCH_SECONDS = 0.5
 _LOOK_SECONDS = 0.2
+# How much longer than a look the time between two is: it costs something for each pending job.
+_LOOK_SHARE = 30
+# How many jobs are handed over at once. Fewer would make more locking and syncing than tickets;
+# before there are so many, no worker has anything to do.
+_AT_ONCE = 100
 
 
 @dataclass(frozen=True)
@@ -95,9 +106,10 @@ class Executor(RemoteExecutor):
         self._ending: set[int] = set()
         self._queue_watch = QueueWatch(self._machine, self._inbox.identity, self.logger)
         self._identities = Identities(self.workflow, self.workflow.workdir_init)
-        self._choices = Choices(self.workflow, settings.runner)
+        self._choices = Choices(self.workflow, settings.runner, self.logger)
         self._commands = InnerCommands(self)
         self._tally = Tally()
+        self._passes = SchedulerPasses(self.workflow)
         self._known_results: deque[Result] = deque()
         self._held: list[Held] = []
         self._all_went_well = True
@@ -124,20 +136,30 @@ class Executor(RemoteExecutor):
             raise
 
     def _hand_over(self, jobs: Sequence[JobExecutorInterface]) -> None:
-        tickets = []
         most: dict[str, Capacity | None] = {}
+        by_queue: dict[str, list[JobExecutorInterface]] = defaultdict(list)
         for job in jobs:
             # Before the first is handed over: what is refused for one job holds back all.
             queue = self._queue_for(job)
-            self.run_job_pre(job)
             if queue not in most:
                 most[queue] = self._workers.capacity if self._workers.will_serve(queue) else None
-            tickets.append((queue, job, self._make_ticket(job, most[queue])))
-        by_queue: dict[str, list[tuple[JobExecutorInterface, Ticket]]] = defaultdict(list)
-        for queue, job, ticket in tickets:
+            check_resources(job, most[queue])
+            by_queue[queue].append(job)
+        for queue, its_jobs in by_queue.items():
+            # In parts: the first run while the tickets of the others are made.
+            for start in range(0, len(its_jobs), _AT_ONCE):
+                self._hand_over_to(queue, its_jobs[start : start + _AT_ONCE], most[queue])
+
+    def _hand_over_to(
+        self, queue: str, jobs: Sequence[JobExecutorInterface], most: Capacity | None
+    ) -> None:
+        batch = []
+        for job in jobs:
+            self.run_job_pre(job)
+            ticket = self._make_ticket(job, most)
             if not self._take_over(queue, job, ticket):
-                by_queue[queue].append((job, ticket))
-        for queue, batch in by_queue.items():
+                batch.append((job, ticket))
+        if batch:
             self._submit(queue, batch)
 
     def _take_over(self, queue: str, job: JobExecutorInterface, ticket: Ticket) -> bool:
@@ -149,8 +171,11 @@ class Executor(RemoteExecutor):
             self._used_queues.add(found.ticket.queue)
             with self._pending_lock:
                 how = "runs still" if isinstance(found, Running) else "has finished"
-                said = f"kochi job {number} of a run that was killed {how}: not started again"
-                self._register(job, found.ticket, said, Held(queue, job, ticket))
+                self.logger.info(
+                    f"kochi job {number} of a run that was killed {how}: not started again, log: "
+                    f"{self._machine.job(number).log}"
+                )
+                self._register(job, found.ticket, Held(queue, job, ticket))
             # The notice of its end may have come, and been passed over, before this.
             if (ended := find_job(self._machine, number).result) is not None:
                 self._known_results.append(ended)
@@ -178,14 +203,16 @@ class Executor(RemoteExecutor):
         return queue or self._default_queue
 
     def _make_ticket(self, job: JobExecutorInterface, most: Capacity | None) -> Ticket:
+        command = self._commands.of(job)
+        choice = self._choices.of(job, command)
         return make_ticket(
             job,
-            self._commands.of(job),
-            self._choices.of(job),
+            command,
+            choice,
             self.workflow.workdir_init,
             self._inbox.identity,
             self.envvars(),
-            self._identities.of(job),
+            self._identities.of(job, choice.shell_command),
             most,
         )
 
@@ -197,17 +224,27 @@ class Executor(RemoteExecutor):
             self._inbox.note_queue(name)
             self._handing_over.add(name)
             submitted = Queue(self._machine, name).submit([ticket for _, ticket in batch])
+            self._say_where(submitted)
             for (job, _), ticket in zip(batch, submitted, strict=True):
-                self._register(job, ticket, f"kochi job {ticket.job} in queue {name}")
+                self._register(job, ticket)
             # Not where that was interrupted: tickets are there that are not noted.
             self._handing_over.discard(name)
 
+    def _say_where(self, tickets: Sequence[Ticket]) -> None:
+        """One message, however many they are: one each took Snakemake longer than the hand-over."""
+        first, last, queue = tickets[0].job, tickets[-1].job, tickets[0].queue
+        if first == last:
+            log = self._machine.job(first).log
+            self.logger.info(f"kochi job {first} in queue {queue}, log: {log}")
+        else:
+            logs = self._machine.job_logs
+            self.logger.info(f"kochi jobs {first} to {last} in queue {queue}, logs: {logs}")
+
     def _register(
-        self, job: JobExecutorInterface, ticket: Ticket, said: str, anew: Held | None = None
+        self, job: JobExecutorInterface, ticket: Ticket, anew: Held | None = None
     ) -> None:
         """Call with the lock on what is pending held."""
         info = SubmittedJobInfo(job, external_jobid=str(ticket.job))
-        self.logger.info(f"{said}, log: {self._machine.job(ticket.job).log}")
         # RealExecutor's, not RemoteExecutor's: that one would put the job on the list that is
         # polled.
         RealExecutor.report_job_submission(self, info)
@@ -266,11 +303,12 @@ class Executor(RemoteExecutor):
             self.workflow.scheduler.executor_error_callback(error)
 
     def _report(self, results: Sequence[Result]) -> None:
-        for result in results:
-            with self._pending_lock:
-                known = self._pending.pop(result.job, None)
+        with self._pending_lock:
+            found = [(self._pending.pop(result.job, None), result) for result in results]
+        for known, result in found:
             if known is None:
                 continue
+            self._passes.drop_wakes()
             self._tally.add(known.ticket, result)
             if result.worker is not None and result.reason != "cancelled":
                 self._workers.job_ended(result.worker)
@@ -286,15 +324,16 @@ class Executor(RemoteExecutor):
         if self._stopping.is_set():
             return
         if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + _LOOK_SECONDS
+            began = time.monotonic()
             self._look_at_queues()
+            took = time.monotonic() - began
+            self._next_look = began + max(_LOOK_SECONDS, _LOOK_SHARE * took)
             if self._has_workers and not self._takeover.is_empty:
                 self._recall()
         if not self._takeover.is_empty:
             self._hand_over_held()
 
     def _look_at_queues(self) -> None:
-        """Costs something for each pending job, so it is not done for each result."""
         queues: dict[str, list[Ticket]] = defaultdict(list)
         with self._pending_lock:
             for pending in self._pending.values():

@@ -33,14 +33,15 @@ class Identities:
         self._files: dict[tuple[str, int, int], str] = {}
         self._run = self._of_run()
 
-    def of(self, job: Any) -> str | None:
-        """Costs a stat(2) for each input."""
+    def of(self, job: Any, shell_command: str | None = None) -> str | None:
+        """Costs a stat(2) for each input. `shell_command` is what `job.shellcmd` gives, if that is
+        known already: to make it takes as long as all else here."""
         if self._run is None:
             return None
         try:
             jobs = sorted(_single_jobs(job), key=lambda one: (one.rule.name, *one.output))
             made = {str(path) for one in jobs for path in one.output} if len(jobs) > 1 else set()
-            return _digest([self._run, [self._of_one(one, made) for one in jobs]])
+            return _digest([self._run, [self._of_one(one, made, shell_command) for one in jobs]])
         except Exception:
             # Whatever it is: Snakemake will meet it, too, and say it better.
             return None
@@ -53,7 +54,7 @@ class Identities:
         except Exception:
             return None
 
-    def _of_one(self, job: Any, made: set[str]) -> list[Any]:
+    def _of_one(self, job: Any, made: set[str], shell_command: str | None) -> list[Any]:
         """What determines one job; `made` are the files that its own group makes."""
         rule = job.rule
         flagged = getattr(job, "pipe_or_service_output", ())
@@ -67,7 +68,7 @@ class Identities:
             str(job.benchmark),
             _canonical(list(job.params)),
             _canonical(list(job.params.keys())),
-            job.shellcmd,
+            job.shellcmd if shell_command is None else shell_command,
             job.threads,
             self._script(job),
             self._software(job),
@@ -124,10 +125,11 @@ def is_forced(workflow: Any, job: Any) -> bool:
 def outputs_of(job: Any, directory: str) -> tuple[str, ...]:
     """The files that a job writes, relative to the directory where they are below it."""
     paths = (str(path) for one in _single_jobs(job) for path in one.output)
-    return tuple(dict.fromkeys(_relative(path, directory) for path in paths))
+    return tuple(dict.fromkeys(relative_to(path, directory) for path in paths))
 
 
-def _relative(path: str, directory: str) -> str:
+def relative_to(path: str, directory: str) -> str:
+    """A path as `outputs_of` has it."""
     prefix = directory.rstrip("/") + "/"
     # Not os.path.relpath: with `..` behind a symbolic link it names another file.
     return os.path.normpath(path.removeprefix(prefix) if path.startswith(prefix) else path)

@@ -61,6 +61,11 @@ def make_ticket(
     )
 
 
+def check_resources(job: JobExecutorInterface, most: Capacity | None) -> None:
+    """Raises what `make_ticket` would for them."""
+    _resources(job, most)
+
+
 def queue_of(job: JobExecutorInterface, machine: MachinePaths) -> str | None:
     """The queue a job names in its resource `kochi_queue`, or None.
 

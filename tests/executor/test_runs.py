@@ -63,7 +63,7 @@ def test_a_failed_job_shows_all_that_helps_to_find_out_why(tmp_path: Path, snake
     after = done.stdout[done.stdout.index("Error in rule broken") :]
     (result,) = results()
     for part in (
-        "non-zero exit status 3",
+        "exit status 3",
         f"node {result['node']}",
         "number=7",
         result["log"],

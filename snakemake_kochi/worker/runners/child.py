@@ -9,26 +9,35 @@ already. The worker has one thread, so running Python between fork and exec is s
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import NoReturn
 
 from snakemake_kochi.queue.processes import ProcessIdentity
 from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.worker.runners.interface import Exit
+from snakemake_kochi.worker.runners.job_process import (
+    CANNOT_EXECUTE,
+    NOT_FOUND,
+    await_release,
+    enter,
+    execute,
+    lead_session,
+    say,
+)
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_libc = ctypes.CDLL(None, use_errno=True)
-
-# proc_pid_oom_score_adj(5): -1000 to 1000. A worker that is killed takes all its jobs with it.
-_OOM_SCORE = Path("/proc/self/oom_score_adj")
-_OOM_VICTIM = 800
-
-CANNOT_EXECUTE = 126  # as the shells have it
-NOT_FOUND = 127
+__all__ = [
+    "CANNOT_EXECUTE",
+    "NOT_FOUND",
+    "Child",
+    "await_release",
+    "enter",
+    "execute",
+    "fork_child",
+    "lead_session",
+    "say",
+]
 
 
 class Child:
@@ -120,24 +129,6 @@ def _become(
         os._exit(status)
 
 
-def lead_session(log: int, cpus: Collection[int] | None) -> None:
-    """Make the calling process what a job's main process is: leader of a session of its own, with
-    the log as its output, on its CPUs, and the first to go when memory runs out."""
-    os.setsid()
-    # The kernel ends the main process with the worker, whatever way that dies; the rest of the
-    # session is ended by whoever recovers the ticket.
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    _redirect(log)
-    _confine(cpus)
-
-
-def await_release(held: int, worker: int) -> None:
-    """Return when the worker releases the calling process, a child of it; end it otherwise."""
-    # Neither a worker that died before prctl was called nor one that died since releases it.
-    if os.getppid() != worker or os.read(held, 1) != b"!":
-        os._exit(CANNOT_EXECUTE)
-
-
 def _restore_signals() -> None:
     """A command expects what a shell gives it; Python ignores SIGPIPE, and the worker catches."""
     signal.set_wakeup_fd(-1)
@@ -149,24 +140,6 @@ def _restore_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _confine(cpus: Collection[int] | None) -> None:
-    # A CPU may have been taken from us since: then the job runs where it may, as its worker does.
-    with contextlib.suppress(OSError):
-        if cpus is not None:
-            os.sched_setaffinity(0, cpus)
-    with contextlib.suppress(OSError, ValueError):
-        # Whoever started the worker may have wanted even more; less would need a privilege.
-        if int(_OOM_SCORE.read_text()) < _OOM_VICTIM:
-            _OOM_SCORE.write_text(str(_OOM_VICTIM))
-
-
-def _redirect(log: int) -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-
-
 def _close_all_but_standard() -> None:
     # Python's own are closed by exec; the worker may have inherited others, of a scheduler's
     # launcher say, that wait for their last holder.
@@ -174,33 +147,3 @@ def _close_all_but_standard() -> None:
         if int(name) > 2:
             with contextlib.suppress(OSError):
                 os.close(int(name))
-
-
-def enter(ticket: Ticket, environment: dict[str, str]) -> int:
-    """Go to the ticket's directory, and say so in the environment; returns an exit status."""
-    try:
-        os.chdir(ticket.directory)
-    except OSError as error:
-        say(ticket, f"cannot enter the directory {ticket.directory!r}: {error.strerror}")
-        return CANNOT_EXECUTE
-    environment["PWD"] = ticket.directory
-    return 0
-
-
-def execute(ticket: Ticket, program: str, arguments: list[str], environment: dict[str, str]) -> int:
-    """Become the program; returns only when that cannot be, with an exit status."""
-    try:
-        os.execvpe(program, arguments, environment)
-    except FileNotFoundError as error:
-        say(ticket, f"the command {program!r} was not found: {error.strerror}")
-        return NOT_FOUND
-    except OSError as error:
-        say(ticket, f"the command {program!r} cannot be executed: {error.strerror}")
-        return CANNOT_EXECUTE
-
-
-def say(ticket: Ticket, message: str) -> None:
-    """Write a message into the job's log, from the job's process."""
-    text = f"kochi: job {ticket.job} ({ticket.name}): {message}\n"
-    with contextlib.suppress(OSError):
-        os.write(2, text.encode("utf-8", "surrogateescape"))

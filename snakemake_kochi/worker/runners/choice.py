@@ -6,16 +6,32 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from snakemake_kochi.queue.ticket import Ticket
-from snakemake_kochi.worker.runners.interface import Execution, Runner, RunnerUnavailableError
+from snakemake_kochi.worker.runners.interface import (
+    Execution,
+    Runner,
+    RunnerUnavailableError,
+    Watched,
+)
 
 _log = logging.getLogger(__name__)
 
 
 class Runners:
-    """The runners of a worker, the cheapest first; the last one can run every ticket."""
+    """The runners of a worker, the cheapest first; the last one can run every ticket. `watched`:
+    those of them that have to be attended to."""
 
-    def __init__(self, runners: Sequence[Runner]) -> None:
+    def __init__(self, runners: Sequence[Runner], watched: Sequence[Watched] = ()) -> None:
         self._runners = tuple(runners)
+        self.watched = tuple(watched)
+
+    @property
+    def helpers(self) -> frozenset[int]:
+        """See `Runner.helpers`."""
+        return frozenset(pid for runner in self._runners for pid in runner.helpers)
+
+    def close(self) -> None:
+        for runner in self._runners:
+            runner.close()
 
     def is_ready(self, ticket: Ticket) -> bool:
         """Whether the ticket can be started without making the worker's loop wait."""

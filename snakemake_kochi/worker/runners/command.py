@@ -12,6 +12,10 @@ class CommandRunner:
     """See `interface.Runner`."""
 
     name = "command"
+    helpers = ()
+
+    def close(self) -> None:
+        """Nothing is kept."""
 
     def can_run(self, ticket: Ticket) -> bool:
         return True

@@ -47,9 +47,26 @@ class Execution(Protocol):
         """Let go of the ended process."""
 
 
+class Watched(Protocol):
+    """What of a runner the worker's loop has to attend to."""
+
+    def fileno(self) -> int:
+        """Readable when there is something to attend to."""
+
+    def attend(self) -> None:
+        """Take note of what its processes said, and of their end; never waits."""
+
+
 class Runner(Protocol):
     @property
     def name(self) -> str: ...
+
+    @property
+    def helpers(self) -> Collection[int]:
+        """The children of the worker that are processes of this runner's, and no job's."""
+
+    def close(self) -> None:
+        """End them, at the end of the worker."""
 
     def can_run(self, ticket: Ticket) -> bool:
         """Whether it can execute this ticket, now or soon."""

@@ -1,0 +1,107 @@
+"""What stands in the braces of a shell command, and what its params take of the resources."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import re
+import string
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+_ROOT = re.compile(r"[^.\[]*")
+_RESOURCE = re.compile(r"resources\.([A-Za-z_]\w*)")
+# With these a path that needs no quotes stands as it is.
+_AS_IT_IS = ("", "q", "u")
+# Of the object that holds a job's resources: with these, one gets at any of them.
+_METHODS = frozenset(dir(list)) | frozenset(dir(dict))
+
+
+class UnclearError(Exception):
+    """It cannot be told; the text says, in a few words, what."""
+
+
+@dataclass(frozen=True)
+class Placeholders:
+    """`names`: what the fields begin with, as `input` in `{input.first}`; `resources`: the
+    resources among them by name."""
+
+    names: frozenset[str]
+    resources: frozenset[str]
+
+
+def find_placeholders(template: str) -> Placeholders:
+    """Raises UnclearError for fields whose value could depend on more than what they name."""
+    names, resources = set(), set()
+    for field, spec, conversion in _fields(template):
+        match = _ROOT.match(field)
+        name = match[0] if match else ""
+        if not name.isidentifier():
+            raise UnclearError("unnamed {}")
+        names.add(name)
+        if name == "resources":
+            found = _RESOURCE.fullmatch(field)
+            if found is None:
+                raise UnclearError("all resources in {}")
+            if found[1] == "tmpdir" and (spec not in _AS_IT_IS or conversion not in (None, "s")):
+                raise UnclearError("tmpdir")
+            resources.add(found[1])
+    return Placeholders(frozenset(names), frozenset(resources))
+
+
+def _fields(template: str) -> Iterator[tuple[str, str, str | None]]:
+    """Field, format and conversion, those within formats included."""
+    try:
+        for _, field, spec, conversion in string.Formatter().parse(template):
+            if field is not None:
+                yield field, spec or "", conversion
+                yield from _fields(spec or "")
+    except ValueError as error:
+        raise UnclearError("unbalanced {}") from error
+
+
+def resources_taken(
+    params: Iterable[Any], parameters_of: Callable[[Any], Collection[str]]
+) -> frozenset[str]:
+    """The resources, by name, that functions among a rule's params look at; `parameters_of` tells
+    which arguments Snakemake has for a function.
+
+    Raises UnclearError where that cannot be told.
+    """
+    taken: set[str] = set()
+    for value in params:
+        function = getattr(value, "callable", None) or value
+        if callable(function) and _takes_resources(parameters_of(function)):
+            taken |= _attributes_of_resources(function)
+    return frozenset(taken)
+
+
+def _takes_resources(parameters: Collection[str]) -> bool:
+    kinds = parameters.values() if isinstance(parameters, Mapping) else ()
+    return "resources" in parameters or any(kind.kind == kind.VAR_KEYWORD for kind in kinds)
+
+
+def _attributes_of_resources(function: Callable[..., Any]) -> set[str]:
+    """Only where the argument is used for nothing but its attributes, each by its own name."""
+    if (
+        not isinstance(function, FunctionType)
+        or function.__code__.co_flags & inspect.CO_VARKEYWORDS
+    ):
+        raise UnclearError("params of resources")
+    taken = set()
+    instructions = list(dis.get_instructions(function))
+    for instruction, following in zip(instructions, [*instructions[1:], None], strict=True):
+        if not _names_resources(instruction.argval):
+            continue
+        attribute = following.argval if following and following.opname == "LOAD_ATTR" else None
+        is_plain = instruction.opname.startswith("LOAD_FAST") and instruction.argval == "resources"
+        if not is_plain or not isinstance(attribute, str) or attribute in _METHODS:
+            raise UnclearError("params of resources")
+        taken.add(attribute)
+    return taken
+
+
+def _names_resources(argument: object) -> bool:
+    return argument == "resources" or (isinstance(argument, tuple) and "resources" in argument)

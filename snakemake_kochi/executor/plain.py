@@ -1,0 +1,343 @@
+"""Plain shell jobs: their commands, as Snakemake itself would execute them.
+
+The text is made in the controller, not in a worker: it has the DAG, so that nobody has to build it
+a second time. What only the node knows, its temporary directory, is left open in the text. What is
+not certain to be equal to what Snakemake would execute is refused, and another runner serves.
+
+This module has all that the executor takes of Snakemake's private parts to do so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any
+
+from snakemake_interface_executor_plugins.settings import SharedFSUsage
+
+from snakemake_kochi.executor.identity import relative_to
+from snakemake_kochi.executor.placeholders import (
+    UnclearError,
+    find_placeholders,
+    resources_taken,
+)
+from snakemake_kochi.queue import Benchmark, ShellJob
+
+_PARTS = (
+    ("snakemake.shell", "shell.get_executable"),
+    ("snakemake.shell", "shell._get_process_prefix"),
+    ("snakemake.shell", "shell._process_suffix"),
+    ("snakemake.shell", "shell._process_args"),
+    ("snakemake.shell", "MAX_ARG_LEN"),
+    ("snakemake.common", "get_function_params"),
+    ("snakemake.utils", "SequenceFormatter"),
+    ("snakemake.utils", "QuotedFormatter"),
+    ("snakemake.rules", "InputFiles._plainstrings"),
+    ("snakemake.jobs", "Job.benchmark_repeats"),
+    ("snakemake.jobs", "Job.is_group"),
+    ("snakemake.jobs", "Job.resources"),
+    ("snakemake.jobs", "Job.threads"),
+    ("snakemake.rules", "Rule.is_shell"),
+)
+_OF_WORKFLOW = (
+    "storage_settings.shared_fs_usage",
+    "workflow_settings.cache",
+    "deployment_settings.deployment_method",
+    "output_settings.benchmark_extended",
+    "execution_settings.latency_wait",
+    "resource_settings",
+    "global_resources",
+)
+# What the function of a shell rule knows, of that what is the same here and in a job's process.
+_OF_JOB = ("input", "output", "log", "params", "wildcards", "threads", "resources", "rule")
+_BENCH_ITERATION = "bench_iteration"
+# Flags of files that mean nothing for the command itself, or that the controller looks after.
+_HARMLESS = frozenset(
+    (
+        *("temp", "protected", "touch", "directory", "report", "ensure", "multiext", "ancient"),
+        *("access_pattern", "repeat", "unpack"),
+    )
+)
+_KINDS = ("script", "notebook", "wrapper", "cwl", "template_engine")
+_TO_BE_DETERMINED = "<TBD>"
+_TMPDIR = "system_tmpdir"
+# The longest path, and quotes around it.
+_ROOM = 4096 + 2
+
+
+class MissingPartsError(Exception):
+    """This Snakemake lacks what is needed; the text names it."""
+
+
+@dataclass(frozen=True)
+class PlainShell:
+    """`job` for a worker; `command` is the rule's, as Snakemake shows it to people."""
+
+    job: ShellJob
+    command: str
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is the same for all jobs of a rule."""
+
+    template: str
+    names: tuple[str, ...]
+    global_names: tuple[str, ...]
+    global_values: Mapping[str, Any]
+    resources: tuple[str, ...]
+    knows_iteration: bool
+
+
+def missing_parts(workflow: Any) -> list[str]:
+    """The private parts of Snakemake that are not there, by name."""
+    missing = []
+    for module, name in _PARTS:
+        try:
+            _get(importlib.import_module(module), name)
+        except (ImportError, AttributeError):
+            missing.append(f"{module}.{name}")
+    for name in _OF_WORKFLOW:
+        try:
+            _get(workflow, name)
+        except AttributeError:
+            missing.append(f"workflow.{name}")
+    return missing
+
+
+def _get(start: Any, path: str) -> Any:
+    for name in path.split("."):
+        start = getattr(start, name)
+    return start
+
+
+class PlainShells:
+    """Makes plain shell jobs of the jobs of one workflow. What depends on the rule or the run only
+    is found out once: this is done in Snakemake's main thread, which everything waits for."""
+
+    def __init__(self, workflow: Any) -> None:
+        """Call when the Snakefile has been read. Raises MissingPartsError."""
+        if missing := missing_parts(workflow):
+            raise MissingPartsError(", ".join(missing))
+        self._workflow = workflow
+        self._shell = importlib.import_module("snakemake.shell").shell
+        limit: int = importlib.import_module("snakemake.shell").MAX_ARG_LEN
+        self._longest = limit - _ROOM
+        utils = importlib.import_module("snakemake.utils")
+        self._formatter = utils.SequenceFormatter(
+            separator=" ", element_formatter=utils.QuotedFormatter()
+        )
+        self._parameters_of = importlib.import_module("snakemake.common").get_function_params
+        self._token = f"kochi_tmpdir_{secrets.token_hex(8)}"
+        self._why_none = self._of_run()
+        self._latency_wait = float(workflow.execution_settings.latency_wait)
+        self._default: str | None = self._shell.get_executable()
+        self._suffix: str = self._shell._process_suffix
+        self._prefixes: dict[str, str] = {}
+        self._plans: dict[Any, _Plan | str] = {}
+
+    def of(self, job: Any) -> PlainShell:
+        """Raises UnclearError, saying in a word or two what is not plain about the job; whatever
+        else it raises, Snakemake will meet, too."""
+        if self._why_none or job.is_group():
+            raise UnclearError(self._why_none or "group")
+        rule = job.rule
+        if (plan := self._plans.get(rule)) is None:
+            plan = self._plans[rule] = self._plan(rule)
+        if isinstance(plan, str):
+            raise UnclearError(plan)
+        for path in job.input:
+            if path.is_storage:
+                raise UnclearError("storage")
+        resources = job.resources
+        temporary = resources.get("tmpdir")
+        if temporary not in (None, _TO_BE_DETERMINED):
+            raise UnclearError("tmpdir")
+        # Not its truth: what is to be determined counts as false.
+        token = "" if temporary is None else self._token
+        text = self._render(plan, job, token)
+        return PlainShell(
+            self._shell_job(job, text, resources.get("shell_exec"), token),
+            text.replace(self._token, _TO_BE_DETERMINED),
+        )
+
+    def _of_run(self) -> str:
+        """Why there is no plain shell job in the whole run; "" if there may be."""
+        workflow = self._workflow
+        if not SharedFSUsage.all() <= set(workflow.storage_settings.shared_fs_usage):
+            return "no shared filesystem"
+        if workflow.output_settings.benchmark_extended:
+            return "extended benchmark"
+        if set(self._shell._process_args) - {"executable"}:
+            return "arguments of the shell"
+        return ""
+
+    # ---- what depends on the rule
+
+    def _plan(self, rule: Any) -> _Plan | str:
+        try:
+            return self._plain_plan(rule)
+        except UnclearError as error:
+            return str(error)
+        except AttributeError as error:
+            # Of another Snakemake's rules.
+            return f"no {error.name}"
+
+    def _plain_plan(self, rule: Any) -> _Plan:
+        self._require_plain(rule)
+        template = self._template(rule)
+        found = find_placeholders(template)
+        taken = found.resources
+        if "params" in found.names:
+            of_params = resources_taken(rule.params, self._parameters_of)
+            if "tmpdir" in of_params:
+                raise UnclearError("params of tmpdir")
+            taken |= of_params
+        self._require_known(rule, taken)
+        function = rule.run_func
+        names = found.names - {_BENCH_ITERATION}
+        if strange := names & set(function.__code__.co_varnames) - set(_OF_JOB):
+            raise UnclearError(f"{min(strange)} in {{}}")
+        global_names = names - set(_OF_JOB)
+        for name in global_names:
+            # Of these the values are another process's own.
+            is_strange = isinstance(function.__globals__.get(name), ModuleType)
+            if is_strange or name == "workflow" or name not in function.__globals__:
+                raise UnclearError(f"{name} in {{}}")
+        return _Plan(
+            template=template,
+            names=tuple(names & set(_OF_JOB)),
+            global_names=tuple(global_names),
+            global_values=function.__globals__,
+            resources=tuple(found.resources),
+            knows_iteration=_BENCH_ITERATION in found.names,
+        )
+
+    def _require_plain(self, rule: Any) -> None:
+        if not rule.is_shell:
+            kind = next((name for name in _KINDS if getattr(rule, name) is not None), "run")
+            raise UnclearError(kind.replace("_", " "))
+        deployment = self._workflow.deployment_settings.deployment_method
+        methods = {str(method.name) for method in deployment}
+        image = rule.container_img or rule.is_containerized
+        image = image or getattr(self._workflow, "global_container_img", None)
+        for word, is_so in (
+            ("checkpoint", rule.is_checkpoint),
+            ("shadow", rule.shadow_depth is not None),
+            ("handover", rule.is_handover),
+            ("cache", self._is_cached(rule)),
+            ("conda", "CONDA" in methods and rule.conda_env is not None),
+            ("container", "APPTAINER" in methods and image),
+            ("envmodules", "ENV_MODULES" in methods and rule.env_modules is not None),
+        ):
+            if is_so:
+                raise UnclearError(word)
+        for path in (*rule.input, *rule.output, *rule.log, rule.benchmark):
+            strange = {name for name, value in getattr(path, "flags", {}).items() if value}
+            if strange := strange - _HARMLESS:
+                raise UnclearError(min(strange).removesuffix("_object"))
+
+    def _is_cached(self, rule: Any) -> bool:
+        if self._workflow.workflow_settings.cache is None:
+            return False
+        # The second is of older versions.
+        if hasattr(rule, "cache"):
+            return bool(rule.cache and rule.cache.output)
+        return bool(self._workflow.cache_rules.get(rule.name))
+
+    def _template(self, rule: Any) -> str:
+        """The command as the rule's function has it: the expression behind `shell:` is evaluated
+        once more when a job runs, after the whole Snakefile has been read."""
+        given: list[Any] = []
+
+        def take(*arguments: Any, **named: Any) -> None:
+            given.append((arguments, set(named)))
+
+        function = rule.run_func
+        if not isinstance(function, FunctionType):
+            raise UnclearError("decorated function")
+        known = function.__globals__
+        if known.get("shell") is not self._shell:
+            raise UnclearError("shell is redefined")
+        code = function.__code__
+        evaluate = FunctionType(code, {**known, "shell": take}, "shell", function.__defaults__)
+        evaluate(*[None] * (code.co_argcount - len(function.__defaults__ or ())))
+        expected = [((rule.shellcmd,), {"bench_record", _BENCH_ITERATION})]
+        if given != expected or not isinstance(rule.shellcmd, str) or not rule.shellcmd:
+            raise UnclearError("changed since it was read")
+        return rule.shellcmd
+
+    def _require_known(self, rule: Any, taken: frozenset[str]) -> None:
+        """That the resources of these names are the same in a job's own process."""
+        # Only the controller knows what --resources allows, and lowers theirs to that.
+        limited = {_base(name) for name in self._workflow.global_resources if name[0] != "_"}
+        if any(_base(name) in limited for name in taken):
+            raise UnclearError("limited resource")
+        if (given := rule.resources.get("tmpdir")) is None:
+            return
+        if getattr(given, "raw", None) == _TMPDIR and given.is_evaluable():
+            return
+        default = self._workflow.resource_settings.default_resources
+        parsed = getattr(default, "parsed", {})  # of older versions, where it is a function
+        if parsed.get("tmpdir") is not given or f"tmpdir={_TMPDIR}" not in default.args:
+            raise UnclearError("tmpdir")
+
+    # ---- what depends on the job
+
+    def _render(self, plan: _Plan, job: Any, token: str) -> str:
+        values: dict[str, Any] = {name: plan.global_values[name] for name in plan.global_names}
+        for name in plan.names:
+            values[name] = self._value_of(plan, job, name, token)
+        if plan.knows_iteration:
+            if job.benchmark is not None and job.benchmark_repeats != 1:
+                raise UnclearError("bench_iteration in {}")
+            values[_BENCH_ITERATION] = None if job.benchmark is None else 0
+        text: str = self._formatter.vformat(plan.template, (), values)
+        if _TO_BE_DETERMINED in text:
+            raise UnclearError("value not known yet")
+        return text
+
+    def _value_of(self, plan: _Plan, job: Any, name: str, token: str) -> Any:
+        if name == "resources":
+            taken = {resource: job.resources.get(resource) for resource in plan.resources}
+            if "tmpdir" in taken:
+                taken["tmpdir"] = token or None
+            if None in taken.values():
+                raise UnclearError("resource that is not there")
+            return SimpleNamespace(**taken)
+        if name == "rule":
+            return job.rule.name
+        value = getattr(job, name)
+        return value._plainstrings() if name in ("input", "output", "log") else value
+
+    def _shell_job(self, job: Any, text: str, chosen: Any, token: str) -> ShellJob:
+        executable = self._default if chosen is None else chosen
+        if (prefix := self._prefixes.get(executable or "")) is None:
+            prefix = self._prefixes[executable or ""] = self._shell._get_process_prefix(executable)
+        script = " ".join((prefix, text, self._suffix)).strip()
+        if len(script) + 3 * script.count("'") > self._longest:
+            raise UnclearError("long")
+        directory = self._workflow.workdir_init
+        directories = [path for path in job.output if path.is_directory]
+        # With these, a path means something else once it has been made shorter.
+        if any(path.endswith("/") or ".." in path for path in (*job.output, *job.log)):
+            raise UnclearError("path")
+        benchmark = job.benchmark
+        return ShellJob(
+            script=script,
+            executable=executable or "/bin/sh",
+            threads=job.threads,
+            inputs=tuple(map(str, job.input)),
+            latency_wait=self._latency_wait,
+            logs=tuple(map(str, job.log)),
+            directories=tuple(relative_to(str(path), directory) for path in directories),
+            benchmark=benchmark and Benchmark(str(benchmark), job.benchmark_repeats or 1),
+            temporary_directory=token,
+        )
+
+
+def _base(resource: str) -> str:
+    return resource.removesuffix("_mb").removesuffix("_mib")

@@ -1,0 +1,563 @@
+"""Which runner a job gets and why, and that a command is made as Snakemake itself makes it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import run, write
+
+from snakemake_kochi.executor.choice import Choices
+from snakemake_kochi.executor.inner import InnerCommand
+from snakemake_kochi.executor.placeholders import UnclearError, resources_taken
+
+pytestmark = pytest.mark.compatibility
+
+# Hands nothing over, and tells what was chosen for each job instead.
+TELL = """
+import json, os, sys
+from snakemake_kochi.executor import executor
+
+def tell(self, jobs):
+    found = {}
+    for job in jobs:
+        choice = self._choices.of(job, self._commands.of(job))
+        shell = choice.shell and {**choice.shell.to_dict(), "shown": choice.shell_command}
+        name = job.name if job.is_group() else job.rule.name
+        found[name] = [choice.runner, choice.why, shell]
+    with open("choices.json", "w") as stream:
+        json.dump(found, stream)
+    os._exit(0)
+
+executor.Executor.run_jobs = tell
+from snakemake.cli import main
+main(sys.argv[1:])
+"""
+
+
+def choices(directory: Path, snakefile: str, *options: str, before: str = "") -> dict[str, Any]:
+    """Runner, why, and the job for a shell of each rule that is ready."""
+    write(directory / "Snakefile", snakefile)
+    where = ("--kochi-queue", "q", "--jobs", "100", "--cores", "8")
+    program = f"{before}\n{TELL}"
+    arguments = ("--executor", "kochi", *where, *options)
+    run(sys.executable, "-c", program, *arguments, cwd=directory)
+    found: dict[str, Any] = json.loads((directory / "choices.json").read_text())
+    return found
+
+
+def whys(directory: Path, snakefile: str, *options: str) -> dict[str, str]:
+    """Why not a shell; "" for those that have one."""
+    found = choices(directory, snakefile, *options)
+    assert all((runner == "shell") == (why == "") for runner, why, _ in found.values())
+    return {name: why for name, (_, why, _) in found.items()}
+
+
+# What there is to be formatted, without what depends on the run.
+TEMPLATES = r'''
+import os
+rule all:
+    input:
+        expand("touched/{n}", n=range(24)), "other/a"
+
+NAME = "of the module"
+LIST = ["x", "y z"]
+DATA = {"key": "value"}
+class Thing:
+    part = "part"
+config["here"] = "set in the Snakefile"
+shell.executable(os.environ["CAPTURING_SHELL"])
+def double(wildcards, threads): return threads * 2
+def heap(wildcards, resources): return f"-Xmx{int(resources.mem_mb * 0.8)}m"
+
+module other:
+    snakefile: "other.smk"
+    config: {"here": "given to the module"}
+use rule * from other as other_*
+
+rule files:
+    input: first="in/a.txt", rest=["in/b.txt", "in/c d.txt"]
+    output: touch("touched/0"), extra=touch("extra/one file.txt")
+    log: "logs/{rule}.log".format(rule="files"), err="logs/err.log"
+    shell: "cat {input} {input.first} {input.rest} {input[1]} {input.rest[1]:q} "
+        "> {output[0]} {output.extra:q} {log} {log.err}"
+rule wildcards_of:
+    output: touch("touched/{n,1}")
+    shell: "{wildcards.n} {wildcards} {wildcards[0]} {{n}} ${{HOME}} '{{}}' {rule}"
+rule params_of:
+    output: touch("touched/2")
+    params: 5, a=1, b="two words", c=[1, "x y"], d={"k": [1, 2]}, e=None, f=double, g=1.25, h=heap
+    resources: mem_mb=lambda wildcards, attempt: 1000 * attempt
+    threads: 2
+    shell: "{params} {params[0]} {params.a:>4} {params.b:q} {params.c} {params.c:q} {params.d[k]} "
+        "{params.d[k][1]} {params.e} {params.f} {params.g:.1f} {params.h} {params.b!r}"
+rule threads_of:
+    output: touch("touched/3")
+    threads: 2
+    shell: "{threads} {threads:03d}"
+rule resources_of:
+    output: touch("touched/4")
+    resources: mem_mb=2000, runtime="2h", slots=3, words="a b"
+    shell: "{resources.mem_mb} {resources.runtime} {resources.slots} {resources.words:q} "
+        "{resources.mem_mib} {resources.words}"
+rule temporary_directory:
+    output: touch("touched/5")
+    shell: "{resources.tmpdir} {resources.tmpdir:q} {resources.tmpdir:u} {resources.tmpdir!s}/x"
+rule globals_of:
+    output: touch("touched/6")
+    shell: "{NAME} {LIST} {LIST:q} {LIST[1]} {DATA[key]} {config[here]} {Thing.part}"
+rule many_lines:
+    output: touch("touched/7")
+    shell:
+        """
+        first {output}
+          second "$(echo \"quoted\" '\''single'\'')"
+        \ttab \\n {{ {rule} }}
+        """
+rule joined:
+    output: touch("touched/8")
+    shell: "one "
+        "two " 'three {output}'
+rule expression:
+    output: touch("touched/9")
+    shell: f"{NAME} {{output}} " + " ".join(LIST) + " %s" % DATA["key"]
+rule raw:
+    output: touch("touched/10")
+    shell: r"sed 's/\(a\)/\1/g' {output} \t \{{"
+for number in (11, 12):
+    rule:
+        name: f"loop{number}"
+        output: touch(f"touched/{number}")
+        params: number=number
+        shell: "{params.number} {output}"
+rule inherited_base:
+    output: touch("touched/13")
+    params: which="base"
+    shell: "{params.which} {output} {rule}"
+use rule inherited_base as inherited with:
+    output: touch("touched/14")
+    params: which="inherited"
+rule another_shell:
+    output: touch("touched/15")
+    resources: shell_exec=os.environ["CAPTURING_SHELL"]
+    shell: "by another shell {resources.shell_exec}"
+rule measured:
+    output: touch("touched/16")
+    benchmark: "bm/one.tsv"
+    shell: "iteration {bench_iteration} {output}"
+rule not_measured:
+    output: touch("touched/17")
+    shell: "iteration {bench_iteration}"
+rule unicode:
+    output: touch("touched/18")
+    shell: "äöü {output} 漢字 $'\\x41'"
+rule nested_format:
+    output: touch("touched/19")
+    params: width=8
+    shell: "{threads:{params.width}d}|{params.width:<{params.width}}|"
+rule input_functions:
+    input: lambda wildcards: ["in/b.txt", "in/a.txt"]
+    output: touch("touched/20")
+    shell: "{input}"
+rule nothing_to_format:
+    output: touch("touched/21")
+    shell: "true; # {{}}"
+rule lookups:
+    output: touch("touched/22")
+    params: found=lookup(dpath="here", within=config), sub=subpath(output[0], basename=True)
+    shell: "{params.found} {params.sub}"
+rule of_rules:
+    output: touch("touched/23")
+    shell: "{rules.files.output.extra} {output}   "
+'''
+OTHER = """
+    NAME = "of the other module"
+    rule a:
+        output: touch("other/a")
+        shell: "{NAME} {config[here]} {rule}"
+    """
+CAPTURING = """\
+    #!/bin/sh
+    printf '%s' "$2" > "$CAPTURED/$(printf '%s' "$2" | cksum | tr ' ' -)"
+    """
+
+
+@pytest.mark.parametrize("shell_name", ["bash", "capture"])
+def test_commands_are_those_that_snakemake_would_execute(
+    tmp_path: Path, snakemake: Any, shell_name: str
+) -> None:
+    """`bash` is the name of a shell that gets Snakemake's prefix."""
+    capturing = write(tmp_path / shell_name, CAPTURING)
+    capturing.chmod(0o755)
+    texts = {}
+    for executor in ("local", "kochi"):
+        directory = tmp_path / executor
+        write(directory / "Snakefile", TEMPLATES)
+        write(directory / "other.smk", OTHER)
+        for name in ("a.txt", "b.txt", "c d.txt"):
+            write(directory / "in" / name, "")
+        captured = tmp_path / f"captured-by-{executor}"
+        captured.mkdir()
+        done = snakemake(
+            *("--executor", executor, "--cores", "4", "--jobs", "50", "--config", "given=1"),
+            cwd=directory,
+            env={"CAPTURED": str(captured), "CAPTURING_SHELL": str(capturing)},
+        )
+        assert done.returncode == 0
+        if executor == "kochi":
+            assert "kochi ran 25 jobs: 25 by shell" in done.stdout
+        texts[executor] = {path.read_text() for path in captured.iterdir()}
+    assert len(texts["local"]) == 25
+    assert texts["kochi"] == texts["local"]
+    assert all(text.startswith("set -euo") == (shell_name == "bash") for text in texts["kochi"])
+
+
+def test_prefix_and_suffix_of_the_snakefile_are_there(tmp_path: Path, snakemake: Any) -> None:
+    text = """
+        shell.prefix("PLACE=here; set -e; ")
+        shell.suffix("; echo $PLACE ended >> {output}".replace("{output}", "a.txt"))
+        rule a:
+            output: "a.txt"
+            shell: "echo $PLACE > {output}"
+        """
+    write(tmp_path / "Snakefile", text)
+    done = snakemake("--executor", "kochi", "--jobs", "1", cwd=tmp_path)
+    assert "1 by shell" in done.stdout
+    assert (tmp_path / "a.txt").read_text() == "here\nhere ended\n"
+
+
+def test_what_is_not_a_plain_shell_command_is_not_made_one(tmp_path: Path) -> None:
+    write(tmp_path / "x.py", "")
+    found = whys(
+        tmp_path,
+        """
+        import os, sys
+        counted = 0
+        def count():
+            global counted
+            counted += 1
+            return counted
+        def of_all(wildcards, resources): return str(resources)
+        def of_tmpdir(wildcards, resources): return len(resources.tmpdir)
+        LATE = "first"
+        rule all:
+            input: expand("{n}", n=[*range(18), 19, "copy"]), "x/../18"
+        rule a_run:
+            output: "0"
+            run: shell("touch {output}")
+        rule a_script:
+            output: "1"
+            script: "x.py"
+        checkpoint a_checkpoint:
+            output: "2"
+            shell: "touch {output}"
+        rule a_shadow:
+            output: "3"
+            shadow: "minimal"
+            shell: "touch {output}"
+        rule in_a_group:
+            output: "4"
+            group: "together"
+            shell: "touch {output}"
+        rule an_update:
+            output: update("5")
+            shell: "touch {output}"
+        rule a_tmpdir_of_its_own:
+            output: "6"
+            resources: tmpdir="/var/tmp"
+            shell: "touch {output}"
+        rule repeated:
+            output: "7"
+            benchmark: repeat("7.tsv", 2)
+            shell: "touch {output} {bench_iteration}"
+        rule long:
+            output: "8"
+            params: "x" * 70000
+            shell: "touch {output} # {params}"
+        rule an_id:
+            output: "9"
+            shell: "touch {output} {jobid}"
+        rule the_environment:
+            output: "10"
+            shell: "touch {output} {os.environ[HOME]}"
+        rule all_resources:
+            output: "11"
+            shell: "touch {output} {resources}"
+        rule params_of_all_resources:
+            output: "12"
+            params: of_all
+            shell: "touch {output} {params}"
+        rule params_of_tmpdir:
+            output: "13"
+            params: of_tmpdir
+            shell: "touch {output} {params}"
+        rule aligned_tmpdir:
+            output: "14"
+            shell: "touch {output} {resources.tmpdir:>30}"
+        rule late:
+            output: "15"
+            shell: "touch {output} " + LATE
+        rule counting:
+            output: "16"
+            shell: f"touch {{output}} {count()}"
+        rule unknown:
+            output: "17"
+            shell: "touch {output} {no_such_name}"
+        rule above:
+            output: "x/../18"
+            shell: "touch {output}"
+        rule the_workflow:
+            output: "19"
+            shell: "touch {output} {workflow.cores}"
+        rule plain:
+            output: "copy"
+            shell: "touch {output}"
+        LATE = "second"
+        """,
+    )
+    assert found == {
+        "a_run": "run",
+        "a_script": "script",
+        "a_checkpoint": "checkpoint",
+        "a_shadow": "shadow",
+        "together_in_a_group": "group",
+        "an_update": "update",
+        "a_tmpdir_of_its_own": "tmpdir",
+        "repeated": "bench_iteration in {}",
+        "long": "long",
+        "an_id": "jobid in {}",
+        "the_environment": "os in {}",
+        "all_resources": "all resources in {}",
+        "params_of_all_resources": "params of resources",
+        "params_of_tmpdir": "params of tmpdir",
+        "aligned_tmpdir": "tmpdir",
+        "late": "changed since it was read",
+        "counting": "changed since it was read",
+        "unknown": "no_such_name in {}",
+        "above": "path",
+        "the_workflow": "workflow in {}",
+        "plain": "",
+    }
+
+
+ONE_RULE = """
+    rule one:
+        output: "a"
+        {directive}
+        shell: "touch {{output}} {text}"
+    """
+
+
+@pytest.mark.parametrize(
+    ("directive", "text", "options", "why"),
+    [
+        ('container: "docker://alpine"', "", [], ""),
+        ('container: "here.sif"', "", ["--sdm", "apptainer"], "container"),
+        ('envmodules: "gcc"', "", [], ""),
+        ('envmodules: "gcc"', "", ["--sdm", "env-modules"], "envmodules"),
+        ("resources: mem_mb=500", "{resources.mem_mb}", [], ""),
+        (
+            "resources: mem_mb=500",
+            "{resources.mem_mb}",
+            ["--resources", "mem_mb=100"],
+            "limited resource",
+        ),
+        ("resources: mem_mb=500", "", ["--resources", "mem_mb=100"], ""),
+        ("", "", ["--set-resources", "one:tmpdir='/var/tmp'"], "tmpdir"),
+        ("", "", ["--default-resources", "tmpdir='/var/tmp'"], "tmpdir"),
+        ("", "", ["--default-resources", "mem_mb=50"], ""),
+        ('benchmark: "b.tsv"', "", [], ""),
+        ('benchmark: "b.tsv"', "", ["--benchmark-extended"], "extended benchmark"),
+        ("cache: True", "", [], ""),
+        ("", "", ["--kochi-runner", "zygote"], "-"),
+        ("", "", ["--kochi-runner", "command"], "-"),
+    ],
+)
+def test_only_what_is_in_use_stands_in_the_way(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    directive: str,
+    text: str,
+    options: list[str],
+    why: str,
+) -> None:
+    # Snakemake asks for its version before it uses it, by either name.
+    for name in ("apptainer", "singularity"):
+        program = write(tmp_path / "bin" / name, f"#!/bin/sh\necho {name} version 3.11.0")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    snakefile = ONE_RULE.format(directive=directive, text=text)
+    runner, said, _ = choices(tmp_path, snakefile, *options)["one"]
+    if why == "-":
+        assert (runner, said) == (options[-1], "")
+    else:
+        assert (runner, said) == ("zygote" if why else "shell", why)
+
+
+def test_what_goes_before_the_inner_command_only_the_command_has(tmp_path: Path) -> None:
+    class Workflow:
+        pass
+
+    choice = Choices(Workflow(), None, logging.getLogger()).of(None, InnerCommand(("x",), None))
+    assert (choice.runner, choice.why) == ("command", "precommand")
+
+
+def test_a_rule_that_is_cached_is_left_to_snakemake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SNAKEMAKE_OUTPUT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    snakefile = """
+        rule all:
+            input: "a", "b"
+        rule kept:
+            output: "a"
+            cache: True
+            shell: "touch {output}"
+        rule other:
+            output: "b"
+            shell: "touch {output}"
+        """
+    assert whys(tmp_path, snakefile, "--cache") == {"kept": "cache", "other": ""}
+
+
+def test_a_job_for_a_shell_has_all_that_has_to_be_seen_to(tmp_path: Path) -> None:
+    write(tmp_path / "in.txt", "")
+    snakefile = """
+        rule one:
+            input: "in.txt"
+            output: "out/file", directory("out/many")
+            log: "logs/one.log"
+            benchmark: repeat("bm/one.tsv", 3)
+            threads: 2
+            shell: "touch {output[0]} {resources.tmpdir}"
+        """
+    _, _, shell = choices(tmp_path, snakefile, "--latency-wait", "7")["one"]
+    token = shell["temporary_directory"]
+    assert token.isidentifier()
+    assert shell["script"] == f"set -euo pipefail;  touch out/file {token}"
+    assert shell["shown"] == "touch out/file <TBD>"
+    assert shell["inputs"] == ["in.txt"]
+    assert shell["logs"] == ["logs/one.log"]
+    assert shell["directories"] == ["out/many"]
+    assert shell["benchmark"] == {"file": "bm/one.tsv", "repeats": 3}
+    assert (shell["threads"], shell["latency_wait"]) == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("module", "holder", "name"),
+    [
+        ("snakemake.shell", ".shell", "_get_process_prefix"),
+        ("snakemake.utils", "", "QuotedFormatter"),
+        ("snakemake.rules", ".Rule", "is_shell"),
+    ],
+)
+def test_without_a_private_part_of_snakemake_the_next_runner_serves(
+    tmp_path: Path, module: str, holder: str, name: str
+) -> None:
+    write(tmp_path / "Snakefile", ONE_RULE.format(directive="", text=""))
+    # When the workflow has been read, so that only the executor can miss it.
+    late = f"""
+import sys
+from snakemake_kochi.executor import executor
+post_init = executor.Executor.__post_init__
+def without(self):
+    del sys.modules["{module}"]{holder}.{name}
+    post_init(self)
+executor.Executor.__post_init__ = without
+{TELL}
+"""
+    done = run(
+        *(sys.executable, "-c", late, "--executor", "kochi", "--kochi-queue", "q", "--jobs", "1"),
+        cwd=tmp_path,
+    )
+    assert done.stdout.count("Shell commands are not executed directly") == 1
+    assert f"{name}." in done.stdout
+    assert json.loads((tmp_path / "choices.json").read_text())["one"] == [
+        "zygote",
+        "another Snakemake",
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("function", "taken"),
+    [
+        (lambda wildcards: 1, set()),
+        (lambda wildcards, resources: 1, set()),
+        (lambda wildcards, resources: resources.mem_mb * 2 + resources.slots, {"mem_mb", "slots"}),
+        (lambda wildcards, resources: resources.get("mem_mb"), None),
+        (lambda wildcards, resources: resources["mem_mb"], None),
+        (lambda wildcards, resources: str(resources), None),
+        (lambda wildcards, resources: [resources.mem_mb for _ in "a" if resources], None),
+        (lambda wildcards, resources: (lambda: resources.tmpdir)(), None),
+        (lambda wildcards, **given: given["resources"].tmpdir, None),
+    ],
+)
+def test_what_a_function_takes_of_the_resources_is_known_or_said_to_be_unclear(
+    function: Any, taken: set[str] | None
+) -> None:
+    def find() -> frozenset[str]:
+        return resources_taken([1, function], lambda one: inspect.signature(one).parameters)
+
+    if taken is None:
+        with pytest.raises(UnclearError, match="params of resources"):
+            find()
+    else:
+        assert find() == taken
+
+
+def test_each_retry_has_the_resources_of_its_attempt_and_nothing_of_the_one_before(
+    tmp_path: Path, snakemake: Any
+) -> None:
+    text = """
+        rule a:
+            output: "a.txt", directory("many")
+            retries: 2
+            resources: mem_mb=lambda wildcards, attempt: 100 * attempt
+            shell:
+                "echo {resources.mem_mb} >> seen; mkdir {output[1]}; echo {resources.mem_mb} "
+                ">> {output[0]}; [ {resources.mem_mb} = 200 ] || exit 3"
+        """
+    write(tmp_path / "Snakefile", text)
+    done = snakemake("--executor", "kochi", "--jobs", "1", cwd=tmp_path)
+    assert "kochi ran 2 jobs: 2 by shell" in done.stdout
+    assert (tmp_path / "seen").read_text() == "100\n200\n"
+    assert (tmp_path / "a.txt").read_text() == "200\n"
+
+
+# What is a job's own, and not its rule's.
+OF_THE_JOB = ("KOCHI_JOB_ID=", "KOCHI_ATTEMPT_NONCE=", "KOCHI_QUEUE=", "KOCHI_WORKER_ID=")
+
+
+def test_a_command_has_the_environment_that_the_inner_snakemake_gives_it(
+    tmp_path: Path, snakemake: Any
+) -> None:
+    text = """
+        envvars: "SECRET"
+        rule a:
+            output: "a.txt"
+            threads: 1
+            shell: "env --null | sort --zero-terminated > {output}"
+        """
+    environments = {}
+    for runner in ("shell", "command"):
+        directory = tmp_path / runner
+        write(directory / "Snakefile", text)
+        done = snakemake(
+            *("--executor", "kochi", "--jobs", "1", "--kochi-runner", runner),
+            cwd=directory,
+            env={"SECRET": "word", "OMP_NUM_THREADS": "9", "TEMPDIR": "/nowhere"},
+        )
+        assert f"1 by {runner}" in done.stdout
+        found = (directory / "a.txt").read_text().replace(f"/{runner}", "/RUNNER").split("\0")
+        own = (*OF_THE_JOB, "KOCHI_RUNNER=")
+        environments[runner] = [line for line in found if not line.startswith(own)]
+    assert environments["shell"] == environments["command"]
+    assert "SECRET=word" in environments["shell"]

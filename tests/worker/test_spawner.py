@@ -1,0 +1,136 @@
+"""The small process that forks the processes of shell jobs, and what comes of it when it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.queue import Queue, ShellJob, Ticket
+
+# Its parent, its session, and then it waits to be let go.
+_TELL = "echo $PPID $(cut -d' ' -f6 /proc/$$/stat) $$ > told; until [ -e go ]; do sleep 0.02; done"
+
+
+def submit(site: Any, *scripts: str) -> list[Ticket]:
+    tickets = [
+        Ticket(
+            name="one",
+            command=("bash", "-c", "echo by command > by-command"),
+            directory=str(site.directory),
+            shell=ShellJob(script=script, executable="/bin/bash"),
+        )
+        for script in scripts
+    ]
+    return Queue(site.machine, "q").submit(tickets)
+
+
+def worker_and_spawners(site: Any) -> tuple[int, list[int]]:
+    worker = site.worker_of(site.workers[-1])
+    found = [pid for pid in site.children_of(worker) if "spawner_process" in command_of(pid)]
+    return worker, found
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def spawner_of(site: Any) -> int:
+    _, spawners = worker_and_spawners(site)
+    assert len(spawners) == 1
+    return spawners[0]
+
+
+def test_a_shell_job_is_a_child_of_the_worker_in_a_session_of_its_own(site):
+    submit(site, _TELL)
+    process = site.start()
+    parent, session, own = site.wait_for("told").split()
+    worker, spawners = worker_and_spawners(site)
+    assert (int(parent), session) == (worker, own)
+    assert len(spawners) == 1
+    (site.directory / "go").touch()
+    assert site.ended(0).result.runner == "shell"
+    assert process.wait(60) == 0
+    assert not command_of(spawners[0])
+
+
+def test_a_shell_job_has_the_signals_files_and_score_of_any_other(site):
+    tell = "grep ^Sig[BIC] /proc/self/status; ls /proc/$$/fd; cat /proc/self/oom_score_adj; cat"
+    submit(site, tell)
+    site.submit(tell)
+    assert site.start().wait(60) == 0
+    assert [site.ended(number).result.runner for number in (0, 1)] == ["shell", "command"]
+    assert site.log(0) == site.log(1) != ""
+
+
+def test_a_spawner_that_was_killed_is_replaced(site):
+    submit(site, "true")
+    site.start("--stay")
+    site.ended(0)
+    killed = spawner_of(site)
+    os.kill(killed, signal.SIGKILL)
+    submit(site, "echo once >> second")
+    assert site.ended(1).result.ok
+    submit(site, "echo once >> third")
+    assert site.ended(2).result.ok
+    for name in ("second", "third"):
+        assert (site.directory / name).read_text() == "once\n"
+    assert spawner_of(site) != killed
+
+
+def test_what_a_spawner_that_stands_still_was_asked_for_is_done_once(site):
+    change = """
+        from snakemake_kochi.worker.runners import spawner
+        spawner._PATIENCE = 0.3
+    """
+    submit(site, "true")
+    site.start_changed(change, "--stay")
+    site.ended(0)
+    os.kill(spawner_of(site), signal.SIGSTOP)
+    submit(site, "echo once >> second")
+    assert site.ended(1).result.runner == "shell"
+    assert (site.directory / "second").read_text() == "once\n"
+
+
+def test_no_job_is_lost_or_done_twice_while_spawners_are_killed(site):
+    scripts = [f"echo {number} >> done" for number in range(60)]
+    change = """
+        from snakemake_kochi.worker.runners import spawner
+        spawner._MOST_FAILURES = 10_000
+    """
+    site.start_changed(change, "--stay", "--cores", 2)
+    jobs = submit(site, *scripts)
+    site.wait_for("done")
+    kills = 0
+    while any(not site.machine.job(ticket.job).result.exists() for ticket in jobs):
+        for pid in worker_and_spawners(site)[1]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+    assert kills
+    done = sorted(map(int, (site.directory / "done").read_text().split()))
+    results = [site.job(ticket.job).result for ticket in jobs]
+    assert done == [number for number, result in enumerate(results) if result.ok]
+    # A job's own process that has not become its command yet looks like a spawner.
+    assert {result.reason for result in results} <= {"success", "signal"}
+
+
+def test_a_shell_job_ends_with_its_worker(site):
+    submit(site, _TELL)
+    process = site.start()
+    own = int(site.wait_for("told").split()[2])
+    site.kill_worker(process)
+    site.wait_until(lambda: not site.is_running(own), "the end of the job")
+
+
+def test_a_command_too_long_for_the_spawner_is_executed_all_the_same(site):
+    submit(site, f": {'x' * 130_000}; echo once >> done")
+    assert site.start().wait(60) == 0
+    result = site.ended(0).result
+    assert (result.runner, result.ok) == ("shell", True)
+    assert (site.directory / "done").read_text() == "once\n"
