@@ -27,7 +27,7 @@ from snakemake_kochi.worker.gpus import Gpus, find_gpus
 from snakemake_kochi.worker.keeper import run_kept
 from snakemake_kochi.worker.log import log_to_file
 from snakemake_kochi.worker.node import capacity_of_this_node
-from snakemake_kochi.worker.runners import CommandRunner, Runners, ShellRunner
+from snakemake_kochi.worker.runners import CommandRunner, Runners, ShellRunner, ZygoteRunner
 from snakemake_kochi.worker.settings import WorkerSettings
 from snakemake_kochi.worker.signals import Wake, adopt_orphans
 from snakemake_kochi.worker.walltime import find_walltime
@@ -133,7 +133,8 @@ def _work(
         adopt_orphans()
         devices = _devices(machine, state.capacity, gpus)
         try:
-            runners = Runners([ShellRunner(), CommandRunner()])
+            zygotes = _zygotes(machine, state, settings)
+            runners = Runners([ShellRunner(), zygotes, CommandRunner()], [zygotes])
             worker = Worker(machine, state, settings, runners, shown, devices, wake)
             status = worker.run()
         except OSError as error:
@@ -179,6 +180,19 @@ def _started_before(machine: MachinePaths, worker: int) -> WorkerError:
     return WorkerError(
         f"worker {worker} on machine {machine.name} was started before",
         "Leave --worker out to get a number of its own.",
+    )
+
+
+def _zygotes(machine: MachinePaths, state: WorkerState, settings: WorkerSettings) -> ZygoteRunner:
+    return ZygoteRunner(
+        machine.worker(state.worker),
+        {
+            **settings.environment,
+            "KOCHI_MACHINE": machine.name,
+            "KOCHI_WORKER_ID": str(state.worker),
+        },
+        len(os.sched_getaffinity(0)),
+        state.capacity.memory_mb,
     )
 
 

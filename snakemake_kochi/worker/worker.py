@@ -95,7 +95,7 @@ class Worker:
             if descriptor is not None:
                 stack.callback(os.close, descriptor)
             poll = select.poll()
-            for source in (signals, bell, descriptor):
+            for source in (signals, bell, descriptor, *self._runners.watched):
                 if source is not None:
                     poll.register(source, select.POLLIN)
             stack.enter_context(self._state.signs_of_life())
@@ -109,6 +109,8 @@ class Worker:
         """One wake-up; returns whether there will be another."""
         poll.poll(self._time_out() * 1000)
         signals.drain()
+        for watched in self._runners.watched:
+            watched.attend()
         # The first thing: others may have been given its tickets while it, or its node, slept.
         if self._state.lost_to is not None:
             return False
@@ -201,7 +203,7 @@ class Worker:
         for slot in self._slots:
             slot.poll()
         # After the polls: what a process leaves behind is ours by the time its end can be seen.
-        orphans = reap_orphans({slot.pid for slot in self._slots})
+        orphans = reap_orphans(self._own_children())
         is_alone = len(self._slots) == 1
         over = []
         for slot in self._slots:
@@ -213,6 +215,10 @@ class Worker:
         for slot, ending in self._ends.publish(over):
             self._close(slot, ending)
         self._heed_health()
+
+    def _own_children(self) -> set[int]:
+        """Those that nothing is left of a job by."""
+        return {slot.pid for slot in self._slots}.union(self._runners.helpers)
 
     def _close(self, slot: Slot, ending: str) -> None:
         job = slot.claim.ticket.job
@@ -363,7 +369,8 @@ class Worker:
             self._advance()
             time.sleep(0.01)
         # Of jobs that ended while others ran, and that nothing told whose they were.
-        send_signal(reap_orphans({slot.pid for slot in self._slots}), signal.SIGKILL)
+        self._runners.close()
+        send_signal(reap_orphans(self._own_children()), signal.SIGKILL)
         self._served.leave()
         self._echo.pump(everything=True)
         reason = self._state.state.reason or self._reason_to_stop or "ended by an error"

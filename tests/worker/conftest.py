@@ -117,6 +117,20 @@ class Site:
                 os.kill(pid, signal.SIGKILL)
         process.wait(PATIENCE)
 
+    @staticmethod
+    def children_of(pid: int) -> list[int]:
+        return children_of(pid)
+
+    @staticmethod
+    def is_running(pid: int) -> bool:
+        return is_running(pid)
+
+    @staticmethod
+    def worker_of(process: subprocess.Popen[str]) -> int:
+        """The child of the keeper that was started; it may start others only below that."""
+        (worker,) = children_of(process.pid)
+        return worker
+
     def job(self, number: int) -> JobView:
         return find_job(self.machine, number)
 

@@ -87,6 +87,7 @@ def test_a_job_sees_its_environment(site):
         "KOCHI_ATTEMPT": "1",
         "KOCHI_CPUS": seen["KOCHI_CPUS"],  # see test_devices.py
         "KOCHI_GPUS": "",
+        "KOCHI_RUNNER": "command",
     }
 
 

@@ -1,0 +1,296 @@
+"""Jobs of Snakemake's, in copies of a process that has parsed their workflow."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import select
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from snakemake_kochi.paths import WorkerPaths
+from snakemake_kochi.queue.ticket import Ticket
+from snakemake_kochi.worker.runners.child import Child
+from snakemake_kochi.worker.runners.interface import RunnerUnavailableError
+from snakemake_kochi.worker.runners.zygote_link import ZygoteFailedError, ZygoteLink
+
+_log = logging.getLogger(__name__)
+
+# Each takes the memory of a Snakemake, some 100 MiB, and most workers serve one run at a time.
+_MOST_ZYGOTES = 4
+# What they may take together of the worker's memory, of which the jobs are told they have it all.
+_MEMORY_SHARE = 0.25
+# A zygote is made in the time in which a job runs without one. One that is of no use before it has
+# made that many processes was wasted; so many in a row, and the workflow is one that none helps.
+_WORTH_IT = 3
+_MOST_WASTED = 3
+# Seconds for one that was told to end, before it is killed.
+_END_PATIENCE = 2.0
+
+# Seconds. One that was not used for so long was not wasted; its workflow had nothing for it.
+_UNUSED = 60.0
+
+_SNAKEMAKE = ("-m", "snakemake")
+# All that distinguishes one job's command from another's; with anything else the workflow may have
+# to be parsed differently.
+_JOB_OPTIONS = frozenset(
+    {
+        "--allowed-rules",
+        "--attempt",
+        "--cores",
+        "--force-use-threads",
+        "--local-groupid",
+        "--target-jobs",
+        "--unneeded-temp-files",
+        "--wait-for-files",
+    }
+)
+# Where there is one job, or one group, there is nothing to be optimised.
+_SCHEDULER = ("--scheduler", "greedy")
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a ticket needs of a zygote. `key`: equal where one zygote can serve both."""
+
+    key: str
+    workflow_arguments: tuple[str, ...]
+    arguments: tuple[str, ...]
+
+
+def _plan_of(ticket: Ticket) -> _Plan | None:
+    if ticket.job_arguments is None or ticket.command[1:3] != _SNAKEMAKE:
+        return None
+    start, stop = ticket.job_arguments
+    own = ticket.command[start:stop]
+    if start < 3 or not _JOB_OPTIONS.issuperset(word for word in own if word.startswith("--")):
+        return None
+    common = (*ticket.command[3:start], *ticket.command[stop:], *_SCHEDULER)
+    words = [ticket.command[0], common, ticket.directory, sorted(ticket.environment.items())]
+    key = hashlib.sha256(json.dumps(words).encode()).hexdigest()
+    return _Plan(key, common, (*ticket.command[3:], *_SCHEDULER))
+
+
+@dataclass(frozen=True)
+class _Zygote:
+    link: ZygoteLink
+    cores: int
+    began: float = field(default_factory=time.monotonic)
+
+
+@dataclass
+class _Workflow:
+    """What is known of the workflow of a key. `wasted`: how many zygotes were, in a row; `unfit`:
+    why there will be no more, or None."""
+
+    reads_cores: bool = False
+    wasted: int = 0
+    unfit: str | None = None
+
+
+# A key, and the number of cores, if the workflow asked for it when it was parsed.
+_Place = tuple[str, int | None]
+
+
+class ZygoteRunner:
+    """See `interface.Runner` and `interface.Watched`."""
+
+    name = "zygote"
+
+    def __init__(
+        self, paths: WorkerPaths, environment: Mapping[str, str], cpus: int, memory_mb: int
+    ) -> None:
+        """`environment`: what all jobs start from; `cpus`: how many CPUs a job has that is not
+        pinned to some; `memory_mb`: what the worker has."""
+        self._paths = paths
+        self._environment = dict(environment)
+        self._cpus = cpus
+        self._most_memory_mb = memory_mb * _MEMORY_SHARE
+        self._workflows: dict[str, _Workflow] = defaultdict(_Workflow)
+        self._zygotes: dict[_Place, _Zygote] = {}
+        self._ending: list[tuple[ZygoteLink, float]] = []
+        self._epoll = select.epoll()
+        self._planned: tuple[Ticket, _Plan | None] | None = None
+
+    # ---- Runner
+
+    def can_run(self, ticket: Ticket) -> bool:
+        plan = self._plan_of(ticket)
+        return plan is not None and self._workflows[plan.key].unfit is None
+
+    def is_ready(self, ticket: Ticket) -> bool:
+        plan = self._plan_of(ticket)
+        assert plan is not None
+        self.attend()
+        zygote = self._zygotes.get(self._place(plan, ticket))
+        if zygote is not None:
+            return zygote.link.is_ready
+        if self._workflows[plan.key].unfit is None:
+            self._begin(plan, ticket)
+        return self._workflows[plan.key].unfit is not None
+
+    def start(
+        self,
+        ticket: Ticket,
+        log: int,
+        environment: Mapping[str, str],
+        cpus: Collection[int] | None = None,
+    ) -> Child:
+        plan = self._plan_of(ticket)
+        assert plan is not None
+        place = self._place(plan, ticket)
+        zygote = self._zygotes.get(place)
+        if zygote is None or not zygote.link.is_ready:
+            raise RunnerUnavailableError("no zygote is ready")
+        if zygote.link.reads_cores and zygote.cores != (self._cpus if cpus is None else len(cpus)):
+            raise RunnerUnavailableError("its workflow depends on how many CPUs it has")
+        held, gate = os.pipe()
+        try:
+            chosen = None if cpus is None else sorted(cpus)
+            pid = zygote.link.fork(plan.arguments, environment, chosen, log, held)
+            return Child(self.name, pid, gate)
+        except BaseException as error:
+            # The gate first: what is behind it ends by that, whatever the zygote does.
+            os.close(gate)
+            if not isinstance(error, ZygoteFailedError):
+                raise
+            self._drop(place)
+            raise RunnerUnavailableError(str(error)) from error
+        finally:
+            os.close(held)
+
+    def _plan_of(self, ticket: Ticket) -> _Plan | None:
+        # One ticket is asked about several times before it starts.
+        if self._planned is None or self._planned[0] is not ticket:
+            self._planned = ticket, _plan_of(ticket)
+        return self._planned[1]
+
+    def _place(self, plan: _Plan, ticket: Ticket) -> _Place:
+        reads_cores = self._workflows[plan.key].reads_cores
+        return plan.key, self._cores(ticket) if reads_cores else None
+
+    def _cores(self, ticket: Ticket) -> int:
+        """How many CPUs the job will have, if there are any to pin it to."""
+        wanted = ticket.resources
+        return (
+            min(wanted.cores, self._cpus) if wanted.pinned and not wanted.exclusive else self._cpus
+        )
+
+    def close(self) -> None:
+        for place in list(self._zygotes):
+            self._end(place)
+        deadline = time.monotonic() + _END_PATIENCE
+        while self._ending and time.monotonic() < deadline:
+            time.sleep(0.005)
+            self._see_to_ends()
+        for link, _ in self._ending:
+            link.kill()
+
+    # ---- Watched
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    @property
+    def helpers(self) -> set[int]:
+        return {link.pid for link in self._links()}
+
+    def attend(self) -> None:
+        for place, zygote in list(self._zygotes.items()):
+            was_ready = zygote.link.is_ready
+            zygote.link.attend()
+            if zygote.link.failure is not None:
+                self._drop(place)
+            elif zygote.link.is_ready and not was_ready:
+                self._take_in(place, zygote)
+        if self._ending:
+            self._see_to_ends()
+
+    def _see_to_ends(self) -> None:
+        self._ending = [(link, due) for link, due in self._ending if not link.is_gone]
+        for link, due in self._ending:
+            if time.monotonic() >= due:
+                link.kill()
+
+    # ---- zygotes
+
+    def _begin(self, plan: _Plan, ticket: Ticket) -> None:
+        while len(self._zygotes) >= _MOST_ZYGOTES:
+            self._drop(self._least_used())
+        cores = self._cores(ticket)
+        environment = {**self._environment, **ticket.environment}
+        arguments = (*plan.workflow_arguments, "--cores", str(cores))
+        try:
+            link = ZygoteLink(
+                ticket.command[0], arguments, ticket.directory, environment, self._free_log()
+            )
+        except OSError as error:
+            self._give_up(plan.key, str(error))
+            return
+        self._zygotes[self._place(plan, ticket)] = _Zygote(link, cores)
+        self._epoll.register(link, select.EPOLLIN)
+        _log.info("zygote %d reads the workflow in %s", link.pid, ticket.directory)
+
+    def _take_in(self, place: _Place, zygote: _Zygote) -> None:
+        """It is ready: now it is known what it takes, and for whom it is."""
+        link = zygote.link
+        taken = time.monotonic() - zygote.began
+        _log.info("zygote %d is ready after %.1f s, %d MiB", link.pid, taken, link.memory_mb)
+        key, _ = place
+        if link.reads_cores and not self._workflows[key].reads_cores:
+            self._workflows[key].reads_cores = True
+            del self._zygotes[place]
+            place = key, zygote.cores
+            self._zygotes[place] = zygote
+        if link.memory_mb > self._most_memory_mb:
+            self._end(place)
+            self._give_up(key, f"it takes {link.memory_mb} MiB")
+            return
+        while sum(z.link.memory_mb for z in self._zygotes.values()) > self._most_memory_mb:
+            self._drop(self._least_used())
+
+    def _least_used(self) -> _Place:
+        return min(self._zygotes, key=lambda place: self._zygotes[place].link.used)
+
+    def _drop(self, place: _Place) -> None:
+        """End a zygote, and judge by its life whether another is worth it."""
+        zygote = self._end(place)
+        link, workflow = zygote.link, self._workflows[place[0]]
+        why = link.failure or "others are needed more"
+        _log.info("zygote %d ends after %d jobs: %s", link.pid, link.served, why)
+        if link.is_unfit:
+            self._give_up(place[0], f"{why} (see {link.log})")
+        elif link.served >= _WORTH_IT:
+            workflow.wasted = 0
+        elif time.monotonic() - link.used < _UNUSED:
+            workflow.wasted += 1
+            if workflow.wasted >= _MOST_WASTED:
+                self._give_up(place[0], f"{_MOST_WASTED} in a row were of no use; the last: {why}")
+
+    def _end(self, place: _Place) -> _Zygote:
+        zygote = self._zygotes.pop(place)
+        self._epoll.unregister(zygote.link)
+        zygote.link.end()
+        self._ending.append((zygote.link, time.monotonic() + _END_PATIENCE))
+        self._see_to_ends()
+        return zygote
+
+    def _give_up(self, key: str, why: str) -> None:
+        self._workflows[key].unfit = why
+        _log.warning("no zygote for the workflow, its jobs go to the next runner: %s", why)
+
+    def _links(self) -> list[ZygoteLink]:
+        """All that were not reaped yet."""
+        living = [zygote.link for zygote in self._zygotes.values()]
+        return [*living, *(link for link, _ in self._ending)]
+
+    def _free_log(self) -> Path:
+        """Few files, however many zygotes a worker has in its life."""
+        used = {link.log for link in self._links()}
+        return next(log for n in count() if (log := self._paths.zygote_log(n)) not in used)

@@ -1,0 +1,191 @@
+"""A zygote as its worker has it: a process, a socket, and what it answered."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.worker.runners.zygote_messages import (
+    VERSION,
+    LinkBrokenError,
+    make_link,
+    receive,
+    send,
+)
+
+_log = logging.getLogger(__name__)
+
+_MODULE = "snakemake_kochi.worker.runners.zygote_process"
+# Seconds. Every job without a zygote needs as long to read its workflow.
+_START_PATIENCE = 60.0
+# Seconds for a copy of a process, some milliseconds as a rule: as long the worker's loop waits.
+_FORK_PATIENCE = 3.0
+
+
+class ZygoteFailedError(KochiError):
+    """It made no process, or one that ends as soon as its gate is closed."""
+
+
+class ZygoteLink:
+    """`is_ready`: whether it can make processes; `failure`: why it never will again, or None;
+    `is_unfit`: whether that is so for each zygote of this workflow. `reads_cores`: whether the
+    workflow, while it was parsed, asked how many cores it has, and `memory_mb`: what it takes, both
+    known once it is ready. `served`: how many processes it made; `used`: when the last one."""
+
+    def __init__(
+        self,
+        interpreter: str,
+        arguments: Sequence[str],
+        directory: str,
+        environment: Mapping[str, str],
+        log: Path,
+    ) -> None:
+        """Starts it; raises OSError.
+
+        `arguments`: Snakemake's; `log`: what it says, and what the workflow prints while it is
+        parsed.
+        """
+        self.is_ready = False
+        self.failure: str | None = None
+        self.is_unfit = False
+        self.reads_cores = False
+        self.memory_mb = 0
+        self.served = 0
+        self.used = self._started = time.monotonic()
+        self.log = log
+        self._environment = {**environment, "PWD": directory}
+        self._link, theirs = make_link()
+        try:
+            self._process = self._start(interpreter, directory, theirs)
+        except BaseException:
+            self._link.close()
+            raise
+        finally:
+            theirs.close()
+        self._link.setblocking(False)
+        with contextlib.suppress(LinkBrokenError):  # its end will be seen
+            send(self._link, {"version": VERSION, "arguments": list(arguments)})
+
+    def _start(
+        self, interpreter: str, directory: str, theirs: socket.socket
+    ) -> subprocess.Popen[bytes]:
+        descriptor = theirs.fileno()
+        # The directory is the jobs', and may have a module of any name.
+        command = [interpreter, "-P", "-m", _MODULE, str(descriptor), str(os.getpid())]
+        with self.log.open("wb") as stream:
+            return subprocess.Popen(
+                command,
+                cwd=directory,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                pass_fds=[descriptor],
+                # What a terminal sends is for the worker to act upon.
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended and was reaped."""
+        return self._process.poll() is not None
+
+    def fileno(self) -> int:
+        return self._link.fileno()
+
+    def attend(self) -> None:
+        """Take note of what it said since; never waits."""
+        try:
+            message, _ = receive(self._link)
+        except BlockingIOError:
+            if not self.is_ready and time.monotonic() > self._started + _START_PATIENCE:
+                self._fail(f"it was not read within {_START_PATIENCE:.0f} seconds", is_unfit=True)
+        except (OSError, LinkBrokenError) as error:
+            self._fail(str(error))
+        else:
+            self._take(message)
+
+    def _take(self, message: dict[str, Any] | None) -> None:
+        if message is None:
+            self._fail("its process ended")
+        elif self.is_ready or "failed" in message:
+            self._fail(str(message.get("failed", message)), is_unfit=not self.is_ready)
+        else:
+            self.memory_mb = int(message["memory_mb"])
+            self.reads_cores = bool(message["reads_cores"])
+            self.is_ready = True
+            self.used = time.monotonic()
+
+    def fork(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        cpus: Sequence[int] | None,
+        log: int,
+        held: int,
+    ) -> int:
+        """Make a process for a job with these arguments, this whole environment, and the output
+        `log`; it is a child of the worker, waits at the gate `held`, and ends when that closes.
+
+        Returns its number. Raises ZygoteFailedError; what there may be of a process then ends when
+        the gate does.
+        """
+        own = self._environment
+        request = {
+            "job": list(arguments),
+            "cpus": cpus,
+            "set": {name: value for name, value in environment.items() if own.get(name) != value},
+            "unset": [name for name in own if name not in environment],
+        }
+        self.used = time.monotonic()
+        try:
+            send(self._link, request, [log, held])
+            poll = select.poll()
+            poll.register(self._link, select.POLLIN)
+            if not poll.poll(_FORK_PATIENCE * 1000):
+                self._process.kill()
+                raise LinkBrokenError(f"no answer within {_FORK_PATIENCE:.0f} seconds")
+            answer, _ = receive(self._link)
+            return self._understand(answer)
+        except (OSError, LinkBrokenError) as error:
+            self._fail(str(error))
+            raise ZygoteFailedError(f"zygote {self.pid}: {self.failure}") from error
+
+    def _understand(self, answer: dict[str, Any] | None) -> int:
+        if answer is None:
+            raise LinkBrokenError("its process ended")
+        if "stale" in answer:
+            raise LinkBrokenError(f"{answer['stale']} has changed since it was read")
+        if "pid" not in answer:
+            raise LinkBrokenError(str(answer.get("failed", answer)))
+        pid = int(answer["pid"])
+        # Our child it is since the process between has ended, which was before this answer.
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        self.served += 1
+        return pid
+
+    def _fail(self, why: str, is_unfit: bool = False) -> None:
+        self.failure, self.is_unfit = why, is_unfit
+
+    def end(self) -> None:
+        """Have it end, in a moment as a rule."""
+        # When the link ends, one that waits removes what it has in temporary directories.
+        self._link.close()
+        if not self.is_ready:
+            self._process.kill()
+
+    def kill(self) -> None:
+        self._process.kill()

@@ -1,0 +1,302 @@
+"""A zygote: a process that has parsed a workflow, and copies itself for each job.
+
+Started by a worker as `python -m snakemake_kochi.worker.runners.zygote_process <socket> <pid of the
+worker>`, in the directory of the workflow. It ends when the worker closes the socket, and when it
+was not used for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import importlib
+import importlib.util
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from snakemake_kochi.worker.runners.job_process import (
+    CANNOT_EXECUTE,
+    end_with_parent,
+    lead_session,
+)
+from snakemake_kochi.worker.runners.zygote_messages import VERSION, receive, send
+from snakemake_kochi.worker.runners.zygote_randomness import Randomness
+from snakemake_kochi.worker.runners.zygote_reads import Reads
+from snakemake_kochi.worker.runners.zygote_snakemake import ParsedWorkflow, UnfitError, parse
+
+# Seconds without a job. A run whose jobs come in waves is to find it there; a worker that stays
+# serves many runs, each of which has a zygote of its own, of some 100 MiB.
+_IDLE = 300.0
+# Before each job all are looked at, for a microsecond or two each, or more on a network's disk.
+_MOST_READS = 2000
+_NOT_PARSED = "its parse failed"
+
+
+def main(link: socket.socket, worker: int) -> None:
+    end_with_parent()
+    message, _ = receive(link)
+    if message is None or os.getppid() != worker:
+        return
+    try:
+        why = _prepare_and_serve(link, worker, message)
+    except UnfitError as error:
+        why = error.message
+    except (Exception, SystemExit):  # Snakemake stumbles over some errors of workflows
+        traceback.print_exc()
+        why = _NOT_PARSED
+    if why:
+        send(link, {"failed": why})
+
+
+def _prepare_and_serve(link: socket.socket, worker: int, message: Mapping[str, Any]) -> str:
+    """Returns, at the end, why it cannot serve, or nothing."""
+    if message.get("version") != VERSION:
+        return "the worker is of another release"
+    arguments: list[str] = message["arguments"]
+    _pose_as_snakemake(arguments)
+    environment = dict(os.environ)
+    randomness = Randomness()
+    reads = Reads([".snakemake"])
+
+    def begin() -> None:
+        randomness.begin()
+        reads.begin()
+
+    def serve(workflow: ParsedWorkflow) -> None:
+        reads.end()
+        randomness.end()
+        if not _is_safe_to_fork():
+            raise UnfitError("to read it starts threads")
+        _import_if_safe(workflow.wanted_modules)
+        if len(reads) > _MOST_READS:
+            raise UnfitError(f"it reads more than {_MOST_READS} files and directories")
+        _Zygote(link, worker, workflow, reads, randomness, environment).serve()
+
+    return "" if parse(arguments, begin, serve) else _NOT_PARSED
+
+
+def _pose_as_snakemake(arguments: list[str]) -> None:
+    """What `python -m snakemake` finds in `sys`."""
+    # Started with -P: in the workflow's directory there may be modules of any name.
+    if not os.environ.get("PYTHONSAFEPATH"):
+        sys.path.insert(0, os.getcwd())
+    main_module = importlib.util.find_spec("snakemake.__main__")
+    assert main_module is not None and main_module.origin is not None
+    sys.argv = [main_module.origin, *arguments]
+
+
+def _is_safe_to_fork() -> bool:
+    """A copy has one thread, and would wait for ever for what the others held, or were to do."""
+    if threading.active_count() > 1:
+        return False
+    # Libraries that are prepared for a fork, as OpenBLAS is, end their threads before it.
+    if (pid := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return len(os.listdir("/proc/self/task")) == 1
+
+
+def _import_if_safe(names: Sequence[str]) -> None:
+    """Import those that are there, and start no threads; that is tried in a copy."""
+    for name in names:
+        if name not in sys.modules:
+            if (pid := os.fork()) == 0:
+                _try_import(name)
+            if os.waitpid(pid, 0)[1] == 0:
+                importlib.import_module(name)
+
+
+def _try_import(name: str) -> NoReturn:
+    is_safe = False
+    try:
+        importlib.import_module(name)
+        is_safe = _is_safe_to_fork()
+    finally:
+        os._exit(0 if is_safe else 1)
+
+
+class _Zygote:
+    def __init__(
+        self,
+        link: socket.socket,
+        worker: int,
+        workflow: ParsedWorkflow,
+        reads: Reads,
+        randomness: Randomness,
+        environment: Mapping[str, str],
+    ) -> None:
+        """`environment`: as it was before the parse."""
+        self._link = link
+        self._worker = worker
+        self._workflow = workflow
+        self._reads = reads
+        self._randomness = randomness
+        self._directory = Path.cwd()
+        self._identity = os.stat(".")
+        names = {*environment, *os.environ}
+        # In a process of the job's own the parse would come after the job's own variables.
+        self._kept = {name for name in names if environment.get(name) != os.environ.get(name)}
+
+    def serve(self) -> None:
+        """Copy itself for each job that the worker has, until that closes the link."""
+        gc.collect()
+        gc.freeze()  # so that the collector does not copy memory that all can share
+        ready = {
+            "ready": True,
+            "memory_mb": _memory_mb(),
+            "reads_cores": self._workflow.reads_cores,
+        }
+        send(self._link, ready)
+        poll = select.poll()
+        poll.register(self._link, select.POLLIN)
+        while poll.poll(_IDLE * 1000):
+            message, descriptors = receive(self._link)
+            if message is None:
+                return
+            send(self._link, self._answer(message, *descriptors))
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _answer(self, message: Mapping[str, Any], log: int, held: int) -> dict[str, Any]:
+        if (changed := self._changed()) is not None:
+            return {"stale": changed}
+        # What is in a buffer now would come out twice.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            return {"pid": self._fork(message, log, held)}
+        except OSError as error:
+            return {"failed": f"no process can be made: {error.strerror}"}
+
+    def _changed(self) -> str | None:
+        """What is not any more as it was when the workflow was read."""
+        try:
+            is_there = os.path.samestat(self._directory.stat(), self._identity)
+        except OSError:
+            is_there = False
+        return self._reads.changed() if is_there else str(self._directory)
+
+    def _fork(self, message: Mapping[str, Any], log: int, held: int) -> int:
+        """The job's process, by now a child of the worker, to whom the kernel gives it when its
+        parent ends."""
+        told, tell = os.pipe()
+        with os.fdopen(told, "rb") as stream:
+            try:
+                if (middle := os.fork()) == 0:
+                    self._fork_again(message, log, held, tell)
+            finally:
+                os.close(tell)
+            number = stream.read()
+        os.waitpid(middle, 0)
+        if not number:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return int(number)
+
+    def _fork_again(self, message: Mapping[str, Any], log: int, held: int, tell: int) -> NoReturn:
+        try:
+            pid = os.fork()
+            if pid == 0:
+                os.close(tell)
+                self._become_job(message, log, held)
+            os.write(tell, str(pid).encode())
+        finally:
+            os._exit(0)
+
+    def _become_job(self, message: Mapping[str, Any], log: int, held: int) -> NoReturn:
+        """The life of a job's process. Nothing may return or raise from here."""
+        status = CANNOT_EXECUTE
+        try:
+            # The worker is to see the end of the zygote, also while jobs run.
+            self._link.close()
+            # Only now: then the worker knows of this process, and is its parent.
+            if os.read(held, 1) == b"!":
+                lead_session(log, message["cpus"])
+                if os.getppid() == self._worker:
+                    os.close(held)
+                    os.close(log)
+                    self._take_over(message)
+                    status = _execute(self._workflow, message["job"])
+        finally:
+            os._exit(status)
+
+    def _take_over(self, message: Mapping[str, Any]) -> None:
+        """Give the process the job's environment and arguments, and randomness of its own."""
+        own: dict[str, str] = message["set"]
+        os.environ.update({name: own[name] for name in own if name not in self._kept})
+        for name in message["unset"]:
+            if name not in self._kept:
+                os.environ.pop(name, None)
+        sys.argv[1:] = message["job"]
+        self._randomness.renew()
+
+
+def _execute(workflow: ParsedWorkflow, arguments: list[str]) -> int:
+    """Run the job, and end as Python does, but for what is to be done only at the zygote's own
+    end: its temporary directory is there for other jobs, too."""
+    status = 1
+    try:
+        status = workflow.run(arguments)
+    except SystemExit as error:
+        status = _exit_status(error)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        traceback.print_exc()
+    _join_threads_and_processes()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    return status
+
+
+def _exit_status(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return (error.code or 0) & 0xFF
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def _join_threads_and_processes() -> None:
+    """Python waits for both, if they are not daemons, before it ends."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
+        for process in multiprocessing.active_children():
+            if process.daemon:
+                process.terminate()
+            process.join()
+
+
+def _memory_mb() -> int:
+    """What this process alone has, in MiB, and its share of what it has together with others."""
+    try:
+        rollup = Path("/proc/self/smaps_rollup").read_text()
+    except OSError:  # before Linux 4.14
+        return (
+            int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") >> 20
+        )
+    (line,) = [line for line in rollup.splitlines() if line.startswith("Pss:")]
+    return int(line.split()[1]) >> 10
+
+
+if __name__ == "__main__":
+    _link = socket.socket(fileno=int(sys.argv[1]))
+    _link.set_inheritable(False)
+    try:
+        main(_link, int(sys.argv[2]))
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Snakemake has cleared up; to take down the rest takes Python longer, and the worker waits.
+        os._exit(0)

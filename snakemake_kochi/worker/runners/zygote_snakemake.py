@@ -1,0 +1,200 @@
+"""The parts of Snakemake that a zygote uses: it parses a workflow once, and runs single jobs of it
+in copies of the process.
+
+Snakemake's own `cli.args_to_api` does both, by way of `SnakemakeApi.workflow`, which is replaced:
+the first time its result is kept, and the workflow parsed; in the copies that is given back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import platform
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+from snakemake_kochi.errors import KochiError
+
+# What Snakemake imports when it needs it, between parsing and the end of a job; each import takes a
+# job longer than to run it. Some are only in some releases.
+_IMPORTED_LATE = (
+    "graphlib",
+    "snakemake.benchmark",
+    "snakemake.caching.local",
+    "snakemake.caching.storage",
+    "snakemake.checkpoints",
+    "snakemake.cwl",
+    "snakemake.dag",
+    "snakemake.executors.local",
+    "snakemake.executors.touch",
+    "snakemake.notebook",
+    "snakemake.persistence",
+    "snakemake.scheduler",
+    "snakemake.scheduling.greedy",
+    "snakemake.scheduling.job_scheduler",
+    "snakemake.script",
+    "snakemake.shell",
+    "snakemake.storage",
+    "snakemake.template_rendering",
+    "snakemake.wrapper",
+)
+
+# What it imports for each job that is a script, if it is there.
+_IMPORTED_FOR_SCRIPTS = ("nbformat", "numpy", "pandas")
+
+
+class UnfitError(KochiError):
+    """No zygote can be made of this workflow, or with this Snakemake."""
+
+
+class ParsedWorkflow:
+    """A workflow as it is after its parse."""
+
+    def __init__(self, cli: Any, parser: Any, api: Any, reads_cores: bool) -> None:
+        """`reads_cores`: whether it asked for the number of cores."""
+        self.reads_cores = reads_cores
+        self._cli = cli
+        self._parser = parser
+        self._api = api
+
+    @property
+    def wanted_modules(self) -> tuple[str, ...]:
+        """Those that its jobs will import."""
+        kinds = ("script", "notebook", "wrapper")
+        rules = self._api._workflow.rules
+        has_scripts = any(getattr(rule, kind, None) for rule in rules for kind in kinds)
+        return _IMPORTED_FOR_SCRIPTS if has_scripts else ()
+
+    def run(self, arguments: list[str]) -> int:
+        """Do what `snakemake` does with these arguments, all of its parse excepted; returns its
+        exit status. To be called once, in a copy of the process."""
+        parsed = self._api
+
+        class Api(self._cli.SnakemakeApi):  # type: ignore[name-defined]
+            def workflow(self, **settings: Any) -> Any:
+                return _adapt(parsed, self, **settings)
+
+        self._cli.SnakemakeApi = Api
+        try:
+            arguments = self._parser.parse_args(arguments)
+            return 0 if self._cli.args_to_api(arguments, self._parser) else 1
+        except Exception as error:
+            self._cli.print_exception(error)
+            return 1
+
+
+def _adapt(parsed: Any, api: Any, resource_settings: Any, storage_settings: Any, **_: Any) -> Any:
+    """The parsed workflow, with all that is not the same for each of its jobs."""
+    workflow = parsed._workflow
+    parsed.snakemake_api = api
+    workflow.output_settings = api.output_settings
+    if hasattr(workflow, "logger_manager"):
+        workflow.logger_manager = api.logger_manager
+    if hasattr(workflow, "start_time"):
+        workflow.start_time = datetime.now()
+    # How many there are depends on the CPUs that the job has.
+    workflow.resource_settings.cores = resource_settings.cores
+    workflow.global_resources["_cores"] = resource_settings.cores
+    workflow.storage_settings.unneeded_temp_files = storage_settings.unneeded_temp_files
+    return parsed
+
+
+def parse(
+    arguments: list[str], begin: Callable[[], None], serve: Callable[[ParsedWorkflow], None]
+) -> bool:
+    """Parse the workflow, and call `serve` in the middle of Snakemake, which clears up when that
+    returns or raises; `begin` is called before anything of the workflow is read.
+
+    Returns whether the workflow was parsed; if not, Snakemake has said why on stderr. Raises
+    UnfitError, also that of `serve`.
+    """
+    cli = _load()
+    parser, settings = cli.parse_args(arguments)
+    unfit: list[UnfitError] = []
+
+    class Api(cli.SnakemakeApi):  # type: ignore[name-defined]
+        def workflow(self, **settings: Any) -> Any:
+            try:
+                serve(_parsed(cli, parser, super().workflow, settings))
+            except UnfitError as error:
+                unfit.append(error)
+            raise _LeaveError
+
+    begin()
+    own, cli.SnakemakeApi = cli.SnakemakeApi, Api
+    try:
+        cli.args_to_api(settings, parser)
+        return False
+    except _LeaveError:
+        if unfit:
+            raise unfit[0] from None
+        return True
+    finally:
+        cli.SnakemakeApi = own
+
+
+class _LeaveError(BaseException):
+    """Leaves Snakemake, which catches each Exception."""
+
+
+def _parsed(
+    cli: Any, parser: Any, workflow: Callable[..., Any], settings: dict[str, Any]
+) -> ParsedWorkflow:
+    from snakemake_interface_executor_plugins.settings import SharedFSUsage
+
+    storage = settings["storage_settings"]
+    # Without one of these Snakemake keeps in a directory of the process what is a job's own.
+    if storage.shared_fs_usage != SharedFSUsage.all() or storage.default_storage_provider:
+        raise UnfitError("its files are not all on a shared filesystem")
+    api = workflow(**settings)
+    with _noting_cores() as reads:
+        api.dag()
+    _check(api._workflow)
+    return ParsedWorkflow(cli, parser, api, bool(reads))
+
+
+def _check(workflow: Any) -> None:
+    for name in ("output_settings", "resource_settings", "storage_settings", "global_resources"):
+        if not hasattr(workflow, name):
+            raise UnfitError(f"this Snakemake's workflow has no {name}")
+    # Its file descriptors would be shared by all jobs.
+    if getattr(workflow, "_async_runners", None):
+        raise UnfitError("its parse leaves an event loop behind")
+    if workflow.storage_registry._storages:
+        raise UnfitError("it uses storage providers")
+
+
+@contextlib.contextmanager
+def _noting_cores() -> Iterator[list[str]]:
+    """Yields a list that is not empty any more when a workflow asked how many cores it has."""
+    from snakemake.workflow import Workflow
+
+    own = Workflow.cores
+    reads: list[str] = []
+
+    def cores(self: Any) -> Any:
+        reads.append("cores")
+        return own.fget(self)
+
+    Workflow.cores = property(cores)
+    try:
+        yield reads
+    finally:
+        Workflow.cores = own
+
+
+def _load() -> Any:
+    """snakemake.cli, and all that is imported late."""
+    try:
+        cli = importlib.import_module("snakemake.cli")
+    except ImportError as error:
+        raise UnfitError(f"Snakemake cannot be loaded: {error}") from error
+    for name in ("SnakemakeApi", "args_to_api", "parse_args", "print_exception"):
+        if not hasattr(cli, name):
+            raise UnfitError(f"this Snakemake has no snakemake.cli.{name}")
+    for name in _IMPORTED_LATE:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    platform.platform()  # kept by Python; it starts a program to find out
+    return cli
