@@ -43,6 +43,9 @@ TESTS = [
     "pytest>=8.0",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
+    # Rules with `notebook:` are executed by these, in the conformance tests.
+    "ipykernel>=6.0",
+    "nbconvert>=7.0",
     # `--logger rich` has to work with us.
     "snakemake-logger-plugin-rich",
     # The tests of the package build it without a network.
