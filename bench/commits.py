@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 from bench.measure import REPOSITORY, Row, Size
-from snakemake_kochi.artifacts import Result, commit_pending, journal, pending
+from snakemake_kochi.artifacts.committer import commit_pending
+from snakemake_kochi.artifacts.journal import Result, journal, pending
 from snakemake_kochi.paths import ProjectPaths, Root
 
 _MACHINE = "local"

@@ -34,7 +34,7 @@ run snakemake --profile "$profile" fib_batch_test
 run cat results/local/fib/batch_test.md
 # A demo without its plot has failed.
 test -s results/local/fib/batch_test.png
-run git log --oneline --stat -3 kochi_artifacts_local
+run git log --oneline kochi_artifacts_local
 run kochi show jobs -t -l 5
 run kochi artifact sync
 

@@ -1,7 +1,7 @@
 """Packages whose names are imported when somebody asks for them.
 
-A run of a batch is a process of its own, thousands of times: importing a whole room, git and YAML
-included, for one of its names took longer than most runs.
+A process that is started often, or has to stay small, would import a whole room for one of its
+names.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ KOCHI_ROOT/                              0700
     freezes/<digest>/<batch>.json        what of it the runs of one batch need
     installs/<machine>/<dependency>/<recipe>/<digest>/
     builds/<machine>/<digest>/           source tree with what was built in it
-    artifacts/<machine>/                 journal/, damaged/, committer.lock, committed
+    artifacts/<machine>/                 journal/, damaged/, committer.lock, committed, promise
     workspaces/<machine>/                private copies in which runs happen
 """
 
@@ -449,6 +449,10 @@ class ProjectPaths:
     def committed(self, machine: str) -> Path:
         """Empty; its modification time is that of the newest commit of results."""
         return self.directory / "artifacts" / _name("machine", machine) / "committed"
+
+    def commit_promise(self, machine: str) -> Path:
+        """Locked, shared, by each process that will commit what others have journaled."""
+        return self.directory / "artifacts" / _name("machine", machine) / "promise"
 
     def workspaces(self, machine: str) -> Path:
         return self.directory / "workspaces" / _name("machine", machine)

@@ -26,6 +26,7 @@ from snakemake_kochi.artifacts.journal import (
     remove_entries,
     set_aside,
 )
+from snakemake_kochi.artifacts.promise import is_commit_promised
 from snakemake_kochi.errors import DamagedFileError, GitError, KochiError
 from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.git import COMMITTER, run_git, stream_git, update_ref
@@ -65,8 +66,8 @@ def commit_pending(
     """Commit all journaled results of a machine in one commit; return how many were committed.
 
     Artifacts go to <machine>/<dest>, records to `record_path`. When another process is committing
-    this waits for `patience` seconds, and then returns 0: if that one does what is done here, it
-    looks into the journal again after it has let go of the lock, so nothing stays behind. Killed
+    this waits for `patience` seconds, and then returns 0: that one looks into the journal again
+    after it has let go of the lock, or somebody has promised to, so nothing stays behind. Killed
     at any point, the next call completes the work, and a result whose record is in the branch is
     not committed again. Where a destination was a file and is now a directory, or the reverse, or
     the same file, the newest result wins; the older is in the history (for that, results that
@@ -89,17 +90,30 @@ def commit_pending(
     return committed
 
 
-def commit_once(repository: Path, paths: ProjectPaths, machine: str) -> int:
-    """As `commit_pending`, but not what is journaled meanwhile: a run that went on for as long as
-    others end would not end. Somebody has to call `commit_pending` after the last of them."""
+def commit_in_burst(
+    repository: Path, paths: ProjectPaths, machine: str, patience: float = 0.0
+) -> int:
+    """As `commit_pending`, but what is journaled meanwhile is left to those who have promised to
+    commit it, if there are any: a run that went on for as long as others end would not end.
+
+    Raises KochiError, too, when others hold the lock for longer than a `patience` above 0.
+    """
     branch(machine)
+    committed = 0
     try:
-        with committer_lock(paths, machine, 0):
+        with committer_lock(paths, machine, patience):
             # Before, too: those who end meanwhile need not come here and find it locked.
             paths.committed(machine).touch(mode=0o600)
-            return _commit_journal(repository, paths, machine)
+            committed = _commit_journal(repository, paths, machine)
     except Timeout:
-        return 0
+        if patience:
+            raise KochiError(
+                f"another process has been committing for {patience:g} seconds"
+            ) from None
+    # Asked after the lock was let go: who found it locked, with no promise, has relied on that.
+    if not is_commit_promised(paths, machine):
+        committed += commit_pending(repository, paths, machine)
+    return committed
 
 
 @dataclass(frozen=True)

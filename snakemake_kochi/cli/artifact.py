@@ -7,14 +7,15 @@ from pathlib import Path
 
 import click
 
-from snakemake_kochi.artifacts import branch, discard, initialise, log, synchronise
+from snakemake_kochi.artifacts.branches import discard, initialise, log, synchronise
+from snakemake_kochi.artifacts.committer import branch
 from snakemake_kochi.cli.asking import agreed
 from snakemake_kochi.cli.options import json_option, machine_option, yes_option
 from snakemake_kochi.cli.output import local_time, print_json, print_table, say
 from snakemake_kochi.errors import GitError, KochiError
 from snakemake_kochi.git import run_git
 from snakemake_kochi.place import Place, find_place
-from snakemake_kochi.project import configuration_file, find_project
+from snakemake_kochi.project.configuration import configuration_file, find_project
 
 
 @click.group()

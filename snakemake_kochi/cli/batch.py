@@ -26,7 +26,7 @@ def command(
 
     from snakemake_kochi.cli.snakemake_call import call_snakemake
     from snakemake_kochi.library.names import identifier
-    from snakemake_kochi.project import check_experiments
+    from snakemake_kochi.project.checks import check_experiments
 
     place = find_place(machine)
     place.require_here()

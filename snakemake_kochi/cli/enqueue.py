@@ -29,8 +29,9 @@ from snakemake_kochi.place import Place, find_place
 from snakemake_kochi.queue import Queue, Resources, Ticket
 
 if TYPE_CHECKING:
-    from snakemake_kochi.phases import Freeze, Install
-    from snakemake_kochi.project import Requirement
+    from snakemake_kochi.phases.freeze import Freeze
+    from snakemake_kochi.phases.install_set import Install
+    from snakemake_kochi.project.recipes import Requirement
 
 _ANONYMOUS = "ANON"
 
@@ -132,7 +133,7 @@ def _prepared_ticket(place: Place, request: Request) -> Ticket:
     """A command in an environment of ours, in a copy of the sources or in the current directory."""
     from snakemake_kochi.phases.freeze import take_freeze
     from snakemake_kochi.phases.job import job_command
-    from snakemake_kochi.project import Requirement
+    from snakemake_kochi.project.recipes import Requirement
 
     project = place.require_project()
     installs = _installs(place, tuple(map(Requirement.parse, request.dependencies)))
@@ -151,7 +152,8 @@ def _prepared_ticket(place: Place, request: Request) -> Ticket:
 def _experiment_ticket(place: Place, request: Request) -> tuple[str, Ticket]:
     from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
     from snakemake_kochi.phases.job import job_command
-    from snakemake_kochi.project import Requirement, parse_assignment
+    from snakemake_kochi.project.recipes import Requirement
+    from snakemake_kochi.project.values import parse_assignment
 
     project, machine = place.require_project(), place.machine.name
     file = path_in_project(project, request.words[0])

@@ -7,7 +7,10 @@ import os
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
-from snakemake_kochi.project import Experiment, Project, is_experiment, load_experiment, read_text
+from snakemake_kochi.project.document import read_text
+from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.experiment_file import is_experiment, load_experiment
+from snakemake_kochi.project.recipes import Project
 
 SUFFIXES = (".yaml", ".yml")
 

@@ -10,7 +10,7 @@ import click
 from snakemake_kochi.cli.options import dependency_option, machine_option
 from snakemake_kochi.cli.serving import remark_without_worker
 from snakemake_kochi.place import Place, find_place
-from snakemake_kochi.project import Recipe, Requirement
+from snakemake_kochi.project.recipes import Recipe, Requirement
 
 
 @click.command()

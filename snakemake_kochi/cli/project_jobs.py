@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from snakemake_kochi.project import Project
+from snakemake_kochi.project.recipes import Project
 from snakemake_kochi.queue import JobView
 
 

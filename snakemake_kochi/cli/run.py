@@ -16,10 +16,11 @@ from snakemake_kochi.place import find_place
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 def command(machine: str | None, dependencies: tuple[str, ...], words: tuple[str, ...]) -> None:
     """Run a command here, word for word, in the environment of installed recipes."""
-    from snakemake_kochi.phases import Environment, Install
     from snakemake_kochi.phases.current import current_installs
+    from snakemake_kochi.phases.install_set import Install
     from snakemake_kochi.phases.job import command_in_environment, execute
-    from snakemake_kochi.project import Requirement
+    from snakemake_kochi.phases.script import Environment
+    from snakemake_kochi.project.recipes import Requirement
 
     place = find_place(machine)
     place.require_here()

@@ -10,6 +10,7 @@ This module has all that the executor takes of Snakemake's private parts to do s
 from __future__ import annotations
 
 import importlib
+import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any
 
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
+from snakemake_kochi.executor.environment import added_by_snakefile
 from snakemake_kochi.executor.identity import relative_to
 from snakemake_kochi.executor.placeholders import (
     UnclearError,
@@ -59,6 +61,7 @@ _HARMLESS = frozenset(
     (
         *("temp", "protected", "touch", "directory", "report", "ensure", "multiext", "ancient"),
         *("access_pattern", "repeat", "unpack"),
+        "path_modified",  # of a module: the path itself has it already
     )
 )
 _KINDS = ("script", "notebook", "wrapper", "cwl", "template_engine")
@@ -132,6 +135,7 @@ class PlainShells:
         )
         self._parameters_of = importlib.import_module("snakemake.common").get_function_params
         self._token = f"kochi_tmpdir_{secrets.token_hex(8)}"
+        self._environment: Mapping[str, str] = {}
         self._why_none = self._of_run()
         self._latency_wait = float(workflow.execution_settings.latency_wait)
         self._default: str | None = self._shell.get_executable()
@@ -173,6 +177,13 @@ class PlainShells:
             return "extended benchmark"
         if set(self._shell._process_args) - {"executable"}:
             return "arguments of the shell"
+        if os.getcwd() != workflow.workdir_init:
+            # Where a job's process begins; the Snakefile has gone elsewhere, as it will there.
+            return "workdir"
+        try:
+            self._environment = added_by_snakefile()
+        except UnclearError as error:
+            return str(error)
         return ""
 
     # ---- what depends on the rule
@@ -336,6 +347,7 @@ class PlainShells:
             directories=tuple(relative_to(str(path), directory) for path in directories),
             benchmark=benchmark and Benchmark(str(benchmark), job.benchmark_repeats or 1),
             temporary_directory=token,
+            environment=self._environment,
         )
 
 

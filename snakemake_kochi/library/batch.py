@@ -16,16 +16,12 @@ from snakemake_kochi.library.names import (
 )
 from snakemake_kochi.library.patterns import wildcard_name
 from snakemake_kochi.library.run_group import RunGroup, files_of, run_groups
-from snakemake_kochi.phases import Freeze
 from snakemake_kochi.phases.build import source_files
 from snakemake_kochi.phases.digest import digest_of
-from snakemake_kochi.project import (
-    Experiment,
-    Grid,
-    Phase,
-    Point,
-    encode_component,
-)
+from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.grid import Grid, Phase, Point
+from snakemake_kochi.project.values import encode_component
 
 _MOST_SOURCE_PARAMS = 100
 

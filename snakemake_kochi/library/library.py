@@ -22,17 +22,14 @@ from snakemake_kochi.errors import (
 from snakemake_kochi.library.batch import BatchRules, BuildRule
 from snakemake_kochi.library.names import Directories, RuleNames, verbatim
 from snakemake_kochi.library.recipe import RecipeRule
-from snakemake_kochi.phases import (
-    SAVED_THREADS_VARIABLE,
-    Freeze,
-    commit_at_exit,
-    load_freeze,
-    read_build,
-    read_manifest,
-    saved_threads,
-    take_freeze,
-)
-from snakemake_kochi.project import Experiment, Requirement, check_experiments
+from snakemake_kochi.phases.build_file import read_build
+from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze
+from snakemake_kochi.phases.install_set import read_manifest
+from snakemake_kochi.phases.keep import commit_at_exit
+from snakemake_kochi.phases.script import SAVED_THREADS_VARIABLE, saved_threads
+from snakemake_kochi.project.checks import check_experiments
+from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.recipes import Requirement
 
 if TYPE_CHECKING:
     from snakemake.utils import Paramspace

@@ -10,7 +10,7 @@ from typing import Any
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.library.patterns import looks_endless
-from snakemake_kochi.project import encode_component
+from snakemake_kochi.project.values import encode_component
 
 _LONGEST = 64
 # A value of `params:`, or a function of the wildcards, which it does not look at.

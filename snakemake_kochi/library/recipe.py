@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from snakemake_kochi.library.names import Directories, RuleNames, Verbatim, identifier, verbatim
-from snakemake_kochi.phases import Freeze, recipe_description
-from snakemake_kochi.project import Recipe, Requirement
+from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.phases.install import recipe_description
+from snakemake_kochi.project.recipes import Recipe, Requirement
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from snakemake_kochi.library.patterns import (
     tells_apart,
     wildcard_name,
 )
-from snakemake_kochi.project import Grid, Point, encode_component
+from snakemake_kochi.project.grid import Grid, Point
+from snakemake_kochi.project.values import encode_component
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _install(file: Path, options: argparse.Namespace) -> None:
     from snakemake_kochi.phases.freeze import load_freeze
     from snakemake_kochi.phases.install import install_recipe
-    from snakemake_kochi.project import Requirement
+    from snakemake_kochi.project.recipes import Requirement
 
     freeze = load_freeze(file)
     recipe = freeze.project.recipe(Requirement.parse(options.requirement))

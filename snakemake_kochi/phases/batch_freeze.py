@@ -23,7 +23,7 @@ from snakemake_kochi.project.values import encode_component
 
 if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze
-    from snakemake_kochi.project import Experiment
+    from snakemake_kochi.project.experiment import Experiment
 
 BATCH_FREEZE_VERSION = 1
 

@@ -17,7 +17,8 @@ from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.install_set import Install
 from snakemake_kochi.phases.scratch import scratch_directory
 from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
-from snakemake_kochi.project import Experiment, Phase
+from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.grid import Phase
 from snakemake_kochi.snapshot import Entry, digest_sources, materialise, select_sources
 
 # What an experiment's code is not, unless its `sources:` say otherwise: Kochi's own files, the

@@ -23,19 +23,11 @@ from snakemake_kochi.errors import (
 )
 from snakemake_kochi.files import expand_user, make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.paths import ProjectPaths, Root
-from snakemake_kochi.project import (
-    Experiment,
-    Machine,
-    Project,
-    Recipe,
-    Requirement,
-    configuration_file,
-    find_project,
-    is_experiment,
-    load_experiment,
-    load_project,
-    read_text,
-)
+from snakemake_kochi.project.configuration import configuration_file, find_project, load_project
+from snakemake_kochi.project.document import read_text
+from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.experiment_file import is_experiment, load_experiment
+from snakemake_kochi.project.recipes import Machine, Project, Recipe, Requirement
 from snakemake_kochi.snapshot import Entry, Snapshot, freeze, list_entries, resolve_source
 
 FREEZE_VERSION = 1

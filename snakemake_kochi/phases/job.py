@@ -29,7 +29,8 @@ from snakemake_kochi.phases.install_set import Install
 from snakemake_kochi.phases.run import Task, run_task
 from snakemake_kochi.phases.scratch import scratch_directory
 from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
-from snakemake_kochi.project import Requirement, parse_assignment
+from snakemake_kochi.project.recipes import Requirement
+from snakemake_kochi.project.values import parse_assignment
 from snakemake_kochi.snapshot import materialise
 
 # A command that is found but cannot be executed, in the language of shells.

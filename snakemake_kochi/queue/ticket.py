@@ -101,6 +101,7 @@ class ShellJob:
     Before it, all of the ticket's `outputs` and the `logs` are removed, with what is in them those
     that are `directories`, the directories of all of these are made, and the `inputs` are waited
     for, for `latency_wait` seconds. All files are relative to the ticket's directory or absolute.
+    `environment` is added to the job's.
     """
 
     script: str
@@ -112,6 +113,7 @@ class ShellJob:
     directories: tuple[str, ...] = ()
     benchmark: Benchmark | None = None
     temporary_directory: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("script", "executable", "temporary_directory"):
@@ -124,10 +126,11 @@ class ShellJob:
         wait = self.latency_wait
         is_good = isinstance(wait, int | float) and not isinstance(wait, bool) and wait >= 0
         _require(is_good, f"latency_wait {wait!r}", "a number of seconds")
+        _require_texts("environment", self.environment)
 
     def to_dict(self) -> dict[str, Any]:
         benchmark = None if self.benchmark is None else vars(self.benchmark)
-        return {**vars(self), "benchmark": benchmark}
+        return {**vars(self), "benchmark": benchmark, "environment": dict(self.environment)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ShellJob:

@@ -6,17 +6,9 @@ from pathlib import Path
 import pytest
 from git_helpers import files_of, git, write
 
-from snakemake_kochi.artifacts import (
-    Result,
-    branch,
-    commit_pending,
-    discard,
-    initialise,
-    journal,
-    log,
-    pending,
-    synchronise,
-)
+from snakemake_kochi.artifacts.branches import discard, initialise, log, synchronise
+from snakemake_kochi.artifacts.committer import branch, commit_pending
+from snakemake_kochi.artifacts.journal import Result, journal, pending
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError
 from snakemake_kochi.paths import ProjectPaths
 

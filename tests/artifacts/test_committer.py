@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import multiprocessing
@@ -9,20 +10,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
 from git_helpers import BAD_NAME, git, write
 
-from snakemake_kochi.artifacts import (
-    Result,
-    branch,
-    commit_pending,
-    committer,
-    journal,
-    pending,
-    record_path,
-)
+from snakemake_kochi.artifacts import committer
+from snakemake_kochi.artifacts.committer import branch, commit_pending, record_path
+from snakemake_kochi.artifacts.journal import Result, journal, pending
+from snakemake_kochi.artifacts.promise import is_commit_promised, promise_to_commit
 from snakemake_kochi.errors import DamagedFileError, GitError, KochiError, PhaseError
 from snakemake_kochi.paths import ProjectPaths, Root
 
@@ -210,7 +207,8 @@ _KILLED_AT = """
 import os, signal, sys
 from pathlib import Path
 from snakemake_kochi import git
-from snakemake_kochi.artifacts import committer, commit_pending
+from snakemake_kochi.artifacts import committer
+from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.paths import ProjectPaths
 
 remaining = int(sys.argv[3])
@@ -451,7 +449,7 @@ def test_a_commit_is_due_when_the_last_one_was_some_time_ago(
     monkeypatch.setattr(module, "COMMIT_INTERVAL", 1000.0)
     assert module.is_commit_due(paths, MACHINE), "there was none"
     put(paths, "a", {"a": b"a"})
-    assert committer.commit_once(repository, paths, MACHINE) == 1
+    assert committer.commit_in_burst(repository, paths, MACHINE) == 1
     assert not module.is_commit_due(paths, MACHINE)
     for other in (-2000.0, 2000.0):  # the other one: clocks that differ
         moment = time.time() + other
@@ -471,13 +469,67 @@ def test_a_run_that_commits_does_not_stay_for_what_is_journaled_meanwhile(
         remove(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(committer, "remove_entries", arrives_late)
-    assert committer.commit_once(repository, paths, MACHINE) == 1
-    assert pending(paths, MACHINE) == ("late",)
-    with committer.committer_lock(paths, MACHINE, 0):
-        process = multiprocessing.Process(
-            target=committer.commit_once, args=(repository, paths, MACHINE)
-        )
-        process.start()
-        process.join()
+    with promise_to_commit(paths, MACHINE):
+        assert committer.commit_in_burst(repository, paths, MACHINE) == 1
+        assert pending(paths, MACHINE) == ("late",)
+        with committer.committer_lock(paths, MACHINE, 0):
+            process = multiprocessing.Process(
+                target=committer.commit_in_burst, args=(repository, paths, MACHINE)
+            )
+            process.start()
+            process.join()
     assert process.exitcode == 0
     assert pending(paths, MACHINE) == ("late",)
+
+
+def test_what_is_journaled_while_a_run_commits_is_committed_by_it_when_nobody_else_will(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(paths, "a", {"a": b"a"})
+    remove = committer.remove_entries
+    with contextlib.ExitStack() as controller:
+        controller.enter_context(promise_to_commit(paths, MACHINE))
+
+        def controller_ends(*arguments: object) -> None:
+            put(paths, "late", {"late": b"late"})
+            monkeypatch.setattr(committer, "remove_entries", remove)
+            controller.close()
+            # It finds the lock taken.
+            assert committer.commit_in_burst(repository, paths, MACHINE) == 0
+            remove(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(committer, "remove_entries", controller_ends)
+        assert committer.commit_in_burst(repository, paths, MACHINE) == 2
+    assert pending(paths, MACHINE) == ()
+
+
+def _promise(paths: ProjectPaths, promised: Event) -> None:
+    with promise_to_commit(paths, MACHINE):
+        promised.set()
+        signal.pause()
+
+
+def test_a_promise_to_commit_is_seen_by_all_and_ends_with_the_last_process_that_made_it(
+    paths: ProjectPaths,
+) -> None:
+    assert not is_commit_promised(paths, MACHINE)
+    events = [multiprocessing.Event() for _ in range(2)]
+    processes = [multiprocessing.Process(target=_promise, args=(paths, event)) for event in events]
+    for process, event in zip(processes, events, strict=True):
+        process.start()
+        assert event.wait(30)
+    for process in processes:
+        assert is_commit_promised(paths, MACHINE)
+        process.kill()
+        process.join()
+    assert not is_commit_promised(paths, MACHINE)
+
+
+def test_who_waits_for_the_committer_in_vain_is_told(repository: Path, paths: ProjectPaths) -> None:
+    put(paths, "a", {"a": b"a"})
+    with (
+        committer.committer_lock(paths, MACHINE, 0),
+        pytest.raises(KochiError, match="another process"),
+    ):
+        committer.commit_in_burst(repository, paths, MACHINE, 0.1)
+    assert pending(paths, MACHINE) == ("a",)

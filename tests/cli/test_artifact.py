@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from support import git
 
-from snakemake_kochi.artifacts import Result, commit_pending, journal
+from snakemake_kochi.artifacts.committer import commit_pending
+from snakemake_kochi.artifacts.journal import Result, journal
 from snakemake_kochi.paths import Root
 
 from .conftest import Outcome

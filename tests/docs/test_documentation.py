@@ -26,7 +26,8 @@ from support import REPOSITORY, run
 from snakemake_kochi.cli.main import kochi
 from snakemake_kochi.executor import ExecutorSettings
 from snakemake_kochi.phases.build import NOT_SOURCES
-from snakemake_kochi.project import load_experiment, load_project
+from snakemake_kochi.project.configuration import load_project
+from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.values import SUBSTITUTED, TABLE_COLUMNS
 
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")])

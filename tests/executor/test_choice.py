@@ -41,14 +41,17 @@ main(sys.argv[1:])
 """
 
 
-def choices(directory: Path, snakefile: str, *options: str, before: str = "") -> dict[str, Any]:
+def choices(
+    directory: Path, snakefile: str, *options: str, before: str = "", told_in: Path | None = None
+) -> dict[str, Any]:
     """Runner, why, and the job for a shell of each rule that is ready."""
     write(directory / "Snakefile", snakefile)
     where = ("--kochi-queue", "q", "--jobs", "100", "--cores", "8")
     program = f"{before}\n{TELL}"
     arguments = ("--executor", "kochi", *where, *options)
     run(sys.executable, "-c", program, *arguments, cwd=directory)
-    found: dict[str, Any] = json.loads((directory / "choices.json").read_text())
+    where_told = told_in or directory
+    found: dict[str, Any] = json.loads((where_told / "choices.json").read_text())
     return found
 
 
@@ -561,3 +564,31 @@ def test_a_command_has_the_environment_that_the_inner_snakemake_gives_it(
         environments[runner] = [line for line in found if not line.startswith(own)]
     assert environments["shell"] == environments["command"]
     assert "SECRET=word" in environments["shell"]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('workdir: "elsewhere"', "workdir"),
+        ('workdir: "."', ""),
+        ('os.environ["GIVEN"] += ":more"', "GIVEN changed"),
+        ('del os.environ["GIVEN"]', "GIVEN changed"),
+        ('os.environ["NEW"] = "word"', ""),
+    ],
+)
+def test_what_the_snakefile_does_to_its_process_a_command_has_or_is_left_to_snakemake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, why: str
+) -> None:
+    monkeypatch.setenv("GIVEN", "one")
+    snakefile = f"""
+        import os
+        {line}
+        rule one:
+            output: "out.txt"
+            shell: "touch {{output}}"
+        """
+    (directory := tmp_path / "elsewhere").mkdir()
+    found = choices(tmp_path, snakefile, told_in=directory if why == "workdir" else tmp_path)
+    runner, said, shell = found["one"]
+    assert (runner, said) == ("zygote" if why else "shell", why)
+    assert shell is None or shell["environment"].get("NEW") == ("word" if "NEW" in line else None)

@@ -9,7 +9,8 @@ import pytest
 from faults.injection import deaths, run_scene
 from support import git
 
-from snakemake_kochi.artifacts import Result, branch, commit_pending, journal, pending
+from snakemake_kochi.artifacts.committer import branch, commit_pending
+from snakemake_kochi.artifacts.journal import Result, journal, pending
 from snakemake_kochi.paths import ProjectPaths, Root
 
 MACHINE = "local"

@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.project import (
-    Experiment,
-    check_experiments,
-    load_experiment,
-    load_project,
-)
+from snakemake_kochi.project.checks import check_experiments
+from snakemake_kochi.project.configuration import load_project
+from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.experiment_file import load_experiment
 
 
 def loaded(batches: str, file: str = "e.yaml") -> Experiment:

@@ -7,15 +7,11 @@ from pathlib import Path
 import pytest
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError
-from snakemake_kochi.project import (
-    Experiment,
-    Phase,
-    Project,
-    Requirement,
-    is_experiment,
-    load_experiment,
-    load_project,
-)
+from snakemake_kochi.project.configuration import load_project
+from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.experiment_file import is_experiment, load_experiment
+from snakemake_kochi.project.grid import Phase
+from snakemake_kochi.project.recipes import Project, Requirement
 
 EXAMPLE = """
 depends: [{name: massivethreads, recipe: release}, {name: jemalloc, recipe: v5, machines: [local]}]

@@ -10,7 +10,7 @@ import pytest
 
 from snakemake_kochi.errors import ConfigError, KochiError
 from snakemake_kochi.paths import Root
-from snakemake_kochi.project import configuration_file, find_project, load_project
+from snakemake_kochi.project.configuration import configuration_file, find_project, load_project
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError
-from snakemake_kochi.project import Artifact, Grid, load_experiment
+from snakemake_kochi.project.experiment_file import load_experiment
+from snakemake_kochi.project.grid import Artifact, Grid
 
 
 def grid(batch: str, defaults: str = "", machine: str = "local", top: str = "") -> Grid:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from snakemake_kochi.errors import ConfigError, KochiError, NameNotFoundError
-from snakemake_kochi.project import Project, Requirement, load_project
+from snakemake_kochi.project.configuration import load_project
+from snakemake_kochi.project.recipes import Project, Requirement
 
 EXAMPLE = """
 machines:

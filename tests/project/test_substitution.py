@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.project import encode_component, load_experiment
+from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.expressions import TemplateError
 from snakemake_kochi.project.templates import parse_value
-from snakemake_kochi.project.values import typed
+from snakemake_kochi.project.values import encode_component, typed
 
 
 def parameters(values: str, **overrides: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.project import load_experiment
+from snakemake_kochi.project.experiment_file import load_experiment
 
 
 def parameters(values: str) -> dict[str, str]:

@@ -172,7 +172,6 @@ def test_libraries_are_told_how_many_threads_there_are(site):
     [
         ({"executable": "/no/such/shell"}, "no /no/such/shell on this node"),
         ({"executable": "no-such-shell"}, "no no-such-shell on this node"),
-        ({"threads": 2}, "2 threads, and 1 CPUs"),
         (
             {"script": "echo T", "temporary_directory": "T", "environment": {"TMP": "/a b"}},
             "TMP is '/a b', which takes quotes",

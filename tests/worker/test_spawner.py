@@ -8,7 +8,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from support import write
+
 from snakemake_kochi.queue import Queue, ShellJob, Ticket
+from snakemake_kochi.worker.runners import spawner_process
 
 # Its parent, its session, and then it waits to be let go.
 _TELL = "echo $PPID $(cut -d' ' -f6 /proc/$$/stat) $$ > told; until [ -e go ]; do sleep 0.02; done"
@@ -118,6 +121,41 @@ def test_no_job_is_lost_or_done_twice_while_spawners_are_killed(site):
     assert done == [number for number, result in enumerate(results) if result.ok]
     # A job's own process that has not become its command yet looks like a spawner.
     assert {result.reason for result in results} <= {"success", "signal"}
+
+
+# Of the first request, the process between spawner and job is killed when it has forked the job's.
+_KILLED_BETWEEN = """
+import os, runpy, signal, sys
+
+spawner, fork = os.getpid(), os.fork
+
+def fork_and_die():
+    is_between = os.getpid() != spawner
+    pid = fork()
+    if pid and is_between and not os.path.exists({marker!r}):
+        open({marker!r}, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return pid
+
+os.fork = fork_and_die
+runpy.run_path({program!r}, run_name="__main__")
+"""
+
+
+def test_what_dies_between_spawner_and_job_gives_no_job_the_process_of_another(site, tmp_path):
+    marker = tmp_path / "killed"
+    values = {"marker": str(marker), "program": spawner_process.__file__}
+    program = write(tmp_path / "killed_between.py", _KILLED_BETWEEN.format(**values))
+    change = f"""
+        from types import SimpleNamespace
+        from snakemake_kochi.worker.runners import spawner
+        spawner.spawner_process = SimpleNamespace(__file__={str(program)!r})
+    """
+    submit(site, *[f"echo {number} >> done" for number in range(6)])
+    assert site.start_changed(change, "--cores", 1).wait(60) == 0
+    assert marker.exists()
+    assert [site.ended(number).result.runner for number in range(6)] == ["shell"] * 6
+    assert sorted((site.directory / "done").read_text().split()) == list("012345")
 
 
 def test_a_shell_job_ends_with_its_worker(site):

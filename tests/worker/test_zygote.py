@@ -41,7 +41,7 @@ class Workflow:
     def write(self, snakefile):
         (self.directory / "Snakefile").write_text(textwrap.dedent(snakefile))
 
-    def submit(self, rule, *values, environment=(), **needs):
+    def submit(self, rule, *values, environment=(), controller=None, **needs):
         """A job of the rule for each value of its wildcard `i`."""
         tickets = []
         for value in values:
@@ -56,6 +56,7 @@ class Workflow:
                     directory=str(self.directory),
                     environment=dict(environment),
                     resources=Resources(**needs),
+                    controller=controller,
                 )
             )
         return [ticket.job for ticket in Queue(self.site.machine, "q").submit(tickets)]

@@ -45,6 +45,7 @@ WRITE = "pathlib.Path({!r}).write_text('other')"
         ("pathlib.Path('data/a.txt').read_bytes()", "os.remove('data/a.txt')", "data/a.txt"),
         ("os.listdir('data')", WRITE.format("data/b.txt"), "data"),
         ("glob.glob('data/*.txt')", WRITE.format("data/b.txt"), "data"),
+        ("glob.glob('*/b.txt')", WRITE.format("data/b.txt"), "data/b.txt"),
         ("list(os.walk('data'))", WRITE.format("data/b.txt"), "data"),
         ("os.path.exists('data/b.txt')", WRITE.format("data/b.txt"), "data/b.txt"),
         ("pathlib.Path('data/a.txt').is_file()", "os.remove('data/a.txt')", "data/a.txt"),

@@ -13,6 +13,10 @@ from typing import Any
 import pytest
 from support import git
 
+from snakemake_kochi.artifacts.journal import pending
+from snakemake_kochi.artifacts.promise import promise_to_commit
+from snakemake_kochi.paths import ProjectPaths, Root
+
 # Counts what Python calls in a dry run.
 COUNT_CALLS = """
 import cProfile, pstats, sys
@@ -73,6 +77,10 @@ def git_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
+def project_paths(project: Any) -> ProjectPaths:
+    return Root.find().project(project.directory)
+
+
 def run_point(project: Any, number: int) -> dict[str, Any]:
     """Do one point of the finished project's batch again, as its rule does."""
     directory: Path = project.directory
@@ -104,8 +112,9 @@ def test_runs_of_a_burst_call_no_git_and_the_next_run_of_snakemake_commits_them_
     finished_project: Any, git_calls: Path
 ) -> None:
     git_calls.write_text("")
-    for number in (1, 2):
-        run_point(finished_project, number)
+    with promise_to_commit(project_paths(finished_project), "local"):
+        for number in (1, 2):
+            run_point(finished_project, number)
     assert git_calls.read_text() == ""
     journal = Path(os.environ["KOCHI_ROOT"]).glob("projects/*/artifacts/local/journal/*")
     assert len(list(journal)) == 2
@@ -119,8 +128,19 @@ def test_runs_of_a_burst_call_no_git_and_the_next_run_of_snakemake_commits_them_
     assert log.splitlines()[0] == "sum.first: 2 results from local"
 
 
+def test_a_run_that_outlives_the_snakemake_that_started_it_commits_at_once(
+    finished_project: Any,
+) -> None:
+    for number in (1, 2):
+        run_point(finished_project, number)
+        assert pending(project_paths(finished_project), "local") == ()
+    log = git(finished_project.directory, "log", "--format=%s", "kochi_artifacts_local")
+    assert log.splitlines()[:2] == ["sum.first: 1 result from local"] * 2
+
+
 def test_a_run_loads_no_library_and_reads_no_grid(finished_project: Any) -> None:
-    seen = run_point(finished_project, 1)
+    with promise_to_commit(project_paths(finished_project), "local"):
+        seen = run_point(finished_project, 1)
     rooms = {"git", "yaml", "jsonschema", "pandas", "matplotlib", "snakemake", "psutil", "filelock"}
     assert rooms.intersection(seen["loaded"]) == set()
     read = [path for path in seen["opened"] if "/freezes/" in path]

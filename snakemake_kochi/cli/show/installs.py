@@ -14,7 +14,7 @@ from snakemake_kochi.cli.output import (
 )
 from snakemake_kochi.phases.current import RecipeState, recipe_states
 from snakemake_kochi.place import find_place
-from snakemake_kochi.project import Requirement
+from snakemake_kochi.project.recipes import Requirement
 
 
 @click.command("installs")

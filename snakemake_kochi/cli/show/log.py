@@ -15,7 +15,7 @@ from snakemake_kochi.cli.options import machine_option
 from snakemake_kochi.cli.output import remark
 from snakemake_kochi.errors import NameNotFoundError
 from snakemake_kochi.place import find_place
-from snakemake_kochi.project import Requirement
+from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.queue import find_job, find_worker
 
 _LOOK_SECONDS = 0.1  # how often a log that is followed is looked at

@@ -9,7 +9,7 @@ import click
 from snakemake_kochi.cli.options import json_option, machine_option
 from snakemake_kochi.cli.output import print_json
 from snakemake_kochi.place import find_place
-from snakemake_kochi.project import Requirement
+from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.queue import find_job, find_worker
 
 

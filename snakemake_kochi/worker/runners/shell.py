@@ -57,7 +57,8 @@ class ShellRunner:
         the log and an exit status of 1."""
         shell = ticket.shell
         assert shell is not None
-        _require_here(shell, environment, cpus)
+        environment = {**environment, **shell.environment}
+        _require_here(shell, environment)
         if shell.benchmark is None and self._spawner.is_usable:
             # Else it is forked off the worker itself, which takes longer.
             with contextlib.suppress(SpawnerFailedError):
@@ -82,7 +83,7 @@ class ShellRunner:
         names = ("job", "name", "directory", "outputs")
         request = {
             "job": {name: getattr(ticket, name) for name in names},
-            "shell": vars(shell),
+            "shell": shell.to_dict(),
             "environment": environment,
             "temporary": self._temporary_directory(environment),
             "cpus": None if cpus is None else list(cpus),
@@ -109,17 +110,11 @@ class ShellRunner:
         return self._temporary.get(key)
 
 
-def _require_here(
-    shell: ShellJob, environment: Mapping[str, str], cpus: Collection[int] | None
-) -> None:
+def _require_here(shell: ShellJob, environment: Mapping[str, str]) -> None:
     """Raises RunnerUnavailableError for what a Snakemake on this node would do in another way."""
     program = shell.executable
     if not (os.access(program, os.X_OK) if "/" in program else _find(program, environment)):
         raise RunnerUnavailableError(f"no {program} on this node")
-    available = len(os.sched_getaffinity(0) if cpus is None else cpus)
-    if shell.threads > available:
-        # Snakemake would tell the command of fewer.
-        raise RunnerUnavailableError(f"{shell.threads} threads, and {available} CPUs")
     if shell.temporary_directory and shell.temporary_directory in shell.script:
         for name in TEMPORARY_SOURCES:
             path = environment.get(name, "")

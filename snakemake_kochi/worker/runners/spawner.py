@@ -38,6 +38,7 @@ class Spawner:
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
         self._failures = 0
+        self._asked = 0
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -53,7 +54,8 @@ class Spawner:
 
         Raises OSError when there can be no process, and SpawnerFailedError.
         """
-        data = json.dumps(request).encode()
+        self._asked += 1
+        data = json.dumps({**request, "number": self._asked}).encode()
         if len(data) > _MOST_BYTES:
             raise SpawnerFailedError(f"the request has {len(data)} bytes")
         try:
@@ -72,10 +74,18 @@ class Spawner:
 
     def _ask(self, link: socket.socket, data: bytes, descriptors: Sequence[int]) -> int:
         socket.send_fds(link, [data], descriptors)
-        answer = link.recv(64)
-        if not answer:
-            raise SpawnerFailedError("it has died")
-        return int(answer)
+        # What was killed in between can leave an answer behind that nobody waited for.
+        asked = 0
+        while asked != self._asked:
+            if not (found := link.recv(64)):
+                raise SpawnerFailedError("it has died")
+            asked, answer = map(int, found.split())
+        if answer == 0:
+            raise SpawnerFailedError("what it had forked was killed")
+        if answer > 0:
+            # Raises ChildProcessError for what is no child of the worker.
+            os.waitid(os.P_PID, answer, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return answer
 
     def _start(self) -> socket.socket:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

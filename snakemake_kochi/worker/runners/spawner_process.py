@@ -5,8 +5,9 @@ the parent; a worker has several times more than this. Started by path, as
 `python -I -S spawner_process.py <socket> <pid of the worker> <directory of our packages>`.
 
 A request is one message, a JSON object, with two file descriptors beside it: the log, and the gate
-from which the job's process reads its release. The answer is the number of that process, which by
-then is a child of the worker, or the negative number of an error.
+from which the job's process reads its release. The answer is the request's number and that of this
+process, which by then is a child of the worker, or instead of it the negative number of an error,
+or 0 where the process may be there and cannot be known.
 """
 
 from __future__ import annotations
@@ -71,10 +72,15 @@ def _spawn(link: socket.socket, worker: int, request: dict[str, Any], log: int, 
             _be_between(link, worker, request, log, held)
         _, status = os.waitpid(between, 0)
     except OSError as error:
-        link.send(b"%d" % -(error.errno or 1))
+        _answer(link, request, -(error.errno or 1))
         return
     if status != 0:
-        link.send(b"%d" % -os.waitstatus_to_exitcode(status))
+        # Ended by a signal it may have forked the job's process before.
+        _answer(link, request, -os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0)
+
+
+def _answer(link: socket.socket, request: dict[str, Any], answer: int) -> None:
+    link.send(b"%d %d" % (request["number"], answer))
 
 
 def _be_between(
@@ -101,7 +107,7 @@ def _be_job(
         while os.getppid() == between:
             time.sleep(_PAUSE)
         lead_session(log, request["cpus"])
-        link.send(b"%d" % os.getpid())
+        _answer(link, request, os.getpid())
         await_release(held, worker)
         status = _run(job, request)
     except BaseException as error:

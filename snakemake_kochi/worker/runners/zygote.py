@@ -72,7 +72,10 @@ def _plan_of(ticket: Ticket) -> _Plan | None:
     if start < 3 or not _JOB_OPTIONS.issuperset(word for word in own if word.startswith("--")):
         return None
     common = (*ticket.command[3:start], *ticket.command[stop:], *_SCHEDULER)
-    words = [ticket.command[0], common, ticket.directory, sorted(ticket.environment.items())]
+    # Not for two runs: programs, databases and the clock, too, may say something else by then. In
+    # one run its main process has read the workflow once only.
+    where = [ticket.controller, ticket.directory, sorted(ticket.environment.items())]
+    words = [ticket.command[0], common, *where]
     key = hashlib.sha256(json.dumps(words).encode()).hexdigest()
     return _Plan(key, common, (*ticket.command[3:], *_SCHEDULER))
 

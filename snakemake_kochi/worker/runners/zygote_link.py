@@ -144,13 +144,15 @@ class ZygoteLink:
         the gate does.
         """
         own = self._environment
+        wanted = {**environment, "PWD": own["PWD"]}
         request = {
             "job": list(arguments),
             "cpus": cpus,
-            "set": {name: value for name, value in environment.items() if own.get(name) != value},
-            "unset": [name for name in own if name not in environment],
+            "set": {name: value for name, value in wanted.items() if own.get(name) != value},
+            "unset": [name for name in own if name not in wanted],
         }
         self.used = time.monotonic()
+        is_unfit = False
         try:
             send(self._link, request, [log, held])
             poll = select.poll()
@@ -159,9 +161,10 @@ class ZygoteLink:
                 self._process.kill()
                 raise LinkBrokenError(f"no answer within {_FORK_PATIENCE:.0f} seconds")
             answer, _ = receive(self._link)
+            is_unfit = answer is not None and "unfit" in answer
             return self._understand(answer)
         except (OSError, LinkBrokenError) as error:
-            self._fail(str(error))
+            self._fail(str(error), is_unfit)
             raise ZygoteFailedError(f"zygote {self.pid}: {self.failure}") from error
 
     def _understand(self, answer: dict[str, Any] | None) -> int:
@@ -170,7 +173,7 @@ class ZygoteLink:
         if "stale" in answer:
             raise LinkBrokenError(f"{answer['stale']} has changed since it was read")
         if "pid" not in answer:
-            raise LinkBrokenError(str(answer.get("failed", answer)))
+            raise LinkBrokenError(str(answer.get("unfit") or answer.get("failed", answer)))
         pid = int(answer["pid"])
         # Our child it is since the process between has ended, which was before this answer.
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -4,7 +4,8 @@ file descriptors beside it.
 To the zygote, once: `{"version", "arguments"}`, the arguments of Snakemake that all jobs have in
 common. From it: `{"ready": true, "memory_mb", "reads_cores"}` or `{"failed": why}`. Then, for each
 job, `{"job": arguments, "cpus", "set", "unset"}` with the log and the gate beside it, answered by
-`{"pid"}`, `{"stale": what}` or `{"failed": why}`.
+`{"pid"}`, `{"stale": what}`, `{"failed": why}`, or `{"unfit": why}`, which holds for each zygote of
+this workflow.
 """
 
 from __future__ import annotations

@@ -23,15 +23,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from snakemake_kochi.processes import child_pids
 from snakemake_kochi.worker.runners.job_process import (
     CANNOT_EXECUTE,
     end_with_parent,
     lead_session,
 )
+from snakemake_kochi.worker.runners.zygote_end import end_as_python_does, keep_what_is_there
 from snakemake_kochi.worker.runners.zygote_messages import VERSION, receive, send
 from snakemake_kochi.worker.runners.zygote_randomness import Randomness
 from snakemake_kochi.worker.runners.zygote_reads import Reads
 from snakemake_kochi.worker.runners.zygote_snakemake import ParsedWorkflow, UnfitError, parse
+from snakemake_kochi.worker.runners.zygote_variables import Variables
 
 # Seconds without a job. A run whose jobs come in waves is to find it there; a worker that stays
 # serves many runs, each of which has a zygote of its own, of some 100 MiB.
@@ -63,23 +66,27 @@ def _prepare_and_serve(link: socket.socket, worker: int, message: Mapping[str, A
         return "the worker is of another release"
     arguments: list[str] = message["arguments"]
     _pose_as_snakemake(arguments)
-    environment = dict(os.environ)
+    variables = Variables()
     randomness = Randomness()
     reads = Reads([".snakemake"])
+    descriptors = _descriptors()
 
     def begin() -> None:
         randomness.begin()
+        variables.begin()
         reads.begin()
 
     def serve(workflow: ParsedWorkflow) -> None:
         reads.end()
+        variables.end()
         randomness.end()
-        if not _is_safe_to_fork():
-            raise UnfitError("to read it starts threads")
+        gc.collect()
+        _require_nothing_shared(descriptors, randomness)
         _import_if_safe(workflow.wanted_modules)
         if len(reads) > _MOST_READS:
             raise UnfitError(f"it reads more than {_MOST_READS} files and directories")
-        _Zygote(link, worker, workflow, reads, randomness, environment).serve()
+        keep_what_is_there()
+        _Zygote(link, worker, workflow, reads, randomness, variables).serve()
 
     return "" if parse(arguments, begin, serve) else _NOT_PARSED
 
@@ -92,6 +99,27 @@ def _pose_as_snakemake(arguments: list[str]) -> None:
     main_module = importlib.util.find_spec("snakemake.__main__")
     assert main_module is not None and main_module.origin is not None
     sys.argv = [main_module.origin, *arguments]
+
+
+def _descriptors() -> set[tuple[int, str]]:
+    """The open files, but for devices."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the listing itself
+            found.add((int(name), os.readlink(f"/proc/self/fd/{name}")))
+    return {(number, path) for number, path in found if not path.startswith("/dev/")}
+
+
+def _require_nothing_shared(before: set[tuple[int, str]], randomness: Randomness) -> None:
+    """In processes of their own each job would have these for itself. Raises UnfitError."""
+    for _, path in _descriptors() - before:
+        raise UnfitError(f"to read it opens {path}, and does not close it")
+    if child_pids():
+        raise UnfitError("to read it starts processes that it does not wait for")
+    if randomness.has_others:
+        raise UnfitError("to read it makes a generator of random numbers")
+    if not _is_safe_to_fork():
+        raise UnfitError("to read it starts threads")
 
 
 def _is_safe_to_fork() -> bool:
@@ -132,19 +160,16 @@ class _Zygote:
         workflow: ParsedWorkflow,
         reads: Reads,
         randomness: Randomness,
-        environment: Mapping[str, str],
+        variables: Variables,
     ) -> None:
-        """`environment`: as it was before the parse."""
         self._link = link
         self._worker = worker
         self._workflow = workflow
         self._reads = reads
         self._randomness = randomness
+        self._variables = variables
         self._directory = Path.cwd()
         self._identity = os.stat(".")
-        names = {*environment, *os.environ}
-        # In a process of the job's own the parse would come after the job's own variables.
-        self._kept = {name for name in names if environment.get(name) != os.environ.get(name)}
 
     def serve(self) -> None:
         """Copy itself for each job that the worker has, until that closes the link."""
@@ -169,6 +194,8 @@ class _Zygote:
     def _answer(self, message: Mapping[str, Any], log: int, held: int) -> dict[str, Any]:
         if (changed := self._changed()) is not None:
             return {"stale": changed}
+        if name := self._variables.asked_of((*message["set"], *message["unset"])):
+            return {"unfit": f"to read it asks for the variable {name}, and each job has its own"}
         # What is in a buffer now would come out twice.
         sys.stdout.flush()
         sys.stderr.flush()
@@ -192,7 +219,7 @@ class _Zygote:
         with os.fdopen(told, "rb") as stream:
             try:
                 if (middle := os.fork()) == 0:
-                    self._fork_again(message, log, held, tell)
+                    self._fork_again(message, log, held, told, tell)
             finally:
                 os.close(tell)
             number = stream.read()
@@ -201,10 +228,13 @@ class _Zygote:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         return int(number)
 
-    def _fork_again(self, message: Mapping[str, Any], log: int, held: int, tell: int) -> NoReturn:
+    def _fork_again(
+        self, message: Mapping[str, Any], log: int, held: int, told: int, tell: int
+    ) -> NoReturn:
         try:
             pid = os.fork()
             if pid == 0:
+                os.close(told)
                 os.close(tell)
                 self._become_job(message, log, held)
             os.write(tell, str(pid).encode())
@@ -230,11 +260,7 @@ class _Zygote:
 
     def _take_over(self, message: Mapping[str, Any]) -> None:
         """Give the process the job's environment and arguments, and randomness of its own."""
-        own: dict[str, str] = message["set"]
-        os.environ.update({name: own[name] for name in own if name not in self._kept})
-        for name in message["unset"]:
-            if name not in self._kept:
-                os.environ.pop(name, None)
+        self._variables.take_over(message["set"], message["unset"])
         sys.argv[1:] = message["job"]
         self._randomness.renew()
 
@@ -252,10 +278,7 @@ def _execute(workflow: ParsedWorkflow, arguments: list[str]) -> int:
         os.kill(os.getpid(), signal.SIGINT)
     except BaseException:
         traceback.print_exc()
-    _join_threads_and_processes()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+    end_as_python_does()
     return status
 
 
@@ -264,18 +287,6 @@ def _exit_status(error: SystemExit) -> int:
         return (error.code or 0) & 0xFF
     print(error.code, file=sys.stderr)
     return 1
-
-
-def _join_threads_and_processes() -> None:
-    """Python waits for both, if they are not daemons, before it ends."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-    if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
-        for process in multiprocessing.active_children():
-            if process.daemon:
-                process.terminate()
-            process.join()
 
 
 def _memory_mb() -> int:

@@ -33,6 +33,7 @@ _WRITES = {
     "os.symlink": 1,
 }
 _stat = os.stat
+_lstat = os.lstat
 
 
 class Reads:
@@ -59,9 +60,10 @@ class Reads:
         self._is_active = True
         sys.addaudithook(self._audit)  # for good: there is no way to remove one
         os.stat = self._noting(_stat)
+        os.lstat = self._noting(_lstat)  # by which glob looks for a name without wildcards
 
     def end(self) -> None:
-        os.stat = _stat
+        os.stat, os.lstat = _stat, _lstat
         # What it made itself, in a cache say, is as it is to be.
         for path in self._written:
             if path in self._contents:
@@ -122,7 +124,9 @@ class Reads:
                     self._existence.setdefault(absolute, False)
                 raise
             if absolute is not None:
-                self._existence.setdefault(absolute, True)
+                # There may be a link, and nothing at its end.
+                is_there = stat is _stat or _state_of(absolute) is not None
+                self._existence.setdefault(absolute, is_there)
             return found
 
         return noting_stat

@@ -7,11 +7,15 @@ the first time its result is kept, and the workflow parsed; in the copies that i
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import platform
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import KochiError
@@ -78,10 +82,19 @@ class ParsedWorkflow:
         self._cli.SnakemakeApi = Api
         try:
             arguments = self._parser.parse_args(arguments)
-            return 0 if self._cli.args_to_api(arguments, self._parser) else 1
+            is_done = self._cli.args_to_api(arguments, self._parser)
+            return 0 if is_done and self._has_run_something() else 1
         except Exception as error:
             self._cli.print_exception(error)
             return 1
+
+    def _has_run_something(self) -> bool:
+        """Without this a Snakemake that found nothing to be done would count as a job's success."""
+        scheduler = getattr(self._api._workflow, "scheduler", None)
+        if getattr(scheduler, "finished_jobs", 0 if scheduler is None else 1) > 0:
+            return True
+        print("kochi: Snakemake found nothing to be done for this job", file=sys.stderr)
+        return False
 
 
 def _adapt(parsed: Any, api: Any, resource_settings: Any, storage_settings: Any, **_: Any) -> Any:
@@ -97,7 +110,16 @@ def _adapt(parsed: Any, api: Any, resource_settings: Any, storage_settings: Any,
     workflow.resource_settings.cores = resource_settings.cores
     workflow.global_resources["_cores"] = resource_settings.cores
     workflow.storage_settings.unneeded_temp_files = storage_settings.unneeded_temp_files
+    _give_cache(workflow.sourcecache)
     return parsed
+
+
+def _give_cache(cache: Any) -> None:
+    """Copies of scripts that another job has made may be of scripts that have changed since."""
+    parent = Path(cache.runtime_cache_path).parent
+    own = tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True)
+    atexit.register(own.cleanup)
+    cache._runtime_cache_path = own.name
 
 
 def parse(
@@ -158,6 +180,8 @@ def _check(workflow: Any) -> None:
     for name in ("output_settings", "resource_settings", "storage_settings", "global_resources"):
         if not hasattr(workflow, name):
             raise UnfitError(f"this Snakemake's workflow has no {name}")
+    if not hasattr(workflow.sourcecache, "_runtime_cache_path"):
+        raise UnfitError("this Snakemake keeps sources in another way")
     # Its file descriptors would be shared by all jobs.
     if getattr(workflow, "_async_runners", None):
         raise UnfitError("its parse leaves an event loop behind")

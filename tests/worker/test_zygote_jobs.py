@@ -1,0 +1,120 @@
+"""What a job finds in a copy of a process that has read its workflow is what it finds in one of its
+own, or it is not run in a copy."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.worker.test_zygote import Workflow, worker_log
+
+
+def run_one(site, rule_body, before=""):
+    """The runner of a job of a rule with this `run:`, its result, and what it wrote."""
+    lines = [*before.splitlines(), "rule made:", '    output: "made/{i}.txt"', "    run:"]
+    lines += [f"        {line}" for line in rule_body.splitlines()]
+    workflow = Workflow(site, "\n".join(lines))
+    (job,) = workflow.submit("made", 1)
+    site.start()
+    (runner,) = workflow.runners_of(job)
+    return runner, workflow.read("made/1.txt")
+
+
+def test_a_job_is_in_its_directory_also_by_the_environment_and_has_no_files_of_the_zygote(site):
+    code = """\
+import json, os
+pipes = [n for n in range(3, 64) if os.path.realpath(f"/proc/self/fd/{n}").find("pipe:") >= 0]
+with open(output[0], "w") as stream:
+    json.dump([os.environ["PWD"], pipes], stream)"""
+    runner, written = run_one(site, code)
+    assert runner == "zygote"
+    assert json.loads(written) == [str(site.directory / "workflow"), []]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        # An exit function, as of a library that writes at the end.
+        "import atexit\n"
+        "atexit.register(lambda name=output[0]: open(name, 'a').write('written'))\n"
+        "open(output[0], 'w').close()",
+        # A file that nobody closes.
+        "globals()['kept'] = open(output[0], 'w')\nkept.write('written')",
+        # A pool whose idle threads wait until they are told to end.
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "globals()['pool'] = ThreadPoolExecutor(1)\n"
+        "pool.submit(lambda name=output[0]: open(name, 'w').write('written')).result()",
+        # A thread, and a process, that are not waited for.
+        "import threading, time\n"
+        "def late(name=output[0]):\n"
+        "    time.sleep(0.3)\n"
+        "    open(name, 'w').write('written')\n"
+        "open(output[0], 'w').close()\n"
+        "threading.Thread(target=late).start()",
+        "import multiprocessing, time\n"
+        "def late(name=output[0]):\n"
+        "    time.sleep(0.3)\n"
+        "    open(name, 'w').write('written')\n"
+        "open(output[0], 'w').close()\n"
+        "multiprocessing.get_context('fork').Process(target=late).start()",
+    ],
+    ids=["exit function", "open file", "pool", "thread", "process"],
+)
+def test_a_job_ends_as_python_does(site, code):
+    assert run_one(site, code) == ("zygote", "written")
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        ("import random\nkept = random.Random()", "makes a generator of random numbers"),
+        ("import numpy\nkept = numpy.random.default_rng()", "makes a generator of random numbers"),
+        ("import subprocess\nkept = subprocess.Popen(['sleep', '60'])", "starts processes"),
+        ("kept = open('Snakefile')", "does not close it"),
+        ("import socket\nkept = socket.socket()", "does not close it"),
+        ("import os\nkept = os.environ.get('KOCHI_JOB_ID')", "the variable KOCHI_JOB_ID"),
+        ("import os\nos.environ.setdefault('KOCHI_JOB_NAME', 'x')", "the variable KOCHI_JOB_NAME"),
+    ],
+    ids=["random", "numpy", "process", "file", "socket", "variable", "default of a variable"],
+)
+def test_what_each_job_is_to_have_for_itself_makes_the_workflow_fall_back(site, before, why):
+    runner, _ = run_one(site, "open(output[0], 'w').close()", before)
+    assert runner == "command"
+    assert why in worker_log(site)
+
+
+def test_libraries_of_scientists_do_not_make_it_fall_back(site):
+    before = "import numpy, pandas, random, tempfile, logging, multiprocessing\nrandom.random()"
+    assert run_one(site, "open(output[0], 'w').close()", before)[0] == "zygote"
+
+
+def test_a_changed_script_is_executed_as_it_is_now(site):
+    workflow = Workflow(site, 'rule made:\n    output: "made/{i}.txt"\n    script: "made.py"\n')
+    site.start("--stay")
+    for word in ("first", "second"):
+        text = f"open(snakemake.output[0], 'w').write('{word}')\n"
+        (workflow.directory / "made.py").write_text(text)
+        assert workflow.runners_of(*workflow.submit("made", word)) == ["zygote"]
+        assert workflow.read(f"made/{word}.txt") == word
+
+
+def test_what_a_program_says_is_asked_for_again_in_the_next_run(site):
+    workflow = Workflow(
+        site,
+        """
+        import subprocess
+        seen = subprocess.run(["cat", "word"], capture_output=True, text=True).stdout
+        rule made:
+            output: "made/{i}.txt"
+            run:
+                with open(output[0], "w") as stream:
+                    stream.write(seen)
+        """,
+    )
+    site.start("--stay")
+    for word in ("first", "second"):
+        (workflow.directory / "word").write_text(word)
+        jobs = workflow.submit("made", word, controller=word)
+        assert workflow.runners_of(*jobs) == ["zygote"]
+        assert workflow.read(f"made/{word}.txt") == word
