@@ -419,6 +419,7 @@ class Executor(RemoteExecutor):
             self.cancel_jobs([])
         self._workers.stop(lambda: self._further_interrupts.is_noted)
         self._close()
+        self._passes.end_timers()
         super().shutdown()
 
     def _close_unused(self) -> None:

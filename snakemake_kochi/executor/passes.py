@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+# The scheduler's; it has moved.
+_MODULES = ("snakemake.scheduling.job_scheduler", "snakemake.scheduler")
+
 
 class SchedulerPasses:
     """Lets the scheduler deal in one pass with all that was reported since its last one.
@@ -27,3 +30,12 @@ class SchedulerPasses:
         if self._is_woken and isinstance(wakes, threading.Semaphore):
             while wakes.acquire(blocking=False):
                 pass
+
+    def end_timers(self) -> None:
+        """Call when the scheduler is at its end. It sets a timer with each pass, as long as the
+        period of --max-jobs-per-timespan, and Python would wait for the last of them."""
+        for thread in threading.enumerate():
+            if isinstance(thread, threading.Timer):
+                module = getattr(getattr(thread, "function", None), "__module__", None)
+                if module in _MODULES:
+                    thread.cancel()

@@ -38,6 +38,15 @@ def test_a_directory_without_git_or_configuration_runs_and_nothing_is_left(
     assert "Nothing to be done" in again.stdout
 
 
+def test_a_run_does_not_stay_for_the_period_of_its_rate_limit(
+    tmp_path: Path, snakemake: Any
+) -> None:
+    write(tmp_path / "Snakefile", THREE_JOBS)
+    # With the timers that Snakemake has set by then it would stay for twenty minutes.
+    done = snakemake("--executor", "kochi", "-j4", "--max-jobs-per-timespan", "9/20m", cwd=tmp_path)
+    assert done.returncode == 0
+
+
 def test_the_log_of_each_job_is_pointed_to_and_holds_its_output(
     tmp_path: Path, snakemake: Any
 ) -> None:
