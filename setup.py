@@ -30,9 +30,8 @@ RUNS_ON = [
     "click>=8.1",
     # Globs of `sources:` with the rules of .gitignore.
     "pathspec>=1.0",
-    # Imported here and by Snakemake: the shape of YAML files, processes, tables, directories.
+    # Imported here and by Snakemake: the shape of YAML files, tables, directories.
     "jsonschema>=4.18",
-    "psutil>=5.9",
     "tabulate>=0.9",
     "platformdirs>=4.0",
     # Durations as people write and read them; Snakemake's own resources are read by it.
@@ -40,6 +39,8 @@ RUNS_ON = [
 ]
 TESTS = [
     "hypothesis",
+    # What runs have left behind is looked for among all processes.
+    "psutil>=5.9",
     "pytest>=8.0",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
