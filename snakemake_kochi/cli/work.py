@@ -52,7 +52,7 @@ def command(
 ) -> int:
     """Run the jobs of a queue in this terminal; leave when there are none."""
     from snakemake_kochi.place import find_place
-    from snakemake_kochi.worker import run_worker
+    from snakemake_kochi.worker.start import run_worker
 
     place = find_place(machine)
     return run_worker(

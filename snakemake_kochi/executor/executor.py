@@ -29,16 +29,17 @@ from snakemake_kochi.executor.settings import check_settings
 from snakemake_kochi.executor.takeover import Held, Takeover
 from snakemake_kochi.executor.tally import Tally
 from snakemake_kochi.executor.translate import (
-    check_resources,
     failure_message,
     make_ticket,
     queue_of,
+    resources_of,
 )
 from snakemake_kochi.place import find_place
 from snakemake_kochi.queue import (
     Capacity,
     Inbox,
     Queue,
+    Resources,
     Result,
     Running,
     Ticket,
@@ -137,26 +138,25 @@ class Executor(RemoteExecutor):
 
     def _hand_over(self, jobs: Sequence[JobExecutorInterface]) -> None:
         most: dict[str, Capacity | None] = {}
-        by_queue: dict[str, list[JobExecutorInterface]] = defaultdict(list)
+        by_queue: dict[str, list[tuple[JobExecutorInterface, Resources]]] = defaultdict(list)
         for job in jobs:
             # Before the first is handed over: what is refused for one job holds back all.
             queue = self._queue_for(job)
             if queue not in most:
                 most[queue] = self._workers.capacity if self._workers.will_serve(queue) else None
-            check_resources(job, most[queue])
-            by_queue[queue].append(job)
+            by_queue[queue].append((job, resources_of(job, most[queue])))
         for queue, its_jobs in by_queue.items():
             # In parts: the first run while the tickets of the others are made.
             for start in range(0, len(its_jobs), _AT_ONCE):
-                self._hand_over_to(queue, its_jobs[start : start + _AT_ONCE], most[queue])
+                self._hand_over_to(queue, its_jobs[start : start + _AT_ONCE])
 
     def _hand_over_to(
-        self, queue: str, jobs: Sequence[JobExecutorInterface], most: Capacity | None
+        self, queue: str, jobs: Sequence[tuple[JobExecutorInterface, Resources]]
     ) -> None:
         batch = []
-        for job in jobs:
+        for job, resources in jobs:
             self.run_job_pre(job)
-            ticket = self._make_ticket(job, most)
+            ticket = self._make_ticket(job, resources)
             if not self._take_over(queue, job, ticket):
                 batch.append((job, ticket))
         if batch:
@@ -202,7 +202,7 @@ class Executor(RemoteExecutor):
             )
         return queue or self._default_queue
 
-    def _make_ticket(self, job: JobExecutorInterface, most: Capacity | None) -> Ticket:
+    def _make_ticket(self, job: JobExecutorInterface, resources: Resources) -> Ticket:
         command = self._commands.of(job)
         choice = self._choices.of(job, command)
         return make_ticket(
@@ -212,8 +212,8 @@ class Executor(RemoteExecutor):
             self.workflow.workdir_init,
             self._inbox.identity,
             self.envvars(),
+            resources,
             self._identities.of(job, choice.shell_command),
-            most,
         )
 
     def _submit(self, name: str, batch: Sequence[tuple[JobExecutorInterface, Ticket]]) -> None:

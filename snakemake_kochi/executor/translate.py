@@ -38,20 +38,16 @@ def make_ticket(
     directory: str,
     controller: str,
     environment: Mapping[str, str],
+    resources: Resources,
     identity: str | None = None,
-    most: Capacity | None = None,
 ) -> Ticket:
-    """The ticket for a job: its full inner Snakemake command, and what the chosen runner needs.
-
-    It asks for no more cores and memory than `most`, if that is given: what the workers have that
-    will run it. Raises KochiError, naming the rule, for a resource that cannot be used.
-    """
+    """The ticket for a job: its full inner Snakemake command, and what the chosen runner needs."""
     return Ticket(
         name=str(job.resources.get("kochi_name") or job.name),
         command=command.arguments,
         directory=directory,
         environment=environment,
-        resources=_resources(job, most),
+        resources=resources,
         controller=controller,
         labels=_labels(job, choice, directory),
         identity=identity,
@@ -59,11 +55,6 @@ def make_ticket(
         shell=choice.shell,
         job_arguments=None if choice.runner == "command" else command.job_arguments,
     )
-
-
-def check_resources(job: JobExecutorInterface, most: Capacity | None) -> None:
-    """Raises what `make_ticket` would for them."""
-    _resources(job, most)
 
 
 def queue_of(job: JobExecutorInterface, machine: MachinePaths) -> str | None:
@@ -82,7 +73,12 @@ def queue_of(job: JobExecutorInterface, machine: MachinePaths) -> str | None:
         ) from error
 
 
-def _resources(job: JobExecutorInterface, most: Capacity | None) -> Resources:
+def resources_of(job: JobExecutorInterface, most: Capacity | None) -> Resources:
+    """What a job needs, and no more cores and memory than `most`, if that is given: what the
+    workers have that will run it.
+
+    Raises KochiError, naming the rule, for a resource that cannot be used.
+    """
     cores = max(1, job.threads)
     memory = _amount(job, "mem_mb", 0)
     gpus = _amount(job, "gpu", 0) or 0

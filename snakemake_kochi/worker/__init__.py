@@ -1,13 +1,4 @@
-"""A long-lived process on one node that claims tickets and runs them."""
+"""A long-lived process on one node that claims tickets and runs them.
 
-from typing import TYPE_CHECKING
-
-from snakemake_kochi.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from snakemake_kochi.worker.start import run_worker
-
-# Not at once: the spawner of a worker has to stay small.
-__getattr__ = lazy_names(__name__, {"start": ("run_worker",)})
-
-__all__ = ["run_worker"]
+Import from its modules: this one runs in the spawner of a worker, which has to stay small.
+"""

@@ -9,7 +9,7 @@ from pathlib import Path
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import Root
 from snakemake_kochi.queue.workers import HEARTBEAT_INTERVAL
-from snakemake_kochi.worker import run_worker
+from snakemake_kochi.worker.start import run_worker
 
 
 def main(arguments: list[str] | None = None) -> int:

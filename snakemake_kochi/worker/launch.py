@@ -14,7 +14,8 @@ from snakemake_kochi.queue.result import Attempt
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.worker.devices import Allotment, Devices
 from snakemake_kochi.worker.memory import OomWatch
-from snakemake_kochi.worker.runners import Execution, Runners
+from snakemake_kochi.worker.runners.choice import Runners
+from snakemake_kochi.worker.runners.interface import Execution
 from snakemake_kochi.worker.slot import Slot
 
 

@@ -27,7 +27,10 @@ from snakemake_kochi.worker.gpus import Gpus, find_gpus
 from snakemake_kochi.worker.keeper import run_kept
 from snakemake_kochi.worker.log import log_to_file
 from snakemake_kochi.worker.node import capacity_of_this_node
-from snakemake_kochi.worker.runners import CommandRunner, Runners, ShellRunner, ZygoteRunner
+from snakemake_kochi.worker.runners.choice import Runners
+from snakemake_kochi.worker.runners.command import CommandRunner
+from snakemake_kochi.worker.runners.shell import ShellRunner
+from snakemake_kochi.worker.runners.zygote import ZygoteRunner
 from snakemake_kochi.worker.settings import WorkerSettings
 from snakemake_kochi.worker.signals import Wake, adopt_orphans
 from snakemake_kochi.worker.walltime import find_walltime

@@ -26,7 +26,7 @@ from snakemake_kochi.worker.launch import AlreadyBegunError, Launcher
 from snakemake_kochi.worker.looks import Looks
 from snakemake_kochi.worker.passed import Passed
 from snakemake_kochi.worker.returns import Returns
-from snakemake_kochi.worker.runners import Runners
+from snakemake_kochi.worker.runners.choice import Runners
 from snakemake_kochi.worker.served import Served
 from snakemake_kochi.worker.settings import WorkerSettings
 from snakemake_kochi.worker.signals import Signals, Wake, open_process, reap_orphans

@@ -310,10 +310,8 @@ def test_a_commit_made_while_another_process_holds_the_lock_is_left_to_it(
     assert pending(paths, MACHINE) == ("a",)
 
 
-def test_a_result_that_arrives_during_a_commit_is_committed_by_the_same_call(
-    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(paths, "a", {"a": b"a"})
+def let_one_arrive_late(paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result "late" is journaled in the middle of the next commit."""
     remove = committer.remove_entries
 
     def arrives_late(*arguments: object) -> None:
@@ -322,6 +320,13 @@ def test_a_result_that_arrives_during_a_commit_is_committed_by_the_same_call(
         remove(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(committer, "remove_entries", arrives_late)
+
+
+def test_a_result_that_arrives_during_a_commit_is_committed_by_the_same_call(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(paths, "a", {"a": b"a"})
+    let_one_arrive_late(paths, monkeypatch)
     assert commit_pending(repository, paths, MACHINE) == 2
     assert recorded(repository) == ["a", "late"]
 
@@ -461,14 +466,7 @@ def test_a_run_that_commits_does_not_stay_for_what_is_journaled_meanwhile(
     repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(paths, "a", {"a": b"a"})
-    remove = committer.remove_entries
-
-    def arrives_late(*arguments: object) -> None:
-        put(paths, "late", {"late": b"late"})
-        monkeypatch.setattr(committer, "remove_entries", remove)
-        remove(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(committer, "remove_entries", arrives_late)
+    let_one_arrive_late(paths, monkeypatch)
     with promise_to_commit(paths, MACHINE):
         assert committer.commit_in_burst(repository, paths, MACHINE) == 1
         assert pending(paths, MACHINE) == ("late",)

@@ -9,7 +9,7 @@ import pytest
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.executor.choice import Choice
 from snakemake_kochi.executor.inner import InnerCommand
-from snakemake_kochi.executor.translate import make_ticket
+from snakemake_kochi.executor.translate import make_ticket, resources_of
 from snakemake_kochi.queue import Capacity
 from snakemake_kochi.worker.node import gpus_of_this_node
 
@@ -37,7 +37,9 @@ class Job:
 
 def ticket_of(job: Any, most: Capacity | None = None) -> Any:
     command = InnerCommand(("true",), None)
-    return make_ticket(job, command, Choice("command"), "/home/me/here", "me", {}, "same", most)
+    return make_ticket(
+        job, command, Choice("command"), "/home/me/here", "me", {}, resources_of(job, most), "same"
+    )
 
 
 def test_resources_come_in_the_units_of_a_ticket() -> None:

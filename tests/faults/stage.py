@@ -29,7 +29,7 @@ from snakemake_kochi.queue import (
 from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.result import read_attempt
 from snakemake_kochi.queue.ticket import now
-from snakemake_kochi.worker import run_worker
+from snakemake_kochi.worker.start import run_worker
 
 # Each execution leaves a line when it begins and one when it ends, in a file of its job.
 SCRIPT = "echo begin $KOCHI_ATTEMPT >> {file}; {work}echo end $KOCHI_ATTEMPT >> {file}"

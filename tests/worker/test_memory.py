@@ -21,7 +21,7 @@ from snakemake_kochi.worker.memory import (
     memory_mb_of_this_node,
     own_memory_group,
 )
-from snakemake_kochi.worker.runners import Exit
+from snakemake_kochi.worker.runners.interface import Exit
 
 LIMIT_MB = 256
 # Writes to what it allocates, as long as it lasts.

@@ -17,8 +17,8 @@ import subprocess
 from typing import Any
 
 from snakemake_kochi.queue.ticket import Benchmark, Ticket
-from snakemake_kochi.worker.runners.child import CANNOT_EXECUTE, NOT_FOUND, say
 from snakemake_kochi.worker.runners.interface import RunnerUnavailableError
+from snakemake_kochi.worker.runners.job_process import CANNOT_EXECUTE, NOT_FOUND, say
 
 _PARTS = ("BenchmarkRecord", "benchmarked", "write_benchmark_records")
 

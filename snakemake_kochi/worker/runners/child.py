@@ -19,25 +19,10 @@ from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.worker.runners.interface import Exit
 from snakemake_kochi.worker.runners.job_process import (
     CANNOT_EXECUTE,
-    NOT_FOUND,
     await_release,
-    enter,
-    execute,
     lead_session,
     say,
 )
-
-__all__ = [
-    "CANNOT_EXECUTE",
-    "NOT_FOUND",
-    "Child",
-    "await_release",
-    "enter",
-    "execute",
-    "fork_child",
-    "lead_session",
-    "say",
-]
 
 
 class Child:

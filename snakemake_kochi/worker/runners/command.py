@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from snakemake_kochi.queue.ticket import Ticket
-from snakemake_kochi.worker.runners.child import Child, enter, execute, fork_child
+from snakemake_kochi.worker.runners.child import Child, fork_child
+from snakemake_kochi.worker.runners.job_process import enter, execute
 
 
 class CommandRunner:

@@ -11,8 +11,9 @@ from typing import Any
 
 from snakemake_kochi.queue.ticket import ShellJob, Ticket
 from snakemake_kochi.worker.runners.benchmarking import load_benchmarks, run_measured
-from snakemake_kochi.worker.runners.child import Child, enter, execute, fork_child, say
+from snakemake_kochi.worker.runners.child import Child, fork_child
 from snakemake_kochi.worker.runners.interface import RunnerUnavailableError
+from snakemake_kochi.worker.runners.job_process import enter, execute, say
 from snakemake_kochi.worker.runners.preparation import (
     TEMPORARY_SOURCES,
     UnpreparedError,
