@@ -103,12 +103,15 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def reap_orphans(known: Collection[int]) -> list[ProcessIdentity]:
-    """The living children of this process but for the `known` ones; the dead are let go."""
+def reap_orphans(jobs: Collection[int], helpers: Collection[int]) -> list[ProcessIdentity]:
+    """The living children of this process that are neither the main process of one of the `jobs`,
+    nor one of the `helpers`, nor in the session of one: those wait there to be a job. The dead are
+    let go."""
     living = []
-    for pid in set(child_pids()).difference(known):
-        with contextlib.suppress(ChildProcessError):
-            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is None:
+    for pid in set(child_pids()).difference(jobs, helpers):
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            is_alive = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is None
+            if is_alive and os.getsid(pid) not in helpers:
                 living.append(ProcessIdentity.of(pid))
     return [process for process in living if process is not None]
 

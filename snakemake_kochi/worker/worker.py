@@ -12,7 +12,7 @@ from functools import partial
 
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.bell import Bell
-from snakemake_kochi.queue.processes import send_signal
+from snakemake_kochi.queue.processes import ProcessIdentity, send_signal
 from snakemake_kochi.queue.queue import Claim
 from snakemake_kochi.queue.ticket import Resources, now
 from snakemake_kochi.queue.workers import WorkerState
@@ -203,7 +203,7 @@ class Worker:
         for slot in self._slots:
             slot.poll()
         # After the polls: what a process leaves behind is ours by the time its end can be seen.
-        orphans = reap_orphans(self._own_children())
+        orphans = self._reap_orphans()
         is_alone = len(self._slots) == 1
         over = []
         for slot in self._slots:
@@ -216,9 +216,8 @@ class Worker:
             self._close(slot, ending)
         self._heed_health()
 
-    def _own_children(self) -> set[int]:
-        """Those that nothing is left of a job by."""
-        return {slot.pid for slot in self._slots}.union(self._runners.helpers)
+    def _reap_orphans(self) -> list[ProcessIdentity]:
+        return reap_orphans({slot.pid for slot in self._slots}, self._runners.helpers)
 
     def _close(self, slot: Slot, ending: str) -> None:
         job = slot.claim.ticket.job
@@ -370,7 +369,7 @@ class Worker:
             time.sleep(0.01)
         # Of jobs that ended while others ran, and that nothing told whose they were.
         self._runners.close()
-        send_signal(reap_orphans(self._own_children()), signal.SIGKILL)
+        send_signal(self._reap_orphans(), signal.SIGKILL)
         self._served.leave()
         self._echo.pump(everything=True)
         reason = self._state.state.reason or self._reason_to_stop or "ended by an error"

@@ -122,6 +122,25 @@ def the_zygote(process):
     return zygote
 
 
+def worker_of(process):
+    (worker,) = children_of(process.pid)
+    return worker
+
+
+def copies(worker, zygote):
+    """Those that wait for a job, or to be released."""
+    return [pid for pid in children_of(worker) if pid != zygote and os.getsid(pid) == zygote]
+
+
+def told_of_a_job(copies):
+    """Those of them that have the log and the gate of a job, not only the link to hear of it."""
+    return [pid for pid in copies if "pipe:" in descriptors_of(pid)]
+
+
+def descriptors_of(pid):
+    return " ".join(os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir())
+
+
 def test_one_process_reads_the_workflow_and_each_job_is_as_in_a_process_of_its_own(site, workflow):
     shells = workflow.submit("shell", 1, 2, 3)
     runs = workflow.submit("run", 1, 2)
@@ -134,6 +153,30 @@ def test_one_process_reads_the_workflow_and_each_job_is_as_in_a_process_of_its_o
     (job, first), (other_job, second) = (workflow.read(f"run/{i}.txt").split() for i in (1, 2))
     assert [int(job), int(other_job)] == runs
     assert first != second  # random numbers
+
+
+def test_the_process_of_a_job_is_made_before_there_is_the_job(site):
+    workflow = Workflow(
+        site,
+        """
+        rule pid:
+            output: "{i}.txt"
+            run:
+                import os
+                with open(output[0], "w") as stream:
+                    print(os.getpid(), file=stream)
+        """,
+    )
+    process = site.start("--stay")
+    for i in range(7):  # more than are made at a time
+        wait_until(lambda i=i: i == 0 or copies(worker_of(process), the_zygote(process)))
+        ready = copies(worker_of(process), the_zygote(process)) if i else []
+        (job,) = workflow.submit("pid", i)
+        assert workflow.runners_of(job) == ["zygote"]
+        assert i == 0 or int(workflow.read(f"{i}.txt")) in ready
+    process.terminate()
+    process.wait()
+    assert not any(is_running(pid) for pid in ready)
 
 
 def test_a_job_that_fails_says_why_in_its_own_log(site, workflow):
@@ -275,7 +318,11 @@ def test_a_killed_zygote_takes_no_job_with_it_and_is_replaced(site, workflow):
     (job,) = workflow.submit("slow", 1)
     process = site.start("--cores", 2, "--stay")
     wait_until(lambda: (workflow.directory / "pid1").exists())
-    os.kill(the_zygote(process), signal.SIGKILL)
+    zygote, worker = the_zygote(process), worker_of(process)
+    os.kill(zygote, signal.SIGKILL)
+    # A job that is sent to one that dies at this moment goes to the next runner.
+    wait_until(lambda: not is_running(zygote), "the end of the zygote")
+    wait_until(lambda: not copies(worker, zygote), "the end of the copies that had no job")
     assert workflow.runners_of(*workflow.submit("shell", 1)) == ["zygote"]
     assert site.job(job).state == "running"
     (workflow.directory / "go").touch()
@@ -323,18 +370,20 @@ def test_killed_between_the_copy_and_its_report_a_zygote_leaves_nobody_to_do_the
     process = site.start("--stay")
     assert workflow.runners_of(*workflow.submit("shell", 1)) == ["zygote"]
     zygote = the_zygote(process)
-    delay = ["strace", "-q", "-o", os.devnull, "-e", "inject=sendmsg:delay_enter=2000000"]
+    # By the first the copy is told of its job, by the second the worker of the copy.
+    second = "inject=sendmsg:delay_enter=2000000:when=2"
+    delay = ["strace", "-q", "-o", os.devnull, "-e", second]
     with subprocess.Popen([*delay, "-p", str(zygote)]) as strace:
         wait_until(lambda: "TracerPid:\t0" not in Path(f"/proc/{zygote}/status").read_text())
         (job,) = workflow.submit("shell", 2)
-        (worker,) = children_of(process.pid)
-        wait_until(lambda: set(children_of(worker)) - {zygote}, "the copy")
-        (copy,) = set(children_of(worker)) - {zygote}
+        worker = worker_of(process)
+        wait_until(lambda: told_of_a_job(copies(worker, zygote)), "the copy that has the job")
+        left = copies(worker, zygote)
         os.kill(zygote, signal.SIGKILL)
         strace.wait()
     assert workflow.runners_of(job) == ["command"]
     assert workflow.read("shell/2.txt") == f"2\n{job} command\n"
-    wait_until(lambda: not is_running(copy), "the end of the copy")
+    wait_until(lambda: not any(is_running(copy) for copy in left), "the end of the copies")
 
 
 def test_killed_at_any_moment_a_zygote_costs_no_job_and_doubles_none(site):

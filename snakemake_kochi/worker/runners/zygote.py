@@ -19,6 +19,7 @@ from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.worker.runners.child import Child
 from snakemake_kochi.worker.runners.interface import RunnerUnavailableError
 from snakemake_kochi.worker.runners.zygote_link import ZygoteFailedError, ZygoteLink
+from snakemake_kochi.worker.runners.zygote_messages import JOB_OPTIONS
 
 _log = logging.getLogger(__name__)
 
@@ -37,31 +38,19 @@ _END_PATIENCE = 2.0
 _UNUSED = 60.0
 
 _SNAKEMAKE = ("-m", "snakemake")
-# All that distinguishes one job's command from another's; with anything else the workflow may have
-# to be parsed differently.
-_JOB_OPTIONS = frozenset(
-    {
-        "--allowed-rules",
-        "--attempt",
-        "--cores",
-        "--force-use-threads",
-        "--local-groupid",
-        "--target-jobs",
-        "--unneeded-temp-files",
-        "--wait-for-files",
-    }
-)
 # Where there is one job, or one group, there is nothing to be optimised.
 _SCHEDULER = ("--scheduler", "greedy")
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a ticket needs of a zygote. `key`: equal where one zygote can serve both."""
+    """What a ticket needs of a zygote. `key`: equal where one zygote can serve both;
+    `arguments`: all of the job's, of which `options` are its own."""
 
     key: str
     workflow_arguments: tuple[str, ...]
     arguments: tuple[str, ...]
+    options: tuple[str, ...]
 
 
 def _plan_of(ticket: Ticket) -> _Plan | None:
@@ -69,7 +58,7 @@ def _plan_of(ticket: Ticket) -> _Plan | None:
         return None
     start, stop = ticket.job_arguments
     own = ticket.command[start:stop]
-    if start < 3 or not _JOB_OPTIONS.issuperset(word for word in own if word.startswith("--")):
+    if start < 3 or not JOB_OPTIONS.issuperset(word for word in own if word.startswith("--")):
         return None
     common = (*ticket.command[3:start], *ticket.command[stop:], *_SCHEDULER)
     # Not for two runs: programs, databases and the clock, too, may say something else by then. In
@@ -77,7 +66,7 @@ def _plan_of(ticket: Ticket) -> _Plan | None:
     where = [ticket.controller, ticket.directory, sorted(ticket.environment.items())]
     words = [ticket.command[0], common, *where]
     key = hashlib.sha256(json.dumps(words).encode()).hexdigest()
-    return _Plan(key, common, (*ticket.command[3:], *_SCHEDULER))
+    return _Plan(key, common, (*ticket.command[3:], *_SCHEDULER), own)
 
 
 @dataclass(frozen=True)
@@ -156,7 +145,7 @@ class ZygoteRunner:
         held, gate = os.pipe()
         try:
             chosen = None if cpus is None else sorted(cpus)
-            pid = zygote.link.fork(plan.arguments, environment, chosen, log, held)
+            pid = zygote.link.fork(plan.arguments, plan.options, environment, chosen, log, held)
             return Child(self.name, pid, gate)
         except BaseException as error:
             # The gate first: what is behind it ends by that, whatever the zygote does.
@@ -228,11 +217,9 @@ class ZygoteRunner:
             self._drop(self._least_used())
         cores = self._cores(ticket)
         environment = {**self._environment, **ticket.environment}
-        arguments = (*plan.workflow_arguments, "--cores", str(cores))
+        program, directory, arguments = ticket.command[0], ticket.directory, plan.workflow_arguments
         try:
-            link = ZygoteLink(
-                ticket.command[0], arguments, ticket.directory, environment, self._free_log()
-            )
+            link = ZygoteLink(program, arguments, cores, directory, environment, self._free_log())
         except OSError as error:
             self._give_up(plan.key, str(error))
             return

@@ -45,13 +45,15 @@ class ZygoteLink:
         self,
         interpreter: str,
         arguments: Sequence[str],
+        cores: int,
         directory: str,
         environment: Mapping[str, str],
         log: Path,
     ) -> None:
         """Starts it; raises OSError.
 
-        `arguments`: Snakemake's; `log`: what it says, and what the workflow prints while it is
+        `arguments`: Snakemake's, but for what is a job's own; `cores`: as how many the workflow is
+        to be told while it is parsed; `log`: what it says, and what the workflow prints while it is
         parsed.
         """
         self.is_ready = False
@@ -73,7 +75,8 @@ class ZygoteLink:
             theirs.close()
         self._link.setblocking(False)
         with contextlib.suppress(LinkBrokenError):  # its end will be seen
-            send(self._link, {"version": VERSION, "arguments": list(arguments)})
+            message = {"version": VERSION, "arguments": list(arguments), "cores": cores}
+            send(self._link, message)
 
     def _start(
         self, interpreter: str, directory: str, theirs: socket.socket
@@ -132,13 +135,15 @@ class ZygoteLink:
     def fork(
         self,
         arguments: Sequence[str],
+        options: Sequence[str],
         environment: Mapping[str, str],
         cpus: Sequence[int] | None,
         log: int,
         held: int,
     ) -> int:
-        """Make a process for a job with these arguments, this whole environment, and the output
-        `log`; it is a child of the worker, waits at the gate `held`, and ends when that closes.
+        """Make a process for a job with these arguments, of which `options` are its own, this whole
+        environment, and the output `log`; it is a child of the worker, waits at the gate `held`,
+        and ends when that closes.
 
         Returns its number. Raises ZygoteFailedError; what there may be of a process then ends when
         the gate does.
@@ -147,6 +152,7 @@ class ZygoteLink:
         wanted = {**environment, "PWD": own["PWD"]}
         request = {
             "job": list(arguments),
+            "options": list(options),
             "cpus": cpus,
             "set": {name: value for name, value in wanted.items() if own.get(name) != value},
             "unset": [name for name in own if name not in wanted],

@@ -1,11 +1,12 @@
 """What a worker and its zygotes say to each other: a JSON object in one message of a socket, and
 file descriptors beside it.
 
-To the zygote, once: `{"version", "arguments"}`, the arguments of Snakemake that all jobs have in
-common. From it: `{"ready": true, "memory_mb", "reads_cores"}` or `{"failed": why}`. Then, for each
-job, `{"job": arguments, "cpus", "set", "unset"}` with the log and the gate beside it, answered by
-`{"pid"}`, `{"stale": what}`, `{"failed": why}`, or `{"unfit": why}`, which holds for each zygote of
-this workflow.
+To the zygote, once: `{"version", "arguments", "cores"}`, the arguments of Snakemake that all jobs
+have in common, and how many cores the first of them has. From it: `{"ready": true, "memory_mb",
+"reads_cores"}` or `{"failed": why}`. Then, for each job, `{"job": all its arguments, "options":
+those of them that are its own, "cpus", "set", "unset"}` with the log and the gate beside it,
+answered by `{"pid"}`, `{"stale": what}`, `{"failed": why}`, or `{"unfit": why}`, which holds for
+each zygote of this workflow.
 """
 
 from __future__ import annotations
@@ -18,7 +19,21 @@ from typing import Any
 
 from snakemake_kochi.errors import KochiError
 
-VERSION = 1
+VERSION = 2
+# All that distinguishes one job's arguments from another's; with anything else the workflow may
+# have to be parsed differently.
+JOB_OPTIONS = frozenset(
+    {
+        "--allowed-rules",
+        "--attempt",
+        "--cores",
+        "--force-use-threads",
+        "--local-groupid",
+        "--target-jobs",
+        "--unneeded-temp-files",
+        "--wait-for-files",
+    }
+)
 # Both ends are of one installation, or the zygote refuses; no message comes near that.
 _MOST_BYTES = 1 << 20
 _MOST_DESCRIPTORS = 2

@@ -8,7 +8,6 @@ was not used for a while.
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import importlib
 import importlib.util
@@ -19,7 +18,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,6 +28,7 @@ from snakemake_kochi.worker.runners.job_process import (
     end_with_parent,
     lead_session,
 )
+from snakemake_kochi.worker.runners.zygote_copies import Copies, Job
 from snakemake_kochi.worker.runners.zygote_end import end_as_python_does, keep_what_is_there
 from snakemake_kochi.worker.runners.zygote_messages import VERSION, receive, send
 from snakemake_kochi.worker.runners.zygote_randomness import Randomness
@@ -65,7 +65,8 @@ def _prepare_and_serve(link: socket.socket, worker: int, message: Mapping[str, A
     if message.get("version") != VERSION:
         return "the worker is of another release"
     arguments: list[str] = message["arguments"]
-    _pose_as_snakemake(arguments)
+    cores = ("--cores", str(message["cores"]))
+    _pose_as_snakemake([*arguments, *cores])
     variables = Variables()
     randomness = Randomness()
     reads = Reads([".snakemake"])
@@ -88,7 +89,7 @@ def _prepare_and_serve(link: socket.socket, worker: int, message: Mapping[str, A
         keep_what_is_there()
         _Zygote(link, worker, workflow, reads, randomness, variables).serve()
 
-    return "" if parse(arguments, begin, serve) else _NOT_PARSED
+    return "" if parse(arguments, cores, begin, serve) else _NOT_PARSED
 
 
 def _pose_as_snakemake(arguments: list[str]) -> None:
@@ -170,6 +171,7 @@ class _Zygote:
         self._variables = variables
         self._directory = Path.cwd()
         self._identity = os.stat(".")
+        self._copies = Copies(self._live_as_job)
 
     def serve(self) -> None:
         """Copy itself for each job that the worker has, until that closes the link."""
@@ -183,7 +185,12 @@ class _Zygote:
         send(self._link, ready)
         poll = select.poll()
         poll.register(self._link, select.POLLIN)
-        while poll.poll(_IDLE * 1000):
+        while True:
+            # First who waits already.
+            if not poll.poll(0):
+                self._copies.refill()
+            if not poll.poll(_IDLE * 1000):
+                return
             message, descriptors = receive(self._link)
             if message is None:
                 return
@@ -196,11 +203,8 @@ class _Zygote:
             return {"stale": changed}
         if name := self._variables.asked_of((*message["set"], *message["unset"])):
             return {"unfit": f"to read it asks for the variable {name}, and each job has its own"}
-        # What is in a buffer now would come out twice.
-        sys.stdout.flush()
-        sys.stderr.flush()
         try:
-            return {"pid": self._fork(message, log, held)}
+            return {"pid": self._copies.give(message, [log, held])}
         except OSError as error:
             return {"failed": f"no process can be made: {error.strerror}"}
 
@@ -212,41 +216,13 @@ class _Zygote:
             is_there = False
         return self._reads.changed() if is_there else str(self._directory)
 
-    def _fork(self, message: Mapping[str, Any], log: int, held: int) -> int:
-        """The job's process, by now a child of the worker, to whom the kernel gives it when its
-        parent ends."""
-        told, tell = os.pipe()
-        with os.fdopen(told, "rb") as stream:
-            try:
-                if (middle := os.fork()) == 0:
-                    self._fork_again(message, log, held, told, tell)
-            finally:
-                os.close(tell)
-            number = stream.read()
-        os.waitpid(middle, 0)
-        if not number:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        return int(number)
-
-    def _fork_again(
-        self, message: Mapping[str, Any], log: int, held: int, told: int, tell: int
-    ) -> NoReturn:
-        try:
-            pid = os.fork()
-            if pid == 0:
-                os.close(told)
-                os.close(tell)
-                self._become_job(message, log, held)
-            os.write(tell, str(pid).encode())
-        finally:
-            os._exit(0)
-
-    def _become_job(self, message: Mapping[str, Any], log: int, held: int) -> NoReturn:
+    def _live_as_job(self, await_job: Callable[[], Job]) -> NoReturn:
         """The life of a job's process. Nothing may return or raise from here."""
         status = CANNOT_EXECUTE
         try:
             # The worker is to see the end of the zygote, also while jobs run.
             self._link.close()
+            message, (log, held) = await_job()
             # Only now: then the worker knows of this process, and is its parent.
             if os.read(held, 1) == b"!":
                 lead_session(log, message["cpus"])
@@ -254,7 +230,7 @@ class _Zygote:
                     os.close(held)
                     os.close(log)
                     self._take_over(message)
-                    status = _execute(self._workflow, message["job"])
+                    status = _execute(self._workflow, message["options"])
         finally:
             os._exit(status)
 
@@ -265,12 +241,12 @@ class _Zygote:
         self._randomness.renew()
 
 
-def _execute(workflow: ParsedWorkflow, arguments: list[str]) -> int:
+def _execute(workflow: ParsedWorkflow, options: list[str]) -> int:
     """Run the job, and end as Python does, but for what is to be done only at the zygote's own
     end: its temporary directory is there for other jobs, too."""
     status = 1
     try:
-        status = workflow.run(arguments)
+        status = workflow.run(options)
     except SystemExit as error:
         status = _exit_status(error)
     except KeyboardInterrupt:

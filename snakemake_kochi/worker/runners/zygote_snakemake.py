@@ -7,18 +7,20 @@ the first time its result is kept, and the workflow parsed; in the copies that i
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import contextlib
 import importlib
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.worker.runners.zygote_messages import JOB_OPTIONS
 
 # What Snakemake imports when it needs it, between parsing and the end of a job; each import takes a
 # job longer than to run it. Some are only in some releases.
@@ -55,11 +57,16 @@ class UnfitError(KochiError):
 class ParsedWorkflow:
     """A workflow as it is after its parse."""
 
-    def __init__(self, cli: Any, parser: Any, api: Any, reads_cores: bool) -> None:
-        """`reads_cores`: whether it asked for the number of cores."""
+    def __init__(
+        self, cli: Any, parser: Any, settings: argparse.Namespace, api: Any, reads_cores: bool
+    ) -> None:
+        """`settings`: what is set for all of its jobs; `reads_cores`: whether it asked for the
+        number of cores."""
         self.reads_cores = reads_cores
         self._cli = cli
         self._parser = parser
+        self._settings = settings
+        self._options = _options_of(parser)
         self._api = api
 
     @property
@@ -70,9 +77,10 @@ class ParsedWorkflow:
         has_scripts = any(getattr(rule, kind, None) for rule in rules for kind in kinds)
         return _IMPORTED_FOR_SCRIPTS if has_scripts else ()
 
-    def run(self, arguments: list[str]) -> int:
-        """Do what `snakemake` does with these arguments, all of its parse excepted; returns its
-        exit status. To be called once, in a copy of the process."""
+    def run(self, options: list[str]) -> int:
+        """Do what `snakemake` does with the arguments of all jobs and these options of one, all of
+        the workflow's parse excepted; returns its exit status. To be called once, in a copy of the
+        process."""
         parsed = self._api
 
         class Api(self._cli.SnakemakeApi):  # type: ignore[name-defined]
@@ -81,8 +89,8 @@ class ParsedWorkflow:
 
         self._cli.SnakemakeApi = Api
         try:
-            arguments = self._parser.parse_args(arguments)
-            is_done = self._cli.args_to_api(arguments, self._parser)
+            settings = self._options.parse_args(options, self._settings)
+            is_done = self._cli.args_to_api(settings, self._parser)
             return 0 if is_done and self._has_run_something() else 1
         except Exception as error:
             self._cli.print_exception(error)
@@ -122,23 +130,38 @@ def _give_cache(cache: Any) -> None:
     cache._runtime_cache_path = own.name
 
 
+def _options_of(parser: Any) -> argparse.ArgumentParser:
+    """What understands the options of a job as `parser` does, which reads its configuration again
+    for each, and goes through 150 options: a quarter of the time of a job."""
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    known = parser._option_string_actions
+    for name in JOB_OPTIONS.intersection(known):
+        options._add_action(known[name])
+    return options
+
+
 def parse(
-    arguments: list[str], begin: Callable[[], None], serve: Callable[[ParsedWorkflow], None]
+    arguments: list[str],
+    cores: Sequence[str],
+    begin: Callable[[], None],
+    serve: Callable[[ParsedWorkflow], None],
 ) -> bool:
     """Parse the workflow, and call `serve` in the middle of Snakemake, which clears up when that
-    returns or raises; `begin` is called before anything of the workflow is read.
+    returns or raises; `begin` is called before anything of the workflow is read. `cores`: further
+    arguments, that hold for the parse alone.
 
     Returns whether the workflow was parsed; if not, Snakemake has said why on stderr. Raises
     UnfitError, also that of `serve`.
     """
     cli = _load()
-    parser, settings = cli.parse_args(arguments)
+    parser, settings = cli.parse_args([*arguments, *cores])
+    of_all_jobs = parser.parse_args(arguments)
     unfit: list[UnfitError] = []
 
     class Api(cli.SnakemakeApi):  # type: ignore[name-defined]
         def workflow(self, **settings: Any) -> Any:
             try:
-                serve(_parsed(cli, parser, super().workflow, settings))
+                serve(_parsed(cli, parser, of_all_jobs, super().workflow, settings))
             except UnfitError as error:
                 unfit.append(error)
             raise _LeaveError
@@ -161,7 +184,11 @@ class _LeaveError(BaseException):
 
 
 def _parsed(
-    cli: Any, parser: Any, workflow: Callable[..., Any], settings: dict[str, Any]
+    cli: Any,
+    parser: Any,
+    of_all_jobs: argparse.Namespace,
+    workflow: Callable[..., Any],
+    settings: dict[str, Any],
 ) -> ParsedWorkflow:
     from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
@@ -173,7 +200,7 @@ def _parsed(
     with _noting_cores() as reads:
         api.dag()
     _check(api._workflow)
-    return ParsedWorkflow(cli, parser, api, bool(reads))
+    return ParsedWorkflow(cli, parser, of_all_jobs, api, bool(reads))
 
 
 def _check(workflow: Any) -> None:
