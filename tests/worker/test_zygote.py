@@ -104,14 +104,14 @@ def worker_log(site):
 
 
 def zygotes(process):
-    """Those of a started worker. A copy of one that is to be a job is in its session, and leads one
-    of its own as soon as it is released, with the job's log."""
+    """Those of a started worker, by its log: a copy of one may look like it until it is a job."""
     found = []
     for worker in children_of(process.pid):
         for child in children_of(worker):
             with contextlib.suppress(OSError):
-                output = os.readlink(f"/proc/{child}/fd/1")
-                if "zygote-" in Path(output).name and os.getsid(child) == child:
+                log = Path(os.readlink(f"/proc/{child}/fd/1"))
+                known = log.parent.name.isdecimal() and (log.parent / "log").read_text()
+                if known and f"zygote {child} reads the workflow" in known:
                     found.append(child)
     return found
 

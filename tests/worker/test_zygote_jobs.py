@@ -24,9 +24,10 @@ def run_one(site, rule_body, before=""):
 def test_a_job_is_in_its_directory_also_by_the_environment_and_has_no_files_of_the_zygote(site):
     code = """\
 import json, os
-pipes = [n for n in range(3, 64) if os.path.realpath(f"/proc/self/fd/{n}").find("pipe:") >= 0]
+files = [os.path.realpath(f"/proc/self/fd/{n}") for n in range(3, 64)]
+found = [file for file in files if "pipe:" in file or file.endswith("/log")]
 with open(output[0], "w") as stream:
-    json.dump([os.environ["PWD"], pipes], stream)"""
+    json.dump([os.environ["PWD"], found], stream)"""
     runner, written = run_one(site, code)
     assert runner == "zygote"
     assert json.loads(written) == [str(site.directory / "workflow"), []]

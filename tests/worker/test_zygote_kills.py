@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -34,15 +35,12 @@ SNAKEFILE = f"""
 
 
 def zygotes() -> list[psutil.Process]:
-    """Those of this test. Not their copies: these, once released, have the log of a job."""
+    """Those of this test, by the workers' logs: a copy may look like one until it is a job."""
     found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if (
-                process.environ().get("KOCHI_ROOT") == os.environ["KOCHI_ROOT"]
-                and Path(os.readlink(f"/proc/{process.pid}/fd/1")).name.startswith("zygote-")
-                and os.getsid(process.pid) == process.pid
-            ):
+    for pid in re.findall(r"zygote (\d+) reads the workflow", workers_logs()):
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(int(pid))
+            if process.environ().get("KOCHI_ROOT") == os.environ["KOCHI_ROOT"]:
                 found.append(process)
     return found
 

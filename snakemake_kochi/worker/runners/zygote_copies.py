@@ -43,18 +43,18 @@ class Copies:
         self._waiting: deque[_Copy] = deque()
 
     def give(self, message: Mapping[str, Any], descriptors: list[int]) -> int:
-        """Tell one of them of its job; returns its number. Raises OSError when none can be made."""
-        while True:
-            if not self._waiting:
-                self._make()
+        """Tell one of them of its job; returns its number. Raises OSError when there is none."""
+        while self._waiting:
             copy = self._waiting.popleft()
             with copy.link, contextlib.suppress(LinkBrokenError):  # somebody has killed it
                 send(copy.link, dict(message), descriptors)
                 return copy.pid
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    def refill(self) -> None:
-        """Make some, unless there are enough."""
-        if len(self._waiting) <= _FEW:
+    def refill(self, to_least: int = _FEW) -> None:
+        """Make some where no more than so many are left, if that is possible. Not while the caller
+        has descriptors of a job, for all of them would have these, too."""
+        if len(self._waiting) <= to_least:
             with contextlib.suppress(OSError):  # if it is still so at the next job, that will hear
                 self._make()
 
@@ -83,8 +83,6 @@ class Copies:
                 self._waiting.append(_Copy(pids[number], ours))
             else:
                 ours.close()
-        if not pids:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def _make_between(
         self, links: list[tuple[socket.socket, socket.socket]], told: int, tell: int

@@ -191,6 +191,7 @@ class _Zygote:
                 self._copies.refill()
             if not poll.poll(_IDLE * 1000):
                 return
+            self._copies.refill(0)
             message, descriptors = receive(self._link)
             if message is None:
                 return
