@@ -36,6 +36,8 @@ RUNS_ON = [
     "platformdirs>=4.0",
     # Durations as people write and read them; Snakemake's own resources are read by it.
     "humanfriendly>=10.0",
+    # Submissions to a scheduler that is away for a moment; Snakemake retries by it, too.
+    "tenacity>=8.2",
 ]
 TESTS = [
     "hypothesis",

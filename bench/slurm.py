@@ -12,21 +12,30 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import REPOSITORY, Row, Size, alternate, import_of_tests
-from bench.snakemake_runs import PROFILE, SHELL, Runner
+from bench.snakemake_runs import CLUSTER_PROFILE, PROFILE, SHELL, Runner
 from snakemake_kochi.queue import shared_workers
 
 _NODES = 2
 _CPUS = 4  # that each node claims to have
 _LIMIT = 1 / 100
+_LIMIT_WITH_ALLOCATIONS = 1 / 50
+_MOST_SUBMISSIONS = 4
 _FEW = 20
+_MACHINE = "bench"
+_CONFIGURATION = f"""\
+machines:
+  {_MACHINE}:
+    scheduler: slurm
+    allocation: {{max_workers: {_NODES}, time: 1h}}
+"""
 # It has an environment of its own: where it is installed, every start of a Snakemake imports it,
 # which takes some 0.2 s.
 _ENVIRONMENT = REPOSITORY / ".venv-slurm"
 
 
 def measure(place: Path, size: Size) -> list[Row]:
-    """With kochi a worker for each node is started by sbatch, once within the time that is measured
-    and once before, as somebody does who has an allocation and uses it for several runs.
+    """With kochi the run asks Slurm for its allocations itself; and once more two workers are there
+    before, as for somebody who has allocations and uses them for several runs.
 
     The plugin asks squeue, as early as it can be told to. It is measured with 100 jobs submitted at
     a time, with which it is fastest, and for few jobs also with as many as there are processors.
@@ -55,16 +64,20 @@ class _Bench:
         self._place = place
         self._runner = runner
         self._cluster = cluster
+        self._submissions: list[float] = []
+        self._configuration = place / "kochi.yaml"
+        self._configuration.write_text(_CONFIGURATION)
         self._names: Iterator[str] = (f"q{number}" for number in itertools.count())
 
     def compare(self, count: int, runs: int) -> list[Row]:
+        self._submissions = []
         slots = _NODES * _CPUS
         is_short = count <= _FEW
         values, ratios = alternate(
             runs,
             lambda: self._plugin(count, 100),
-            lambda: self._kochi(count, is_ready=False),
-            lambda: self._kochi(count, is_ready=True),
+            lambda: self._cluster_profile(count),
+            lambda: self._in_allocations(count),
             *([lambda: self._plugin(count, slots)] if is_short else []),
         )
         what = f"{count:,} one-line jobs, {slots} at a time"
@@ -75,7 +88,14 @@ class _Bench:
                 if is_short
                 else []
             ),
-            Row(f"{what}: kochi, with the start of its allocations", values[1], "s", ratios[1]),
+            Row(
+                f"{what}: kochi, --profile cluster",
+                values[1],
+                "s",
+                ratios[1],
+                _LIMIT_WITH_ALLOCATIONS,
+            ),
+            Row("the same: calls of sbatch", self._submissions, "", None, _MOST_SUBMISSIONS),
             Row(f"{what}: kochi, in allocations that are there", values[2], "s", ratios[2], _LIMIT),
         ]
 
@@ -93,23 +113,31 @@ class _Bench:
             self._cluster.environment,
         )
 
-    def _kochi(self, count: int, is_ready: bool) -> float:
+    def _cluster_profile(self, count: int) -> float:
+        before = len(self._cluster.calls("sbatch"))
+        further = {
+            **self._cluster.environment,
+            "KOCHI_CONF": str(self._configuration),
+            "KOCHI_DEFAULT_MACHINE": _MACHINE,
+        }
+        seconds = self._runner.time(SHELL, count, ("--profile", str(CLUSTER_PROFILE)), further)
+        self._submissions.append(len(self._cluster.calls("sbatch")) - before)
+        return seconds
+
+    def _in_allocations(self, count: int) -> float:
         queue = next(self._names)
         work = (self._runner.python, "-m", "snakemake_kochi.cli", "work", "--queue", queue)
         command = shlex.join([*work, "--blocking", "--cores", str(_CPUS)])
         options = (f"--cpus-per-task={_CPUS}", f"--output={self._place}/worker-%j.log")
-        began = time.perf_counter()
         for _ in range(_NODES):
             self._cluster.run(
                 *("sbatch", *options, "--wrap", command),
                 cwd=self._place,
                 environment=self._runner.environment(self._cluster.environment),
             )
-        if is_ready:
-            self._wait_for_workers(queue)
-        seconds = 0.0 if is_ready else time.perf_counter() - began
+        self._wait_for_workers(queue)
         arguments = ("--profile", str(PROFILE), "--kochi-queue", queue)
-        seconds += self._runner.time(SHELL, count, arguments, self._cluster.environment)
+        seconds = self._runner.time(SHELL, count, arguments, self._cluster.environment)
         self._cluster.cancel_jobs()
         return seconds
 

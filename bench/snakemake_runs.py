@@ -16,6 +16,7 @@ from bench.measure import REPOSITORY
 from snakemake_kochi.paths import MachinePaths, Root
 
 PROFILE = REPOSITORY / "profiles" / "local"
+CLUSTER_PROFILE = REPOSITORY / "profiles" / "cluster"
 _LAST_LINES = 30
 
 SHELL = 'shell: "echo {wildcards.i} > {output}"'

@@ -317,6 +317,10 @@ class MachinePaths:
     def controllers(self) -> Path:
         return self.directory / "controllers"
 
+    @property
+    def allocations(self) -> Path:
+        return self.directory / "allocations"
+
     def queue(self, name: str) -> QueuePaths:
         return QueuePaths(name, self.queues / _name("queue", name))
 
@@ -327,6 +331,11 @@ class MachinePaths:
     def job_logs(self) -> Path:
         """Where the logs of all jobs are, for people."""
         return JobPaths(self.jobs / "*" / "JOB").log
+
+    def allocation_log(self, controller: str, allocation: str) -> Path:
+        """What an allocation of a controller said, besides its worker's log; `allocation` may be
+        what the scheduler puts its name in place of."""
+        return self.allocations / f"{_name('controller', controller)}-{allocation}.log"
 
     def cpu_leases(self, host: str) -> Path:
         """Whose bytes are locked by the workers of that node: one for each CPU."""

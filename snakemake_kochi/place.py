@@ -12,7 +12,8 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import expand_path
 from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
 from snakemake_kochi.project.configuration import find_project, load_project
-from snakemake_kochi.project.recipes import LOCAL, Machine, Project
+from snakemake_kochi.project.machines import LOCAL, Machine
+from snakemake_kochi.project.recipes import Project
 from snakemake_kochi.queue import settle_locks
 
 

@@ -152,6 +152,14 @@ class SlurmCluster:
             raise
         return done.stdout.strip()
 
+    def calls(self, client: str) -> list[str]:
+        """The arguments of each call of one of Slurm's commands so far."""
+        path = self._calls(client)
+        return path.read_text().splitlines() if path.exists() else []
+
+    def _calls(self, client: str) -> Path:
+        return self.directory / f"calls-{client}"
+
     def jobs(self) -> dict[int, str]:
         """The state of each job that has not ended, by its number."""
         lines = self.run("squeue", "--noheader", "--format=%A %T").splitlines()
@@ -193,7 +201,10 @@ class SlurmCluster:
         for client in _CLIENTS:
             script = self.directory / "bin" / client
             setting = f"export SLURM_CONF={shlex.quote(str(self.configuration))}"
-            script.write_text(f'#!/bin/sh\n{setting}\nexec {_program(client)} "$@"\n')
+            noted = shlex.quote(str(self._calls(client)))
+            script.write_text(
+                f'#!/bin/sh\n{setting}\necho "$*" >> {noted}\nexec {_program(client)} "$@"\n'
+            )
             script.chmod(0o755)
         ports = _free_ports(1 + len(self.nodes))
         # What a cluster names must be what `hostname -s` says.

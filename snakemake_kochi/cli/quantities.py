@@ -7,28 +7,19 @@ import click
 
 def duration(text: str) -> float:
     """ "2h" in seconds."""
-    import humanfriendly
+    from snakemake_kochi.quantities import seconds_of
 
     try:
-        seconds = float(humanfriendly.parse_timespan(text))
-    except humanfriendly.InvalidTimespan:
-        seconds = 0.0
-    # A year is more than any scheduler gives, and less than what a date can be counted on by.
-    if not 0 < seconds <= 366 * 86400:
-        raise click.BadParameter(
-            f"{text!r}: a time like 90s, 30m, 2h or 1.5d was expected, of a year at most"
-        )
-    return seconds
+        return seconds_of(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r}: {error}") from error
 
 
 def memory(text: str) -> int:
     """ "16G" in MiB; units are powers of 1024."""
-    import humanfriendly
+    from snakemake_kochi.quantities import memory_of
 
     try:
-        size = int(humanfriendly.parse_size(text, binary=True)) // 2**20
-    except humanfriendly.InvalidSize:
-        size = 0
-    if size < 1:
-        raise click.BadParameter(f"{text!r}: an amount of memory like 512M or 16G was expected")
-    return size
+        return memory_of(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r}: {error}") from error

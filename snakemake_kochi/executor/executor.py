@@ -16,13 +16,13 @@ from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
+from snakemake_kochi.allocation.choice import check_place, make_workers
 from snakemake_kochi.errors import DamagedFileError, KochiError, for_snakemake
 from snakemake_kochi.executor.cancelling import Cancelling
 from snakemake_kochi.executor.choice import Choices
 from snakemake_kochi.executor.identity import Identities
 from snakemake_kochi.executor.inner import InnerCommands
 from snakemake_kochi.executor.interrupts import FurtherInterrupts
-from snakemake_kochi.executor.local_workers import LocalWorkers
 from snakemake_kochi.executor.passes import SchedulerPasses
 from snakemake_kochi.executor.queue_watch import QueueWatch
 from snakemake_kochi.executor.settings import check_settings
@@ -36,7 +36,6 @@ from snakemake_kochi.executor.translate import (
 )
 from snakemake_kochi.place import find_place
 from snakemake_kochi.queue import (
-    Capacity,
     Inbox,
     Queue,
     Resources,
@@ -86,15 +85,16 @@ class Executor(RemoteExecutor):
         settings = self.workflow.executor_settings
         # Everything that may be refused comes first: nothing was made yet that would be left.
         count = check_settings(settings, self._machine)
+        where = check_place(settings.place, place.machine)
         probe_locks(place.prepare_machine())
         self._queue_is_forced = settings.queue is not None
         self._has_workers = count > 0
         self._inbox = Inbox.create(self._machine, self.workflow.workdir_init)
         self._default_queue = settings.queue or private_queue(self._inbox.identity)
         cores = settings.cores or self.workflow.resource_settings.cores
-        self._workers = LocalWorkers(
-            place.root,
-            self._machine,
+        self._workers = make_workers(
+            place,
+            where,
             self._inbox.identity,
             count,
             cores if isinstance(cores, int) else None,
@@ -137,14 +137,17 @@ class Executor(RemoteExecutor):
             raise
 
     def _hand_over(self, jobs: Sequence[JobExecutorInterface]) -> None:
-        most: dict[str, Capacity | None] = {}
+        is_ours: dict[str, bool] = {}
         by_queue: dict[str, list[tuple[JobExecutorInterface, Resources]]] = defaultdict(list)
         for job in jobs:
             # Before the first is handed over: what is refused for one job holds back all.
             queue = self._queue_for(job)
-            if queue not in most:
-                most[queue] = self._workers.capacity if self._workers.will_serve(queue) else None
-            by_queue[queue].append((job, resources_of(job, most[queue])))
+            if queue not in is_ours:
+                is_ours[queue] = self._workers.will_serve(queue)
+            wanted = resources_of(job)
+            if is_ours[queue]:
+                wanted = self._workers.fit(job.name, wanted)
+            by_queue[queue].append((job, wanted))
         for queue, its_jobs in by_queue.items():
             # In parts: the first run while the tickets of the others are made.
             for start in range(0, len(its_jobs), _AT_ONCE):

@@ -49,6 +49,16 @@ class ExecutorSettings(ExecutorSettingsBase):
             "type": int,
         },
     )
+    place: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "Where the run's workers are: 'here', on this computer, or in 'allocations' of "
+            "the machine's scheduler. Default: in allocations if kochi.yaml says "
+            "'scheduler: slurm' of the machine, else here.",
+            "env_var": False,
+            "required": False,
+        },
+    )
     cores: Optional[int] = field(
         default=None,
         metadata={

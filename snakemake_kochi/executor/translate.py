@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.errors import KochiError
@@ -17,8 +16,7 @@ from snakemake_kochi.executor.choice import Choice
 from snakemake_kochi.executor.identity import outputs_of
 from snakemake_kochi.executor.inner import InnerCommand
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import Capacity, Resources, Result, Ticket
-from snakemake_kochi.worker.node import gpus_of_this_node
+from snakemake_kochi.queue import Resources, Result, Ticket
 
 _LAST_LINES = 20
 _INNER_WORDS = (
@@ -73,40 +71,21 @@ def queue_of(job: JobExecutorInterface, machine: MachinePaths) -> str | None:
         ) from error
 
 
-def resources_of(job: JobExecutorInterface, most: Capacity | None) -> Resources:
-    """What a job needs, and no more cores and memory than `most`, if that is given: what the
-    workers have that will run it.
+def resources_of(job: JobExecutorInterface) -> Resources:
+    """What a job asks for.
 
     Raises KochiError, naming the rule, for a resource that cannot be used.
     """
-    cores = max(1, job.threads)
-    memory = _amount(job, "mem_mb", 0)
-    gpus = _amount(job, "gpu", 0) or 0
     runtime = _amount(job, "runtime", 1)
-    if most is not None:
-        cores = min(cores, most.cores)
-        memory = None if memory is None else min(memory, most.memory_mb)
-        _require_gpus(job, gpus)
     return Resources(
-        cores=cores,
+        cores=max(1, job.threads),
         exclusive=bool(job.resources.get("kochi_exclusive", 0)),
         pinned=bool(job.resources.get("kochi_pinned", 1)),
-        memory_mb=memory,
-        gpus=gpus,
+        memory_mb=_amount(job, "mem_mb", 0),
+        gpus=_amount(job, "gpu", 0) or 0,
         # Snakemake counts it in minutes.
         runtime_seconds=None if runtime is None else 60 * runtime,
     )
-
-
-def _require_gpus(job: JobExecutorInterface, wanted: int) -> None:
-    """Refuse a job for which the run's own workers lack GPUs: nobody else serves its queue."""
-    if wanted and wanted > (there := gpus_of_this_node()):
-        raise KochiError(
-            f"rule {job.name}, resource gpu: {pluralize(wanted, 'GPU')} needed, and the run's own "
-            f"worker has {there or 'none'}",
-            "Name the GPUs of this node in CUDA_VISIBLE_DEVICES, or send the rule's jobs to a "
-            "queue with a worker that has them: resources: kochi_queue=...",
-        )
 
 
 def _amount(job: JobExecutorInterface, name: str, least: int) -> int | None:

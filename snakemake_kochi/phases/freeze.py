@@ -27,7 +27,8 @@ from snakemake_kochi.project.configuration import configuration_file, find_proje
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import is_experiment, load_experiment
-from snakemake_kochi.project.recipes import Machine, Project, Recipe, Requirement
+from snakemake_kochi.project.machines import Machine
+from snakemake_kochi.project.recipes import Project, Recipe, Requirement
 from snakemake_kochi.snapshot import Entry, Snapshot, freeze, list_entries, resolve_source
 
 FREEZE_VERSION = 1

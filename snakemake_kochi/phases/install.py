@@ -21,7 +21,8 @@ from snakemake_kochi.phases.freeze import Freeze, local_repository
 from snakemake_kochi.phases.install_set import MANIFEST_VERSION, Install, merge
 from snakemake_kochi.phases.scratch import scratch_directory
 from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
-from snakemake_kochi.project.recipes import Machine, Recipe
+from snakemake_kochi.project.machines import Machine
+from snakemake_kochi.project.recipes import Recipe
 from snakemake_kochi.snapshot import fetch_source, materialise, resolve_source
 
 

@@ -22,6 +22,7 @@ from snakemake_kochi.project.document import (
     read_yaml,
 )
 from snakemake_kochi.project.frozen import FrozenDict
+from snakemake_kochi.project.machine_file import read_machines
 from snakemake_kochi.project.reading import (
     check_name,
     check_recipes,
@@ -30,7 +31,7 @@ from snakemake_kochi.project.reading import (
     script,
     section,
 )
-from snakemake_kochi.project.recipes import LOCAL, Machine, Project, Recipe
+from snakemake_kochi.project.recipes import Project, Recipe
 from snakemake_kochi.project.shape import check_shape
 from snakemake_kochi.project.values import environment_name, value_problem
 
@@ -113,7 +114,7 @@ def load_project(directory: Path, text: str | None = None, file: Path | None = N
     project = Project(
         directory=directory,
         file=file,
-        machines=_machines(document),
+        machines=read_machines(document),
         dependencies=_dependencies(document),
     )
     _check_requirements(project, document)
@@ -127,32 +128,6 @@ def _read(file: Path) -> str:
         return read_text(file, str(file))
     except FileNotFoundError:
         raise ConfigError(f"there is no file {file}", "To write one, type: kochi init") from None
-
-
-def _machines(document: Document) -> FrozenDict[str, Machine]:
-    machines = {LOCAL: Machine(LOCAL)}
-    for name, data in section(document.data, "machines").items():
-        check_name("machine", name, ("machines", name), document.problems)
-        data = data if isinstance(data, dict) else {}
-        environment = data.get("load_env_script")
-        if isinstance(environment, dict):
-            on_login_node = script(environment.get("on_login_node"))
-            on_machine = script(environment.get("on_machine"))
-        else:
-            on_login_node = on_machine = script(environment)
-        machines[name] = Machine(
-            name=name,
-            login_host=optional_text(data.get("login_host")),
-            work_dir=optional_text(data.get("work_dir")),
-            kochi_root=optional_text(data.get("kochi_root")),
-            lock_dir=optional_text(data.get("lock_dir")),
-            lock_kind=optional_text(data.get("lock_kind")),
-            alloc_interact_script=script(data.get("alloc_interact_script")),
-            alloc_script=script(data.get("alloc_script")),
-            load_env_on_login_node=on_login_node,
-            load_env_on_machine=on_machine,
-        )
-    return FrozenDict(machines)
 
 
 def _dependencies(document: Document) -> FrozenDict[str, FrozenDict[str, Recipe]]:

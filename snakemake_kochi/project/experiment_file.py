@@ -21,6 +21,7 @@ from snakemake_kochi.project.grid import (
     Choice,
     Phase,
 )
+from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.project.points import job_name_problem, queue_problem
 from snakemake_kochi.project.reading import (
     check_name,
@@ -31,7 +32,7 @@ from snakemake_kochi.project.reading import (
     script,
     section,
 )
-from snakemake_kochi.project.recipes import LOCAL, Project
+from snakemake_kochi.project.recipes import Project
 from snakemake_kochi.project.references import check_references
 from snakemake_kochi.project.shape import check_shape
 from snakemake_kochi.project.templates import Template, parse_value

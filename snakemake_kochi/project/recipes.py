@@ -1,4 +1,4 @@
-"""Machines, dependencies and recipes: what kochi.yaml says, as data."""
+"""Dependencies, recipes and projects: what kochi.yaml says, as data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.files import expand_user, is_name
-
-LOCAL = "local"
+from snakemake_kochi.project.machines import Machine
 
 
 @dataclass(frozen=True)
@@ -46,22 +45,6 @@ def override(requirements: Iterable[Requirement], machine: str) -> tuple[Require
         if requirement.on(machine):
             chosen[requirement.dependency] = requirement
     return tuple(chosen.values())
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A named place to run. Scripts are one text, "" if there is none."""
-
-    name: str
-    login_host: str | None = None
-    work_dir: str | None = None
-    kochi_root: str | None = None
-    lock_dir: str | None = None  # as written: variables are those of where it is used
-    lock_kind: str | None = None
-    alloc_interact_script: str = ""
-    alloc_script: str = ""
-    load_env_on_login_node: str = ""
-    load_env_on_machine: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from snakemake_kochi.project.document import KeyPath, Problems
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.expressions import TemplateError
 from snakemake_kochi.project.grid import Batch, Phase, select
-from snakemake_kochi.project.recipes import LOCAL
+from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.project.templates import Template, Value, dependency_order, parse_value
 from snakemake_kochi.project.values import SUBSTITUTED, environment_name
 

@@ -23,6 +23,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--gpus", help="how many, or their names separated by commas")
     parser.add_argument("--walltime", type=float, metavar="SECONDS", help="how long it may be here")
     parser.add_argument("--stay", action="store_true", help="wait when the queues are empty")
+    parser.add_argument(
+        "--idle-timeout", type=float, metavar="SECONDS", help="with --stay: how long without jobs"
+    )
+    parser.add_argument("--allocation", help="that of the scheduler in which this is")
     parser.add_argument("--worker", type=int, help="its number, when it was given one")
     parser.add_argument("--controller", help="claim only the tickets of this one")
     parser.add_argument("--parent", type=int, help="leave when this process ends")
@@ -44,6 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
             gpus=given.gpus,
             walltime=given.walltime,
             stay=given.stay,
+            idle_timeout=given.idle_timeout,
+            allocation=given.allocation,
             echo=given.echo,
             parent=given.parent,
             worker=given.worker,

@@ -13,13 +13,15 @@ from snakemake_kochi.worker.walltime import Walltime
 class WorkerSettings:
     """How a worker behaves.
 
-    `environment`: what its jobs start from; `idle_wait`: seconds after which an idle worker looks
-    by itself, for what happened on other nodes; `grace`: seconds between SIGTERM and SIGKILL for a
-    job that is to end; `walltime`: when the worker itself has to be gone.
+    `environment`: what its jobs start from; `stay`: whether it waits when its queues are empty, and
+    then for `idle_timeout` seconds, or for ever (None); `idle_wait`: seconds after which an idle
+    worker looks by itself, for what happened on other nodes; `grace`: seconds between SIGTERM and
+    SIGKILL for a job that is to end; `walltime`: when the worker itself has to be gone.
     """
 
     environment: Mapping[str, str]
     stay: bool = False
+    idle_timeout: float | None = None
     parent: ProcessIdentity | None = None
     idle_wait: float = 2.0
     grace: float = 5.0

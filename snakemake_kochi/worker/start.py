@@ -51,6 +51,8 @@ def run_worker(
     gpus: str | None = None,
     walltime: float | None = None,
     stay: bool = False,
+    idle_timeout: float | None = None,
+    allocation: str | None = None,
     environment: Mapping[str, str] | None = None,
     echo: bool = False,
     parent: int | None = None,
@@ -66,11 +68,13 @@ def run_worker(
     `assign_queues`. `cores`, `memory_mb` (MiB) and `gpus` (see `find_gpus`) default to what this
     process may use, `environment` (of the jobs) to this process's own. After `walltime` seconds it
     will be gone; by default when Slurm says so. Without `stay` it leaves when its queues have
-    nothing that it can run. With `echo` the jobs' output is shown. With `controller`, the identity
-    of an inbox, it claims the tickets of that controller and no others. It leaves when the process
-    `parent` ends. SIGTERM, SIGINT, SIGUSR1 and SIGHUP end the jobs within `grace` seconds and put
-    them back; a second one does it at once. `idle_wait` is in seconds, as is `heartbeat`: without a
-    sign of life for LOST_AFTER times that, it is taken for lost on other nodes.
+    nothing that it can run; with it, after `idle_timeout` seconds without a job, if that is given.
+    `allocation` is the scheduler's name of that in which it is. With `echo` the jobs' output is
+    shown. With `controller`, the identity of an inbox, it claims the tickets of that controller and
+    no others. It leaves when the process `parent` ends. SIGTERM, SIGINT, SIGUSR1 and SIGHUP end the
+    jobs within `grace` seconds and put them back; a second one does it at once. `idle_wait` is in
+    seconds, as is `heartbeat`: without a sign of life for LOST_AFTER times that, it is taken for
+    lost on other nodes.
 
     The worker is a child of the calling process, its keeper, of which this must be the main thread,
     with no other threads and no other children. Raises KochiError for names that cannot be used
@@ -89,6 +93,7 @@ def run_worker(
     settings = WorkerSettings(
         environment={name: own[name] for name in own if name not in _NOT_FOR_JOBS},
         stay=stay,
+        idle_timeout=idle_timeout,
         parent=None if parent is None else _identify(parent),
         idle_wait=idle_wait,
         grace=grace,
@@ -109,6 +114,7 @@ def run_worker(
             started=started,
             updated=started,
             controller=controller,
+            allocation=allocation,
             until=limit.until,
             idle_since=started,
             heartbeat_interval=heartbeat,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
+import subprocess
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from snakemake_kochi.errors import WorkerError
+from snakemake_kochi.quantities import walltime_of
 from snakemake_kochi.queue.capacity import format_duration
 
 # Seconds between the end of the jobs and the worker's own, to put the tickets back.
 _RESERVE = 5.0
+# Seconds for squeue: a worker does not wait for a controller that is away.
+_PATIENCE = 20.0
 
 
 class Walltime:
@@ -46,7 +49,7 @@ def _clock() -> float:
 
 
 def find_walltime(option: float | None, environment: Mapping[str, str], grace: float) -> Walltime:
-    """What a person said (seconds from now), and what Slurm says in the environment: the earlier.
+    """What a person said (seconds from now), and what Slurm says: the earlier.
 
     Raises WorkerError for an option that leaves no time for jobs.
     """
@@ -57,7 +60,32 @@ def find_walltime(option: float | None, environment: Mapping[str, str], grace: f
             "to end them in order",
             "Use a longer one, for example: --walltime 2h",
         )
-    limits = [] if option is None else [option]
-    with contextlib.suppress(KeyError, ValueError):
-        limits.append(float(environment["SLURM_JOB_END_TIME"]) - time.time())
-    return Walltime(min(limits, default=None), grace)
+    limits = [option, _left_by_slurm(environment)]
+    return Walltime(min((limit for limit in limits if limit is not None), default=None), grace)
+
+
+def _left_by_slurm(environment: Mapping[str, str]) -> float | None:
+    """In seconds; None where Slurm does not limit this process, or does not say so."""
+    try:
+        return float(environment["SLURM_JOB_END_TIME"]) - time.time()
+    except (KeyError, ValueError):
+        job = environment.get("SLURM_JOB_ID")
+        return None if job is None else _asked_of_slurm(job)
+
+
+def _asked_of_slurm(job: str) -> float | None:
+    """Before 23.02 Slurm does not set the variable."""
+    # %L: UNLIMITED, NOT_SET, INVALID, or a time as sbatch takes it.
+    command = ["squeue", "--noheader", "--format=%L", f"--jobs={job}"]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            check=True,
+        )
+        return walltime_of(done.stdout.strip())
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None

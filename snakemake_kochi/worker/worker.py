@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import select
 import signal
 import time
 from functools import partial
+from pathlib import Path
 
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.bell import Bell
+from snakemake_kochi.queue.capacity import format_duration
 from snakemake_kochi.queue.processes import ProcessIdentity, send_signal
 from snakemake_kochi.queue.queue import Claim
 from snakemake_kochi.queue.ticket import Resources, now
@@ -83,6 +86,9 @@ class Worker:
         )
         self._looks = Looks(settings.idle_wait)
         self._look_due = True
+        self._controller = _directory_of(machine, state.controller)
+        self._idle_end = math.inf  # in monotonic seconds, when it is time to leave without a job
+        self._begin_to_idle()
 
     def run(self) -> int:
         """Work until there is nothing left to do or it is told to stop; return the exit status."""
@@ -124,6 +130,7 @@ class Worker:
         self._heed_stops(signals)
         self._returns.retry()
         if is_told:
+            self._look_for_controller()
             self._look_for_cancels()
             if self._unknown.is_time():
                 self._return_unknown()
@@ -139,7 +146,9 @@ class Worker:
             return True
         if self._is_stopping:
             return False
-        return self._settings.stay or not self._may_leave()
+        if self._settings.stay:
+            return time.monotonic() < self._idle_end or not self._may_leave_waiting()
+        return not self._may_leave()
 
     def _time_out(self) -> float:
         """Seconds until something is due without anybody waking us."""
@@ -147,6 +156,8 @@ class Worker:
         deadlines = [due for slot in self._slots if (due := slot.next_due) is not None]
         deadlines += [self._state.deadline, self._ahead.deadline, self._returns.deadline]
         deadlines.append(self._troubles.deadline)
+        if not self._slots:
+            deadlines.append(self._idle_end)
         if not self._stops:
             is_free = self._look_due and self._ahead.first is None
             deadlines.append(self._pause_until if is_free else self._looks.deadline)
@@ -176,6 +187,14 @@ class Worker:
         self._stops = stops
         for slot in self._slots:
             slot.end("put back", self._settings.grace if stops == 1 else 0.0)
+
+    def _look_for_controller(self) -> None:
+        """The run that started it may be over: nobody may be there to end a worker elsewhere."""
+        if self._controller is None or self._reason_to_stop is not None:
+            return
+        # Where not even those of others are there, the filesystem is away, and may come back.
+        if not self._controller.exists() and self._controller.parent.is_dir():
+            self._reason_to_stop = "the run that started it is over"
 
     def _look_for_cancels(self) -> None:
         for slot in self._slots:
@@ -224,6 +243,7 @@ class Worker:
         self._slots.remove(slot)
         self._launcher.ended(slot)
         self._ahead.job_ended(job)
+        self._begin_to_idle()
         self._echo.job_ended(job, ending)
         self._look_due = True
         self._note_running()
@@ -324,6 +344,22 @@ class Worker:
                 self._returns.give_back(unused)
         self._heed_health()
 
+    def _begin_to_idle(self) -> None:
+        if self._settings.idle_timeout is not None:
+            self._idle_end = time.monotonic() + self._settings.idle_timeout
+
+    def _may_leave_waiting(self) -> bool:
+        """Whether there is nothing for it, after it has waited for long; see `_may_leave`."""
+        self._begin_to_idle()  # if not
+        self._state.update(state="leaving")
+        self._claim()
+        if self._slots or self._ahead.first is not None or self._returns.jobs:
+            self._state.update(state="running")
+            return False
+        waited = format_duration(self._settings.idle_timeout or 0.0)
+        self._state.touch(reason=f"it had no job for {waited}")
+        return True
+
     def _may_leave(self) -> bool:
         """Whether the queues are empty for good.
 
@@ -376,3 +412,9 @@ class Worker:
         # Where jobs may be running still, and the keeper goes on to end them, "left" would have
         # others give their tickets away at once.
         self._state.update(state="draining" if self._slots else "left", reason=reason)
+
+
+def _directory_of(machine: MachinePaths, controller: str | None) -> Path | None:
+    """That of a controller that is there now."""
+    directory = None if controller is None else machine.controller(controller).directory
+    return directory if directory is not None and directory.is_dir() else None

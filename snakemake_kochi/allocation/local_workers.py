@@ -8,20 +8,25 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 
+from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import (
     Capacity,
+    Resources,
+    Ticket,
     allocate_ids,
     assign_queues,
     find_worker,
     shared_workers,
 )
-from snakemake_kochi.worker.node import capacity_of_this_node
+from snakemake_kochi.worker.node import capacity_of_this_node, gpus_of_this_node
 
 _RESTARTS = 3
 _GRACE_SECONDS = 10.0
@@ -30,7 +35,7 @@ _LOOK_SECONDS = 1.0
 
 
 class LocalWorkers:
-    """A number of local workers that serve the queues of one controller together.
+    """See `interface.Workers`: a number of local ones that serve all queues of a controller.
 
     One worker hands out all the cores: several would each believe the node to be theirs, and a
     benchmark that asked to run alone would have a neighbour. For the same reason a queue is left
@@ -77,14 +82,33 @@ class LocalWorkers:
         """Whether a queue would be served by these workers now, and not left to others."""
         return self._count > 0 and self._other_worker(queue) is None
 
-    @property
-    def capacity(self) -> Capacity:
-        """What each of them hands out; its GPUs are not counted."""
+    def fit(self, rule: str, wanted: Resources) -> Resources:
+        """No more cores and memory than there are: here a job runs with what it can get, as with
+        Snakemake's own executor. Raises KochiError where it lacks GPUs: nobody else serves its
+        queue."""
+        if wanted.gpus and wanted.gpus > (there := gpus_of_this_node()):
+            raise KochiError(
+                f"rule {rule}, resource gpu: {pluralize(wanted.gpus, 'GPU')} needed, and the run's "
+                f"own worker has {there or 'none'}",
+                "Name the GPUs of this node in CUDA_VISIBLE_DEVICES, or send the rule's jobs to a "
+                "queue with a worker that has them: resources: kochi_queue=...",
+            )
+        most = self._most
+        memory = wanted.memory_mb
+        return replace(
+            wanted,
+            cores=min(wanted.cores, most.cores),
+            memory_mb=None if memory is None else min(memory, most.memory_mb),
+        )
+
+    @cached_property
+    def _most(self) -> Capacity:
+        """What each of them hands out, GPUs aside."""
         return capacity_of_this_node(self._cores, gpus=0)
 
-    def look_after(self, pending: Collection[str]) -> None:
+    def look_after(self, pending: Mapping[str, Sequence[Ticket]]) -> None:
         """Replace workers that ended, and take over queues whose other workers are gone, if they
-        are among the `pending` ones. Cheap; to be called again and again.
+        are among the `pending` ones.
 
         Raises WorkerError when workers keep ending: then something else is wrong.
         """

@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
-from snakemake_kochi.errors import WorkerError
-from snakemake_kochi.executor import local_workers
-from snakemake_kochi.executor.local_workers import LocalWorkers
+from snakemake_kochi.allocation import local_workers
+from snakemake_kochi.allocation.local_workers import LocalWorkers
+from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import Root
+from snakemake_kochi.queue import Resources
 from snakemake_kochi.queue.workers import read_queues
+from snakemake_kochi.worker.node import capacity_of_this_node, gpus_of_this_node
 
-PENDING = {"a"}
+PENDING = {"a": []}
 
 
 class Started(list["subprocess.Popen[bytes]"]):
@@ -59,6 +61,30 @@ def make(tmp_path: Path, count: int = 1) -> LocalWorkers:
     root = Root(tmp_path)
     logger: Any = logging.getLogger("test")
     return LocalWorkers(root, root.machine("local"), "me", count, 1, logger)
+
+
+def test_a_job_gets_no_more_cores_and_memory_than_its_worker_has(tmp_path: Path) -> None:
+    workers = make(tmp_path)
+    most = capacity_of_this_node(1, gpus=0)
+    wanted = Resources(cores=8, memory_mb=most.memory_mb + 1, runtime_seconds=5)
+    assert workers.fit("one", wanted) == Resources(
+        cores=1, memory_mb=most.memory_mb, runtime_seconds=5
+    )
+    assert workers.fit("one", Resources()) == Resources()
+
+
+def test_gpus_that_its_worker_lacks_are_refused_with_the_rules_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = make(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    gpus_of_this_node.cache_clear()
+    try:
+        assert workers.fit("one", Resources(gpus=2)).gpus == 2
+        with pytest.raises(KochiError, match=r"rule one, resource gpu: 3 GPUs needed.* has 2"):
+            workers.fit("one", Resources(gpus=3))
+    finally:
+        gpus_of_this_node.cache_clear()
 
 
 def test_deaths_count_in_a_row_only(tmp_path: Path, started: Started) -> None:

@@ -1,0 +1,36 @@
+"""What the executor asks of those who see to workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from snakemake_kochi.queue import Resources, Ticket
+
+
+class Workers(Protocol):
+    """Workers for the queues of one controller: started when jobs wait, and ended with it. The
+    scheduler's thread and the watcher's may both call."""
+
+    def serve(self, queues: Sequence[str]) -> None:
+        """See to it that the queues are served, too."""
+
+    def will_serve(self, queue: str) -> bool:
+        """Whether a queue would be served by these workers now, and not left to others."""
+
+    def fit(self, rule: str, wanted: Resources) -> Resources:
+        """What a job of a rule is to ask for, so that one of these workers can run it.
+
+        Raises KochiError, naming the rule and the limit, when none ever can.
+        """
+
+    def look_after(self, pending: Mapping[str, Sequence[Ticket]]) -> None:
+        """Replace workers that ended, and get more where jobs wait: `pending` are those that have
+        not ended, by queue. Cheap; to be called again and again. Raises KochiError when that will
+        not do any more."""
+
+    def job_ended(self, worker: int) -> None:
+        """A job of that worker has a result."""
+
+    def stop(self, is_urgent: Callable[[], bool] = lambda: False) -> None:
+        """Drain the workers, then end those that do not leave; at once when it becomes urgent."""

@@ -1,0 +1,96 @@
+"""The section `machines:` of kochi.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from snakemake_kochi.project.document import Document, KeyPath, Problems
+from snakemake_kochi.project.frozen import FrozenDict
+from snakemake_kochi.project.machines import LOCAL, AllocationSettings, Machine
+from snakemake_kochi.project.reading import check_name, names, optional_text, script, section
+from snakemake_kochi.quantities import memory_of, walltime_of
+
+_SLURM = ("partition", "account", "qos", "reservation", "constraint", "gres")
+_NUMBERS = ("nodes", "cores", "gpus", "min_workers", "max_workers")
+
+
+def read_machines(document: Document) -> FrozenDict[str, Machine]:
+    """All machines by name, `local` among them; notes what is wrong with them."""
+    machines = {LOCAL: Machine(LOCAL)}
+    for name, data in section(document.data, "machines").items():
+        path: KeyPath = ("machines", name)
+        check_name("machine", name, path, document.problems)
+        machines[name] = _machine(name, data if isinstance(data, dict) else {}, path, document)
+    return FrozenDict(machines)
+
+
+def _machine(name: str, data: Mapping[str, Any], path: KeyPath, document: Document) -> Machine:
+    environment = data.get("load_env_script")
+    if isinstance(environment, dict):
+        on_login_node = script(environment.get("on_login_node"))
+        on_machine = script(environment.get("on_machine"))
+    else:
+        on_login_node = on_machine = script(environment)
+    machine = Machine(
+        name=name,
+        login_host=optional_text(data.get("login_host")),
+        work_dir=optional_text(data.get("work_dir")),
+        kochi_root=optional_text(data.get("kochi_root")),
+        lock_dir=optional_text(data.get("lock_dir")),
+        lock_kind=optional_text(data.get("lock_kind")),
+        alloc_interact_script=script(data.get("alloc_interact_script")),
+        alloc_script=script(data.get("alloc_script")),
+        scheduler=optional_text(data.get("scheduler")),
+        allocation=_allocation(
+            section(data, "allocation"), (*path, "allocation"), document.problems
+        ),
+        load_env_on_login_node=on_login_node,
+        load_env_on_machine=on_machine,
+    )
+    _check(machine, data, path, document.problems)
+    return machine
+
+
+def _allocation(data: Mapping[str, Any], path: KeyPath, problems: Problems) -> AllocationSettings:
+    found: dict[str, Any] = {key: optional_text(data.get(key)) for key in (*_SLURM, "node_spec")}
+    found["arguments"] = names(data.get("arguments")) or ()
+    for key in _NUMBERS:
+        if key in data and not problems.is_unknown((*path, key)):
+            found[key] = data[key].whole_number
+    quantities: dict[str, tuple[str, Callable[[str], float]]] = {
+        "time": ("time", walltime_of),
+        "idle_timeout": ("idle_timeout", walltime_of),
+        "memory": ("memory_mb", memory_of),
+    }
+    for key, (field, read) in quantities.items():
+        text = optional_text(data.get(key))
+        if text is None or problems.is_unknown((*path, key)):
+            continue
+        try:
+            found[field] = read(text)
+        except ValueError as error:
+            problems.add((*path, key), f"{text!r}: {error}")
+    return AllocationSettings(**found)
+
+
+def _check(machine: Machine, data: Mapping[str, Any], path: KeyPath, problems: Problems) -> None:
+    settings = machine.allocation
+    if machine.scheduler is not None and machine.alloc_script:
+        problems.add((*path, "alloc_script"), "with 'scheduler' it is not used; leave one out")
+    if settings.min_workers > settings.max_workers:
+        problems.add(
+            (*path, "allocation", "min_workers"),
+            f"{settings.min_workers} is more than max_workers, which is {settings.max_workers}",
+        )
+    written = section(data, "allocation")
+    if machine.scheduler is None:
+        for key in (*_SLURM, "arguments"):
+            if key in written:
+                problems.add((*path, "allocation", key), "is for machines with 'scheduler: slurm'")
+    elif "node_spec" in written:
+        problems.add(
+            (*path, "allocation", "node_spec"),
+            "is for machines with an 'alloc_script'; for Slurm use 'partition', 'constraint' or "
+            "'arguments: [--nodelist=...]'",
+        )

@@ -1,0 +1,64 @@
+"""Times and amounts of memory, as people and schedulers write them."""
+
+from __future__ import annotations
+
+import re
+
+import humanfriendly
+
+# sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, days-hours,
+# days-hours:minutes, days-hours:minutes:seconds.
+_SLURM_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<fields>\d+(?::\d+){0,2})\Z")
+_MOST_SECONDS = 366 * 86400.0  # more than any scheduler gives, less than what dates are counted by
+
+A_TIME = "a time like 90s, 30m, 2h or 1.5d was expected, of a year at most"
+A_WALLTIME = "a time like 90s, 2h or, as Slurm writes it, 1-12:00:00 (a number alone is minutes)"
+AN_AMOUNT_OF_MEMORY = "an amount of memory like 512M or 16G was expected"
+
+
+def seconds_of(text: str) -> float:
+    """ "2h" in seconds. Raises ValueError for what is no time, or more than a year."""
+    try:
+        seconds = float(humanfriendly.parse_timespan(text))
+    except humanfriendly.InvalidTimespan as error:
+        raise ValueError(A_TIME) from error
+    if not 0 < seconds <= _MOST_SECONDS:
+        raise ValueError(A_TIME)
+    return seconds
+
+
+def walltime_of(text: str) -> float:
+    """Seconds, from what `seconds_of` understands or from a time as Slurm writes it: "90" and
+    "1:30:00" are both ninety minutes. Raises ValueError."""
+    found = _SLURM_TIME.match(text.strip())
+    try:
+        seconds = _slurm_seconds(found) if found else seconds_of(text)
+    except ValueError as error:
+        raise ValueError(f"{A_WALLTIME} was expected") from error
+    if not 0 < seconds <= _MOST_SECONDS:
+        raise ValueError(f"{A_WALLTIME} was expected, of a year at most")
+    return seconds
+
+
+def _slurm_seconds(found: re.Match[str]) -> float:
+    fields = [int(field) for field in found["fields"].split(":")]
+    if found["days"] is not None:  # hours come first
+        hours, minutes, seconds = (*fields, 0, 0)[:3]
+    elif len(fields) == 3:
+        hours, minutes, seconds = fields
+    else:  # minutes come first
+        hours = 0
+        minutes, seconds = (*fields, 0)[:2]
+    days = int(found["days"] or 0)
+    return ((days * 24.0 + hours) * 60 + minutes) * 60 + seconds
+
+
+def memory_of(text: str) -> int:
+    """ "16G" in MiB; units are powers of 1024. Raises ValueError."""
+    try:
+        size = int(humanfriendly.parse_size(text, binary=True)) // 2**20
+    except humanfriendly.InvalidSize as error:
+        raise ValueError(AN_AMOUNT_OF_MEMORY) from error
+    if size < 1:
+        raise ValueError(AN_AMOUNT_OF_MEMORY)
+    return size

@@ -1,0 +1,119 @@
+"""How many workers are asked for, and how large."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snakemake_kochi.allocation.sizing import (
+    MARGIN,
+    Limits,
+    Shape,
+    Supply,
+    obstacle,
+    workers_to_ask_for,
+)
+from snakemake_kochi.queue import Capacity, Resources
+
+NODE = Capacity(8, 16_000, 2)
+
+
+def ask(waiting, supply=(), workers=4, **limits):
+    return workers_to_ask_for(waiting, supply, Limits(workers, NODE, **limits))
+
+
+def test_nothing_is_asked_for_when_nothing_waits():
+    assert ask({}) is None
+
+
+def test_one_small_job_gets_a_worker_of_its_size():
+    assert ask({Resources(cores=2, memory_mb=500): 1}) == (Shape(Capacity(2, 500, 0)), 1)
+
+
+def test_many_small_jobs_are_shared_out_among_as_many_workers_as_there_may_be():
+    assert ask({Resources(): 12}) == (Shape(Capacity(3, 0, 0)), 4)
+
+
+def test_more_jobs_than_there_is_room_for_get_the_most_that_may_be_asked_for():
+    assert ask({Resources(): 10_000}) == (Shape(Capacity(8, 0, 0)), 4)
+
+
+def test_what_is_there_and_what_was_asked_for_is_not_asked_for_again():
+    supply = [Supply(Capacity(8, 16_000, 0))]
+    assert ask({Resources(): 8}, supply) is None
+    assert ask({Resources(): 10}, supply) == (Shape(Capacity(1, 0, 0)), 2)
+
+
+def test_what_does_not_fit_into_those_that_are_there_gets_one_of_its_own():
+    supply = [Supply(Capacity(2, 16_000, 0))]
+    assert ask({Resources(cores=4): 1}, supply) == (Shape(Capacity(4, 0, 0)), 1)
+
+
+def test_what_takes_longer_than_those_that_are_there_last_gets_one_of_its_own():
+    supply = [Supply(Capacity(8, 16_000, 0), seconds_left=100.0)]
+    assert ask({Resources(runtime_seconds=90): 1}, supply) is None
+    shape, count = ask({Resources(runtime_seconds=110): 1}, supply)
+    assert count == 1
+    assert shape.seconds is not None and shape.seconds >= 110
+
+
+def test_a_benchmark_that_wants_to_be_alone_gets_a_whole_node():
+    waiting = {Resources(exclusive=True): 3}
+    assert ask(waiting) == (Shape(NODE, whole_node=True), 3)
+    assert ask(waiting, [Supply(NODE)] * 2) == (Shape(NODE, whole_node=True), 1)
+
+
+def test_gpus_and_memory_are_asked_for_as_cores_are():
+    shape, count = ask({Resources(gpus=1, memory_mb=9000): 3})
+    assert (shape.capacity, count) == (Capacity(1, 9000, 1), 3)
+
+
+def test_where_jobs_say_how_long_they_take_the_worker_is_asked_for_as_long_as_all_need():
+    assert ask({Resources(cores=8, runtime_seconds=600): 1})[0].seconds == 1200 + MARGIN
+    # Eight after each other on each of four workers, and the longest once more.
+    assert ask({Resources(cores=8, runtime_seconds=600): 32})[0].seconds == 9 * 600 + MARGIN
+    assert ask({Resources(cores=8, runtime_seconds=600): 32}, seconds=1800.0)[0].seconds == 1800
+    assert ask({Resources(runtime_seconds=600): 1, Resources(): 1})[0].seconds is None
+
+
+def test_a_job_that_no_worker_can_run_is_named_with_its_limit_and_asked_for_by_nobody():
+    limits = Limits(4, NODE, seconds=3600.0)
+    assert obstacle(Resources(cores=9), limits) == "9 cores needed, 8 there"
+    assert obstacle(Resources(runtime_seconds=3600), limits) == "1 hour needed, 59 minutes left"
+    assert obstacle(Resources(runtime_seconds=3500), limits) is None
+    assert workers_to_ask_for({Resources(cores=9): 5}, [], limits) is None
+
+
+resources = st.builds(
+    Resources,
+    cores=st.integers(1, 10),
+    exclusive=st.booleans(),
+    memory_mb=st.none() | st.integers(0, 20_000),
+    gpus=st.integers(0, 3),
+    runtime_seconds=st.none() | st.integers(1, 10_000),
+)
+
+
+@given(
+    waiting=st.dictionaries(resources, st.integers(1, 1000), max_size=5),
+    there=st.integers(0, 5),
+    seconds=st.none() | st.floats(100, 20_000),
+)
+def test_never_too_many_never_too_large_and_never_one_that_no_job_fits(waiting, there, seconds):
+    limits = Limits(4, NODE, seconds)
+    supply = [Supply(Capacity(1, 0, 0))] * there
+    asked = workers_to_ask_for(waiting, supply, limits)
+    possible = [kind for kind in waiting if obstacle(kind, limits) is None]
+    if asked is None:
+        fits_there = [kind for kind in possible if Capacity(1, 0, 0).obstacle(kind) is None]
+        assert there >= 4 or len(fits_there) == len(possible)
+        return
+    shape, count = asked
+    assert 1 <= count <= 4 - there
+    assert shape.capacity.cores <= NODE.cores
+    assert shape.capacity.memory_mb <= NODE.memory_mb
+    assert shape.capacity.gpus <= NODE.gpus
+    assert any(shape.capacity.obstacle(kind, shape.seconds) is None for kind in possible)
+    # What was asked for is enough, or all that may be.
+    again = workers_to_ask_for(waiting, [*supply, *[Supply(shape.capacity)] * count], limits)
+    assert again is None or there + count == 4

@@ -1,0 +1,128 @@
+"""Machines with a scheduler, and what their allocations are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.project.configuration import load_project
+from snakemake_kochi.project.machines import AllocationSettings, Machine
+from snakemake_kochi.quantities import memory_of, seconds_of, walltime_of
+
+
+def machine(text: str) -> Machine:
+    return load_project(Path("/nowhere"), f"machines:\n  spica: {text}\n").machine("spica")
+
+
+def problem(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        machine(text)
+    return str(caught.value)
+
+
+def test_a_machine_of_kochi_has_no_scheduler_and_what_every_machine_has() -> None:
+    found = machine("{alloc_script: sbatch --wrap x}")
+    assert (found.scheduler, found.alloc_script) == (None, "sbatch --wrap x")
+    assert found.allocation == AllocationSettings()
+
+
+def test_all_that_slurm_is_asked_for_stands_in_the_machine() -> None:
+    found = machine(
+        """
+    scheduler: slurm
+    allocation:
+      partition: short
+      account: 007
+      qos: normal
+      reservation: r
+      constraint: rome&ib
+      gres: gpu:a100:2
+      arguments: [--exclude=n1, --mail-type=END]
+      nodes: 2
+      time: 1-12:00:00
+      cores: 64
+      memory: 128G
+      gpus: 2
+      min_workers: 1
+      max_workers: 4
+      idle_timeout: 30s
+"""
+    )
+    assert found.scheduler == "slurm"
+    assert found.allocation == AllocationSettings(
+        partition="short",
+        account="007",
+        qos="normal",
+        reservation="r",
+        constraint="rome&ib",
+        gres="gpu:a100:2",
+        arguments=("--exclude=n1", "--mail-type=END"),
+        nodes=2,
+        time=36 * 3600.0,
+        cores=64,
+        memory_mb=128 * 1024,
+        gpus=2,
+        min_workers=1,
+        max_workers=4,
+        idle_timeout=30.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{scheduler: pbs}", "machines.spica.scheduler"),
+        ("{scheduler: slurm, alloc_script: x}", "with 'scheduler' it is not used; leave one out"),
+        ("{allocation: {partition: short}}", "is for machines with 'scheduler: slurm'"),
+        ("{scheduler: slurm, allocation: {node_spec: a}}", "for machines with an 'alloc_script'"),
+        (
+            "{scheduler: slurm, allocation: {time: soon}}",
+            "'soon': a time like 90s, 2h or, as Slurm",
+        ),
+        ("{scheduler: slurm, allocation: {time: 0}}", "'0': a time like"),
+        ("{scheduler: slurm, allocation: {memory: much}}", "'much': an amount of memory like"),
+        ("{scheduler: slurm, allocation: {cores: 0}}", "1 or more was expected"),
+        ("{scheduler: slurm, allocation: {partitions: a}}", "did you mean 'partition'"),
+        (
+            "{scheduler: slurm, allocation: {min_workers: 9}}",
+            "9 is more than max_workers, which is 8",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_key(text: str, said: str) -> None:
+    assert said in problem(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 5400),
+        ("1:30", 90),
+        ("1:30:00", 5400),
+        ("2-0", 172800),
+        ("1-12", 129600),
+        ("1-0:30", 88200),
+        ("1-00:00:01", 86401),
+        ("90s", 90),
+        ("2h", 7200),
+        ("1.5d", 129600),
+    ],
+)
+def test_a_time_limit_is_read_as_slurm_reads_it_or_with_a_unit(text: str, seconds: float) -> None:
+    assert walltime_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1:2:3:4", "1-", "infinite", "367-0", "0"])
+def test_what_is_no_time_limit_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="a time like"):
+        walltime_of(text)
+
+
+def test_times_and_memory_of_options_have_units() -> None:
+    assert (seconds_of("2h"), memory_of("16G")) == (7200, 16384)
+    with pytest.raises(ValueError, match="of a year at most"):
+        seconds_of("2y")
+    with pytest.raises(ValueError, match="an amount of memory"):
+        memory_of("1K")

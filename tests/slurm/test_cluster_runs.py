@@ -1,0 +1,126 @@
+"""Runs whose workers are in allocations of a real Slurm."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from slurm_cluster import SlurmCluster
+from support import REPOSITORY, git, write
+
+PROFILE = REPOSITORY / "profiles" / "cluster"
+CONFIGURATION = "machines: {own: {scheduler: slurm, allocation: {max_workers: 2, time: 10}}}\n"
+SNAKEFILE = """
+    rule all:
+        input: expand("out/{i}", i=range(COUNT))
+
+    rule job:
+        output: "out/{i}"
+        shell: "echo $SLURM_JOB_ID $SLURMD_NODENAME > {output}"
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=2, cpus=2) as cluster:
+        yield cluster
+
+
+class Project:
+    """A project on a machine with a Slurm; `submissions`: what sbatch was called with."""
+
+    def __init__(self, directory: Path, cluster: SlurmCluster, snakemake: Callable) -> None:
+        self.directory = directory
+        self.cluster = cluster
+        self._snakemake = snakemake
+        self._before = len(cluster.calls("sbatch"))
+        git(directory, "init", "--quiet")
+        write(directory / "kochi.yaml", CONFIGURATION)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**self.cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
+
+    def write(self, snakefile: str, count: int = 0) -> None:
+        write(self.directory / "Snakefile", snakefile.replace("COUNT", str(count)))
+
+    def run(self, *arguments: str):
+        return self._snakemake(
+            "--profile", str(PROFILE), *arguments, cwd=self.directory, env=self.environment
+        )
+
+    @property
+    def submissions(self) -> list[str]:
+        return self.cluster.calls("sbatch")[self._before :]
+
+    def outputs(self) -> dict[str, list[str]]:
+        files = (self.directory / "out").iterdir()
+        return {file.name: file.read_text().split() for file in files}
+
+
+@pytest.fixture
+def project(tmp_path: Path, cluster: SlurmCluster, snakemake) -> Project:
+    directory = tmp_path / "project"
+    directory.mkdir()
+    return Project(directory, cluster, snakemake)
+
+
+def test_many_jobs_run_in_few_allocations_of_which_none_is_left(project: Project) -> None:
+    project.write(SNAKEFILE, 40)
+    done = project.run()
+    assert done.returncode == 0, done.stdout
+    outputs = project.outputs()
+    assert len(outputs) == 40
+    assert {node for _, node in outputs.values()} <= {"node1", "node2"}
+    assert len({job for job, _ in outputs.values()}) <= 2
+    assert len(project.submissions) == 1
+    assert project.cluster.jobs() == {}
+
+
+def test_a_job_that_no_allocation_can_run_is_refused_before_anything_is_submitted(
+    project: Project,
+) -> None:
+    project.write(SNAKEFILE.replace("shell:", "threads: 3\n        shell:"), 1)
+    done = project.run()
+    assert done.returncode == 1
+    assert "rule job: no allocation on machine own can run it: 3 cores needed, 2 there" in (
+        done.stdout
+    )
+    assert project.submissions == []
+
+
+def test_a_machine_without_a_scheduler_is_refused(project: Project) -> None:
+    write(project.directory / "kochi.yaml", "machines: {own: {}}\n")
+    project.write(SNAKEFILE, 1)
+    done = project.run()
+    assert done.returncode == 1
+    assert "machine own has no scheduler" in done.stdout
+    assert not (project.directory / "out").exists()
+    assert "Traceback" not in done.stdout
+
+
+def test_where_there_is_nothing_to_do_nothing_is_submitted(project: Project) -> None:
+    project.write(SNAKEFILE, 1)
+    (project.directory / "out").mkdir()
+    (project.directory / "out" / "0").touch()
+    assert project.run("--rerun-triggers", "mtime").returncode == 0
+    assert project.run("-n").returncode == 0
+    assert project.submissions == []
+
+
+def test_a_controller_inside_a_slurm_job_gives_nothing_of_that_job_to_its_workers(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(
+        SNAKEFILE.replace(
+            "$SLURM_JOB_ID $SLURMD_NODENAME", "${{SLURM_OUTER-none}} $SLURM_CPUS_PER_TASK"
+        ),
+        2,
+    )
+    for name, value in {"OUTER": "outer", "CPUS_PER_TASK": "7", "MEM_PER_NODE": "1"}.items():
+        monkeypatch.setitem(os.environ, f"SLURM_{name}", value)
+    done = project.run()
+    assert done.returncode == 0, done.stdout
+    assert list(project.outputs().values()) == [["none", "1"]] * 2
