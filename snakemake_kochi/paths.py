@@ -8,6 +8,9 @@ KOCHI_ROOT/                              0700
     jobs/<shard>/<job>/                  ticket.json, attempt-<n>.json, log, result.json, cancel
     workers/<worker>/                    worker.json, queues.json, bell, log
     controllers/<controller>/            controller.json, bell, inbox/, delivered/, heir-<n>.json
+    runs/<controller>.json               which jobs and workers its run had
+    allocations/                         <controller>-<allocation>.json and .log
+    launches/<launch>/                   launch.json, process.json, output, end.json, gone.json
     nodes/<host>.cpus                    bytes are locked for the CPUs that jobs there have
   projects/<name>-<digest>/
     store.git                            snapshots
@@ -182,6 +185,11 @@ class WorkerPaths:
         return self.directory / "lost.json"
 
     @property
+    def hosts(self) -> Path:
+        """The nodes of its allocation, as mpirun reads them; written before it has a job."""
+        return self.directory / "hosts"
+
+    @property
     def probe(self) -> Path:
         """Written and removed by the worker, to see whether it can."""
         return self.directory / "probe"
@@ -217,6 +225,34 @@ class ControllerPaths:
     def heir(self, number: int) -> Path:
         """Says which controller, as the number-th, took over after this one had died."""
         return self.directory / f"heir-{number}.json"
+
+
+@dataclass(frozen=True)
+class LaunchPaths:
+    """A run that goes on without a terminal."""
+
+    directory: Path
+
+    @property
+    def launch(self) -> Path:
+        return self.directory / "launch.json"
+
+    @property
+    def process(self) -> Path:
+        return self.directory / "process.json"
+
+    @property
+    def output(self) -> Path:
+        return self.directory / "output"
+
+    @property
+    def end(self) -> Path:
+        return self.directory / "end.json"
+
+    @property
+    def gone(self) -> Path:
+        """There when somebody learned from the scheduler that it is no more."""
+        return self.directory / "gone.json"
 
 
 @dataclass(frozen=True)
@@ -318,8 +354,31 @@ class MachinePaths:
         return self.directory / "controllers"
 
     @property
+    def runs(self) -> Path:
+        return self.directory / "runs"
+
+    def run(self, controller: str) -> Path:
+        """What is kept of the run of a controller; it stays when the controller has ended."""
+        return self.runs / f"{_name('controller', controller)}.json"
+
+    @property
     def allocations(self) -> Path:
         return self.directory / "allocations"
+
+    @property
+    def launches(self) -> Path:
+        return self.directory / "launches"
+
+    @property
+    def launches_lock(self) -> Path:
+        """Held while one looks whether another runs, and launches its own."""
+        return self.launches / "lock"
+
+    def launch(self, identity: str) -> LaunchPaths:
+        return LaunchPaths(self.launches / _name("launch", identity))
+
+    def launch_names(self) -> list[str]:
+        return [path.name for path in self.launches.glob("*") if path.is_dir()]
 
     def queue(self, name: str) -> QueuePaths:
         return QueuePaths(name, self.queues / _name("queue", name))
@@ -336,6 +395,14 @@ class MachinePaths:
         """What an allocation of a controller said, besides its worker's log; `allocation` may be
         what the scheduler puts its name in place of."""
         return self.allocations / f"{_name('controller', controller)}-{allocation}.log"
+
+    def allocation_note(self, controller: str, allocation: str) -> Path:
+        """What was asked for with an allocation of a controller, and when."""
+        name = f"{_name('controller', controller)}-{_safe(allocation)}.json"
+        return self.allocations / name
+
+    def allocation_notes(self, controller: str) -> list[Path]:
+        return sorted(self.allocations.glob(f"{_name('controller', controller)}-*.json"))
 
     def cpu_leases(self, host: str) -> Path:
         """Whose bytes are locked by the workers of that node: one for each CPU."""

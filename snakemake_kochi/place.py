@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import expand_path
 from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
+from snakemake_kochi.project.chosen_machine import chosen_machine, is_of
 from snakemake_kochi.project.configuration import find_project, load_project
 from snakemake_kochi.project.machines import LOCAL, Machine
 from snakemake_kochi.project.recipes import Project
@@ -61,10 +61,9 @@ class Place:
 
         $KOCHI_MACHINE, which jobs have set, says that this computer belongs to that machine.
         """
-        host = socket.gethostname()
         login_host = self.machine.login_host
-        here = {host, host.split(".")[0], None}
-        if login_host in here or os.environ.get("KOCHI_MACHINE") == self.machine.name:
+        is_said = os.environ.get("KOCHI_MACHINE") == self.machine.name
+        if login_host is None or is_said or is_of(self.machine):
             return
         raise KochiError(
             f"machine '{self.machine.name}' is behind the login host '{login_host}', and kochi "
@@ -78,14 +77,15 @@ def find_place(
     environment: Mapping[str, str] = os.environ,
     start: Path | None = None,
 ) -> Place:
-    """The machine by name, else $KOCHI_DEFAULT_MACHINE, else `local`; the project of a directory,
-    by default the current one; the machine's kochi_root, else $KOCHI_ROOT, else ~/.kochi.
+    """The machine by name, else the one that is meant here (see `chosen_machine`); the project of
+    a directory, by default the current one; the machine's kochi_root, else $KOCHI_ROOT, else
+    ~/.kochi.
 
     Raises NameNotFoundError for a machine that is not configured, ConfigError for a kochi.yaml
-    that is wrong.
+    that is wrong, and for a host that belongs to several machines.
     """
-    name = machine or environment.get("KOCHI_DEFAULT_MACHINE") or LOCAL
     project = _project_at(start or Path.cwd())
+    name = machine or chosen_machine({} if project is None else project.machines, environment)
     if project is not None:
         found = project.machine(name)
     elif name == LOCAL:

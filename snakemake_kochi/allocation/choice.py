@@ -12,16 +12,17 @@ from snakemake_kochi.allocation.script import AllocScript
 from snakemake_kochi.allocation.slurm import Slurm
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.place import Place
-from snakemake_kochi.project.machines import Machine
+from snakemake_kochi.project.machines import LOCAL, Machine
 
 # Where workers may be: on this computer, or in allocations of the machine's scheduler.
 HERE, ALLOCATIONS = "here", "allocations"
 PLACES = (HERE, ALLOCATIONS)
 
 
-def check_place(where: str | None, machine: Machine) -> str:
+def check_place(where: str | None, place: Place) -> str:
     """Where the workers of a run are to be: as wanted, by default in allocations where kochi knows
     the machine's scheduler. Raises KochiError for what cannot be."""
+    machine = place.machine
     if where is None:
         return HERE if machine.scheduler is None else ALLOCATIONS
     if where not in PLACES:
@@ -32,11 +33,19 @@ def check_place(where: str | None, machine: Machine) -> str:
     if where == ALLOCATIONS and machine.scheduler is None and not machine.alloc_script:
         raise KochiError(
             f"machine {machine.name} has no scheduler: no allocations can be asked for",
-            f"In kochi.yaml, give it one (machines: {machine.name}: scheduler: slurm), or name the "
-            "machine that has one: export KOCHI_DEFAULT_MACHINE=... Without a scheduler: snakemake "
-            "--profile local",
+            f"{_with_scheduler(place)} Without a scheduler, type: snakemake --profile local",
         )
     return where
+
+
+def _with_scheduler(place: Place) -> str:
+    """What to type to get one."""
+    machines = () if place.project is None else place.project.machines.values()
+    names = [each.name for each in machines if each.scheduler is not None or each.alloc_script]
+    if not names:
+        name = "NAME" if place.machine.name == LOCAL else place.machine.name
+        return f"In kochi.yaml, say which it has: machines: {name}: scheduler: slurm."
+    return f"With one are: {', '.join(names)}. Type: export KOCHI_DEFAULT_MACHINE={names[0]}"
 
 
 def make_workers(
@@ -56,14 +65,15 @@ def make_workers(
         place.root,
         place.machine_paths,
         machine,
-        _scheduler(machine, controller),
+        lambda name: make_scheduler(machine, f"kochi-{name}"),
         controller,
         logger,
     )
 
 
-def _scheduler(machine: Machine, controller: str) -> Scheduler:
-    name = f"kochi-{controller}"
+def make_scheduler(machine: Machine, name: str, limit: str | None = None) -> Scheduler:
+    """The machine's scheduler, for allocations of a name of their own; `limit`: a time limit as a
+    person wrote it, for an alloc_script."""
     if machine.scheduler == "slurm":
-        return Slurm(name, machine.allocation)
-    return AllocScript(name, machine.alloc_script, machine.allocation)
+        return Slurm(name, machine.allocation, machine.name)
+    return AllocScript(name, machine.alloc_script, machine.allocation, limit)

@@ -5,20 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.queue import Resources, Ticket
 
 
 class Workers(Protocol):
     """Workers for the queues of one controller: started when jobs wait, and ended with it. The
-    scheduler's thread and the watcher's may both call."""
+    scheduler's thread and the watcher's may both call. Where it `takes_wishes`, the jobs of a queue
+    have all the same one."""
 
-    def serve(self, queues: Sequence[str]) -> None:
-        """See to it that the queues are served, too."""
+    @property
+    def takes_wishes(self) -> bool:
+        """Whether what a job wishes of its allocation means something to them."""
+
+    def serve(self, queues: Sequence[str], wish: Wish = NO_WISH) -> None:
+        """See to it that the queues are served, too, by workers in allocations with the wish."""
+
+    def succeed(self, controllers: Sequence[str]) -> None:
+        """Take over from these, which died: what they asked for is not waited for any more."""
 
     def will_serve(self, queue: str) -> bool:
         """Whether a queue would be served by these workers now, and not left to others."""
 
-    def fit(self, rule: str, wanted: Resources) -> Resources:
+    def fit(self, rule: str, wanted: Resources, wish: Wish = NO_WISH) -> Resources:
         """What a job of a rule is to ask for, so that one of these workers can run it.
 
         Raises KochiError, naming the rule and the limit, when none ever can.

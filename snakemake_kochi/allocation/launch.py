@@ -14,15 +14,19 @@ from snakemake_kochi.paths import MachinePaths, Root
 class Launch:
     """How workers of a controller are started: for which queues, and that they leave after
     `idle_timeout` seconds without a job; `setup`: a text for bash that comes first; `grace`: the
-    seconds that jobs have to end."""
+    seconds that jobs have to end.
+
+    Without a controller they run everybody's jobs, and show their output; they stay for ever if
+    `stay` says so, and leave when the queues are empty if it does not."""
 
     root: Root
     machine: MachinePaths
-    controller: str
+    controller: str | None
     queues: tuple[str, ...]
-    idle_timeout: float
+    idle_timeout: float | None = None
     setup: str = ""
     grace: float = 5.0
+    stay: bool = True
 
     def command(self) -> list[str]:
         """The worker, as a command; more options may follow."""
@@ -31,20 +35,28 @@ class Launch:
         command += ["--root", str(self.root.directory), "--machine", self.machine.name]
         for queue in self.queues:
             command += ["--queue", queue]
-        # Jobs of another run would be put back and done twice when this run ends.
-        command += ["--controller", self.controller, "--stay"]
-        command += ["--idle-timeout", f"{self.idle_timeout:g}", "--grace", f"{self.grace:g}"]
-        return command
+        if self.controller is None:
+            command.append("--echo")
+        else:
+            # Jobs of another run would be put back and done twice when this run ends.
+            command += ["--controller", self.controller]
+        if self.stay:
+            command.append("--stay")
+        if self.idle_timeout is not None:
+            command += ["--idle-timeout", f"{self.idle_timeout:g}"]
+        return [*command, "--grace", f"{self.grace:g}"]
 
-    def script(self, allocation: str, cores: str | None) -> str:
+    def script(self, allocation: str, cores: str | None, output: Path | None = None) -> str:
         """A script for bash that becomes the worker: the signals for its shell are for that. The
         scheduler's name for the allocation, and the number of cores in it, are words for bash;
-        without the latter, the worker has those that it may run on."""
+        without the latter, the worker has those that it may run on. `output`: a file for what it
+        says, if the scheduler has none."""
+        first = [] if output is None else [f"exec >{shlex.quote(str(output))} 2>&1"]
         worker = f"exec {shlex.join(self.command())} --allocation {allocation}"
         if cores is not None:
             worker += f" --cores {cores}"
-        return "\n".join(["#!/bin/bash", *filter(None, [self.setup]), worker, ""])
+        return "\n".join(["#!/bin/bash", *filter(None, [*first, self.setup]), worker, ""])
 
     def log(self, allocation: str) -> Path:
         """Where the output of an allocation goes that is not its jobs'."""
-        return self.machine.allocation_log(self.controller, allocation)
+        return self.machine.allocation_log(self.controller or "alloc", allocation)

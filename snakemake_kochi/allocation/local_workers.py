@@ -15,6 +15,7 @@ from functools import cached_property
 from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
+from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import (
@@ -44,6 +45,8 @@ class LocalWorkers:
     The scheduler's thread and the watcher's may both call.
     """
 
+    takes_wishes = False
+
     def __init__(
         self,
         root: Root,
@@ -68,7 +71,7 @@ class LocalWorkers:
         self._deaths = 0  # in a row, without a job in between
         self._next_look = 0.0
 
-    def serve(self, queues: Sequence[str]) -> None:
+    def serve(self, queues: Sequence[str], wish: Wish = NO_WISH) -> None:
         """See to it that the queues are served, too; the workers start when they are needed."""
         if not self._count:
             return
@@ -78,11 +81,14 @@ class LocalWorkers:
             if new:
                 self._share_out(new)
 
+    def succeed(self, controllers: Sequence[str]) -> None:
+        """Their local workers have ended with them."""
+
     def will_serve(self, queue: str) -> bool:
         """Whether a queue would be served by these workers now, and not left to others."""
         return self._count > 0 and self._other_worker(queue) is None
 
-    def fit(self, rule: str, wanted: Resources) -> Resources:
+    def fit(self, rule: str, wanted: Resources, wish: Wish = NO_WISH) -> Resources:
         """No more cores and memory than there are: here a job runs with what it can get, as with
         Snakemake's own executor. Raises KochiError where it lacks GPUs: nobody else serves its
         queue."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -10,7 +11,11 @@ from humanfriendly.text import pluralize
 
 from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.allocation.sizing import Limits
+from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.errors import KochiError
+
+# An amount that nobody has told: as much as there is.
+UNKNOWN = sys.maxsize
 
 State = Literal["pending", "running", "ended"]
 
@@ -36,37 +41,47 @@ class Wanted:
     whole_node: bool = False
     count: int = 1
     arguments: tuple[str, ...] = ()
+    wish: Wish = NO_WISH
 
     def describe(self) -> str:
         """For people: "4 cores, 8000 MiB, 1 GPU, 2:00:00"."""
-        said = [pluralize(self.cores, "core")]
-        if self.memory_mb:
+        said = [pluralize(self.cores, "core") if self.cores < UNKNOWN else "all cores of a node"]
+        if 0 < self.memory_mb < UNKNOWN:
             said.append(f"{self.memory_mb} MiB")
         if self.gpus:
             said.append(pluralize(self.gpus, "GPU"))
         if self.whole_node:
             said.append("nobody beside it")
+        if self.wish.shape:
+            said = []  # it is the wish's
         if self.seconds is not None:
             said.append(time_limit(self.seconds))
-        return ", ".join(said)
+        return ", ".join(filter(None, [*said, self.wish.describe()]))
 
 
 @dataclass(frozen=True)
 class Allocation:
     """An allocation as its scheduler tells of it. `id`: what its worker has as `allocation`;
-    `reason`: the scheduler's own word for why it waits."""
+    `reason`: the scheduler's own word for why it waits; `advice`: what a person can do about it,
+    where it would wait for ever. Where nobody can be asked it is not `is_certain` that it will
+    come."""
 
     id: str
     state: State
     reason: str = ""
     nodes: str = ""
+    advice: str = ""
+    is_certain: bool = True
 
 
 class Scheduler(Protocol):
-    """The allocations of one controller."""
+    """The allocations of one controller. Where it `takes_wishes`, what a job wishes of its
+    allocation means something."""
 
-    def limits(self) -> Limits:
-        """What may be asked for. Raises RefusedError, or UnreachableError."""
+    takes_wishes: bool
+
+    def limits(self, wish: Wish = NO_WISH) -> Limits:
+        """What may be asked for, with a wish. Raises RefusedError, or UnreachableError."""
 
     def submit(self, wanted: Wanted, launch: Launch, known: Collection[str]) -> list[str]:
         """Ask for allocations with a worker each; returns their ids. `known`: all ids of before.
@@ -75,12 +90,17 @@ class Scheduler(Protocol):
         """
 
     def find(self) -> dict[str, Allocation] | None:
-        """All that have not ended, by id, by one question; None where nobody can be asked. Raises
-        UnreachableError."""
+        """All that have not ended, and those of which it is known why they ended before they began,
+        by id, by one question; none of either that were cancelled. None where nobody can be asked.
+        Raises UnreachableError."""
 
     def cancel(self, ids: Iterable[str] = ()) -> None:
         """Cancel some, or all, by one command, as far as that is possible. Raises RefusedError, or
         UnreachableError."""
+
+    def give_up(self) -> None:
+        """From another thread: end a `submit` that tries again, and submit nothing more. The others
+        go on to be answered."""
 
     @property
     def how_to_cancel(self) -> str:

@@ -4,21 +4,42 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
-import sys
+import time
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 
 from snakemake_kochi.allocation.launch import Launch
-from snakemake_kochi.allocation.scheduler import Allocation, RefusedError, Wanted, time_limit
+from snakemake_kochi.allocation.scheduler import (
+    UNKNOWN,
+    Allocation,
+    RefusedError,
+    Wanted,
+    time_limit,
+)
 from snakemake_kochi.allocation.sizing import Limits
-from snakemake_kochi.files import write_atomically
+from snakemake_kochi.allocation.wishes import NO_WISH, Wish
+from snakemake_kochi.files import make_directory, write_atomically
 from snakemake_kochi.project.machines import AllocationSettings
 from snakemake_kochi.queue import Capacity
 
-# Of what the machine does not say how much a node has: what a worker finds there counts.
-_UNKNOWN = sys.maxsize
+# Seconds in which a script that is wrong has mostly failed.
+_EARLY = 1.0
+_PAUSE = 0.02
+_LAST_LINES = 10
+
+
+@dataclass
+class _Script:
+    """A script that was started, where its output goes, and whether it was told to end."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+    is_cancelled: bool = False
 
 
 class AllocScript:
@@ -26,39 +47,58 @@ class AllocScript:
     as its worker does. Nobody can be asked how allocations of the first kind stand: what has not
     failed is waited for, and their workers leave by themselves when their controller has ended."""
 
-    def __init__(self, name: str, script: str, settings: AllocationSettings) -> None:
+    def __init__(
+        self, name: str, script: str, settings: AllocationSettings, limit: str | None = None
+    ) -> None:
+        """`limit`: the time limit as a person wrote it, for the script to read; by default what is
+        wanted is written as hours:minutes:seconds."""
         self._name = name
         self._script = script
         self._settings = settings
+        self._limit = limit
         self._numbers = count(1)
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._scripts: dict[str, _Script] = {}
 
-    def limits(self) -> Limits:
+    takes_wishes = False
+
+    def limits(self, wish: Wish = NO_WISH) -> Limits:
+        """By the machine's settings alone; what a worker finds on its node counts. GPUs are there
+        only where they say so: a job that needs one would wait for ever for a node that has one.
+        """
         settings = self._settings
-        gpus = _UNKNOWN if settings.gpus is None else settings.gpus
-        node = Capacity(settings.cores or _UNKNOWN, settings.memory_mb or _UNKNOWN, gpus)
+        cores, memory = settings.cores or UNKNOWN, settings.memory_mb or UNKNOWN
+        node = Capacity(cores, memory, settings.gpus or 0)
         return Limits(settings.max_workers, node, settings.time, takes_nodes=True)
 
     def submit(self, wanted: Wanted, launch: Launch, known: Collection[str]) -> list[str]:
-        return [self._start(wanted, launch) for _ in range(wanted.count)]
+        """Run the script for each. Raises RefusedError, with its exit status and the end of its
+        output, for one that fails within a second."""
+        names = [self._start(wanted, launch) for _ in range(wanted.count)]
+        deadline = time.monotonic() + _EARLY
+        while time.monotonic() < deadline and any(map(self._is_running, names)):
+            time.sleep(_PAUSE)
+        for name in names:
+            if failure := self.failure(name):
+                self.cancel(names)
+                raise RefusedError(failure, "Correct it in kochi.yaml.")
+        return names
 
     def _start(self, wanted: Wanted, launch: Launch) -> str:
         name = f"{self._name}-{next(self._numbers)}"
         log = launch.log(name)
+        make_directory(log.parent)
         # A file: whatever the script puts around the command, nothing in it needs to be quoted.
         own = log.with_suffix(".sh")
         cores = None if self._settings.cores is None else str(self._settings.cores)
-        write_atomically(own, launch.script(name, cores).encode())
-        environment = {**os.environ, "KOCHI_WORKER_LAUNCH_CMD": f"bash {own}"}
-        if self._settings.node_spec is not None:
-            environment["KOCHI_ALLOC_NODE_SPEC"] = self._settings.node_spec
-        if wanted.seconds is not None:
-            environment["KOCHI_ALLOC_TIME_LIMIT"] = time_limit(wanted.seconds)
-        with log.open("ab") as stream:
+        write_atomically(own, launch.script(name, cores, log).encode())
+        # Not in one file with what the node says: two nodes that append to one lose lines on NFS.
+        output = log.with_suffix(".out")
+        with output.open("wb") as stream:
             try:
-                self._processes[name] = subprocess.Popen(
-                    ["bash", "-euo", "pipefail", "-c", self._script],
-                    env=environment,
+                process = subprocess.Popen(
+                    # Not -u: without -n and -t there is no node spec and no time limit to read.
+                    ["bash", "-eo", "pipefail", "-c", self._script],
+                    env={**os.environ, **self._variables(wanted, own)},
                     stdin=subprocess.DEVNULL,
                     stdout=stream,
                     stderr=stream,
@@ -67,18 +107,65 @@ class AllocScript:
                 )
             except OSError as error:
                 raise RefusedError(f"alloc_script cannot be run: {error}") from error
+        self._scripts[name] = _Script(process, output)
         return name
 
+    def _variables(self, wanted: Wanted, own: Path) -> dict[str, str]:
+        variables = {"KOCHI_WORKER_LAUNCH_CMD": f"bash {shlex.quote(str(own))}"}
+        if self._settings.node_spec is not None:
+            variables["KOCHI_ALLOC_NODE_SPEC"] = self._settings.node_spec
+        # How long all jobs take can be told only where it is known how many run at a time.
+        seconds = wanted.seconds if self._settings.cores else self._settings.time
+        if self._limit is not None:
+            variables["KOCHI_ALLOC_TIME_LIMIT"] = self._limit
+        elif seconds is not None:
+            variables["KOCHI_ALLOC_TIME_LIMIT"] = time_limit(seconds)
+        return variables
+
+    def _is_running(self, name: str) -> bool:
+        return self._scripts[name].process.poll() is None
+
+    def process(self, name: str) -> int | None:
+        """The number of the process, leader of a group of its own, if the script stays."""
+        return self._scripts[name].process.pid if self._is_running(name) else None
+
+    def failure(self, name: str) -> str:
+        """How the script of an allocation failed, for people; "" if it did not."""
+        script = self._scripts[name]
+        if script.is_cancelled or not (status := script.process.poll()):
+            return ""
+        lines = script.output.read_text("utf-8", "replace").splitlines()[-_LAST_LINES:]
+        how = f"exit status {status}" if status > 0 else f"ended by signal {-status}"
+        said = ", and said:\n" + "\n".join(lines) if lines else " and no output"
+        return f"alloc_script failed, with {how}{said}"
+
     def find(self) -> dict[str, Allocation]:
-        living = (name for name, process in self._processes.items() if not process.poll())
-        return {name: Allocation(name, "running") for name in living}
+        found = {}
+        for name, script in self._scripts.items():
+            status = script.process.poll()
+            if status is None:
+                found[name] = Allocation(name, "running")
+            elif script.is_cancelled:
+                continue
+            elif failure := self.failure(name):
+                found[name] = Allocation(name, "ended", failure)
+            else:
+                said = f"alloc_script has ended, its output is {script.output}"
+                found[name] = Allocation(name, "pending", said, is_certain=False)
+        return found
 
     def cancel(self, ids: Iterable[str] = ()) -> None:
-        for name in list(ids) or list(self._processes):
-            process = self._processes.pop(name)
-            if process.poll() is None:
+        """End the scripts that stay, which end their workers."""
+        for name in list(ids) or list(self._scripts):
+            if (script := self._scripts.get(name)) is None:
+                continue  # of another process: it ends with its worker
+            script.is_cancelled = True
+            if script.process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGTERM)
+                    os.killpg(script.process.pid, signal.SIGTERM)
+
+    def give_up(self) -> None:
+        """A script that fails is not tried again."""
 
     @property
     def how_to_cancel(self) -> str:

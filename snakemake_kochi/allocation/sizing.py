@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from humanfriendly.text import pluralize
+
 from snakemake_kochi.queue.capacity import Capacity
 from snakemake_kochi.queue.ticket import Resources
 
@@ -16,21 +18,34 @@ MARGIN = 60.0
 @dataclass(frozen=True)
 class Limits:
     """What may be asked for: at most `workers` at the same time, each with at most `node`, for at
-    most `seconds` (None: nothing limits them). Where `takes_nodes`, each has all of a node."""
+    most `seconds` (None: nothing limits them). Where `takes_nodes`, each has all of a node.
+
+    `nodes`: where they are of several kinds, the largest ones; `node` is then the most of each
+    amount, which none may have together. Where jobs do not say how long they take, workers are
+    asked for `seconds` if it `asks_for_all`, else for as long as the scheduler gives by default.
+    """
 
     workers: int
     node: Capacity
     seconds: float | None = None
     takes_nodes: bool = False
+    nodes: tuple[Capacity, ...] = ()
+    asks_for_all: bool = True
+
+    @property
+    def usual_seconds(self) -> float | None:
+        """For how long a worker is asked for whose jobs do not say how long they take."""
+        return self.seconds if self.asks_for_all else None
 
 
 @dataclass(frozen=True)
 class Supply:
-    """A worker that is there or was asked for: what it has, whether jobs may begin beside those it
-    has now, and for how long it will be there."""
+    """What a worker that is there, or was asked for, has left for jobs that wait; for how many
+    seconds it can run them (None: nothing limits it), and whether it has no job now."""
 
     capacity: Capacity
     seconds_left: float | None = None
+    is_empty: bool = True
 
 
 @dataclass(frozen=True)
@@ -46,7 +61,30 @@ class Shape:
 def obstacle(wanted: Resources, limits: Limits) -> str | None:
     """Why no worker that may be asked for can run a job, for people, or None."""
     seconds = None if limits.seconds is None else limits.seconds - MARGIN
-    return limits.node.obstacle(wanted, seconds)
+    if why := limits.node.obstacle(wanted, seconds):
+        return why
+    if limits.nodes and all(node.obstacle(wanted) for node in limits.nodes):
+        return (
+            f"{wanted.cores} cores, {wanted.memory_mb or 0} MiB of memory and "
+            f"{pluralize(wanted.gpus, 'GPU')} needed on one node, and none has all of that"
+        )
+    return None
+
+
+def _for_one_kind_of_node(
+    left: dict[Resources, int], limits: Limits
+) -> tuple[dict[Resources, int], Limits]:
+    """The largest kind of job, and all that fit on the same node, which is then the limit: one
+    worker for all would be one that no node can have. The others come next time."""
+    if len(limits.nodes) < 2:
+        return left, limits
+    largest = max(left, key=_size)
+    node = max(
+        (node for node in limits.nodes if node.obstacle(largest) is None),
+        key=lambda node: (node.cores, node.memory_mb),
+    )
+    fitting = {kind: count for kind, count in left.items() if node.obstacle(kind) is None}
+    return fitting, replace(limits, node=node)
 
 
 def workers_to_ask_for(
@@ -64,11 +102,14 @@ def workers_to_ask_for(
     room = limits.workers - len(supply)
     if room <= 0 or not left:
         return None
+    left, limits = _for_one_kind_of_node(left, limits)
     shape = _shape(left, room, limits)
-    count = 0
+    lacking, count = left, 0
     while left and count < room:
         count += 1
-        left = _after(left, shape.capacity)
+        left = _after(left, Supply(shape.capacity))
+    if any(kind.runtime_seconds is None for kind in lacking):
+        return replace(shape, seconds=limits.usual_seconds), count
     return replace(shape, seconds=_seconds(kinds, len(supply) + count, shape, limits)), count
 
 
@@ -76,16 +117,46 @@ def _not_held(kinds: Mapping[Resources, int], supply: Iterable[Supply]) -> dict[
     """What is left of the jobs when each worker of the supply is full of them."""
     left = dict(kinds)
     for worker in supply:
-        left = _after(left, worker.capacity, worker.seconds_left)
+        left = _after(left, worker)
     return left
 
 
-def _after(
-    left: Mapping[Resources, int], capacity: Capacity, seconds: float | None = None
-) -> dict[Resources, int]:
-    """What is left of the jobs when a worker has taken what fits into it, the largest first."""
+def not_wanted(
+    waiting: Mapping[Resources, int], supply: Sequence[Supply], coming: Sequence[Supply]
+) -> list[int]:
+    """Which of the workers that were asked for get no job, because those of the `supply`, and those
+    `coming` before them, can have all that wait and fit: their indices."""
+    left = _not_held(waiting, supply)
+    found = []
+    for index, worker in enumerate(coming):
+        rest = _after(left, worker)
+        if rest == left:
+            found.append(index)
+        left = rest
+    return found
+
+
+def free(
+    capacity: Capacity, begun: Iterable[Resources], seconds_left: float | None = None
+) -> Supply:
+    """A worker that has begun some jobs."""
     cores, memory, gpus = capacity.cores, capacity.memory_mb, capacity.gpus
     is_empty = True
+    for job in begun:
+        is_empty = False
+        if job.exclusive:
+            cores = memory = gpus = 0
+        cores -= job.cores
+        memory -= job.memory_mb or 0
+        gpus -= job.gpus
+    return Supply(Capacity(max(0, cores), max(0, memory), max(0, gpus)), seconds_left, is_empty)
+
+
+def _after(left: Mapping[Resources, int], worker: Supply) -> dict[Resources, int]:
+    """What is left of the jobs when a worker has taken what fits into it, the largest first."""
+    capacity, seconds = worker.capacity, worker.seconds_left
+    cores, memory, gpus = capacity.cores, capacity.memory_mb, capacity.gpus
+    is_empty = worker.is_empty
     remaining = {}
     for kind in sorted(left, key=_size, reverse=True):
         taken = 0
@@ -135,10 +206,8 @@ def _shape(left: Mapping[Resources, int], room: int, limits: Limits) -> Shape:
 def _seconds(
     kinds: Mapping[Resources, int], workers: int, shape: Shape, limits: Limits
 ) -> float | None:
-    """For how long, where each job says how long it takes: until all have run, one after the
-    other where they have to."""
-    if any(kind.runtime_seconds is None for kind in kinds):
-        return limits.seconds
+    """Until all jobs have run that say how long they take, one after the other where they have
+    to. Those that do not are in workers that are there."""
     longest = max(kind.runtime_seconds or 0 for kind in kinds)
     work = sum(
         count * (kind.runtime_seconds or 0) * _share(kind, shape.capacity)

@@ -1,4 +1,4 @@
-"""Slurm, by its commands: sbatch, squeue, scancel, sinfo.
+"""Slurm, by its commands: sbatch, squeue or sacct, scancel, sinfo.
 
 All allocations of one owner have the same job name, so that one query tells of all of them, and
 one that was submitted although sbatch said otherwise is found.
@@ -6,223 +6,335 @@ one that was submitted although sbatch said otherwise is found.
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
-import subprocess
-from collections.abc import Collection, Iterable, Sequence
+import threading
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    sleep_using_event,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_exponential,
+    wait_random,
+)
 
 from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.allocation.scheduler import (
     Allocation,
     RefusedError,
-    State,
     UnreachableError,
     Wanted,
     time_limit,
 )
 from snakemake_kochi.allocation.sizing import Limits
-from snakemake_kochi.project.machines import AllocationSettings
-from snakemake_kochi.queue import Capacity
-
-# Seconds for an answer of a controller that is busy; Slurm's own patience is ten.
-_PATIENCE = 60.0
-# Seconds for which a submission is tried again, and between two of them at most.
-_SUBMISSION_PATIENCE = 300.0
-_MOST_WAIT = 30.0
-# What sbatch says when the fault is the controller's, or the network's, and a later try may do.
-_TRANSIENT = (
-    "socket timed out",
-    "unable to contact slurm controller",
-    "connection refused",
-    "connection reset",
-    "connection timed out",
-    "transport endpoint is not connected",
-    "resource temporarily unavailable",
-    "zero bytes were transmitted",
-    "in standby mode",
-    "slurm temporarily unable to accept job",
-    "no route to host",
-    "timeout",
+from snakemake_kochi.allocation.slurm_answers import (
+    concerned,
+    is_unknown_partition,
+    where,
 )
-
-# sinfo(1), %G: gpu:2, gpu:a100:2, either followed by (S:...).
-_GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)")
+from snakemake_kochi.allocation.slurm_commands import NoProgramError, run
+from snakemake_kochi.allocation.slurm_listing import lasting, read_listing
+from snakemake_kochi.allocation.slurm_partitions import Partition, limits_of, read_partitions
+from snakemake_kochi.allocation.wishes import NO_WISH, Wish
+from snakemake_kochi.errors import KochiError, nearest
+from snakemake_kochi.project.machines import AllocationSettings
 
 # As Slurm's own commands name it: 12, or 12_3 for one of an array. A requeued one keeps it.
 _ID = '"${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"'
 # What Slurm has given, which may be more than what was asked for; not what the node has.
 _CORES = '"$SLURM_CPUS_ON_NODE"'
 
-_OF_A_JOB = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMIX_", "OMPI_")
-_OF_THE_CLUSTER = ("SLURM_CONF",)
+# What sbatch --parsable says, a cluster's name included, or does where a site's own script is in
+# its place.
+_SUBMITTED = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?$", re.MULTILINE)
+_CLUSTERS = re.compile(r"(?:--clusters?=|-M)(\S+)")
 
-# squeue(1), JOB STATE CODES. What is not here is over; what is stopped goes on some day.
-_PENDING = frozenset({"CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"})
-_RUNNING = frozenset(
-    {"COMPLETING", "RESIZING", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
-)
+# Seconds after a submission in which Slurm's database may not know of it.
+_UNACCOUNTED = 600.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds: for one answer of a controller that is busy (Slurm's own patience is ten), for which
+    a submission is tried again, and between two of them at first and at most."""
+
+    answer: float = 60.0
+    submission: float = 60.0
+    first_pause: float = 1.0
+    most_pause: float = 30.0
 
 
 class Slurm:
-    """See `scheduler.Scheduler`: the allocations with the job name `name`."""
+    """See `scheduler.Scheduler`: the allocations with the job name `name`, for the machine of that
+    name."""
 
-    def __init__(self, name: str, settings: AllocationSettings) -> None:
+    takes_wishes = True
+
+    def __init__(
+        self,
+        name: str,
+        settings: AllocationSettings,
+        machine: str = "NAME",
+        pace: Pace = Pace(),
+    ) -> None:
         self._name = name
         self._settings = settings
+        self._machine = machine
+        self._pace = pace
+        self._born = datetime.now()
+        self._given: dict[str, float] = {}  # when each was submitted, time.monotonic
+        self._is_uncertain = False  # a submission whose answer got lost may have succeeded
+        # Those at which its allocations are; "" for the one that Slurm takes by default.
+        self._clusters = set(_clusters(settings.arguments))
+        self._partitions: list[Partition] = []
+        self._has_given_up = threading.Event()
+
+    # ---- submission
 
     def submit(self, wanted: Wanted, launch: Launch, known: Collection[str]) -> list[str]:
+        """See `Scheduler.submit`. What an earlier call submitted without an answer is returned by
+        the next one, and nothing more is submitted by it."""
         log = launch.log("%j" if wanted.count == 1 else "%A_%a")
         command = ["sbatch", "--parsable", *self._arguments(wanted, launch, log)]
         script = launch.script(_ID, _CORES)
-        is_again = False
+        self._clusters.update(
+            _clusters([*self._settings.arguments, *wanted.arguments, *wanted.wish.arguments])
+            or [""]
+        )
+        try:
+            ids = self._retrying()(self._attempt, command, script, wanted.count, known)
+        except NoProgramError:
+            raise
+        except RefusedError as error:
+            raise self._explained(error, wanted) from error
+        now = time.monotonic()
+        self._given.update(dict.fromkeys(ids, now))
+        return ids
 
-        def attempt() -> str:
-            nonlocal is_again
-            # The answer to the last attempt may have got lost, and not the attempt.
-            if is_again and (
-                lost := set(map(_number, self.find())).difference(map(_number, known))
-            ):
-                return min(lost)
-            is_again = True
-            return _run(command, script).partition(";")[0]
+    def give_up(self) -> None:
+        """See `Scheduler.give_up`."""
+        self._has_given_up.set()
 
-        retrying = Retrying(
+    def _retrying(self) -> Retrying:
+        pace = self._pace
+        return Retrying(
             retry=retry_if_exception_type(UnreachableError),
-            wait=wait_random_exponential(max=_MOST_WAIT),
-            stop=stop_after_delay(_SUBMISSION_PATIENCE),
+            wait=wait_exponential(multiplier=pace.first_pause, max=pace.most_pause)
+            + wait_random(0, pace.first_pause),
+            stop=stop_after_delay(pace.submission) | stop_when_event_set(self._has_given_up),
+            sleep=sleep_using_event(self._has_given_up),
             reraise=True,
         )
-        number = retrying(attempt)
-        if wanted.count == 1:
-            return [number]
-        return [f"{number}_{index}" for index in range(1, wanted.count + 1)]
+
+    def _attempt(
+        self, command: list[str], script: str, count: int, known: Collection[str]
+    ) -> list[str]:
+        # The answer to the last attempt may have got lost, and not the attempt.
+        if self._is_uncertain and (lost := self._lost(known)):
+            return lost
+        if self._has_given_up.is_set():
+            raise UnreachableError("nothing is submitted any more: the run ends")
+        self._is_uncertain = True
+        try:
+            said = self._run(*command, text=script)
+        except RefusedError:
+            self._is_uncertain = False
+            raise
+        found = _SUBMITTED.findall(said)
+        if not found:
+            raise UnreachableError(f"sbatch said no number of a job, but: {said or 'nothing'}")
+        self._is_uncertain = False
+        number = found[-1]
+        return [number] if count == 1 else [f"{number}_{index}" for index in range(1, count + 1)]
+
+    def _lost(self, known: Collection[str]) -> list[str]:
+        """The allocations of a submission that nobody knows of. Raises UnreachableError."""
+        numbers = set(map(_number, known)) | set(map(_number, self._given))
+        lost = [id for id in self.find() or {} if _number(id) not in numbers]
+        if not lost:
+            return []
+        first = min(map(_number, lost), key=int)
+        # There may be another.
+        self._is_uncertain = any(_number(id) != first for id in lost)
+        return [id for id in lost if _number(id) == first]
 
     def _arguments(self, wanted: Wanted, launch: Launch, log: Path) -> list[str]:
-        settings = self._settings
+        settings = wanted.wish.over(self._settings)
         arguments = [
             f"--job-name={self._name}",
             f"--output={log}",
-            f"--nodes={settings.nodes}",
-            "--ntasks-per-node=1",
-            f"--cpus-per-task={wanted.cores}",
+            *(wanted.wish.shape or self._shape(wanted, settings)),
             # Its shell alone: it has become the worker, which tells its jobs.
             f"--signal=B:USR1@{int(2 * launch.grace)}",
             "--requeue",
             "--open-mode=append",
         ]
-        if wanted.memory_mb:
-            arguments.append(f"--mem={wanted.memory_mb}M")
-        if wanted.gpus and settings.gres is None:
-            arguments.append(f"--gres=gpu:{wanted.gpus}")
+        if gres := wanted.wish.generic_resources(settings, wanted.gpus):
+            arguments.append(f"--gres={gres}")
         if wanted.seconds is not None:
             arguments.append(f"--time={time_limit(wanted.seconds)}")
-        if wanted.whole_node:
-            arguments.append("--exclusive")
         if wanted.count > 1:
             arguments.append(f"--array=1-{wanted.count}")
-        for option in ("partition", "account", "qos", "reservation", "constraint", "gres"):
+        for option in ("partition", "account", "qos", "reservation", "constraint"):
             if (value := getattr(settings, option)) is not None:
                 arguments.append(f"--{option}={value}")
-        return [*arguments, *settings.arguments, *wanted.arguments]
+        return [*arguments, *settings.arguments, *wanted.arguments, *wanted.wish.arguments]
 
-    def limits(self) -> Limits:
-        """By the machine's settings, and for the rest by the partition's largest node."""
-        settings = self._settings
-        known = (settings.cores, settings.memory_mb, settings.gpus)
-        node = Capacity(*(amount or 0 for amount in known))
-        if None in known:
-            partition = [f"--partition={settings.partition}"] if settings.partition else []
-            said = _run(["sinfo", "--noheader", "--format=%c|%m|%G", *partition])
-            nodes = [_node(line) for line in said.splitlines() if line.count("|") >= 2]
-            if not nodes:
-                where = f"partition {settings.partition}" if settings.partition else "this cluster"
-                raise RefusedError(f"Slurm knows no nodes of {where}", "To see all, type: sinfo")
-            node = Capacity(
-                settings.cores or max(node.cores for node in nodes),
-                settings.memory_mb or max(node.memory_mb for node in nodes),
-                max(node.gpus for node in nodes) if settings.gpus is None else settings.gpus,
+    @staticmethod
+    def _shape(wanted: Wanted, settings: AllocationSettings) -> list[str]:
+        """For one worker that leads, on the first of its nodes."""
+        arguments = [
+            f"--nodes={settings.nodes}",
+            "--ntasks-per-node=1",
+            f"--cpus-per-task={wanted.cores}",
+        ]
+        if wanted.memory_mb:
+            arguments.append(f"--mem={wanted.memory_mb}M")
+        if wanted.whole_node:
+            arguments.append("--exclusive")
+        return arguments
+
+    def _explained(self, error: RefusedError, wanted: Wanted) -> RefusedError:
+        """A refusal, with where to change what, and how."""
+        keys = concerned(error.message)
+        hints = [f"See {where(self._machine, keys)}."]
+        if wished := wanted.wish.describe():
+            hints.append(f"By its resources, the rule asks for {wished}.")
+        if is_unknown_partition(error.message):
+            hints.append(self._nearest_partition(wanted))
+            hints.append("To see all, type: sinfo --summarize")
+        elif {"account", "qos"} & set(keys):
+            hints.append(
+                "To see what you may use, type: "
+                "sacctmgr show associations user=$USER format=account,partition,qos"
             )
-        return Limits(settings.max_workers, node, settings.time)
+        elif {"cores", "nodes", "constraint", "gres"} & set(keys):
+            hints.append(
+                "To see what nodes have, type: "
+                "sinfo --exact --format='%P %D %c %m %G %f %l' (partition, number, cores, MiB, "
+                "GPUs, features, time)"
+            )
+        asked = f"{error.message}\nIt was asked for {wanted.describe()}."
+        return RefusedError(asked, " ".join(hints))
 
-    def find(self) -> dict[str, Allocation]:
-        said = _run(
-            [
-                *("squeue", "--noheader", "--array", f"--name={self._name}"),
-                *(f"--user={getpass.getuser()}", "--format=%i|%T|%r|%N"),
-            ]
+    def _nearest_partition(self, wanted: Wanted) -> str:
+        name = self._partition(wanted.wish.over(self._settings))
+        try:
+            known = {each.name for each in self._all_partitions()}
+        except KochiError:
+            return ""  # the refusal says enough
+        return f"Partition {name}: {nearest(name or '', known)}"
+
+    # ---- what there is
+
+    @staticmethod
+    def _partition(settings: AllocationSettings) -> str | None:
+        return settings.partition or os.environ.get("SBATCH_PARTITION")
+
+    def _all_partitions(self) -> list[Partition]:
+        if not self._partitions:
+            said = self._run("sinfo", "--all", "--noheader", "--exact", "--format=%P|%l|%c|%m|%G")
+            self._partitions = read_partitions(said)
+        return self._partitions
+
+    def limits(self, wish: Wish = NO_WISH) -> Limits:
+        """By the machine's settings, and for the rest by the nodes of the partition and its longest
+        time. Slurm is asked once, and need not answer where the settings say all."""
+        settings = wish.over(self._settings)
+        partitions: list[Partition] = []
+        try:
+            partitions = self._retrying()(self._all_partitions)
+        except NoProgramError:
+            if not _says_all(settings):
+                raise
+        except UnreachableError as error:
+            if not _says_all(settings):
+                raise UnreachableError(
+                    f"Slurm does not say what its nodes have: {error.message}",
+                    "Try again later; or say it yourself, with "
+                    f"{where(self._machine, ['cores', 'memory', 'gpus'])}.",
+                ) from error
+        return limits_of(partitions, self._partition(settings), settings, self._machine)
+
+    # ---- how it stands
+
+    def find(self) -> dict[str, Allocation] | None:
+        try:
+            return lasting(read_listing(self._squeue(), self._machine))
+        except KochiError as error:
+            failure = error
+        try:
+            return self._accounted(read_listing(self._sacct(), self._machine))
+        except UnreachableError:
+            pass
+        except RefusedError:
+            # It is not there or has no database, which is so on many clusters, and for good.
+            if isinstance(failure, NoProgramError):
+                return None
+        raise UnreachableError(failure.message) from failure
+
+    def _squeue(self) -> str:
+        return self._run(
+            *("squeue", "--noheader", "--array", f"--name={self._name}"),
+            *(f"--user={os.getuid()}", "--format=%i|%T|%N|%r"),
         )
-        found = [_parse(line) for line in said.splitlines() if line.count("|") >= 3]
-        return {each.id: each for each in found if each.state != "ended"}
+
+    def _sacct(self) -> str:
+        # Without a time, those that wait since yesterday would not be there.
+        since = (self._born - timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%S")
+        return self._run(
+            *("sacct", "--allocations", "--noheader", "--parsable2", f"--name={self._name}"),
+            *(f"--user={os.getuid()}", f"--starttime={since}"),
+            "--format=JobID,State,NodeList,Reason",
+        )
+
+    def _accounted(self, found: dict[str, Allocation]) -> dict[str, Allocation]:
+        """What the database may not know yet has not ended for that."""
+        now = time.monotonic()
+        young = [id for id, since in list(self._given.items()) if now - since < _UNACCOUNTED]
+        return lasting({**{id: Allocation(id, "pending") for id in young}, **found})
 
     def cancel(self, ids: Iterable[str] = ()) -> None:
-        which = list(ids) or [f"--name={self._name}", f"--user={getpass.getuser()}"]
-        _run(["scancel", "--quiet", *which])
+        which = list(ids)
+        for id in which or list(self._given):
+            self._given.pop(id, None)
+        try:
+            named = [f"--name={self._name}", f"--user={os.getuid()}"]
+            self._run("scancel", "--quiet", *(which or named))
+        except RefusedError as error:
+            if "invalid job id" not in error.message.lower():  # which is over
+                raise
 
     @property
     def how_to_cancel(self) -> str:
         return f"scancel --name={self._name}"
 
+    def _run(self, program: str, *arguments: str, text: str = "") -> str:
+        """One of Slurm's commands, at the clusters at which this one's allocations are."""
+        clusters = sorted(filter(None, self._clusters))
+        if not clusters or program == "sbatch":
+            return run([program, *arguments], self._pace.answer, text)
+        # The default one has a name that is not known here.
+        which = "all" if "" in self._clusters else ",".join(clusters)
+        return run([program, f"--clusters={which}", *arguments], self._pace.answer, text)
+
+
+def _says_all(settings: AllocationSettings) -> bool:
+    return None not in (settings.cores, settings.memory_mb, settings.gpus)
+
+
+def _clusters(arguments: Iterable[str]) -> list[str]:
+    found = map(_CLUSTERS.fullmatch, arguments)
+    return [name for match in found if match for name in match[1].split(",")]
+
 
 def _number(allocation: str) -> str:
     """That of the submission, of an allocation that may be one of an array."""
     return allocation.partition("_")[0]
-
-
-def _node(line: str) -> Capacity:
-    """From processors, MiB and generic resources, as in `4|4096+|gpu:a100:2(S:0-1)`."""
-    cores, memory, generic = line.split("|", 2)
-    gpus = [int(number) for number in _GPUS.findall(generic)]
-    return Capacity(int(cores.rstrip("+")), int(memory.rstrip("+")), sum(gpus))
-
-
-def _parse(line: str) -> Allocation:
-    number, word, reason, nodes = line.split("|", 3)
-    state: State = "ended"
-    if word in _PENDING:
-        state = "pending"
-    elif word in _RUNNING:
-        state = "running"
-    return Allocation(number, state, reason, nodes)
-
-
-def _run(command: Sequence[str], text: str | None = None) -> str:
-    """What a command says. Raises RefusedError, or UnreachableError where another try may do."""
-    program = command[0]
-    try:
-        done = subprocess.run(
-            command,
-            input=text or "",
-            env=_without_outer_job(),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PATIENCE,
-            check=False,
-        )
-    except FileNotFoundError as error:
-        raise RefusedError(
-            f"there is no program {program} here",
-            "Is this a login node of the cluster? If so: module load slurm",
-        ) from error
-    except subprocess.TimeoutExpired as error:
-        raise UnreachableError(f"{program} gave no answer in {_PATIENCE:.0f} s") from error
-    said = done.stderr.strip() or done.stdout.strip()
-    if done.returncode == 0:
-        return done.stdout.strip()
-    if any(words in said.lower() for words in _TRANSIENT):
-        raise UnreachableError(f"{program}: {said}")
-    raise RefusedError(f"{program} refused (status {done.returncode}): {said}")
-
-
-def _without_outer_job() -> dict[str, str]:
-    """Not the variables of a Slurm job in which the controller runs, by which sbatch, and then the
-    worker, would take that job's shape."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in _OF_THE_CLUSTER or not name.startswith(_OF_A_JOB)
-    }

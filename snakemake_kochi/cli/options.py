@@ -15,7 +15,8 @@ def machine_option(function: _Function) -> _Function:
     return click.option(
         *("-m", "--machine"),
         metavar="MACHINE",
-        help="Where; $KOCHI_DEFAULT_MACHINE by default, else 'local', which is this computer.",
+        help="Where; by default $KOCHI_DEFAULT_MACHINE, else the machine of kochi.yaml that this "
+        "host belongs to, else 'local', which is this computer.",
     )(function)
 
 

@@ -28,7 +28,7 @@ def install_profile(name: str, force: bool) -> None:
     source = _profiles().get(name)
     if source is None:
         raise NameNotFoundError(f"there is no profile '{name}', {nearest(name, _profiles())}")
-    target = _target(name)
+    target = installed_file(name)
     if _state(source, target) == "changed" and not force:
         raise KochiError(
             f"{target} is there already and differs from ours",
@@ -45,8 +45,9 @@ def install_profile(name: str, force: bool) -> None:
 def list_profiles(as_json: bool) -> None:
     """The profiles, and whether they are installed."""
     rows = [
-        {"profile": name, "state": _state(source, _target(name)), "file": str(_target(name))}
+        {"profile": name, "state": _state(source, file), "file": str(file)}
         for name, source in sorted(_profiles().items())
+        for file in (installed_file(name),)
     ]
     if as_json:
         print_json(rows)
@@ -62,7 +63,8 @@ def _profiles() -> dict[str, Path]:
     return {path.parent.name: path for path in profiles_directory().glob(f"*/{_FILE}")}
 
 
-def _target(name: str) -> Path:
+def installed_file(name: str) -> Path:
+    """Where a profile of that name is, or would be, when it is installed."""
     # The same directory as in `snakemake.common.get_appdirs`, without importing Snakemake.
     return Path(user_config_dir("snakemake", "snakemake")) / name / _FILE
 

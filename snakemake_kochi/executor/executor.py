@@ -17,7 +17,7 @@ from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.allocation.choice import check_place, make_workers
-from snakemake_kochi.errors import DamagedFileError, KochiError, for_snakemake
+from snakemake_kochi.errors import DamagedFileError, KochiError, UserError, for_snakemake
 from snakemake_kochi.executor.cancelling import Cancelling
 from snakemake_kochi.executor.choice import Choices
 from snakemake_kochi.executor.identity import Identities
@@ -25,27 +25,30 @@ from snakemake_kochi.executor.inner import InnerCommands
 from snakemake_kochi.executor.interrupts import FurtherInterrupts
 from snakemake_kochi.executor.passes import SchedulerPasses
 from snakemake_kochi.executor.queue_watch import QueueWatch
+from snakemake_kochi.executor.receipt import Receipt
 from snakemake_kochi.executor.settings import check_settings
 from snakemake_kochi.executor.takeover import Held, Takeover
-from snakemake_kochi.executor.tally import Tally
 from snakemake_kochi.executor.translate import (
     failure_message,
     make_ticket,
     queue_of,
     resources_of,
 )
+from snakemake_kochi.executor.wishes import Wishes
 from snakemake_kochi.place import find_place
 from snakemake_kochi.queue import (
     Inbox,
     Queue,
     Resources,
     Result,
+    RunFile,
     Running,
     Ticket,
     cancel_all,
     find_job,
     jobs_of,
     private_queue,
+    remove_private_queues,
     shared_workers,
 )
 from snakemake_kochi.queue.probe import probe_locks
@@ -85,7 +88,7 @@ class Executor(RemoteExecutor):
         settings = self.workflow.executor_settings
         # Everything that may be refused comes first: nothing was made yet that would be left.
         count = check_settings(settings, self._machine)
-        where = check_place(settings.place, place.machine)
+        where = check_place(settings.place, place)
         probe_locks(place.prepare_machine())
         self._queue_is_forced = settings.queue is not None
         self._has_workers = count > 0
@@ -100,6 +103,11 @@ class Executor(RemoteExecutor):
             cores if isinstance(cores, int) else None,
             self.logger,
         )
+        self._wishes = Wishes(
+            None if self._queue_is_forced else self._default_queue,
+            self._workers.takes_wishes,
+            self.logger,
+        )
         self._pending: dict[int, _Pending] = {}
         self._pending_lock = threading.Lock()
         self._used_queues: set[str] = set()
@@ -109,7 +117,8 @@ class Executor(RemoteExecutor):
         self._identities = Identities(self.workflow, self.workflow.workdir_init)
         self._choices = Choices(self.workflow, settings.runner, self.logger)
         self._commands = InnerCommands(self)
-        self._tally = Tally()
+        self._receipt = Receipt(self._machine, self._inbox.identity)
+        self._run_file = RunFile(self._machine, self._inbox.identity, self.workflow.workdir_init)
         self._passes = SchedulerPasses(self.workflow)
         self._known_results: deque[Result] = deque()
         self._held: list[Held] = []
@@ -119,6 +128,7 @@ class Executor(RemoteExecutor):
         self._further_interrupts = FurtherInterrupts()
         self._watcher_failed = False
         self._takeover = Takeover(self._machine, self.workflow, self._inbox, self.logger)
+        self._workers.succeed(self._takeover.controllers)
         self._takeover.begin()
         atexit.register(self._close_unused)
         self._watcher = threading.Thread(target=self._watch, name="kochi-watcher", daemon=True)
@@ -141,12 +151,12 @@ class Executor(RemoteExecutor):
         by_queue: dict[str, list[tuple[JobExecutorInterface, Resources]]] = defaultdict(list)
         for job in jobs:
             # Before the first is handed over: what is refused for one job holds back all.
-            queue = self._queue_for(job)
+            placed = self._wishes.place(job, self._queue_for(job), resources_of(job))
+            queue, wanted = placed.queue, placed.resources
             if queue not in is_ours:
                 is_ours[queue] = self._workers.will_serve(queue)
-            wanted = resources_of(job)
             if is_ours[queue]:
-                wanted = self._workers.fit(job.name, wanted)
+                wanted = self._workers.fit(job.name, wanted, placed.wish)
             by_queue[queue].append((job, wanted))
         for queue, its_jobs in by_queue.items():
             # In parts: the first run while the tickets of the others are made.
@@ -171,6 +181,7 @@ class Executor(RemoteExecutor):
             return False
         if (found := self._takeover.find(job, ticket)) is not None:
             number = found.ticket.job
+            self._run_file.take_over(number)
             self._used_queues.add(found.ticket.queue)
             with self._pending_lock:
                 how = "runs still" if isinstance(found, Running) else "has finished"
@@ -221,7 +232,8 @@ class Executor(RemoteExecutor):
 
     def _submit(self, name: str, batch: Sequence[tuple[JobExecutorInterface, Ticket]]) -> None:
         self._used_queues.add(name)
-        self._workers.serve([name])
+        self._run_file.begin()
+        self._workers.serve([name], self._wishes.of(name))
         # Held until all are registered: a result may be there before `submit` returns.
         with self._pending_lock:
             self._inbox.note_queue(name)
@@ -303,6 +315,8 @@ class Executor(RemoteExecutor):
         except Exception as error:
             self._watcher_failed = True
             # Whatever it is, Snakemake must hear of it: it would wait for ever.
+            if isinstance(error, KochiError):
+                error = UserError(error.message, error.hint)
             self.workflow.scheduler.executor_error_callback(error)
 
     def _report(self, results: Sequence[Result]) -> None:
@@ -312,7 +326,7 @@ class Executor(RemoteExecutor):
             if known is None:
                 continue
             self._passes.drop_wakes()
-            self._tally.add(known.ticket, result)
+            self._receipt.add(known.ticket, result)
             if result.worker is not None and result.reason != "cancelled":
                 self._workers.job_ended(result.worker)
             if result.ok:
@@ -429,16 +443,23 @@ class Executor(RemoteExecutor):
         """Where there was nothing to be done Snakemake does not shut down."""
         if not self._used_queues:
             self._stop_watching()
+            self._workers.stop()
             self._close()
 
     def _close(self) -> None:
         atexit.unregister(self._close_unused)
         self._takeover.end(self._all_went_well)
-        if said := self._tally.describe():
-            self.logger.info(said)
+        self._give_receipt()
         if not self._queue_is_forced:
-            Queue(self._machine, self._default_queue).remove()
+            remove_private_queues(self._machine, self._inbox.identity)
         if self._has_unended:
             self._inbox.leave()
         else:
             self._inbox.close()
+
+    def _give_receipt(self) -> None:
+        """Say how the jobs were executed, and what they took."""
+        self._run_file.end()
+        unreported = [pending.ticket for pending in self._pending.values()]
+        if lines := self._receipt.lines(self._run_file.first_worker, unreported):
+            self.logger.info("\n".join(lines))

@@ -43,6 +43,11 @@ class Takeover:
             inbox.adopt(machine, dead)
 
     @property
+    def controllers(self) -> tuple[str, ...]:
+        """Those that died, and from which this run takes over."""
+        return self._estate.controllers
+
+    @property
     def is_empty(self) -> bool:
         return self._estate.is_empty
 

@@ -19,6 +19,8 @@ from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Resources, Result, Ticket
 
 _LAST_LINES = 20
+# TBDString is what Snakemake has for a value that depends on files that are not there yet.
+_NO_AMOUNTS = ("<TBD>", "")
 _INNER_WORDS = (
     "Building DAG of jobs...",
     "Using shell: ",
@@ -91,16 +93,22 @@ def resources_of(job: JobExecutorInterface) -> Resources:
 def _amount(job: JobExecutorInterface, name: str, least: int) -> int | None:
     """A resource that is a number; None when the job has none, or one not known before it runs."""
     value = job.resources.get(name)
-    # TBDString is what Snakemake has for a value that depends on files that are not there yet.
-    if value is None or isinstance(value, str):
+    if value is None or value in _NO_AMOUNTS:
         return None
-    number: int = math.ceil(value)
-    if number < least:
+    number = _number(value)
+    if number is None or number < least:
         raise KochiError(
             f"rule {job.name}, resource {name}: {value} cannot be used: a number from {least} was "
             "expected"
         )
     return number
+
+
+def _number(value: object) -> int | None:
+    """A number, also one written as a text, as a profile may have it."""
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value)
+    return math.ceil(value) if isinstance(value, int | float) else None
 
 
 def project_of(directory: Path) -> Path:

@@ -28,6 +28,8 @@ from snakemake_kochi.phases.install_set import read_manifest
 from snakemake_kochi.phases.keep import commit_at_exit
 from snakemake_kochi.phases.script import SAVED_THREADS_VARIABLE, saved_threads
 from snakemake_kochi.project.checks import check_experiments
+from snakemake_kochi.project.chosen_machine import chosen_machine as machine_among
+from snakemake_kochi.project.configuration import find_project, load_project
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.recipes import Requirement
 
@@ -148,7 +150,7 @@ class Library:
 
 @for_snakemake
 def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
-    """The library of the project in the working directory, on $KOCHI_DEFAULT_MACHINE (or `local`).
+    """The library of the project in the working directory, on the machine that is meant there.
 
     Snakemake's main process freezes the project; the processes of its jobs, and a second call
     while the same workflow is parsed, take the freeze that is there. `config["kochi_experiments"]`
@@ -174,7 +176,11 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
 
 
 def chosen_machine() -> str:
-    return os.environ.get("KOCHI_DEFAULT_MACHINE") or "local"
+    """The name of the machine that is meant in the working directory. Raises ConfigError."""
+    # Not read twice where it is said: the freeze reads the project.
+    return os.environ.get("KOCHI_DEFAULT_MACHINE") or machine_among(
+        load_project(find_project(Path.cwd())).machines
+    )
 
 
 def _forget_what_is_gone(directories: Directories) -> None:

@@ -35,6 +35,7 @@ def _machine(name: str, data: Mapping[str, Any], path: KeyPath, document: Docume
     machine = Machine(
         name=name,
         login_host=optional_text(data.get("login_host")),
+        hosts=names(data.get("hosts")) or (),
         work_dir=optional_text(data.get("work_dir")),
         kochi_root=optional_text(data.get("kochi_root")),
         lock_dir=optional_text(data.get("lock_dir")),
@@ -76,6 +77,11 @@ def _allocation(data: Mapping[str, Any], path: KeyPath, problems: Problems) -> A
 
 def _check(machine: Machine, data: Mapping[str, Any], path: KeyPath, problems: Problems) -> None:
     settings = machine.allocation
+    if machine.name == LOCAL and machine.hosts:
+        problems.add((*path, "hosts"), "'local' is any computer; name another machine for these")
+    for pattern in machine.hosts:
+        if not pattern.strip("*?"):
+            problems.add((*path, "hosts"), f"{pattern!r} is any computer; say more of the names")
     if machine.scheduler is not None and machine.alloc_script:
         problems.add((*path, "alloc_script"), "with 'scheduler' it is not used; leave one out")
     if settings.min_workers > settings.max_workers:

@@ -41,6 +41,7 @@ class Machine:
 
     name: str
     login_host: str | None = None
+    hosts: tuple[str, ...] = ()  # patterns of the names of its login nodes
     work_dir: str | None = None
     kochi_root: str | None = None
     lock_dir: str | None = None  # as written: variables are those of where it is used

@@ -4,7 +4,7 @@ from snakemake_kochi.queue.adoption import Ended, Estate, Running
 from snakemake_kochi.queue.bell import Bell, ring
 from snakemake_kochi.queue.cancellation import cancel, cancel_all
 from snakemake_kochi.queue.capacity import Capacity, format_duration
-from snakemake_kochi.queue.controllers import jobs_of, private_queue
+from snakemake_kochi.queue.controllers import jobs_of, private_queue, remove_private_queues
 from snakemake_kochi.queue.explain import (
     AttemptView,
     attempts,
@@ -15,13 +15,22 @@ from snakemake_kochi.queue.explain import (
 )
 from snakemake_kochi.queue.ids import allocate_ids
 from snakemake_kochi.queue.inbox import Inbox
-from snakemake_kochi.queue.jobs import JobView, find_job, list_jobs
+from snakemake_kochi.queue.jobs import JobView, find_job, list_jobs, view_ended
 from snakemake_kochi.queue.lock import QueueRemovedError, ids_lock, queue_lock
 from snakemake_kochi.queue.lock_settings import LockSettings, settle_locks
 from snakemake_kochi.queue.observation import Observer
 from snakemake_kochi.queue.queue import Answer, Claim, Queue, QueueView, list_queues
 from snakemake_kochi.queue.recovery import recover
 from snakemake_kochi.queue.result import Attempt, EndedAttempt, Result
+from snakemake_kochi.queue.runs import (
+    AllocationNote,
+    RunFile,
+    RunRecord,
+    find_run,
+    list_allocations,
+    list_runs,
+    note_allocations,
+)
 from snakemake_kochi.queue.ticket import Benchmark, Resources, ShellJob, Ticket
 from snakemake_kochi.queue.workers import (
     WorkerState,
@@ -32,6 +41,7 @@ from snakemake_kochi.queue.workers import (
 )
 
 __all__ = [
+    "AllocationNote",
     "Answer",
     "Attempt",
     "AttemptView",
@@ -51,6 +61,8 @@ __all__ = [
     "QueueView",
     "Resources",
     "Result",
+    "RunFile",
+    "RunRecord",
     "Running",
     "ShellJob",
     "Ticket",
@@ -62,14 +74,19 @@ __all__ = [
     "cancel_all",
     "explain",
     "find_job",
+    "find_run",
     "ids_lock",
     "find_worker",
     "format_duration",
     "jobs_of",
+    "list_allocations",
     "list_jobs",
     "list_queues",
+    "list_runs",
     "list_workers",
+    "note_allocations",
     "private_queue",
+    "remove_private_queues",
     "queue_lock",
     "settle_locks",
     "reasons",
@@ -78,4 +95,5 @@ __all__ = [
     "seconds_left",
     "seconds_since",
     "shared_workers",
+    "view_ended",
 ]

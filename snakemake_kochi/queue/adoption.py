@@ -134,7 +134,9 @@ class Estate:
         worker = self._workers.get(job)
         if worker is not None:
             with contextlib.suppress(FileNotFoundError, DamagedFileError):
-                return read_worker(self._machine, worker).controller
+                state = read_worker(self._machine, worker)
+                # One in an allocation does not see its controller die, and goes on.
+                return state.controller if state.allocation is None else None
         return None
 
     def _cancel(self, jobs: Collection[int]) -> None:

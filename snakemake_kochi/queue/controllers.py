@@ -43,8 +43,17 @@ class ControllerState:
 
 
 def private_queue(controller: str) -> str:
-    """The queue for the jobs of a run that name none."""
+    """The queue for the jobs of a run that name none. Others of its own begin with this name and a
+    dash."""
     return f"run-{controller}"
+
+
+def remove_private_queues(machine: MachinePaths, controller: str) -> None:
+    """Remove a run's own queues, but for those in which a ticket is left."""
+    first = private_queue(controller)
+    for name in queue_names(machine):
+        if name == first or name.startswith(f"{first}-"):
+            Queue(machine, name).remove()
 
 
 def read_controller(machine: MachinePaths, identity: str) -> ControllerState:
@@ -145,7 +154,7 @@ def jobs_of(
 
 
 def forget_controller(machine: MachinePaths, identity: str) -> None:
-    """Remove all that there is of a controller that is dead, and its private queue, unless a
-    ticket is left in that."""
+    """Remove all that there is of a controller that is dead, and its private queues, but for those
+    in which a ticket is left."""
     shutil.rmtree(machine.controller(identity).inbox.parent, ignore_errors=True)
-    Queue(machine, private_queue(identity)).remove()
+    remove_private_queues(machine, identity)

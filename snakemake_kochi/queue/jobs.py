@@ -56,7 +56,7 @@ def new_nonce() -> str:
 def unexecuted_result(
     machine: MachinePaths,
     entry: Entry,
-    reason: Literal["failed", "cancelled", "lost", "node failed"],
+    reason: Literal["failed", "cancelled", "lost", "node failed", "timeout"],
     detail: str = "",
     node: str = "",
 ) -> Result:
@@ -201,7 +201,7 @@ def view_entry(machine: MachinePaths, entry: Entry) -> JobView | None:
     )
 
 
-def _view_ended(machine: MachinePaths, job: int) -> JobView | None:
+def view_ended(machine: MachinePaths, job: int) -> JobView | None:
     """None when it has no result. Raises DamagedFileError when that cannot be read."""
     paths = machine.job(job)
     try:
@@ -227,7 +227,7 @@ def find_job(machine: MachinePaths, job: int) -> JobView:
     """Raises NameNotFoundError for a number that was never given to a ticket."""
     # It may be moved from a directory not yet looked at to one already looked at.
     for _ in range(5):
-        if (view := _view_ended(machine, job)) is not None:
+        if (view := view_ended(machine, job)) is not None:
             return view
         for name in queue_names(machine):
             entry = find_entry(machine.queue(name), job)
@@ -255,7 +255,7 @@ def _live_jobs(machine: MachinePaths, limit: int) -> Iterator[JobView]:
 def _ended_jobs(machine: MachinePaths) -> Iterator[JobView]:
     for job in ended_job_numbers(machine):
         try:
-            view = _view_ended(machine, job)
+            view = view_ended(machine, job)
         except DamagedFileError as error:
             _log.warning("%s", error.message)
             continue

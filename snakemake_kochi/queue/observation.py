@@ -114,11 +114,12 @@ class Observer:
         if state.taken_for_lost:
             return still >= _SETTLING * state.heartbeat_interval
         if still >= LOST_AFTER * state.heartbeat_interval:
-            _take_for_lost(machine, state, still)
+            take_for_lost(machine, state, still)
         return False
 
 
-def _take_for_lost(machine: MachinePaths, state: WorkerState, still: float) -> None:
+def take_for_lost(machine: MachinePaths, state: WorkerState, still: float) -> None:
+    """Say for good that a worker is lost: it stood still for so many seconds."""
     notice = LostNotice(state.worker, this_node().host, round(still, 3), now())
     if write_exclusively(machine.worker(state.worker).lost, to_json(notice.to_dict())):
         _log.warning(

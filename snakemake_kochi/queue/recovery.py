@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Mapping
+from typing import Literal
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import make_directory, to_json, write_exclusively
@@ -39,6 +41,14 @@ _log = logging.getLogger(__name__)
 MOST_LOST_ATTEMPTS = 3
 MOST_LOST_CLAIMS = 10
 MOST_FAILED_NODES = 3
+MOST_OUT_OF_TIME = 3
+
+# The result of a ticket whose last attempt ended so.
+_GIVEN_UP: Mapping[UncountedReason, Literal["lost", "node failed", "timeout"]] = {
+    "lost": "lost",
+    "node failed": "node failed",
+    "out of time": "timeout",
+}
 
 _PATIENCE = 5.0  # seconds for processes that were killed to be gone
 # Seconds after which it is tried again: with processes that could not be ended, and with a disk
@@ -54,8 +64,9 @@ def requeue(
 
     An attempt number names an execution: one that was claimed and drained before it started is
     waiting for the same attempt again; any other has ended as `end` says, and the ticket waits for
-    the next. A ticket that was being cancelled ends instead, and one whose third attempt was lost
-    or found a broken node. Returns in a few words what became of it.
+    the next. A ticket that was being cancelled ends instead, and one whose third attempt was lost,
+    found a broken node, or had not enough of a worker's whole time. Returns in a few words what
+    became of it.
     """
     if complete(machine, entry.path, ticket):
         return "had ended"
@@ -70,9 +81,7 @@ def requeue(
         # Before the ticket is there for others: who begins late sees it, and does not begin.
         write_exclusively(paths.ended(entry.attempt), to_json(end.to_dict()))
         if detail := _cause_to_give_up(machine, entry, end.reason):
-            result = unexecuted_result(
-                machine, entry, "lost" if end.reason == "lost" else "node failed", detail, end.node
-            )
+            result = unexecuted_result(machine, entry, _GIVEN_UP[end.reason], detail, end.node)
             end_ticket(machine, entry.path, ticket, result)
             return f"it is given up: {detail}"
     target = queue.waiting_ticket(entry.job, entry.attempt + 1 if is_over else entry.attempt)
@@ -112,6 +121,12 @@ def _cause_to_give_up(machine: MachinePaths, entry: Entry, reason: UncountedReas
     if reason == "node failed" and len(ends) >= MOST_FAILED_NODES:
         causes = "; ".join(f"{end.node} (worker {end.worker}): {end.detail}" for end in ends)
         return f"no node could execute it: {causes}"
+    if reason == "out of time" and len(ends) >= MOST_OUT_OF_TIME:
+        names = ", ".join(f"worker {end.worker} on {end.node}" for end in ends)
+        return (
+            f"it takes longer than each worker that had it was there: {names}; give the machine's "
+            "allocations more time, and say how long the job takes (resources: runtime)"
+        )
     return None
 
 

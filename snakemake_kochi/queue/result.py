@@ -17,9 +17,9 @@ Reason = Literal[
     "success", "failed", "signal", "out of memory", "timeout", "cancelled", "node failed", "lost"
 ]
 # Keys of a result that earlier releases did not write.
-_LATER = frozenset({"outputs", "runner"})
+_LATER = frozenset({"outputs", "runner", "cpu_seconds", "peak_memory_mb"})
 # Ends of an attempt that cost the ticket nothing: it goes back to its queue.
-UncountedReason = Literal["drained", "node failed", "lost"]
+UncountedReason = Literal["drained", "out of time", "node failed", "lost"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ class Result:
     that no worker had. `started` and `ended` are ISO 8601 with microseconds, `log` is the path of
     the job's output. `outputs` maps each file of the ticket's `outputs` that was there after a
     success to its time in nanoseconds since 1970 and its size in bytes. `runner` is the way in
-    which the attempt was executed, "" for a ticket that never was.
+    which the attempt was executed, "" for a ticket that never was. `cpu_seconds` is what the job's
+    main process and all that it waited for took of CPUs, `peak_memory_mb` the most memory, in MiB,
+    that the largest single one of these processes ever had; both None where that is not known.
     """
 
     job: int
@@ -89,6 +91,8 @@ class Result:
     detail: str = ""
     outputs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     runner: str = ""
+    cpu_seconds: float | None = None
+    peak_memory_mb: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -117,11 +121,18 @@ class Result:
         try:
             known = {key: data[key] for key in cls.__dataclass_fields__ if key not in _LATER}
             seen = {name: (int(time), int(size)) for name, (time, size) in outputs.items()}
-            result = cls(**known, outputs=seen, runner=str(data.get("runner", "")))
+            cpu_seconds, peak = data.get("cpu_seconds"), data.get("peak_memory_mb")
+            result = cls(
+                **known,
+                outputs=seen,
+                runner=str(data.get("runner", "")),
+                cpu_seconds=None if cpu_seconds is None else float(cpu_seconds),
+                peak_memory_mb=None if peak is None else int(peak),
+            )
         except KeyError as error:
             raise DamagedFileError(f"{where}: key {error} is missing") from error
         except (AttributeError, TypeError, ValueError) as error:
-            raise DamagedFileError(f"{where}: key 'outputs': {error}") from error
+            raise DamagedFileError(f"{where}: not a result ({error})") from error
         numbers = (result.exit_status, result.signal, result.worker)
         if (
             result.reason not in get_args(Reason)
@@ -142,7 +153,8 @@ def read_result(path: Path) -> Result:
 class EndedAttempt:
     """How an attempt ended that was not the last: its ticket went back to the queue.
 
-    `reason`: "drained" (its worker was told to stop), "node failed" (its node could not execute
+    `reason`: "drained" (its worker was told to stop), "out of time" (its worker came to the end of
+    its walltime, of which the attempt had the most), "node failed" (its node could not execute
     it), or "lost" (its worker died). `nonce` is None when it never began.
     """
 

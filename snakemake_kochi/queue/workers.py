@@ -33,12 +33,12 @@ class WorkerState:
     "draining" claims no more; "left" has ended in good order. `running` maps job numbers to the
     time they started; `heartbeat` grows by one with each write, at least every
     `heartbeat_interval` seconds. With `controller` it claims only the tickets of that controller,
-    which started it. `allocation` is the scheduler's name of that in which it is, `capacity` what
-    it hands out, `until` the time at which it has to be gone, `idle_since` when it last became idle
-    (None while it has jobs), `reason` why it is draining or has left. `succeeded` and `failed`
-    count its jobs, `by_queue` the same for each queue. `ahead`
-    are those it has claimed and will start when there is room. `taken_for_lost` is not of its own
-    account: whether there is a LostNotice.
+    which started it. `allocation` is the scheduler's name of that in which it is, and
+    `allocation_began` when that began; `capacity` what it hands out, `until` the time at which it
+    has to be gone, `idle_since` when it last became idle (None while it has jobs), `reason` why it
+    is draining or has left. `succeeded` and `failed` count its jobs, `by_queue` the same for each
+    queue. `ahead` are those it has claimed and will start when there is room. `taken_for_lost` is
+    not of its own account: whether there is a LostNotice.
     """
 
     worker: int
@@ -53,6 +53,7 @@ class WorkerState:
     running: Mapping[int, str] = field(default_factory=dict)
     controller: str | None = None
     allocation: str | None = None
+    allocation_began: str | None = None
     until: str | None = None
     idle_since: str | None = None
     reason: str = ""
@@ -121,6 +122,7 @@ def read_worker(machine: MachinePaths, worker: int) -> WorkerState:
             running={int(job): str(since) for job, since in data["running"].items()},
             controller=_text_or_none(data.get("controller")),
             allocation=_text_or_none(data.get("allocation")),
+            allocation_began=_text_or_none(data.get("allocation_began")),
             until=_text_or_none(data.get("until")),
             idle_since=_text_or_none(data.get("idle_since")),
             reason=str(data.get("reason", "")),

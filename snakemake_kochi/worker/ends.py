@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.queue.explain import seconds_left, seconds_since
 from snakemake_kochi.queue.lock import QueueRemovedError
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.result import Result, UncountedReason
@@ -17,6 +18,10 @@ from snakemake_kochi.worker.state import StateFile
 from snakemake_kochi.worker.troubles import RETRY, Complaints
 
 _log = logging.getLogger(__name__)
+
+# Seconds before a worker's end in which a scheduler tells it so: Slurm up to a minute too early.
+_ABOUT_OVER = 120.0
+_MOST_OF_IT = 0.5
 
 
 class Ends:
@@ -39,7 +44,8 @@ class Ends:
         results: dict[str, list[tuple[Slot, Result]]] = {}
         for slot in over:
             if slot.stop == "put back":
-                done += self._put_back(slot, "drained", self._state.state.reason)
+                reason: UncountedReason = "out of time" if self._had_its_time(slot) else "drained"
+                done += self._put_back(slot, reason, self._state.state.reason)
                 continue
             result = slot.result(self._state.state.node.host)
             fault = self._health.fault_behind(result, slot.claim.ticket.directory)
@@ -57,6 +63,16 @@ class Ends:
             for (slot, result), outcome in zip(ended, outcomes, strict=True):
                 done += self._finished(slot, result, outcome)
         return done
+
+    def _had_its_time(self, slot: Slot) -> bool:
+        """Whether the worker's walltime is about over, and the job had the most of it: what was put
+        back is the first that the next worker begins, and the same would happen there."""
+        state = self._state.state
+        left, lasted = seconds_left(state), seconds_since(slot.started)
+        worked = seconds_since(state.started)
+        if left is None or lasted is None or worked is None or left > _ABOUT_OVER:
+            return False
+        return lasted >= _MOST_OF_IT * worked
 
     def _put_back(self, slot: Slot, reason: UncountedReason, detail: str) -> list[tuple[Slot, str]]:
         queue = self._queue_of(slot.claim.ticket)

@@ -17,7 +17,7 @@ from snakemake_kochi.queue.queue import Claim
 from snakemake_kochi.queue.result import Reason, Result
 from snakemake_kochi.queue.ticket import Ticket, now
 from snakemake_kochi.worker.devices import Allotment
-from snakemake_kochi.worker.runners.interface import Execution, Exit
+from snakemake_kochi.worker.runners.interface import Execution, Exit, Usage
 from snakemake_kochi.worker.signals import STOP_SIGNALS
 
 _log = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ class Slot:
         self._out_of_memory: str | None = None
         self._execution = execution
         self._exit: Exit | None = None
+        self._usage: Usage | None = None
         self._ended: str | None = None
         self._ended_at = 0.0
         self._give_up: float | None = None
@@ -156,7 +157,7 @@ class Slot:
             return False
         if self._settles is not None and moment < self._settles:
             return False
-        self._execution.reap()
+        self._usage = self._execution.reap()
         self._is_over = True
         return True
 
@@ -218,6 +219,8 @@ class Slot:
             detail=detail,
             outputs=_seen_outputs(ticket) if reason == "success" else {},
             runner=self._execution.runner,
+            cpu_seconds=None if self._usage is None else round(self._usage.cpu_seconds, 3),
+            peak_memory_mb=None if self._usage is None else self._usage.peak_memory_mb,
         )
 
 

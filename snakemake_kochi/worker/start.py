@@ -24,6 +24,7 @@ from snakemake_kochi.worker.cpus import CpuLeases, layout_of
 from snakemake_kochi.worker.devices import Devices
 from snakemake_kochi.worker.echo import WIDTH, Echo
 from snakemake_kochi.worker.gpus import Gpus, find_gpus
+from snakemake_kochi.worker.hosts import environment_for_jobs
 from snakemake_kochi.worker.keeper import run_kept
 from snakemake_kochi.worker.log import log_to_file
 from snakemake_kochi.worker.node import capacity_of_this_node
@@ -33,7 +34,7 @@ from snakemake_kochi.worker.runners.shell import ShellRunner
 from snakemake_kochi.worker.runners.zygote import ZygoteRunner
 from snakemake_kochi.worker.settings import WorkerSettings
 from snakemake_kochi.worker.signals import Wake, adopt_orphans
-from snakemake_kochi.worker.walltime import find_walltime
+from snakemake_kochi.worker.walltime import find_beginning, find_walltime
 from snakemake_kochi.worker.worker import Worker
 
 _log = logging.getLogger(__name__)
@@ -86,12 +87,16 @@ def run_worker(
         machine.controller(controller)
     own = dict(os.environ) if environment is None else dict(environment)
     limit = find_walltime(walltime, own, grace)
+    began = None if allocation is None else find_beginning(own)
     found = find_gpus(gpus, own)
     capacity = capacity_of_this_node(cores, memory_mb, len(found.names), own)
     probe_locks(machine)
     number, served = _number_and_queues(machine, queues, worker)
     settings = WorkerSettings(
-        environment={name: own[name] for name in own if name not in _NOT_FOR_JOBS},
+        environment=environment_for_jobs(
+            {name: own[name] for name in own if name not in _NOT_FOR_JOBS},
+            machine.worker(number).hosts,
+        ),
         stay=stay,
         idle_timeout=idle_timeout,
         parent=None if parent is None else _identify(parent),
@@ -115,6 +120,7 @@ def run_worker(
             updated=started,
             controller=controller,
             allocation=allocation,
+            allocation_began=began,
             until=limit.until,
             idle_since=started,
             heartbeat_interval=heartbeat,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from snakemake_kochi.errors import WorkerError
 from snakemake_kochi.quantities import walltime_of
 from snakemake_kochi.queue.capacity import format_duration
+from snakemake_kochi.queue.processes import ProcessIdentity
 
 # Seconds between the end of the jobs and the worker's own, to put the tickets back.
 _RESERVE = 5.0
@@ -62,6 +64,19 @@ def find_walltime(option: float | None, environment: Mapping[str, str], grace: f
         )
     limits = [option, _left_by_slurm(environment)]
     return Walltime(min((limit for limit in limits if limit is not None), default=None), grace)
+
+
+def find_beginning(environment: Mapping[str, str]) -> str:
+    """When the allocation of this process began, as ISO 8601 in UTC with microseconds: what Slurm
+    says, else when this process did, which its script became."""
+    try:
+        began = float(environment["SLURM_JOB_START_TIME"])  # since 23.02
+    except (KeyError, ValueError):
+        own = ProcessIdentity.of(os.getpid())
+        assert own is not None
+        age = _clock() - own.start / os.sysconf("SC_CLK_TCK")
+        began = time.time() - age
+    return datetime.fromtimestamp(began, UTC).isoformat(timespec="microseconds")
 
 
 def _left_by_slurm(environment: Mapping[str, str]) -> float | None:

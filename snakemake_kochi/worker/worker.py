@@ -86,7 +86,7 @@ class Worker:
         )
         self._looks = Looks(settings.idle_wait)
         self._look_due = True
-        self._controller = _directory_of(machine, state.controller)
+        self._controller = _directory_of(machine, state)
         self._idle_end = math.inf  # in monotonic seconds, when it is time to leave without a job
         self._begin_to_idle()
 
@@ -414,7 +414,10 @@ class Worker:
         self._state.update(state="draining" if self._slots else "left", reason=reason)
 
 
-def _directory_of(machine: MachinePaths, controller: str | None) -> Path | None:
-    """That of a controller that is there now."""
-    directory = None if controller is None else machine.controller(controller).directory
-    return directory if directory is not None and directory.is_dir() else None
+def _directory_of(machine: MachinePaths, state: WorkerState) -> Path | None:
+    """That of its controller, if that is there now. An allocation may begin when the run that asked
+    for it is over: there the directory has to be there."""
+    if state.controller is None:
+        return None
+    directory = machine.controller(state.controller).directory
+    return directory if state.allocation is not None or directory.is_dir() else None

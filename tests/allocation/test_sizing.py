@@ -10,6 +10,8 @@ from snakemake_kochi.allocation.sizing import (
     Limits,
     Shape,
     Supply,
+    free,
+    not_wanted,
     obstacle,
     workers_to_ask_for,
 )
@@ -82,6 +84,24 @@ def test_a_job_that_no_worker_can_run_is_named_with_its_limit_and_asked_for_by_n
     assert obstacle(Resources(runtime_seconds=3600), limits) == "1 hour needed, 59 minutes left"
     assert obstacle(Resources(runtime_seconds=3500), limits) is None
     assert workers_to_ask_for({Resources(cores=9): 5}, [], limits) is None
+
+
+def test_what_a_worker_has_begun_leaves_so_much_less_for_others():
+    busy = free(Capacity(8, 16_000, 2), [Resources(cores=6, memory_mb=1000, gpus=1)])
+    assert busy == Supply(Capacity(2, 15_000, 1), is_empty=False)
+    assert ask({Resources(cores=2): 1}, [busy]) is None
+    assert ask({Resources(cores=3): 1}, [busy]) == (Shape(Capacity(3, 0, 0)), 1)
+    # One that wants to be alone does not begin beside others, nor others beside it.
+    assert ask({Resources(exclusive=True): 1}, [busy]) is not None
+    assert ask({Resources(): 1}, [free(NODE, [Resources(exclusive=True)])]) is not None
+
+
+def test_what_was_asked_for_and_gets_no_job_is_not_wanted():
+    one, two = Supply(Capacity(1, 0)), Supply(Capacity(2, 0))
+    assert not_wanted({Resources(): 2}, [], [one, one, one]) == [2]
+    assert not_wanted({Resources(): 2}, [one], [one, one]) == [1]
+    assert not_wanted({Resources(cores=2): 1}, [], [one, two]) == [0]
+    assert not_wanted({}, [], [one]) == [0]
 
 
 resources = st.builds(

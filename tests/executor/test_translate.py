@@ -56,3 +56,10 @@ def test_a_value_that_is_known_only_later_is_left_out() -> None:
 def test_a_resource_that_cannot_be_is_refused_with_the_rules_name() -> None:
     with pytest.raises(KochiError, match=r"rule one, resource runtime: 0 cannot be used"):
         ticket_of(Job(runtime=0))
+
+
+def test_an_amount_may_be_written_as_a_text_as_profiles_have_it() -> None:
+    needs = ticket_of(Job(mem_mb="1000", gpu="1", runtime="")).resources
+    assert (needs.memory_mb, needs.gpus, needs.runtime_seconds) == (1000, 1, None)
+    with pytest.raises(KochiError, match=r"rule one, resource gpu: two cannot be used: a number"):
+        ticket_of(Job(gpu="two"))

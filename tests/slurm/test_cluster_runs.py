@@ -124,3 +124,35 @@ def test_a_controller_inside_a_slurm_job_gives_nothing_of_that_job_to_its_worker
     done = project.run()
     assert done.returncode == 0, done.stdout
     assert list(project.outputs().values()) == [["none", "1"]] * 2
+
+
+def test_a_job_finds_all_nodes_of_its_allocation_and_starts_steps_on_them(
+    project: Project,
+) -> None:
+    write(project.directory / "kochi.yaml", CONFIGURATION.replace("time: 10", "nodes: 2"))
+    project.write(
+        """
+        rule all:
+            input: "out/0"
+
+        rule job:
+            output: "out/0"
+            threads: 2
+            shell:
+                "echo $KOCHI_NODELIST ${{SLURM_CPU_BIND-none}} > {output}; "
+                "cat $KOCHI_HOSTFILE >> {output}; "
+                "srun --ntasks-per-node=1 printenv SLURMD_NODENAME | sort >> {output}"
+        """
+    )
+    done = project.run()
+    assert done.returncode == 0, done.stdout
+    said = (project.directory / "out" / "0").read_text().splitlines()
+    assert said == [
+        "node1,node2 none",
+        "node1 slots=2",
+        "node2 slots=2",
+        "node1",
+        "node2",
+    ]
+    assert len(project.submissions) == 1
+    assert project.cluster.jobs() == {}

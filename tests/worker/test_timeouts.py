@@ -99,7 +99,7 @@ def test_a_worker_leaves_in_time_by_itself_and_puts_its_job_back(site):
     assert datetime.now(UTC) < datetime.fromisoformat(state.until)
     assert [view.attempt for view in Queue(site.machine, "q").waiting()] == [2]
     ended = read_ended_attempt(site.machine.job(0).ended(1))
-    assert (ended.reason, ended.detail) == ("drained", "its walltime is over")
+    assert (ended.reason, ended.detail) == ("out of time", "its walltime is over")
 
 
 def test_slurm_tells_how_long_a_worker_may_be_there(site):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,15 +9,13 @@ from typing import Any
 import click
 from filelock import FileLock, Timeout
 
+from snakemake_kochi.cli.following import show_file
 from snakemake_kochi.cli.options import machine_option
 from snakemake_kochi.cli.output import remark
 from snakemake_kochi.errors import NameNotFoundError
 from snakemake_kochi.place import find_place
 from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.queue import find_job, find_worker
-
-_LOOK_SECONDS = 0.1  # how often a log that is followed is looked at
-_CHECK_SECONDS = 0.5  # how often whether it still grows is asked for
 
 
 @click.group("log")
@@ -43,7 +39,7 @@ def job_log(machine: str | None, follow: bool, job: int) -> None:
     if view.state == "waiting" and not follow:
         remark(f"Job {job} is waiting: it has printed nothing yet.")
         return
-    _show(view.log, follow, lambda: find_job(paths, job).state == "ended")
+    show_file(view.log, follow, lambda: find_job(paths, job).state == "ended")
 
 
 @command.command("worker")
@@ -58,7 +54,7 @@ def worker_log(machine: str | None, follow: bool, worker: int) -> None:
     def is_gone() -> bool:
         return find_worker(paths, worker).describe() in ("left", "lost")
 
-    _show(paths.worker(worker).log, follow, is_gone)
+    show_file(paths.worker(worker).log, follow, is_gone)
 
 
 @command.command("install")
@@ -77,7 +73,7 @@ def install_log(machine: str | None, follow: bool, recipe: str) -> None:
             f"Type: kochi install -d {found}",
         )
     lock = place.project_paths.install_lock(*names)
-    _show(log, follow, lambda: _is_free(lock))
+    show_file(log, follow, lambda: _is_free(lock))
 
 
 def _is_free(lock: Path) -> bool:
@@ -87,35 +83,3 @@ def _is_free(lock: Path) -> bool:
             return True
     except Timeout:
         return False
-
-
-def _show(path: Path, follow: bool, has_ended: Callable[[], bool]) -> None:
-    """Copy a log to standard output as it is, byte by byte."""
-    position = 0
-    checked = -_CHECK_SECONDS
-    ended = not follow
-    while True:
-        position = _copy_from(path, position)
-        if ended:
-            return
-        if time.monotonic() - checked >= _CHECK_SECONDS:
-            # What was printed between the last look and the end is copied in one more round.
-            ended = has_ended()
-            checked = time.monotonic()
-        if not ended:
-            time.sleep(_LOOK_SECONDS)
-
-
-def _copy_from(path: Path, position: int) -> int:
-    try:
-        with path.open("rb") as stream:
-            if stream.seek(0, 2) < position:
-                # Begun anew: another attempt of the same job.
-                position = 0
-            stream.seek(position)
-            while block := stream.read(1 << 20):
-                sys.stdout.buffer.write(block)
-            sys.stdout.buffer.flush()
-            return stream.tell()
-    except FileNotFoundError:
-        return position

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from snakemake_kochi.queue.processes import ProcessIdentity
 from snakemake_kochi.queue.ticket import Ticket
-from snakemake_kochi.worker.runners.interface import Exit
+from snakemake_kochi.worker.runners.interface import Exit, Usage
 from snakemake_kochi.worker.runners.job_process import (
     CANNOT_EXECUTE,
     await_release,
@@ -58,9 +58,12 @@ class Child:
             return Exit(found.si_status, None)
         return Exit(None, found.si_status)
 
-    def reap(self) -> None:
+    def reap(self) -> Usage | None:
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.process.pid, 0)
+            _, _, used = os.wait4(self.process.pid, 0)
+            # Linux counts memory in KiB here: see getrusage(2).
+            return Usage(used.ru_utime + used.ru_stime, used.ru_maxrss // 1024)
+        return None
 
 
 def fork_child(

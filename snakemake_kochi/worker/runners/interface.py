@@ -23,6 +23,16 @@ class Exit:
     signal: int | None
 
 
+@dataclass(frozen=True)
+class Usage:
+    """What a process and all that it waited for took: seconds of CPUs, and the memory, in MiB, of
+    the largest single one of them. That of a process that was forked and became another program is
+    at least what it had at that moment."""
+
+    cpu_seconds: float
+    peak_memory_mb: int
+
+
 class Execution(Protocol):
     """A job's main process, a child of the worker and leader of a session of its own."""
 
@@ -43,8 +53,8 @@ class Execution(Protocol):
         """How it ended, or None. It stays a zombie, so that its number, by which the rest of its
         session is found, is not given to another process."""
 
-    def reap(self) -> None:
-        """Let go of the ended process."""
+    def reap(self) -> Usage | None:
+        """Let go of the ended process; what it took, if that is known."""
 
 
 class Watched(Protocol):

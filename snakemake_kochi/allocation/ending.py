@@ -1,0 +1,70 @@
+"""The end of a run: its allocations are cancelled, and waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
+
+from snakemake_kochi.allocation.scheduler import Scheduler, UnreachableError
+from snakemake_kochi.errors import KochiError
+
+# Seconds in which what was cancelled is to be gone, and in which a scheduler that gives no answer
+# is asked again.
+_PATIENCE = 45.0
+_PAUSE = 0.2
+_LONGER_PAUSE = 2.0
+
+
+def end_allocations(
+    scheduler: Scheduler, logger: LoggerExecutorInterface, is_urgent: Callable[[], bool]
+) -> None:
+    """Cancel all and wait until they have ended; where that does not work, name those that are
+    left, and what a person can type. Not waited for when it becomes urgent."""
+    deadline = time.monotonic() + _PATIENCE
+    try:
+        if not _cancelled(scheduler, logger, is_urgent, deadline):
+            return
+        while left := [
+            allocation
+            for allocation in (scheduler.find() or {}).values()
+            if allocation.state != "ended"
+        ]:
+            if time.monotonic() > deadline or is_urgent():
+                names = ", ".join(allocation.id for allocation in left)
+                logger.error(f"Allocations that were cancelled, and have not ended yet: {names}")
+                return
+            time.sleep(_PAUSE)
+    except UnreachableError as error:
+        logger.warning(
+            "This run's allocations were cancelled; whether they have ended cannot be asked: "
+            f"{error.message}"
+        )
+    except KochiError as error:
+        _say_how(scheduler, logger, error)
+
+
+def _cancelled(
+    scheduler: Scheduler,
+    logger: LoggerExecutorInterface,
+    is_urgent: Callable[[], bool],
+    deadline: float,
+) -> bool:
+    while True:
+        try:
+            scheduler.cancel()
+            return True
+        except UnreachableError as error:
+            if time.monotonic() > deadline or is_urgent():
+                _say_how(scheduler, logger, error)
+                return False
+            time.sleep(_LONGER_PAUSE)
+
+
+def _say_how(scheduler: Scheduler, logger: LoggerExecutorInterface, error: KochiError) -> None:
+    logger.error(
+        f"This run's allocations could not be cancelled: {error.message}\n"
+        "Their workers leave by themselves, since the run is over. To end them at once, type: "
+        f"{scheduler.how_to_cancel}"
+    )

@@ -1,0 +1,93 @@
+"""Running one of Slurm's commands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+
+from snakemake_kochi.allocation.scheduler import RefusedError, UnreachableError
+from snakemake_kochi.allocation.slurm_answers import is_transient
+
+# What a Slurm job has in its environment, by which sbatch, and then the worker, would take that
+# job's shape; and what changes what the commands say: filters and formats of the user's.
+_NOT_PASSED_ON = (
+    *("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMIX_", "OMPI_"),
+    *("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_"),
+)
+# Where the cluster is, and how one proves who one is; and where the user's jobs go by default,
+# which people set in their shell's start-up file once for all jobs.
+_PASSED_ON = (
+    *("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"),
+    *("SBATCH_ACCOUNT", "SBATCH_CONSTRAINT", "SBATCH_PARTITION", "SBATCH_QOS"),
+    *("SBATCH_RESERVATION", "SBATCH_TIMELIMIT"),
+)
+
+
+class NoProgramError(RefusedError):
+    """There is no such program."""
+
+
+def run(command: Sequence[str], patience: float, text: str = "") -> str:
+    """What a command says when it reads `text`, without blanks around it.
+
+    Raises UnreachableError where another try may do, also when there is no answer in `patience`
+    seconds; NoProgramError; RefusedError in the command's own words.
+    """
+    program = command[0]
+    environment = without_outer_job()
+    if program != "sbatch":  # whose environment is that of the worker, and of its jobs
+        environment["LC_ALL"] = "C"
+    try:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            # Ctrl-C is for Snakemake: it must not end an sbatch that has submitted and not said so.
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise NoProgramError(
+            f"there is no program {program} here",
+            "Is this a login node of the cluster? If so: module load slurm",
+        ) from error
+    except OSError as error:
+        raise UnreachableError(f"{program} cannot be run: {error}") from error
+    with process:
+        try:
+            output, errors = process.communicate(text, timeout=patience)
+        except BaseException as error:
+            _end(process)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise UnreachableError(f"{program} gave no answer in {patience:.0f} s") from error
+            raise
+    if process.returncode == 0:
+        return output.strip()
+    said = errors.strip() or output.strip() or "nothing"
+    # Ended by a signal, it has not refused; the login node may be short of memory.
+    if process.returncode < 0 or is_transient(said):
+        raise UnreachableError(f"{program}: {said}")
+    raise RefusedError(f"{program} refused (status {process.returncode}): {said}")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """With what it has started: many sites have a script in place of the program, and what that
+    leaves behind might submit later."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def without_outer_job() -> dict[str, str]:
+    """The environment for Slurm's commands, without what a Slurm job in which the controller runs
+    has in it."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _PASSED_ON or not name.startswith(_NOT_PASSED_ON)
+    }

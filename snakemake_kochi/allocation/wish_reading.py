@@ -1,0 +1,286 @@
+"""From a job's resources to a wish, and to what the job takes of a worker.
+
+The resources are those that Snakemake's Slurm executor reads. Those that are not here mean the same
+everywhere: threads, mem_mb, runtime, gpu. `disk_mb` is asked of nobody, there and here: Snakemake
+gives each job one by default, and few clusters say how much space their nodes have.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from snakemake_kochi.allocation.wishes import GPUS, Wish
+from snakemake_kochi.errors import KochiError, nearest
+from snakemake_kochi.queue import Resources
+
+_TEXTS = {
+    "slurm_partition": "partition",
+    "slurm_account": "account",
+    "qos": "qos",
+    "constraint": "constraint",
+    "reservation": "reservation",
+}
+_CLUSTERS = ("clusters", "cluster", "slurm_cluster")
+_NUMBERS = ("nodes", "tasks", "tasks_per_node", "tasks_per_gpu", "cpus_per_task", "cpus_per_gpu")
+# All that makes a difference between allocations, or in what a job takes of a worker in one.
+NAMES = frozenset(
+    {*_TEXTS, *_CLUSTERS, *_NUMBERS, "gres", "gpu_model", "mem_mb_per_cpu", "mpi", "slurm_extra"}
+)
+
+# As sbatch has it: ":" follows a letter whose option takes a value.
+_SHORT = {
+    "A": "account", "a": "array", "C": "constraint", "c": "cpus-per-task", "D": "chdir",
+    "d": "dependency", "e": "error", "G": "gpus", "J": "job-name", "M": "clusters", "N": "nodes",
+    "n": "ntasks", "o": "output", "P": "dependency", "p": "partition", "q": "qos", "t": "time",
+    "W": "wait", "h": "help", "V": "version",
+}  # fmt: skip
+_OURS = "kochi sets it itself, to find its allocations and their workers again"
+_NOT_FOR_WORKERS = "a worker is started by kochi, in an allocation that begins when it may"
+# Why an option is refused. What a resource says, sizes the workers, too, or their queue.
+_REFUSED = {
+    **dict.fromkeys(("job-name", "output", "error", "array", "parsable", "open-mode"), _OURS),
+    **dict.fromkeys(("chdir", "signal"), _OURS),
+    **dict.fromkeys(("export", "export-file"), "a worker needs the run's environment"),
+    **dict.fromkeys(("wrap", "dependency", "wait", "test-only", "help", "usage", "version"),
+                    _NOT_FOR_WORKERS),
+    "account": "resource slurm_account is for that",
+    "partition": "resource slurm_partition is for that",
+    "clusters": "all jobs of a run go to the cluster of its machine",
+    "cluster": "all jobs of a run go to the cluster of its machine",
+    "mem": "resource mem_mb is for that",
+    "mem-per-cpu": "resource mem_mb_per_cpu is for that",
+    "time": "resource runtime is for that",
+    "nodes": "resource nodes is for that",
+    "ntasks": "resource tasks is for that",
+    "ntasks-per-node": "resource tasks_per_node is for that",
+    "ntasks-per-gpu": "resource tasks_per_gpu is for that",
+    "cpus-per-task": "threads, or resource cpus_per_task, are for that",
+    "cpus-per-gpu": "resource cpus_per_gpu is for that",
+    "gpus": "resource gpu is for that",
+}  # fmt: skip
+
+
+class Values(Protocol):
+    """Resources by name. Snakemake's are a list of the values besides."""
+
+    def keys(self) -> Iterable[str]: ...
+
+    def get(self, name: str, /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A job's resources, and errors that name it."""
+
+    rule: str
+    values: Values
+
+    def error(self, name: str, expected: str) -> KochiError:
+        value = self.values.get(name)
+        return KochiError(
+            f"rule {self.rule}, resource {name}: {value!r} cannot be used: {expected}"
+        )
+
+    def text(self, name: str) -> str | None:
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (str, int)):
+            raise self.error(name, "a text was expected")
+        text = str(value).strip()
+        if "\n" in text or "\0" in text:
+            raise self.error(name, "a text of one line was expected")
+        return text
+
+    def number(self, name: str, least: int = 1) -> int | None:
+        """A whole number; one below `least` is returned, too."""
+        value = self.values.get(name)
+        if value is None or value == "":
+            return None
+        if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(name, f"a whole number from {least} was expected")
+        return value
+
+
+def wished(values: Values) -> list[str]:
+    """Which of a job's resources are about its allocation."""
+    return sorted(NAMES.intersection(values.keys()))
+
+
+def unknown(values: Values) -> dict[str, str]:
+    """Resources that look as if they were, with what was probably meant."""
+    names = [name for name in iter(values.keys()) if name.startswith("slurm_")]
+    return {name: _meant(name) for name in names if name not in NAMES}
+
+
+def _meant(name: str) -> str:
+    plain = name.removeprefix("slurm_")
+    if plain in NAMES or plain in ("runtime", "threads", "gpu", "mem_mb"):
+        return f"did you mean '{plain}'?"
+    return nearest(name, [each for each in NAMES if each.startswith("slurm_")])
+
+
+def read_wish(rule: str, values: Values, wanted: Resources) -> tuple[Wish, Resources]:
+    """What a job wishes, and what it takes of a worker then: `wanted` is that without a wish.
+
+    Raises KochiError, naming the rule and the resource.
+    """
+    job = _Job(rule, values)
+    for name in _CLUSTERS:
+        if job.text(name):
+            raise KochiError(
+                f"rule {rule}, resource {name}: all jobs of a run go to one cluster, that of its "
+                "machine",
+                "Leave it out. For another cluster, name it as a machine in kochi.yaml, and type: "
+                "export KOCHI_DEFAULT_MACHINE=...",
+            )
+    texts: dict[str, Any] = {field: job.text(name) for name, field in _TEXTS.items()}
+    for field in ("partition", "account", "reservation"):
+        texts[field] = texts[field] or None
+    if texts["account"]:
+        # The first of several, which are for trying one after the other.
+        texts["account"] = re.split(r"[,\s]+", texts["account"])[0]
+    options = _options(job)
+    gres, model, gpus = _generic_resources(job, options, wanted.gpus)
+    wish = Wish(**texts, gres=gres, gpu_model=model, arguments=tuple(options))
+    return _shaped(job, wish, _sized(job, replace(wanted, gpus=gpus)))
+
+
+def _sized(job: _Job, wanted: Resources) -> Resources:
+    """With the cores and the memory that are said in Slurm's terms."""
+    cores = wanted.cores
+    if (of_task := job.number("cpus_per_task")) is not None:
+        cores = max(cores, of_task)
+    elif wanted.gpus and (of_gpu := job.number("cpus_per_gpu")) is not None:
+        cores = max(1, of_gpu * wanted.gpus) if of_gpu > 0 else cores
+    memory = wanted.memory_mb
+    if of_core := job.number("mem_mb_per_cpu"):
+        if of_core < 0:
+            raise job.error("mem_mb_per_cpu", "a whole number from 1 was expected")
+        memory = of_core * cores
+    return replace(wanted, cores=cores, memory_mb=memory)
+
+
+def _shaped(job: _Job, wish: Wish, wanted: Resources) -> tuple[Wish, Resources]:
+    """With an allocation to itself for a job of several tasks or nodes."""
+    tasks, of_node = job.number("tasks"), job.number("tasks_per_node")
+    nodes, of_gpu = job.number("nodes"), job.number("tasks_per_gpu")
+    for name in ("nodes", "tasks", "tasks_per_node", "tasks_per_gpu"):
+        number = job.number(name)
+        if number is not None and number < 1:
+            raise job.error(name, "a whole number from 1 was expected")
+    if job.values.get("mpi"):
+        _check_mpi(job, tasks, of_node)
+    elif wanted.gpus and (of_gpu or tasks):
+        # As Snakemake's Slurm executor has it: of each GPU.
+        tasks = (of_gpu or tasks or 1) * wanted.gpus
+    if (tasks or 1) == 1 and (of_node or 1) == 1 and (nodes or 1) == 1:
+        return wish, wanted
+    cores = job.number("cpus_per_task") or 0
+    cores = cores if cores > 0 else wanted.cores
+    memory = None
+    if of_core := job.number("mem_mb_per_cpu"):
+        memory = f"--mem-per-cpu={of_core}M"
+    elif wanted.memory_mb:
+        memory = f"--mem={wanted.memory_mb}M"
+    wish = replace(
+        wish,
+        nodes=nodes,
+        tasks=None if of_node and (tasks or 1) == 1 else tasks,
+        tasks_per_node=of_node,
+        cpus_per_task=cores,
+        memory=memory,
+        gpus=wanted.gpus,
+        whole_nodes=wanted.exclusive,
+    )
+    # On the first node, where it runs, it has at least one task's cores; how many GPUs, Slurm
+    # decides. What it starts elsewhere is not for a worker to confine.
+    on_first = cores * (of_node or 1)
+    memory_mb = None if of_core else wanted.memory_mb
+    return wish, replace(
+        wanted, cores=on_first, exclusive=True, pinned=False, memory_mb=memory_mb, gpus=0
+    )
+
+
+def _check_mpi(job: _Job, tasks: int | None, of_node: int | None) -> None:
+    if tasks is None and of_node is None:
+        raise job.error("mpi", "with it, resource tasks or tasks_per_node was expected")
+    if tasks is not None and of_node is not None:
+        raise job.error("tasks", "with mpi, tasks or tasks_per_node was expected, and not both")
+    name, number = ("tasks", tasks) if tasks is not None else ("tasks_per_node", of_node)
+    if number == 1:
+        raise job.error(name, "with mpi, a whole number from 2 was expected")
+
+
+def _generic_resources(
+    job: _Job, options: list[str], gpus: int
+) -> tuple[str | None, str | None, int]:
+    """Those that are no GPUs, the model of GPU, and the number of GPUs. Takes --gres out of the
+    options."""
+    name, said = "gres", job.text("gres")
+    for option in [each for each in options if each.startswith("--gres=")]:
+        options.remove(option)
+        name, said = "slurm_extra", option.partition("=")[2]
+    model = job.text("gpu_model") or None
+    if model is not None:
+        if not re.fullmatch(r"[\w.-]+", model):
+            raise job.error("gpu_model", "the name of a model, like a100, was expected")
+        gpus = gpus or 1
+    others = []
+    for each in filter(None, (said or "").split(",")):
+        if not re.fullmatch(r"[A-Za-z_]\w*(:[\w.-]+){0,2}", each):
+            raise job.error(name, "name, name:number or name:type:number was expected (gpu:a100:2)")
+        if (found := GPUS.fullmatch(each)) is None:
+            others.append(each)
+            continue
+        if job.number("gpu"):
+            raise job.error(name, "GPUs are in resource gpu already; leave out one of the two")
+        model, gpus = found[1] or model, int(found[2] or 1)
+    return ",".join(others) or ("" if said == "" else None), model, gpus
+
+
+def _options(job: _Job) -> list[str]:
+    """slurm_extra as arguments, each option in one word with its value."""
+    text = job.text("slurm_extra") or ""
+    try:
+        words = shlex.split(text)
+        if len(words) == 1 and text[0] in "'\"":
+            words = shlex.split(words[0])  # quoted twice, as in many profiles
+    except ValueError as error:
+        raise job.error("slurm_extra", f"options of sbatch were expected ({error})") from error
+    options: list[str] = []
+    for word in words:
+        if word.startswith("-") and word != "-":
+            _check_option(job, word)
+            options.append(word)
+        elif options and options[-1].startswith("--") and "=" not in options[-1]:
+            options[-1] += f"={word}"
+        elif options and re.fullmatch(r"-[A-Za-z]", options[-1]):
+            options[-1] += word
+        else:
+            raise job.error(
+                "slurm_extra", f"{word!r} is no option of sbatch, and the value of none"
+            )
+    return options
+
+
+def _check_option(job: _Job, word: str) -> None:
+    """sbatch understands the beginning of a long option, too, if no other begins like that."""
+    if word.startswith("--"):
+        name = word[2:].partition("=")[0]
+        found = name if name in _REFUSED else None
+        if found is None and len(name) > 1:
+            found = next((each for each in _REFUSED if each.startswith(name)), None)
+    else:
+        name = _SHORT.get(word[1:2], "")
+        found = name if name in _REFUSED else None
+    if found is not None:
+        raise KochiError(
+            f"rule {job.rule}, resource slurm_extra: {word} cannot be used: {_REFUSED[found]}"
+        )

@@ -1,0 +1,209 @@
+"""`kochi alloc`."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from snakemake_kochi.cli.options import machine_option
+from snakemake_kochi.cli.output import remark, say
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import make_directory
+
+if TYPE_CHECKING:
+    from snakemake_kochi.allocation.launch import Launch
+    from snakemake_kochi.allocation.scheduler import Scheduler
+    from snakemake_kochi.place import Place
+    from snakemake_kochi.queue import WorkerState
+
+_NODES = "${nodes}"
+# Seconds between two questions to the scheduler while a worker has not come.
+_QUESTION = 5.0
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """An allocation that was asked for, by whom, and what it runs."""
+
+    id: str
+    scheduler: Scheduler
+    launch: Launch
+
+
+@click.command()
+@machine_option
+@click.option(
+    *("-q", "--queue"),
+    metavar="QUEUE",
+    required=True,
+    help="Whose jobs to run; ${nodes} in it becomes the node specification of -n.",
+)
+@click.option(
+    *("-n", "--nodes", "specs"),
+    metavar="SPEC",
+    multiple=True,
+    help="Which nodes, in the words of the alloc_script, which has it in KOCHI_ALLOC_NODE_SPEC; "
+    "with 'scheduler: slurm' how many, or their names. May be given several times: an allocation "
+    "for each.",
+)
+@click.option(
+    *("-d", "--duplicates", "count"),
+    type=click.IntRange(min=1),
+    metavar="COUNT",
+    default=1,
+    show_default=True,
+    help="How many allocations alike.",
+)
+@click.option(
+    *("-t", "--time-limit", "limit"),
+    metavar="LIMIT",
+    help="Its time limit: the alloc_script has it in KOCHI_ALLOC_TIME_LIMIT, as it is written. By "
+    "default what kochi.yaml says.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Show what the workers print, until they leave.")
+@click.option("-b", "--blocking", is_flag=True, help="Stay when the queue is empty.")
+def command(
+    machine: str | None,
+    queue: str,
+    specs: tuple[str, ...],
+    count: int,
+    limit: str | None,
+    follow: bool,
+    blocking: bool,
+) -> int:
+    """Get workers for a queue from the machine's scheduler, or through its alloc_script.
+
+    They run everybody's jobs of that queue, and leave when there are none. Ctrl-C ends -f, and no
+    worker.
+    """
+    from snakemake_kochi.place import find_place
+
+    place = find_place(machine)
+    place.require_here()
+    if _NODES in queue and not specs:
+        raise click.UsageError(f"{_NODES} in the queue's name: -n SPEC was expected")
+    queues = [queue.replace(_NODES, spec) for spec in specs] or [queue]
+    for name in queues:
+        place.machine_paths.queue(name)
+    place.prepare_machine()
+    asked = []
+    for name, spec in zip(queues, specs or (None,), strict=True):
+        asked += _ask(place, name, spec, count, limit, blocking)
+    return _follow(asked) if follow else 0
+
+
+def _ask(
+    place: Place, queue: str, spec: str | None, count: int, limit: str | None, blocking: bool
+) -> list[_Asked]:
+    from snakemake_kochi.allocation.choice import make_scheduler
+    from snakemake_kochi.allocation.launch import Launch
+    from snakemake_kochi.allocation.scheduler import Wanted
+    from snakemake_kochi.allocation.script import AllocScript
+
+    machine = place.machine
+    settings = machine.allocation
+    arguments: tuple[str, ...] = ()
+    if machine.scheduler == "slurm":
+        if spec is not None and spec.isdecimal():
+            settings = replace(settings, nodes=max(1, int(spec)))
+        elif spec is not None:
+            arguments = (f"--nodelist={spec}",)
+        if limit is not None:
+            settings = replace(settings, time=_seconds(limit))
+    elif machine.alloc_script:
+        settings = replace(settings, node_spec=spec or settings.node_spec)
+    else:
+        raise KochiError(
+            f"machine {machine.name} has neither a scheduler nor an alloc_script: there is no way "
+            "to a compute node",
+            f"Name the machine that has one with -m, or start a worker here: kochi work -q {queue}",
+        )
+    # A name of its own: what was submitted although its answer got lost is found by that.
+    name = f"kochi-alloc-{secrets.token_hex(4)}"
+    scheduler = make_scheduler(replace(machine, allocation=settings), name, limit)
+    node = scheduler.limits().node
+    wanted = Wanted(
+        node.cores,
+        memory_mb=settings.memory_mb or 0,
+        gpus=node.gpus,
+        seconds=settings.time,
+        count=count,
+        arguments=arguments,
+    )
+    setup = machine.load_env_on_machine
+    launch = Launch(place.root, place.machine_paths, None, (queue,), setup=setup, stay=blocking)
+    make_directory(place.machine_paths.allocations)
+    ids = scheduler.submit(wanted, launch, ())
+    for each in ids:
+        say(f"Allocation {each} for queue {queue}, log: {launch.log(each)}")
+        if isinstance(scheduler, AllocScript) and (process := scheduler.process(each)) is not None:
+            remark(f"Its alloc_script stays; to end it and its worker: kill -- -{process}")
+    return [_Asked(each, scheduler, launch) for each in ids]
+
+
+def _seconds(limit: str) -> float:
+    from snakemake_kochi.quantities import walltime_of
+
+    try:
+        return walltime_of(limit)
+    except ValueError as error:
+        raise click.BadParameter(f"{limit!r}: {error}", param_hint="-t") from error
+
+
+def _follow(asked: list[_Asked]) -> int:
+    """Show their logs, each from its beginning, until the workers have left; 1 if for one of the
+    allocations none came."""
+    from snakemake_kochi.cli.following import copy_from
+    from snakemake_kochi.queue import list_workers
+
+    positions = dict.fromkeys((each.id for each in asked), 0)
+    left = {each.id: each for each in asked}
+    question = time.monotonic()
+    has_failed = False
+    while left:
+        workers = list_workers(asked[0].launch.machine)
+        there = [worker for worker in workers if worker.allocation in left]
+        ended = {each for each in left if _have_left(there, each)}
+        if time.monotonic() >= question:
+            question = time.monotonic() + _QUESTION
+            waiting = set(left) - {worker.allocation for worker in there}
+            without = _ended_without_worker([left[each] for each in waiting])
+            has_failed |= bool(without)
+            ended |= without
+        for each in left.values():
+            positions[each.id] = copy_from(each.launch.log(each.id), positions[each.id])
+        for each_id in ended:
+            del left[each_id]
+        sys.stdout.flush()
+        time.sleep(0.2 if left else 0)
+    return 1 if has_failed else 0
+
+
+def _have_left(workers: list[WorkerState], allocation: str) -> bool:
+    own = [worker for worker in workers if worker.allocation == allocation]
+    return bool(own) and all(worker.is_gone for worker in own)
+
+
+def _ended_without_worker(asked: list[_Asked]) -> set[str]:
+    """Those of the allocations that have ended, as far as can be known, with a word about each."""
+    from snakemake_kochi.allocation.scheduler import UnreachableError
+
+    ended = set()
+    for each in asked:
+        try:
+            found = each.scheduler.find()
+        except UnreachableError as error:
+            remark(f"kochi: the scheduler gives no answer, and is asked again: {error.message}")
+            continue
+        allocation = None if found is None else found.get(each.id)
+        if found is None or (allocation is not None and allocation.state != "ended"):
+            continue
+        why = f": {allocation.reason}" if allocation is not None else ""
+        remark(f"kochi: allocation {each.id} has ended, and no worker had come{why}")
+        ended.add(each.id)
+    return ended

@@ -1,0 +1,184 @@
+"""`kochi launch`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from snakemake_kochi.cli.following import copy_from
+from snakemake_kochi.cli.options import json_option, machine_option
+from snakemake_kochi.cli.output import print_json, print_pairs, remark, say
+from snakemake_kochi.errors import KochiError
+
+if TYPE_CHECKING:
+    from snakemake_kochi.detached.launches import Found
+    from snakemake_kochi.place import Place
+
+_LOOK = 0.1  # seconds between two looks at the output
+_CHECK = 0.5  # seconds between two at how the run stands
+_QUESTION = 10.0  # the same, where the scheduler has to be asked
+# By which a person has said how jobs are run.
+_SAYS_HOW = ("--profile", "--executor", "-e", "--workflow-profile")
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@machine_option
+@click.option("--follow", "-f", is_flag=True, help="Show its output until it ends.")
+@click.option("--stop", is_flag=True, help="End it as Ctrl-C would, and wait; again: at once.")
+@click.option("--status", is_flag=True, help="How it stands.")
+@click.option("--name", metavar="NAME", default="", help="A name, to tell it by.")
+@click.option("--in-allocation", is_flag=True, help="In a job of one core of the machine's Slurm.")
+@click.option(
+    *("-t", "--time-limit", "limit"),
+    metavar="LIMIT",
+    help="Of that job, as sbatch --time takes it; by default the partition's.",
+)
+@json_option
+@click.argument(
+    "arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- SNAKEMAKE ARGUMENTS...]"
+)
+def command(
+    machine: str | None,
+    follow: bool,
+    stop: bool,
+    status: bool,
+    name: str,
+    in_allocation: bool,
+    limit: str | None,
+    as_json: bool,
+    arguments: tuple[str, ...],
+) -> int:
+    """Run `snakemake ARGUMENTS` in this directory, and leave it running after logout.
+
+    Where the arguments name no profile and no executor, it is run with the profile 'cluster' on a
+    machine with a scheduler or an alloc_script, and with 'local' elsewhere. Without arguments,
+    --follow, --stop and --status are about the last run launched in this directory. --follow ends
+    with the run's exit status; Ctrl-C ends the following and not the run. After --stop, or a crash,
+    the same command again picks up what is left.
+    """
+    from snakemake_kochi.place import find_place
+
+    asks = stop or status
+    if asks and (arguments or in_allocation or (stop and status)):
+        raise click.UsageError("--stop and --status stand alone, or with --follow")
+    if not (asks or follow or arguments):
+        raise click.UsageError("arguments for snakemake were expected, such as: -- all")
+    if limit is not None and not in_allocation:
+        raise click.UsageError("-t is for --in-allocation")
+    place = find_place(machine)
+    if arguments:
+        place.require_here()
+        return _launch(place, name, arguments, in_allocation, limit, follow)
+    found = _last(place)
+    if status:
+        print_json(found.describe()) if as_json else print_pairs(found.describe())
+        return 0
+    if stop:
+        return _stop(found)
+    return _follow(found)
+
+
+def _launch(
+    place: Place,
+    name: str,
+    arguments: Sequence[str],
+    in_allocation: bool,
+    limit: str | None,
+    follow: bool,
+) -> int:
+    from snakemake_kochi.detached.control import launch
+
+    # -P: as for the command `snakemake`, the project's own modules are not in the way of ours.
+    words = [sys.executable, "-P", "-m", "snakemake", *_profile(place, arguments), *arguments]
+    found = launch(place, name, words, in_allocation, limit)
+    say(f"Launched {found.launch.identity}, output: {found.paths.output}")
+    if follow:
+        return _follow(found)
+    remark("To follow it, type: kochi launch --follow; to stop it: kochi launch --stop")
+    return 0
+
+
+def _profile(place: Place, arguments: Sequence[str]) -> list[str]:
+    """The options that a person left to us."""
+    from snakemake_kochi.cli.profile import installed_file
+    from snakemake_kochi.resources import profiles_directory
+
+    is_said = any(word.split("=")[0] in _SAYS_HOW for word in arguments)
+    if is_said or os.environ.get("SNAKEMAKE_PROFILE"):
+        return []
+    has_scheduler = place.machine.scheduler is not None or place.machine.alloc_script
+    profile = "cluster" if has_scheduler else "local"
+    # One that was installed may have been changed.
+    installed = installed_file(profile).parent
+    return ["--profile", str(installed if installed.is_dir() else profiles_directory() / profile)]
+
+
+def _last(place: Place) -> Found:
+    from snakemake_kochi.detached.control import find
+
+    found = find(place.machine_paths)
+    if found is None:
+        raise KochiError(
+            f"nothing was launched in this directory on machine {place.machine.name}",
+            "Type, for example: kochi launch -- all",
+        )
+    return found
+
+
+def _stop(found: Found) -> int:
+    from snakemake_kochi.detached.control import stop
+
+    if found.is_over:
+        say(f"{found.launch.identity} has ended already.")
+        return 0
+    written = found.paths.output.stat().st_size if found.paths.output.exists() else 0
+    stop(found)
+    remark("Told to end. Ctrl-C ends the waiting; to end it at once, type this once more.")
+    ended = _show(found, written)
+    say(f"{ended.launch.identity} has ended ({ended.state}).")
+    return 0
+
+
+def _follow(found: Found) -> int:
+    ended = _show(found, 0)
+    if ended.status is not None:
+        return ended.status
+    remark(
+        f"kochi: {ended.launch.identity} was killed; how its jobs stand says: kochi show jobs\n"
+        "The same command again picks up what is left. If Snakemake then says that the directory "
+        "is locked, type first: snakemake --unlock"
+    )
+    return 1
+
+
+def _show(found: Found, position: int) -> Found:
+    """Its output from a position on, until it has ended."""
+    from snakemake_kochi.detached.control import settled
+    from snakemake_kochi.detached.launches import look_at
+
+    check = question = time.monotonic()
+    said = ""
+    try:
+        while True:
+            moment = time.monotonic()
+            if moment >= check:
+                check = moment + _CHECK
+                found = look_at(found.paths)
+                if moment >= question and not found.is_over:
+                    question = moment + _QUESTION
+                    found = settled(found)
+                    if found.scheduler not in ("", said):
+                        said = found.scheduler
+                        remark(said)
+            position = copy_from(found.paths.output, position)
+            if found.is_over:
+                return found
+            time.sleep(_LOOK)
+    except KeyboardInterrupt:
+        remark("\nIt goes on. To follow it again, type: kochi launch --follow")
+        raise

@@ -1,0 +1,87 @@
+"""`kochi trace`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from snakemake_kochi.cli.options import json_option, machine_option
+from snakemake_kochi.cli.output import local_time, print_json, print_table, remark
+from snakemake_kochi.errors import NameNotFoundError
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.place import find_place
+from snakemake_kochi.queue import RunRecord, find_run, list_runs
+
+
+@click.command("trace")
+@machine_option
+@click.option(
+    *("-o", "--output", "file"),
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where to write it; without, it is printed.",
+)
+@click.option("--list", "list_them", is_flag=True, help="Only list the runs, the newest first.")
+@json_option
+@click.argument("run", required=False, metavar="[RUN]")
+def command(
+    machine: str | None, file: Path | None, list_them: bool, as_json: bool, run: str | None
+) -> None:
+    """A run as a trace, to be opened in https://ui.perfetto.dev: a process for each worker, a track
+    for each of its slots, and the jobs as slices.
+
+    RUN is one of those that --list shows; by default the last one in this directory. It may have
+    ended, still go on, or have been killed.
+    """
+    from snakemake_kochi.trace.events import write_trace
+    from snakemake_kochi.trace.history import read_history
+
+    paths = find_place(machine).machine_paths
+    if list_them:
+        _list(paths, as_json)
+        return
+    if file is None and sys.stdout.isatty():
+        raise click.UsageError("A trace is for a program: name a file with -o FILE.")
+    history = read_history(paths, _last_run(paths) if run is None else find_run(paths, run))
+    if file is None:
+        write_trace(history, sys.stdout)
+        return
+    with file.open("w", encoding="utf-8") as stream:
+        write_trace(history, stream)
+    remark(f"{file}: open it in https://ui.perfetto.dev")
+
+
+def _last_run(machine: MachinePaths) -> RunRecord:
+    here = os.getcwd()
+    if runs := list_runs(machine, here):
+        return runs[0]
+    raise NameNotFoundError(
+        f"no run in {here} has handed jobs over to machine {machine.name}",
+        "To trace another one, type: kochi trace RUN; to list them: kochi trace --list",
+    )
+
+
+def _list(machine: MachinePaths, as_json: bool) -> None:
+    from snakemake_kochi.trace.history import goes_on
+
+    states = [
+        (run, "ended" if run.ended else "running" if goes_on(machine, run) else "killed")
+        for run in list_runs(machine)
+    ]
+    if as_json:
+        fields = ("controller", "directory", "started", "ended")
+        print_json(
+            [
+                {"state": state, **{field: getattr(run, field) for field in fields}}
+                for run, state in states
+            ]
+        )
+        return
+    rows = [
+        (run.controller, state, local_time(run.started), local_time(run.ended), run.directory)
+        for run, state in states
+    ]
+    headers = ("Run", "State", "Started", "Ended", "Directory")
+    print_table(headers, rows, "There are no runs.")

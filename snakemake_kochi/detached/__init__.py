@@ -1,0 +1,1 @@
+"""Controllers that go on without a terminal: started, found again, followed and stopped."""

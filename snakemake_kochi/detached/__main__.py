@@ -1,0 +1,59 @@
+"""`python -m snakemake_kochi.detached DIRECTORY`: the attendant of a run that was launched.
+
+It outlives the login, passes on what tells the run to end, and notes how it ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+
+from snakemake_kochi.detached.launches import read_launch, write_end, write_processes
+from snakemake_kochi.paths import LaunchPaths
+
+# Those by which a person, or a scheduler before the time is up, ends a run.
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_CANNOT_EXECUTE = 127
+
+
+def main(directory: Path) -> int:
+    """Run it; return its exit status."""
+    paths = LaunchPaths(directory)
+    launch = read_launch(paths)
+    # As nohup does; inherited by the run. What it starts from a shell's background would ignore
+    # the interrupt that stops it: a handler is not inherited.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    told: list[int] = []
+    process: subprocess.Popen[bytes] | None = None
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        told.append(number)
+        if process is not None and process.poll() is None:
+            # As Ctrl-C does, which tells all of the terminal's foreground.
+            os.killpg(process.pid, signal.SIGINT)
+
+    for number in _PASSED_ON:
+        signal.signal(number, pass_on)
+    try:
+        process = subprocess.Popen(
+            launch.command, cwd=launch.directory, stdin=subprocess.DEVNULL, process_group=0
+        )
+    except OSError as error:
+        print(f"kochi: {launch.command[0]} cannot be run: {error}", file=sys.stderr)
+        write_end(paths, _CANNOT_EXECUTE)
+        return _CANNOT_EXECUTE
+    write_processes(paths, process.pid)
+    if told:
+        pass_on(told[0], None)
+    status = process.wait()
+    status = 128 - status if status < 0 else status
+    write_end(paths, status)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

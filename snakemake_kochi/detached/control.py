@@ -1,0 +1,178 @@
+"""Launching a run that needs no terminal, asking how it stands, and stopping it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from filelock import FileLock, Timeout
+
+from snakemake_kochi.allocation.controller_job import (
+    controller_job,
+    interrupt_controller,
+    submit_controller,
+)
+from snakemake_kochi.detached.launches import (
+    Found,
+    Launch,
+    last_launch,
+    look_at,
+    make_launch,
+    write_gone,
+)
+from snakemake_kochi.errors import KochiError, WorkerError
+from snakemake_kochi.files import make_directory
+from snakemake_kochi.paths import LaunchPaths, MachinePaths
+from snakemake_kochi.place import Place
+
+_PATIENCE = 20.0  # seconds for an attendant to start
+_PAUSE = 0.02
+_HOW = "To follow it, type: kochi launch --follow; to stop it: kochi launch --stop"
+
+
+def launch(
+    place: Place, name: str, command: Sequence[str], in_allocation: bool, limit: str | None
+) -> Found:
+    """Start a command in the current directory, and leave it running: on this host, or in a small
+    job of the machine's Slurm with a time limit. Raises KochiError, also when one launched here
+    goes on."""
+    machine = place.machine_paths
+    if in_allocation and place.machine.scheduler is None:
+        raise KochiError(
+            f"machine {place.machine.name} has no scheduler to run it in",
+            "Leave out --in-allocation, or say 'scheduler: slurm' of the machine in kochi.yaml.",
+        )
+    make_directory(machine.launches)
+    lock = FileLock(
+        machine.launches_lock, timeout=_PATIENCE, fallback_to_soft=False, preserve_lock_file=True
+    )
+    try:
+        with lock:
+            _refuse_a_second(machine)
+            launched, paths = make_launch(machine, name, command, in_allocation)
+            if in_allocation:
+                _submit(place, launched, paths, limit)
+            else:
+                _start(place, paths)
+    except Timeout as error:
+        raise KochiError(f"another kochi launch does not end: {machine.launches_lock}") from error
+    return look_at(paths)
+
+
+def _refuse_a_second(machine: MachinePaths) -> None:
+    found = find(machine)
+    if found is None or found.is_over:
+        return
+    hint = _HOW
+    if found.state == "elsewhere" and found.processes is not None:
+        hint += f". It is on {found.processes.node.host}; if that is gone for good, remove "
+        hint += str(found.paths.directory)
+    raise KochiError(
+        f"a run launched in this directory goes on: {found.launch.identity} ({found.state}), "
+        f"output: {found.paths.output}",
+        hint,
+    )
+
+
+def _variables(place: Place) -> dict[str, str]:
+    """By which a machine given with -m, or the root in kochi.yaml, reaches the run. A compute node
+    is not the login host: that it belongs to the machine has to be said."""
+    name = place.machine.name
+    return {
+        "KOCHI_DEFAULT_MACHINE": name,
+        "KOCHI_MACHINE": name,
+        "KOCHI_ROOT": str(place.root.directory),
+    }
+
+
+def _attendant(paths: LaunchPaths) -> list[str]:
+    return [sys.executable, "-P", "-m", "snakemake_kochi.detached", str(paths.directory)]
+
+
+def _start(place: Place, paths: LaunchPaths) -> None:
+    with paths.output.open("ab") as output:
+        process = subprocess.Popen(
+            _attendant(paths),
+            env={**os.environ, **_variables(place)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            # Out of the terminal's reach: neither Ctrl-C nor a logout is for it.
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + _PATIENCE
+    while not (paths.process.exists() or paths.end.exists()):
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise WorkerError(f"the run did not start, its output: {paths.output}")
+        time.sleep(_PAUSE)
+
+
+def _submit(place: Place, launched: Launch, paths: LaunchPaths, limit: str | None) -> None:
+    assert launched.job_name is not None
+    variables: Mapping[str, str] = _variables(place)
+    words = ["env", *(f"{name}={value}" for name, value in variables.items()), *_attendant(paths)]
+    arguments = [] if limit is None else [f"--time={limit}"]
+    try:
+        submit_controller(
+            launched.job_name,
+            shlex.join(words),
+            paths.output,
+            place.machine.allocation,
+            arguments,
+        )
+    except KochiError:
+        # It is none; the directory would stand for one of which nothing is ever heard.
+        paths.launch.unlink()
+        paths.directory.rmdir()
+        raise
+
+
+def find(machine: MachinePaths) -> Found | None:
+    """The last launch of the current directory, as it stands."""
+    found = last_launch(machine, os.getcwd())
+    return None if found is None else settled(found)
+
+
+def settled(found: Found) -> Found:
+    """What is known, with what the scheduler says of one in its hands that is on another host or
+    has not begun."""
+    if found.launch.job_name is None or found.state not in ("launched", "elsewhere"):
+        return found
+    try:
+        job = controller_job(found.launch.job_name)
+    except KochiError:
+        return found  # unknown, which does not mean ended
+    if job is not None:
+        return replace(found, scheduler=f"job {job[0]}: {job[1]} ({job[2]})")
+    os.listdir(found.paths.directory)  # has NFS look anew for what was not there
+    if not look_at(found.paths).is_over:
+        write_gone(found.paths)
+    return look_at(found.paths)
+
+
+def stop(found: Found) -> None:
+    """Tell a run to end, as Ctrl-C does; again: at once. Raises KochiError where that cannot be
+    done from here."""
+    if found.launch.job_name is not None:
+        job = controller_job(found.launch.job_name)
+        if job is not None:
+            interrupt_controller(job[0], is_pending=job[1] in ("PENDING", "CONFIGURING"))
+        return
+    if found.processes is None:
+        raise KochiError("the run is just being started", "Try again.")
+    if found.state == "elsewhere":
+        raise KochiError(
+            f"the run is on {found.processes.node.host}, which is not this host",
+            "Type there, in this directory: kochi launch --stop",
+        )
+    if found.state == "running":
+        os.kill(found.processes.attendant.pid, signal.SIGINT)
+    elif found.state == "unattended":
+        os.killpg(found.processes.run.pid, signal.SIGINT)

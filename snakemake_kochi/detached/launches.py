@@ -1,0 +1,196 @@
+"""What is on disk of a run that was launched, and how it stands.
+
+Three files, each with one writer: launch.json of who launched it, process.json of the attendant
+when it starts, end.json of the attendant when the run has ended. gone.json is of the first who
+learns from the scheduler that there will be no end.json.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.files import (
+    make_directory,
+    read_json,
+    to_json,
+    write_atomically,
+    write_exclusively,
+)
+from snakemake_kochi.paths import LaunchPaths, MachinePaths
+from snakemake_kochi.processes import Node, ProcessIdentity, this_node
+
+VERSION = 1
+State = Literal["launched", "running", "unattended", "elsewhere", "ended", "killed"]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """launch.json: `command` is run in `directory`; `time`: when it was launched. `job_name` is
+    that of the scheduler's job in which it runs, None for a process of the host."""
+
+    identity: str
+    name: str
+    directory: str
+    command: tuple[str, ...]
+    time: str
+    job_name: str | None = None
+
+
+@dataclass(frozen=True)
+class Processes:
+    """process.json: the attendant, the run's own process, and the node where both are."""
+
+    node: Node
+    attendant: ProcessIdentity
+    run: ProcessIdentity
+
+
+@dataclass(frozen=True)
+class Found:
+    """A launch and how it stands: `launched` has not begun; `unattended` runs on though its
+    attendant was killed, its exit status will not be known; of one `elsewhere`, on another host,
+    nothing more is known; `killed` came to no end that anybody could note. `scheduler`: what that
+    says of its job, if it was asked."""
+
+    launch: Launch
+    paths: LaunchPaths
+    state: State
+    processes: Processes | None = None
+    status: int | None = None
+    scheduler: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in ("ended", "killed")
+
+    def describe(self) -> dict[str, Any]:
+        """For people and programs."""
+        return {
+            "launch": self.launch.identity,
+            "name": self.launch.name,
+            "state": self.state,
+            "exit_status": self.status,
+            "command": list(self.launch.command),
+            "directory": self.launch.directory,
+            "launched": self.launch.time,
+            "host": None if self.processes is None else self.processes.node.host,
+            "process": None if self.processes is None else self.processes.run.pid,
+            "job_name": self.launch.job_name,
+            "scheduler": self.scheduler,
+            "output": str(self.paths.output),
+        }
+
+
+def make_launch(
+    machine: MachinePaths, name: str, command: Sequence[str], is_job: bool
+) -> tuple[Launch, LaunchPaths]:
+    """Write down a run of the current directory that is about to be launched."""
+    moment = datetime.now(UTC)
+    identity = f"{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    launch = Launch(
+        identity=identity,
+        name=name,
+        directory=str(Path.cwd()),
+        command=tuple(command),
+        time=moment.isoformat(timespec="seconds"),
+        job_name=f"kochi-launch-{identity}" if is_job else None,
+    )
+    paths = machine.launch(identity)
+    make_directory(paths.directory)
+    write_atomically(paths.launch, to_json({"version": VERSION, **asdict(launch)}))
+    return launch, paths
+
+
+def read_launch(paths: LaunchPaths) -> Launch:
+    """Raises FileNotFoundError, or DamagedFileError."""
+    data = read_json(paths.launch, VERSION)
+    try:
+        return Launch(
+            identity=str(data["identity"]),
+            name=str(data["name"]),
+            directory=str(data["directory"]),
+            command=tuple(map(str, data["command"])),
+            time=str(data["time"]),
+            job_name=None if data["job_name"] is None else str(data["job_name"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise DamagedFileError(f"{paths.launch}: not a launch ({error!r})") from error
+
+
+def write_processes(paths: LaunchPaths, run: int) -> None:
+    """By the attendant, of itself and of the process that it has started."""
+    attendant, own = ProcessIdentity.of(os.getpid()), ProcessIdentity.of(run)
+    assert attendant is not None
+    assert own is not None
+    data = {"node": vars(this_node()), "attendant": vars(attendant), "run": vars(own)}
+    write_atomically(paths.process, to_json({"version": VERSION, **data}))
+
+
+def write_end(paths: LaunchPaths, status: int) -> None:
+    """By the attendant. `status`: as shells have it, 128 + N for an end by signal N."""
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    data = {"version": VERSION, "status": status, "time": time}
+    write_atomically(paths.end, to_json(data), durable=True)
+
+
+def look_at(paths: LaunchPaths) -> Found:
+    """Raises FileNotFoundError, or DamagedFileError."""
+    launch = read_launch(paths)
+    processes = _read_processes(paths)
+    # After the processes were looked at: who ends in between has written it before.
+    state = "launched" if processes is None else _state_of(processes)
+    try:
+        status = int(read_json(paths.end, VERSION)["status"])
+    except FileNotFoundError:
+        return Found(launch, paths, "killed" if paths.gone.exists() else state, processes)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"{paths.end}: not an end of a launch ({error!r})") from error
+    return Found(launch, paths, "ended", processes, status)
+
+
+def write_gone(paths: LaunchPaths) -> None:
+    """By whoever learns that its job is no more."""
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    write_exclusively(paths.gone, to_json({"version": VERSION, "time": time}))
+
+
+def _read_processes(paths: LaunchPaths) -> Processes | None:
+    try:
+        data = read_json(paths.process, VERSION)
+        return Processes(
+            Node.from_dict(data["node"]),
+            ProcessIdentity.from_dict(data["attendant"]),
+            ProcessIdentity.from_dict(data["run"]),
+        )
+    except FileNotFoundError:
+        return None
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"{paths.process}: not those of a launch ({error!r})") from error
+
+
+def _state_of(processes: Processes) -> State:
+    here = this_node()
+    if not here.can_see(processes.node):
+        return "killed" if here.has_rebooted_since(processes.node) else "elsewhere"
+    if processes.attendant.is_alive():
+        return "running"
+    return "unattended" if processes.run.is_alive() else "killed"
+
+
+def last_launch(machine: MachinePaths, directory: str) -> Found | None:
+    """The newest of a directory; one whose files are damaged is passed over."""
+    for identity in sorted(machine.launch_names(), reverse=True):
+        try:
+            found = look_at(machine.launch(identity))
+        except (FileNotFoundError, DamagedFileError):
+            continue
+        if found.launch.directory == directory:
+            return found
+    return None

@@ -1,0 +1,199 @@
+"""What a run took, for its end: how its jobs were executed, how much of its allocations was of use,
+and what its rules asked for and used."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from humanfriendly.text import pluralize
+
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.executor.rule_usage import RuleUsage
+from snakemake_kochi.executor.tally import Tally
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue import Result, Ticket, WorkerState, find_worker, list_allocations
+from snakemake_kochi.queue.ids import read_next
+from snakemake_kochi.queue.result import read_attempt, read_ended_attempt, read_result
+from snakemake_kochi.queue.ticket import now
+
+_MOST_RULES = 4
+_MOST_SUGGESTIONS = 4
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """Seconds of workers; each counts as one node, for as much of that as it has.
+
+    `useful`: of attempts that succeeded, by the part of the worker's cores that they had. `lost`:
+    the same, of all other attempts: failed or cancelled, or drained, preempted or lost and done
+    again. `startup`: from the beginning of an allocation, or from when it was asked for where that
+    is not known, to the registration of its worker. `idle`: the rest of the workers' time.
+    """
+
+    useful: float = 0.0
+    idle: float = 0.0
+    startup: float = 0.0
+    lost: float = 0.0
+
+    def __add__(self, other: NodeTime) -> NodeTime:
+        return NodeTime(
+            self.useful + other.useful,
+            self.idle + other.idle,
+            self.startup + other.startup,
+            self.lost + other.lost,
+        )
+
+    def describe(self) -> str:
+        """As "0.53 node-hours: 75 % useful, 20 % idle, 4 % start-up, 1 % lost"."""
+        parts = {
+            "useful": self.useful,
+            "idle": self.idle,
+            "start-up": self.startup,
+            "lost": self.lost,
+        }
+        total = sum(parts.values())
+        if total <= 0:
+            return "no node-hours"
+        said = ", ".join(f"{100 * part / total:.0f} % {name}" for name, part in parts.items())
+        return f"{total / 3600:.3g} node-hours: {said}"
+
+
+@dataclass
+class _Spent:
+    """The time of some attempts of a worker, in seconds: of one core, and of the whole worker."""
+
+    of_cores: float = 0.0
+    of_all: float = 0.0
+
+    def add(self, ticket: Ticket, seconds: float) -> None:
+        if ticket.resources.exclusive:
+            self.of_all += seconds
+        else:
+            self.of_cores += seconds * ticket.resources.cores
+
+    def of(self, worker: WorkerState) -> float:
+        return self.of_all + self.of_cores / max(1, worker.capacity.cores)
+
+
+class Receipt:
+    """Takes note of jobs as they end; what it keeps does not grow with their number."""
+
+    def __init__(self, machine: MachinePaths, controller: str) -> None:
+        self._machine = machine
+        self._controller = controller
+        self._tally = Tally()
+        self._rules: dict[str, RuleUsage] = defaultdict(RuleUsage)
+        self._useful: dict[int, _Spent] = defaultdict(_Spent)
+        self._lost: dict[int, _Spent] = defaultdict(_Spent)
+
+    def add(self, ticket: Ticket, result: Result) -> None:
+        """Take note of a job that has ended."""
+        self._tally.add(ticket, result)
+        self._add(ticket, result)
+
+    def _add(self, ticket: Ticket, result: Result) -> None:
+        if result.attempt > 1:
+            self._add_earlier(ticket, result.attempt)
+        seconds = _seconds_between(result.started, result.ended)
+        if result.worker is None or seconds is None:
+            return
+        (self._useful if result.ok else self._lost)[result.worker].add(ticket, seconds)
+        rule = ticket.labels.get("rule", ticket.name)
+        self._rules[rule].add(ticket.resources, result, seconds)
+
+    def lines(self, first_worker: int | None, unreported: Iterable[Ticket] = ()) -> list[str]:
+        """What to say at the end, when the workers have left; of workers on this computer only what
+        is worth a change. `first_worker`: the least number that one of the run's workers can have,
+        None where there were no jobs; `unreported`: the jobs that have ended, if at all, without an
+        `add`."""
+        if first_worker is None:
+            return []
+        said = [ran] if (ran := self._tally.describe()) else []
+        workers = self._workers(first_worker)
+        allocated = [worker for worker in workers if worker.allocation is not None]
+        asked = {
+            note.allocation: note.submitted
+            for note in list_allocations(self._machine, self._controller)
+        }
+        count = len({*asked, *(worker.allocation for worker in allocated)})
+        if not count:
+            return [*said, *self._suggestions(in_allocations=False)]
+        for ticket in unreported:
+            with contextlib.suppress(FileNotFoundError, DamagedFileError):
+                self._add(ticket, read_result(self._machine.job(ticket.job).result))
+        spent = sum((self._spent(worker, asked) for worker in allocated), NodeTime())
+        said.append(f"{pluralize(count, 'allocation')}, {spent.describe()}")
+        return [*said, *self._of_rules(), *self._suggestions()]
+
+    # ---- workers
+
+    def _add_earlier(self, ticket: Ticket, attempt: int) -> None:
+        """The attempts before the last one, after which the ticket went back to the queue."""
+        paths = self._machine.job(ticket.job)
+        for number in range(1, attempt):
+            with contextlib.suppress(FileNotFoundError, DamagedFileError):
+                began = read_attempt(paths.attempt(number))
+                ended = read_ended_attempt(paths.ended(number))
+                seconds = _seconds_between(began.started, ended.ended)
+                self._lost[began.worker].add(ticket, seconds or 0.0)
+
+    def _workers(self, first: int) -> Iterator[WorkerState]:
+        last = first - 1
+        with contextlib.suppress(DamagedFileError):
+            last = read_next(self._machine, "worker") - 1
+        for number in range(first, last + 1):
+            with contextlib.suppress(KochiError):
+                worker = find_worker(self._machine, number)
+                if worker.controller == self._controller:
+                    yield worker
+
+    def _spent(self, worker: WorkerState, asked: Mapping[str, str]) -> NodeTime:
+        end = worker.updated if worker.is_gone else now()
+        there = _seconds_between(worker.started, end) or 0.0
+        began = worker.allocation_began or asked.get(worker.allocation or "")
+        # A lost attempt ends when another node sees it: its worker was gone before that.
+        useful = min(there, self._useful[worker.worker].of(worker))
+        lost = min(there - useful, self._lost[worker.worker].of(worker))
+        return NodeTime(
+            useful=useful,
+            idle=there - useful - lost,
+            startup=_seconds_between(began, worker.started) or 0.0,
+            lost=lost,
+        )
+
+    # ---- rules
+
+    def _by_time(self) -> list[tuple[str, RuleUsage]]:
+        return sorted(self._rules.items(), key=lambda item: -item[1].core_seconds)
+
+    def _of_rules(self) -> Iterator[str]:
+        rules = self._by_time()
+        if rules:
+            yield "median and most used per job (memory: by its largest single process):"
+        for name, usage in rules[:_MOST_RULES]:
+            yield f"    {name}: {usage.describe()}"
+        if len(rules) > _MOST_RULES:
+            yield f"    and {pluralize(len(rules) - _MOST_RULES, 'other rule')}"
+
+    def _suggestions(self, in_allocations: bool = True) -> Iterator[str]:
+        found = [
+            f"rule {name}: {suggestion}"
+            for name, usage in self._by_time()
+            for suggestion in usage.suggestions(in_allocations)
+        ]
+        yield from found[:_MOST_SUGGESTIONS]
+        if len(found) > _MOST_SUGGESTIONS:
+            yield f"and {pluralize(len(found) - _MOST_SUGGESTIONS, 'more suggestion')}"
+
+
+def _seconds_between(start: str | None, end: str | None) -> float | None:
+    """Between two ISO 8601 times, at least 0; None when one is none."""
+    try:
+        span = datetime.fromisoformat(end or "") - datetime.fromisoformat(start or "")
+    except (ValueError, TypeError):
+        return None
+    return max(0.0, span.total_seconds())

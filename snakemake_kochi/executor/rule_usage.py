@@ -1,0 +1,176 @@
+"""What the jobs of a rule asked for and what they used, and what they might ask for instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from statistics import median
+
+from humanfriendly.text import pluralize
+
+from snakemake_kochi.queue import Resources, Result
+
+_MOST_VALUES = 1000
+# What was asked for is worth a word when it was so many times what was used, and when that makes a
+# difference: in MiB, in seconds, and in seconds of all the cores together.
+_MUCH_MEMORY, _LEAST_MEMORY = 2, 1024
+_MUCH_TIME, _LEAST_TIME = 4, 600.0
+_MUCH_CORES, _LEAST_CORE_SECONDS = 2, 600.0
+# Room in what is suggested, and what memory is rounded to.
+_MEMORY_ROOM, _MEMORY_STEP = 1.25, 100
+_TIME_ROOM, _LEAST_MINUTES = 2, 5
+
+
+class Range:
+    """The least and the most of some numbers."""
+
+    def __init__(self) -> None:
+        self.least = math.inf
+        self.most = -math.inf
+
+    def add(self, value: float) -> None:
+        self.least = min(self.least, value)
+        self.most = max(self.most, value)
+
+    @property
+    def only(self) -> float | None:
+        """The one number of which all were; None where they differ, and where there are none."""
+        return self.most if self.least == self.most else None
+
+
+class Sample(Range):
+    """The most of many numbers, and nearly their median, in the room of a few: every second one is
+    forgotten when there are too many, and of those to come only every second one is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: list[float] = []
+        self._seen = 0
+        self._step = 1
+
+    def add(self, value: float) -> None:
+        super().add(value)
+        if self._seen % self._step == 0:
+            self._kept.append(value)
+            if len(self._kept) >= _MOST_VALUES:
+                del self._kept[1::2]
+                self._step *= 2
+        self._seen += 1
+
+    def __bool__(self) -> bool:
+        return self._seen > 0
+
+    @property
+    def median(self) -> float:
+        return median(self._kept)
+
+
+@dataclass
+class RuleUsage:
+    """What the jobs of a rule asked for, and what those used that succeeded. Memory in MiB, times
+    in seconds; what was not asked for is 0."""
+
+    jobs: int = 0
+    core_seconds: float = 0.0
+    has_exclusive: bool = False
+    asked_cores: Range = field(default_factory=Range)
+    asked_memory: Range = field(default_factory=Range)
+    asked_seconds: Range = field(default_factory=Range)
+    cores: Sample = field(default_factory=Sample)
+    memory: Sample = field(default_factory=Sample)
+    seconds: Sample = field(default_factory=Sample)
+
+    def add(self, asked: Resources, result: Result, seconds: float) -> None:
+        """`seconds`: how long it ran."""
+        self.jobs += 1
+        self.core_seconds += asked.cores * seconds
+        self.has_exclusive |= asked.exclusive
+        self.asked_cores.add(asked.cores)
+        self.asked_memory.add(asked.memory_mb or 0)
+        self.asked_seconds.add(asked.runtime_seconds or 0)
+        if result.ok:
+            self.seconds.add(seconds)
+            if result.peak_memory_mb is not None:
+                self.memory.add(result.peak_memory_mb)
+            if result.cpu_seconds is not None and seconds > 0:
+                self.cores.add(result.cpu_seconds / seconds)
+
+    def describe(self) -> str:
+        """As "100 jobs; 3.8, 3.9 of 4 cores; 2000, 2100 of 16000 MiB; 3:10, 5:00 of 2:00:00":
+        of each the median and the most that one used, and what was asked for."""
+        cores = " core" if self.asked_cores.most == 1 else " cores"
+        parts = (
+            _used(self.cores, self.asked_cores, "{:.1f}".format, "{:.0f}".format, cores),
+            _used(self.memory, self.asked_memory, "{:.0f}".format, "{:.0f}".format, " MiB"),
+            _used(self.seconds, self.asked_seconds, clock, clock, ""),
+        )
+        return "; ".join([pluralize(self.jobs, "job"), *filter(None, parts)])
+
+    def suggestions(self, in_allocations: bool) -> Iterator[str]:
+        """Where all its jobs asked for the same, and for much more than any of them used. Of time
+        only `in_allocations`: to workers on this computer it is no more than a limit."""
+        yield from self._of_memory()
+        if in_allocations:
+            yield from self._of_time()
+        yield from self._of_cores()
+
+    def _of_memory(self) -> Iterator[str]:
+        asked = self.asked_memory.only
+        if not asked or not self.memory:
+            return
+        most = self.memory.most
+        enough = _MEMORY_STEP * math.ceil(max(most, 1) * _MEMORY_ROOM / _MEMORY_STEP)
+        if asked > _MUCH_MEMORY * most and asked - enough > _LEAST_MEMORY:
+            # A job of many processes takes more than the largest one of them.
+            yield (
+                f"asked for {asked:.0f} MiB, its largest process used at most {most:.0f}: without "
+                f"others of that size beside it mem_mb={enough} would do"
+            )
+
+    def _of_time(self) -> Iterator[str]:
+        asked = self.asked_seconds.only
+        if not asked or not self.seconds:
+            return
+        most = self.seconds.most
+        enough = max(_LEAST_MINUTES, math.ceil(_TIME_ROOM * most / 60))
+        if asked > _MUCH_TIME * most and asked - most > _LEAST_TIME:
+            yield f"asked for {clock(asked)}, took at most {clock(most)}: runtime={enough} would do"
+
+    def _of_cores(self) -> Iterator[str]:
+        asked = self.asked_cores.only
+        if not asked or not self.cores or self.has_exclusive:
+            return
+        most = self.cores.most
+        enough = max(1, math.ceil(most - 0.1))
+        idle = self.core_seconds * (1 - enough / asked)
+        if asked >= _MUCH_CORES * enough and idle > _LEAST_CORE_SECONDS:
+            yield (
+                f"asked for {asked:.0f} cores, kept at most {most:.1f} busy: "
+                f"threads={enough} would do"
+            )
+
+
+def _used(
+    used: Sample,
+    asked: Range,
+    show_used: Callable[[float], str],
+    show_asked: Callable[[float], str],
+    unit: str,
+) -> str:
+    if not used:
+        return ""
+    text = f"{show_used(used.median)}, {show_used(used.most)}"
+    if asked.most > 0:
+        least = "" if asked.only is not None else f"{show_asked(asked.least)} to "
+        text += f" of {least}{show_asked(asked.most)}"
+    return text + unit
+
+
+def clock(seconds: float) -> str:
+    """As "2:05:00" or "5:00"; "1.25 s" below a minute."""
+    if seconds < 60:
+        return f"{seconds:.2f} s"
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"

@@ -1,0 +1,81 @@
+"""Which queue a job goes to, so that only workers of the allocations that it wishes claim it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
+from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
+
+from snakemake_kochi.allocation.wish_reading import read_wish, unknown, wished
+from snakemake_kochi.allocation.wishes import NO_WISH, Wish
+from snakemake_kochi.queue import Resources
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a job goes, and what it takes of a worker there."""
+
+    queue: str
+    resources: Resources
+    wish: Wish = NO_WISH
+
+
+class Wishes:
+    """One queue of the run's own for each wish. Queues that others may serve have none."""
+
+    def __init__(
+        self, own_queue: str | None, are_granted: bool, logger: LoggerExecutorInterface
+    ) -> None:
+        """`own_queue`: the run's, None where all jobs go to another one; `are_granted`: whether
+        its workers are in allocations to which wishes mean something."""
+        self._own_queue = own_queue
+        self._are_granted = are_granted
+        self._logger = logger
+        self._queues: dict[Wish, str] = {}
+        self._wishes: dict[str, Wish] = {}
+        self._told: set[str] = set()
+
+    def place(self, job: JobExecutorInterface, queue: str, wanted: Resources) -> Placed:
+        """`queue`: the one the job goes to, `wanted`: what it takes, if it wishes nothing. Raises
+        KochiError, naming the rule and the resource."""
+        self._tell_unknown(job)
+        names = wished(job.resources)
+        if not names:
+            return Placed(queue, wanted)
+        if not self._are_granted:
+            self._tell_ignored(job, names, queue)
+            return Placed(queue, wanted)
+        wish, wanted = read_wish(job.name, job.resources, wanted)
+        if wish == NO_WISH:
+            return Placed(queue, wanted)
+        if queue != self._own_queue:
+            self._tell_ignored(job, names, queue)
+            return Placed(queue, wanted)
+        if wish not in self._queues:
+            own = f"{queue}-{wish.name}"
+            self._queues[wish], self._wishes[own] = own, wish
+        return Placed(self._queues[wish], wanted, wish)
+
+    def of(self, queue: str) -> Wish:
+        """The wish that all jobs of a queue have."""
+        return self._wishes.get(queue, NO_WISH)
+
+    def _tell_unknown(self, job: JobExecutorInterface) -> None:
+        for name, meant in unknown(job.resources).items():
+            if name not in self._told:
+                self._told.add(name)
+                self._logger.warning(f"Rule {job.name}, resource {name} is not known; {meant}")
+
+    def _tell_ignored(self, job: JobExecutorInterface, names: list[str], queue: str) -> None:
+        """Loud only where somebody may have meant them to count."""
+        if queue in self._told:
+            return
+        self._told.add(queue)
+        said = f"Rule {job.name}: {', '.join(names)} mean nothing"
+        if queue == self._own_queue:
+            self._logger.debug(f"{said} here: the run's workers are in no allocations of Slurm.")
+        else:
+            self._logger.warning(
+                f"{said} in queue {queue}: its jobs run where it has workers. Said once."
+            )

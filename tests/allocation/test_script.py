@@ -1,0 +1,140 @@
+"""Runs whose workers come through an alloc_script, as with any scheduler."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from slurm_cluster import SlurmCluster
+from support import REPOSITORY, git, write
+
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import list_workers
+
+PROFILE = REPOSITORY / "profiles" / "cluster"
+SNAKEFILE = """
+    rule all:
+        input: expand("out/{i}", i=range(4))
+
+    rule job:
+        output: "out/{i}"
+        shell: "echo ${{SLURM_JOB_ID-none}} > {output}"
+"""
+IN_BACKGROUND = "nohup $KOCHI_WORKER_LAUNCH_CMD </dev/null >/dev/null 2>&1 &"
+STAYING = "env | grep KOCHI_ALLOC; eval $KOCHI_WORKER_LAUNCH_CMD"
+OVER = "the run that started it is over"
+BY_SBATCH = 'sbatch --wrap="$KOCHI_WORKER_LAUNCH_CMD" -o /dev/null -t ${KOCHI_ALLOC_TIME_LIMIT:-0}'
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=1, cpus=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def machine(isolated_environment: Path) -> MachinePaths:
+    return Root(isolated_environment).machine("own")
+
+
+@pytest.fixture
+def run(tmp_path: Path, machine: MachinePaths, snakemake) -> Iterator[Callable]:
+    """Run a workflow on a machine with an alloc_script; no worker is left by any test."""
+
+    def call(script: str, more: str = "", snakefile: str = SNAKEFILE, **variables: str):
+        git(tmp_path, "init", "--quiet")
+        lines = ["machines:", " own:", "  alloc_script: |", f"   {script}"]
+        lines.append(f"  allocation: {{cores: 2, time: 10, max_workers: 1{more}}}")
+        (tmp_path / "kochi.yaml").write_text("\n".join([*lines, ""]))
+        write(tmp_path / "Snakefile", snakefile)
+        environment = {"KOCHI_DEFAULT_MACHINE": "own", **variables}
+        return snakemake("--profile", str(PROFILE), cwd=tmp_path, env=environment)
+
+    yield call
+    wait_until(lambda: all(worker.is_gone for worker in list_workers(machine)))
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_a_script_that_leaves_the_worker_in_the_background_serves_a_run(
+    run: Callable, machine: MachinePaths, tmp_path: Path
+) -> None:
+    done = run(IN_BACKGROUND)
+    assert done.returncode == 0, done.stdout
+    assert len(list((tmp_path / "out").iterdir())) == 4
+    workers = list_workers(machine)
+    assert {worker.capacity.cores for worker in workers} == {2}
+    # Nobody told them to: the directory of their controller is gone.
+    wait_until(lambda: all(worker.state == "left" for worker in list_workers(machine)))
+    assert {worker.reason for worker in list_workers(machine)} == {OVER}
+
+
+def test_a_script_that_stays_is_ended_with_the_run(
+    run: Callable, machine: MachinePaths, tmp_path: Path
+) -> None:
+    done = run(STAYING, ", node_spec: big")
+    assert done.returncode == 0, done.stdout
+    assert [worker.state for worker in list_workers(machine)] == ["left"]
+    (output,) = machine.allocations.glob("*.out")
+    assert sorted(output.read_text().split()) == [
+        "KOCHI_ALLOC_NODE_SPEC=big",
+        "KOCHI_ALLOC_TIME_LIMIT=0:10:00",
+    ]
+
+
+def test_a_script_that_submits_to_a_scheduler_serves_a_run(
+    run: Callable, cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    done = run(BY_SBATCH, **cluster.environment)
+    assert done.returncode == 0, done.stdout
+    allocations = {file.read_text().strip() for file in (tmp_path / "out").iterdir()}
+    assert len(allocations) == 1
+    assert allocations.isdisjoint({"none"})
+    wait_until(lambda: not cluster.jobs())
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo no such queue >&2; exit 3", "exit status 3, and said:\nno such queue"),
+        ("exit 4", "exit status 4 and no output"),
+        ("kill -9 $$", "ended by signal 9 and no output"),
+    ],
+)
+def test_a_script_that_fails_ends_the_run_with_what_it_said(
+    run: Callable, machine: MachinePaths, script: str, said: str
+) -> None:
+    done = run(script)
+    assert done.returncode == 1
+    assert f"alloc_script failed, with {said}" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert list_workers(machine) == []
+
+
+def test_a_job_larger_than_a_node_is_refused_before_the_script_is_run(
+    run: Callable, machine: MachinePaths
+) -> None:
+    done = run("exit 3", snakefile=SNAKEFILE.replace("shell:", "threads: 3\n        shell:"))
+    assert done.returncode == 1
+    assert "no allocation on machine own can run it: 3 cores needed, 2 there" in done.stdout
+    assert not machine.allocations.exists()
+
+
+def test_a_worker_whose_allocation_begins_after_the_run_leaves_at_once(
+    run: Callable, machine: MachinePaths
+) -> None:
+    assert run(IN_BACKGROUND).returncode == 0
+    script = min(machine.allocations.glob("*.sh"))
+    before = len(list_workers(machine))
+    subprocess.run(["bash", str(script)], check=True, timeout=20)
+    workers = list_workers(machine)
+    assert len(workers) == before + 1
+    assert (workers[-1].state, workers[-1].reason) == ("left", OVER)

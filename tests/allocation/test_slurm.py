@@ -1,0 +1,414 @@
+"""Slurm that is slow, fails, loses answers, or refuses; and a real one."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from slurm_cluster import SlurmCluster
+from slurm_fake import AWAY, NO_DATABASE, TIMED_OUT, FakeSlurm, says
+
+from snakemake_kochi.allocation.launch import Launch
+from snakemake_kochi.allocation.scheduler import RefusedError, UnreachableError, Wanted
+from snakemake_kochi.allocation.slurm import Pace, Slurm
+from snakemake_kochi.paths import Root
+from snakemake_kochi.project.machines import AllocationSettings
+
+NAME = "kochi-of-a-test"
+# No waiting between two tries, and little for one answer.
+HASTY = Pace(answer=5.0, submission=20.0, first_pause=0.0, most_pause=0.0)
+ONE = Wanted(cores=1)
+REFUSED = "sbatch: error: Batch job submission failed: "
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    directory = tmp_path / "programs"
+    directory.mkdir()
+    return FakeSlurm(directory, monkeypatch)
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    root = Root(tmp_path / "root")
+    return Launch(root, root.machine("own"), "c1", ("q",), 60.0)
+
+
+def slurm(pace: Pace = HASTY, **settings: object) -> Slurm:
+    return Slurm(NAME, AllocationSettings(**settings), "own", pace)  # type: ignore[arg-type]
+
+
+# ---- submission
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TIMED_OUT,
+        f"{REFUSED}Unable to contact slurm controller (connect failure)",
+        f"{REFUSED}Resource temporarily unavailable",
+        f"{REFUSED}Zero Bytes were transmitted or received",
+        f"{REFUSED}Slurm backup controller in standby mode",
+        f"{REFUSED}Protocol authentication error",
+        "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying",
+    ],
+)
+def test_a_submission_is_tried_again_when_the_fault_passes(fake, launch, error):
+    fake.answers("sbatch", says(error, 1), says(error, 1), says("12"))
+    fake.answers("squeue", says(""))
+    assert slurm().submit(ONE, launch, []) == ["12"]
+    assert len(fake.calls("sbatch")) == 3
+
+
+def test_what_was_submitted_although_the_answer_got_lost_is_not_submitted_twice(fake, launch):
+    fake.answers("sbatch", says(TIMED_OUT, 1))
+    fake.answers(
+        "squeue",
+        says(AWAY, 1),
+        says("3|RUNNING|node1|None\n7_1|RUNNING|node2|None\n7_2|PENDING||Priority"),
+    )
+    fake.answers("sacct", says(NO_DATABASE, 1))
+    assert slurm().submit(dataclasses.replace(ONE, count=2), launch, ["3"]) == ["7_1", "7_2"]
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_an_answer_that_got_lost_is_remembered_until_the_next_submission(fake, launch):
+    fake.answers("sbatch", says(TIMED_OUT, 1))
+    fake.answers("squeue", says("7|PENDING||Priority"))
+    impatient = slurm(dataclasses.replace(HASTY, submission=0.0))
+    with pytest.raises(UnreachableError, match="Socket timed out"):
+        impatient.submit(ONE, launch, [])
+    assert impatient.submit(ONE, launch, []) == ["7"]
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_where_nobody_can_tell_of_a_lost_submission_it_is_tried_again(fake, launch):
+    fake.answers("sbatch", says(TIMED_OUT, 1), says("13"))
+    assert slurm().submit(ONE, launch, []) == ["13"]
+
+
+@pytest.mark.parametrize(
+    ("said", "ids"),
+    [
+        ("12", ["12_1", "12_2"]),
+        ("12;west", ["12_1", "12_2"]),
+        ("Be nice to each other.\n12", ["12_1", "12_2"]),
+        ("Submitted batch job 12 on cluster west", ["12_1", "12_2"]),
+    ],
+)
+def test_the_number_is_found_in_what_sites_make_of_the_answer(fake, launch, said, ids):
+    fake.answers("sbatch", says(said))
+    assert slurm().submit(dataclasses.replace(ONE, count=2), launch, []) == ids
+
+
+def test_an_answer_without_a_number_is_no_submission_and_no_failure(fake, launch):
+    fake.answers("sbatch", says("Thank you!"))
+    fake.answers("squeue", says("9|PENDING||None"))
+    assert slurm().submit(ONE, launch, []) == ["9"]
+
+
+def test_one_that_hangs_is_ended_with_all_that_it_started(fake, launch, tmp_path):
+    number = tmp_path / "pid"
+    fake.answers("sbatch", f"sleep 300 & echo $! > {number}; wait")
+    with pytest.raises(UnreachableError, match="sbatch gave no answer in 1 s"):
+        slurm(dataclasses.replace(HASTY, answer=1.0, submission=0.0)).submit(ONE, launch, [])
+    pid = int(number.read_text())
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_run_that_ends_does_not_wait_for_the_next_try(fake, launch):
+    fake.answers("sbatch", says(TIMED_OUT, 1))
+    fake.answers("squeue", says(""))
+    patient = slurm(Pace(answer=5.0, submission=500.0, first_pause=400.0, most_pause=400.0))
+    timer = threading.Timer(0.5, patient.give_up)
+    timer.start()
+    with pytest.raises(UnreachableError):
+        patient.submit(ONE, launch, [])
+    timer.join()
+    with pytest.raises(UnreachableError):
+        patient.submit(ONE, launch, [])
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_a_missing_sbatch_is_told_at_once_with_what_to_do(fake, launch):
+    with pytest.raises(RefusedError, match="there is no program sbatch here") as caught:
+        slurm().submit(ONE, launch, [])
+    assert "module load slurm" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        ("Invalid account or account/partition combination specified", "account, partition"),
+        ("Invalid qos specification", "qos"),
+        ("Requested time limit is invalid (missing or exceeds some limit)", "time"),
+        ("Time limit specification required, but not provided", "time"),
+        (
+            "Requested node configuration is not available",
+            "cores, memory, gpus, nodes, constraint",
+        ),
+        ("Invalid feature specification", "constraint"),
+        ("Invalid generic resource (gres) specification", "gres, gpus"),
+        ("Requested reservation is invalid", "reservation"),
+        ("Invalid job array specification", "max_workers"),
+        (
+            "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+            "max_workers, time, qos, account, cores, memory, gpus",
+        ),
+        ("Something new", "..."),
+    ],
+)
+def test_a_refusal_is_told_in_sbatchs_words_once_with_the_keys_to_change(fake, launch, words, keys):
+    fake.answers("sbatch", says(REFUSED + words, 1))
+    with pytest.raises(RefusedError) as caught:
+        slurm().submit(ONE, launch, [])
+    assert f"{REFUSED}{words}" in caught.value.message
+    assert f"See machines: own: allocation: {keys} in kochi.yaml." in caught.value.hint
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_of_an_unknown_partition_the_nearest_is_named(fake, launch):
+    fake.answers("sbatch", says(f"{REFUSED}Invalid partition name specified", 1))
+    fake.answers("sinfo", says("main*|infinite|4|1000|(null)\nlong|30-00:00:00|4|1000|(null)"))
+    with pytest.raises(RefusedError) as caught:
+        slurm(partition="lnog").submit(ONE, launch, [])
+    assert "Partition lnog: did you mean 'long'?" in caught.value.hint
+    assert "sinfo --summarize" in caught.value.hint
+
+
+# ---- how it stands
+
+
+def states(scheduler: Slurm) -> dict[str, str] | None:
+    found = scheduler.find()
+    return None if found is None else {id: each.state for id, each in found.items()}
+
+
+def test_one_question_tells_of_all(fake):
+    lines = [
+        "12_1|RUNNING|node1|None",
+        "12_2|PENDING||Resources",
+        "13|REQUEUE_HOLD||launch failed requeued held",
+        "14|COMPLETING|node2|None",
+        "15|CANCELLED||None",
+        "16|SUSPENDED|node1|None",
+    ]
+    fake.answers("squeue", says("\n".join(lines)))
+    scheduler = slurm()
+    assert states(scheduler) == {
+        "12_1": "running",
+        "12_2": "pending",
+        "13": "pending",
+        "14": "running",
+        "16": "running",
+    }
+    assert len(fake.calls("squeue")) == 1
+    assert f"--name={NAME}" in fake.calls("squeue")[0]
+    assert "release 13" in scheduler.find()["13"].advice
+
+
+@pytest.mark.parametrize("squeue", [None, says(AWAY, 1), says("Invalid user", 1), "sleep 300"])
+def test_sacct_is_asked_where_squeue_gives_no_answer(fake, squeue):
+    if squeue is not None:
+        fake.answers("squeue", squeue)
+    lines = [
+        "12_1|RUNNING|node1|None",
+        "12_[2,4-5%2]|PENDING|None assigned|Priority",
+        "13|CANCELLED by 1000|node1|None",
+        "14|NODE_FAIL|node1|None",
+    ]
+    fake.answers("sacct", says("\n".join(lines)))
+    assert states(slurm(dataclasses.replace(HASTY, answer=1.0))) == {
+        "12_1": "running",
+        "12_2": "pending",
+        "12_4": "pending",
+        "12_5": "pending",
+    }
+
+
+def test_what_the_database_does_not_know_yet_has_not_ended(fake, launch):
+    fake.answers("sbatch", says("12"), says("13"))
+    fake.answers("sacct", says("13|COMPLETED|node1|None"))
+    scheduler = slurm()
+    scheduler.submit(ONE, launch, [])
+    scheduler.submit(ONE, launch, ["12"])
+    assert states(scheduler) == {"12": "pending"}
+
+
+def test_where_nobody_can_be_asked_nothing_is_known(fake):
+    assert slurm().find() is None
+    fake.answers("sacct", says(NO_DATABASE, 1))
+    assert slurm().find() is None
+
+
+@pytest.mark.parametrize("sacct", [None, says(NO_DATABASE, 1), says("Connection refused", 1)])
+@pytest.mark.parametrize("squeue", [says(AWAY, 1), says("Something new", 1), "kill -9 $$"])
+def test_no_answer_now_is_not_an_end(fake, squeue, sacct):
+    fake.answers("squeue", squeue)
+    if sacct is not None:
+        fake.answers("sacct", sacct)
+    with pytest.raises(UnreachableError, match="squeue"):
+        slurm().find()
+
+
+def test_what_is_no_line_of_an_answer_is_left_out(fake):
+    fake.answers("squeue", says("CLUSTER: west\nBe nice.\n12|RUNNING|node1|None"))
+    assert states(slurm()) == {"12": "running"}
+
+
+def test_allocations_of_other_clusters_are_asked_for_there(fake, launch):
+    fake.answers("sbatch", says("12;west"))
+    for program in ("squeue", "scancel"):
+        fake.answers(program, says(""))
+    scheduler = slurm(arguments=("--clusters=west",))
+    scheduler.submit(ONE, launch, [])
+    scheduler.find()
+    scheduler.cancel()
+    assert "--clusters=west" in fake.calls("squeue")[0]
+    assert "--clusters=west" in fake.calls("scancel")[0]
+    scheduler.submit(dataclasses.replace(ONE, arguments=("-Meast",)), launch, [])
+    scheduler.find()
+    assert "--clusters=east,west" in fake.calls("squeue")[1]
+
+
+def test_nothing_of_an_outer_job_and_no_filter_of_the_users_gets_to_slurm(
+    fake, launch, monkeypatch, tmp_path
+):
+    for program, answer in (("sbatch", "12"), ("squeue", "")):
+        fake.answers(program, f"env > {tmp_path}/{program}; {says(answer)}")
+    for name in ("SLURM_JOB_ID", "SBATCH_ACCOUNT", "SBATCH_OUTPUT", "SQUEUE_STATES", "SLURM_CONF"):
+        monkeypatch.setenv(name, "7")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    scheduler = slurm()
+    scheduler.submit(ONE, launch, [])
+    scheduler.find()
+    seen = {}
+    for program in ("sbatch", "squeue"):
+        lines = (tmp_path / program).read_text().splitlines()
+        seen[program] = dict(line.split("=", 1) for line in lines if "=" in line)
+        kept = {name for name in seen[program] if name.startswith(("SLURM_", "SBATCH_", "SQUEUE_"))}
+        assert kept == {"SLURM_CONF", "SBATCH_ACCOUNT"}
+    # The worker's jobs have the language of their user.
+    assert (seen["squeue"]["LC_ALL"], seen["sbatch"]["LC_ALL"]) == ("C", "de_DE.UTF-8")
+
+
+def test_cancelling_what_is_over_is_no_error(fake):
+    fake.answers("scancel", says("scancel: error: Invalid job id specified", 1))
+    slurm().cancel(["12"])
+    fake.answers("scancel", says("scancel: error: Access denied", 1))
+    with pytest.raises(RefusedError):
+        slurm().cancel(["12"])
+
+
+# ---- a real one
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    partitions = (
+        "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE",
+        "PartitionName=short Nodes=node1 MaxTime=30",
+    )
+    with SlurmCluster(nodes=2, cpus=2, partitions=partitions) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def real(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    yield cluster
+    cluster.cancel_jobs()
+
+
+@pytest.fixture
+def sleeper(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Launch:
+    """What is launched sleeps; no worker is needed to see what Slurm says."""
+    launch.machine.allocations.mkdir(parents=True)
+    monkeypatch.setattr(Launch, "script", lambda *_: "#!/bin/bash\nexec sleep 300\n")
+    return launch
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_real_slurm_tells_of_an_array_and_of_what_was_put_back(real, sleeper):
+    scheduler = slurm()
+    ids = scheduler.submit(Wanted(cores=2, count=3), sleeper, [])
+    number = ids[0].partition("_")[0]
+    assert ids == [f"{number}_{index}" for index in (1, 2, 3)]
+    wait_for(lambda: sorted(states(scheduler).values()) == ["pending", "running", "running"])
+    waiting = next(each for each in scheduler.find().values() if each.state == "pending")
+    assert waiting.reason in ("Resources", "Priority", "None")
+    assert waiting.advice == ""
+    real.run("scontrol", "requeue", f"{number}_1")
+    wait_for(lambda: states(scheduler).get(f"{number}_1") == "pending")
+    assert set(states(scheduler)) == set(ids)
+    scheduler.cancel([ids[0]])
+    wait_for(lambda: ids[0] not in states(scheduler))
+    scheduler.cancel()
+    wait_for(lambda: states(scheduler) == {})
+    scheduler.cancel(ids)
+    scheduler.cancel(["999999"])
+
+
+def test_a_real_slurm_refuses_in_its_own_words(real, sleeper):
+    with pytest.raises(RefusedError) as caught:
+        slurm(partition="shrot").submit(ONE, sleeper, [])
+    assert "Invalid partition name specified" in caught.value.message
+    assert "did you mean 'short'?" in caught.value.hint
+    with pytest.raises(RefusedError) as caught:
+        slurm().submit(Wanted(cores=1, memory_mb=100_000), sleeper, [])
+    assert "machines: own: allocation: memory in kochi.yaml" in caught.value.hint
+    with pytest.raises(RefusedError) as caught:
+        slurm(arguments=("--no-such-option",)).submit(ONE, sleeper, [])
+    assert "allocation: arguments" in caught.value.hint
+
+
+def test_what_never_begins_is_told_with_the_key_to_change(real, sleeper):
+    scheduler = slurm(partition="short", time=3600.0)
+    (id,) = scheduler.submit(Wanted(cores=1, seconds=3600.0), sleeper, [])
+    wait_for(lambda: scheduler.find()[id].reason == "PartitionTimeLimit")
+    assert "machines: own: allocation: time, partition in kochi.yaml" in (
+        scheduler.find()[id].advice
+    )
+
+
+def test_the_limits_of_a_real_slurm_are_those_of_the_partition(real):
+    limits = slurm(partition="short").limits()
+    assert (limits.node.cores, limits.node.memory_mb, limits.seconds) == (2, 4096, 1800.0)
+    assert slurm().limits().seconds is None
+
+
+def test_a_controller_that_is_away_is_unknown_and_then_back(real, sleeper):
+    scheduler = slurm()
+    (id,) = scheduler.submit(ONE, sleeper, [])
+    impatient = slurm(dataclasses.replace(HASTY, answer=3.0, submission=0.0))
+    real.stop_controller()
+    try:
+        with pytest.raises(UnreachableError):
+            impatient.find()
+        with pytest.raises(UnreachableError):
+            impatient.submit(ONE, sleeper, [id])
+    finally:
+        real.start_controller()
+    wait_for(lambda: id in states(scheduler))
+
+
+def test_the_user_is_named_by_number(fake):
+    fake.answers("squeue", says(""))
+    slurm().find()
+    assert f"--user={os.getuid()}" in fake.calls("squeue")[0]

@@ -1,0 +1,143 @@
+"""`kochi alloc`: workers for a queue, through an alloc_script or from a real Slurm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from slurm_cluster import SlurmCluster
+from support import git
+
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import list_workers
+
+from .conftest import Outcome
+
+Kochi = Callable[..., Outcome]
+STAYS = "alloc_script: 'echo node=$KOCHI_ALLOC_NODE_SPEC limit=$KOCHI_ALLOC_TIME_LIMIT; " + (
+    "$KOCHI_WORKER_LAUNCH_CMD'"
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=2, cpus=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def machine(own_surroundings: Path) -> MachinePaths:
+    return Root.find().machine("own")
+
+
+@pytest.fixture
+def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Make the current directory a project with a machine `own`."""
+    directory = tmp_path / "proj"
+    directory.mkdir()
+    git(directory, "init", "--quiet")
+    monkeypatch.chdir(directory)
+    monkeypatch.setenv("KOCHI_DEFAULT_MACHINE", "own")
+
+    def write(machine: str) -> None:
+        (directory / "kochi.yaml").write_text(f"machines:\n  own: {{{machine}}}\n")
+
+    yield write
+    wait_until(lambda: all(worker.is_gone for worker in list_workers(Root.find().machine("own"))))
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_a_worker_got_by_the_script_runs_the_jobs_of_the_queue_and_leaves(
+    configure: Callable, kochi: Kochi, machine: MachinePaths
+) -> None:
+    configure(STAYS)
+    for queue in ("fib_a", "fib_b"):
+        assert kochi("enqueue", "-q", queue, "--", "echo", f"from {queue}").status == 0
+    done = kochi("alloc", "-q", "fib_${nodes}", "-n", "a", "-n", "b", "-t", "30", "-f")
+    assert done.status == 0, done.err
+    assert "from fib_a" in done.out
+    assert "from fib_b" in done.out
+    workers = list_workers(machine)
+    assert [(each.succeeded, each.state) for each in workers] == [(1, "left")] * 2
+    said = sorted(path.read_text() for path in machine.allocations.glob("*.out"))
+    assert said == ["node=a limit=30\n", "node=b limit=30\n"]
+
+
+def test_without_f_it_returns_at_once_and_says_how_a_script_that_stays_is_ended(
+    configure: Callable, kochi: Kochi, machine: MachinePaths
+) -> None:
+    configure(STAYS)
+    done = kochi("alloc", "-q", "test", "-b", "-d", "2")
+    assert done.status == 0
+    wait_until(lambda: len(list_workers(machine)) == 2)
+    assert {worker.state for worker in list_workers(machine)} == {"running"}
+    ends = [line.split("kill -- -")[1] for line in done.err.splitlines() if "kill -- -" in line]
+    for group in ends:
+        os.killpg(int(group), signal.SIGTERM)
+    wait_until(lambda: {worker.state for worker in list_workers(machine)} == {"left"})
+
+
+def test_workers_of_a_machine_with_slurm_are_got_by_sbatch(
+    configure: Callable,
+    kochi: Kochi,
+    machine: MachinePaths,
+    cluster: SlurmCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    configure("scheduler: slurm")
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    say = ("bash", "-c", "echo on $SLURMD_NODENAME")
+    for queue in ("q_node1", "q_node2"):
+        assert kochi("enqueue", "-q", queue, "--", *say).status == 0
+    done = kochi("alloc", "-q", "q_${nodes}", "-n", "node1", "-n", "node2", "-t", "5", "-f")
+    assert done.status == 0, done.err
+    assert "on node1" in done.out
+    assert "on node2" in done.out
+    assert {worker.capacity.cores for worker in list_workers(machine)} == {2}
+    wait_until(lambda: not cluster.jobs())
+
+
+@pytest.mark.parametrize(
+    ("configuration", "arguments", "said"),
+    [
+        ("", (), "machine own has neither a scheduler nor an alloc_script"),
+        (STAYS, ("-q", "q_${nodes}"), "-n SPEC was expected"),
+        (STAYS, ("-q", "../x"), "queue name '../x' cannot be used"),
+        ("scheduler: slurm", ("-t", "soon"), "'soon': a time like"),
+        ("alloc_script: 'echo no >&2; exit 3'", (), "exit status 3, and said:\nno"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    configure: Callable,
+    kochi: Kochi,
+    machine: MachinePaths,
+    configuration: str,
+    arguments: tuple[str, ...],
+    said: str,
+) -> None:
+    configure(configuration)
+    done = kochi("alloc", "-q", "q", *arguments)
+    assert done.status != 0
+    assert said in done.err
+    assert list_workers(machine) == []
+
+
+def test_an_allocation_that_ends_before_a_worker_has_come_is_told(
+    configure: Callable, kochi: Kochi
+) -> None:
+    configure("alloc_script: 'sleep 1.2; echo too late; exit 5'")
+    done = kochi("alloc", "-q", "q", "-f")
+    assert done.status == 1
+    assert "has ended, and no worker had come" in done.err
+    assert "exit status 5, and said:\ntoo late" in done.err

@@ -1,0 +1,275 @@
+"""`kochi launch`: runs that go on without the terminal in which they were launched."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from slurm_cluster import SlurmCluster
+from support import git, write
+
+from snakemake_kochi.detached.launches import Found, last_launch
+from snakemake_kochi.paths import Root
+
+from .conftest import COMMAND, Outcome
+
+Kochi = Callable[..., Outcome]
+# Each job waits for a file, so that nothing depends on how fast this computer is.
+SNAKEFILE = """
+    rule all:
+        input: expand("out/{i}", i=range(2))
+
+    rule job:
+        output: "out/{i}"
+        shell:
+            "touch begun{wildcards.i}; while [ ! -e go ]; do sleep 0.05; done; "
+            "echo ${{SLURM_JOB_NAME-none}} ${{SLURM_OUTER-none}} > {output}"
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory with a workflow; nothing that was launched in it is left."""
+    directory = tmp_path / "run"
+    write(directory / "Snakefile", SNAKEFILE)
+    monkeypatch.chdir(directory)
+    yield directory
+    (directory / "go").touch()
+    machine = os.environ.get("KOCHI_DEFAULT_MACHINE", "local")
+    if last_launch(Root.find().machine(machine), str(directory)) is not None:
+        wait_until(lambda: launched(machine).is_over)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=2, cpus=2) as cluster:
+        yield cluster
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def launched(machine: str = "local") -> Found:
+    found = last_launch(Root.find().machine(machine), os.getcwd())
+    assert found is not None
+    return found
+
+
+def begin(kochi: Kochi, here: Path, *options: str) -> Outcome:
+    """Launch the workflow, and wait until both jobs run."""
+    done = kochi("launch", *options, "--", "all")
+    assert done.status == 0, done.err
+    wait_until(lambda: len(list(here.glob("begun*"))) == 2)
+    return done
+
+
+def processes_in(directory: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and Path(process.cwd()) == directory:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def test_a_run_goes_on_after_logout_and_its_status_is_told(kochi: Kochi, here: Path) -> None:
+    begin(kochi, here, "--name", "mine")
+    processes = launched().processes
+    assert processes is not None
+    assert os.getsid(processes.attendant.pid) == processes.attendant.pid != os.getsid(0)
+    os.kill(processes.attendant.pid, signal.SIGHUP)
+    os.killpg(processes.run.pid, signal.SIGHUP)
+    status: dict[str, Any] = kochi("launch", "--status", "--json").data
+    assert (status["name"], status["state"], status["exit_status"]) == ("mine", "running", None)
+    (here / "go").touch()
+    done = kochi("launch", "--follow")
+    assert done.status == 0
+    assert "3 of 3 steps (100%) done" in done.out
+    assert kochi("launch", "--status", "--json").data["exit_status"] == 0
+
+
+def test_a_run_that_fails_gives_its_exit_status_to_who_follows(kochi: Kochi, here: Path) -> None:
+    done = kochi("launch", "--follow", "--", "no_such_target")
+    assert done.status == 1
+    assert "no_such_target" in done.out
+    assert launched().status == 1
+
+
+def test_a_second_run_in_the_directory_is_refused_while_the_first_goes_on(
+    kochi: Kochi, here: Path
+) -> None:
+    begin(kochi, here)
+    first = launched().launch.identity
+    done = kochi("launch", "--", "all")
+    assert done.status == 1
+    assert f"a run launched in this directory goes on: {first} (running)" in done.err
+    assert "kochi launch --follow" in done.err
+    assert launched().launch.identity == first
+
+
+def test_stop_ends_a_run_as_an_interrupt_does_and_the_same_command_picks_it_up(
+    kochi: Kochi, here: Path
+) -> None:
+    begin(kochi, here)
+    done = kochi("launch", "--stop")
+    assert done.status == 0
+    assert "Cancelled 2 kochi jobs; nothing of this run is left." in done.out
+    assert launched().state == "ended"
+    wait_until(lambda: not processes_in(here))
+    assert "has ended already" in kochi("launch", "--stop").out
+    (here / "go").touch()
+    again = kochi("launch", "--follow", "--", "all")
+    assert again.status == 0
+    assert sorted(path.name for path in (here / "out").iterdir()) == ["0", "1"]
+
+
+def test_an_interrupt_ends_the_following_and_not_the_run(kochi: Kochi, here: Path) -> None:
+    begin(kochi, here)
+    following = subprocess.Popen(
+        [*COMMAND, "launch", "--follow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert following.stdout is not None
+    assert following.stdout.readline()
+    following.send_signal(signal.SIGINT)
+    _, said = following.communicate(timeout=30)
+    assert following.returncode == 130
+    assert "It goes on." in said
+    assert launched().state == "running"
+
+
+def test_a_run_whose_attendant_was_killed_goes_on_and_can_be_stopped(
+    kochi: Kochi, here: Path
+) -> None:
+    begin(kochi, here)
+    processes = launched().processes
+    assert processes is not None
+    os.kill(processes.attendant.pid, signal.SIGKILL)
+    wait_until(lambda: launched().state == "unattended")
+    assert kochi("launch", "--", "all").status == 1
+    assert kochi("launch", "--stop").status == 0
+    assert launched().state == "killed"
+    wait_until(lambda: not processes_in(here))
+
+
+def test_a_run_that_was_killed_is_told_from_one_that_ended(kochi: Kochi, here: Path) -> None:
+    begin(kochi, here)
+    processes = launched().processes
+    assert processes is not None
+    for each in (processes.attendant, processes.run):
+        os.kill(each.pid, signal.SIGKILL)
+    wait_until(lambda: launched().state == "killed")
+    done = kochi("launch", "--follow")
+    assert done.status == 1
+    assert "was killed" in done.err
+    assert "snakemake --unlock" in done.err
+
+
+def test_a_run_on_another_host_is_left_alone(kochi: Kochi, here: Path) -> None:
+    begin(kochi, here)
+    file = launched().paths.process
+    own = file.read_text()
+    data = json.loads(own)
+    data["node"] |= {"host": "login2", "machine": "another"}
+    file.write_text(json.dumps(data))
+    assert launched().state == "elsewhere"
+    second, stopped = kochi("launch", "--", "all"), kochi("launch", "--stop")
+    file.write_text(own)
+    assert (second.status, stopped.status) == (1, 1)
+    assert "It is on login2; if that is gone for good, remove" in second.err
+    assert "the run is on login2, which is not this host" in stopped.err
+    assert launched().state == "running"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("--follow",), 1, "nothing was launched in this directory on machine local"),
+        ((), 2, "arguments for snakemake were expected"),
+        (("--stop", "--", "all"), 2, "--stop and --status stand alone"),
+        (("-t", "1", "--", "all"), 2, "-t is for --in-allocation"),
+        (("--in-allocation", "--", "all"), 1, "machine local has no scheduler to run it in"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    kochi: Kochi, here: Path, words: tuple[str, ...], status: int, said: str
+) -> None:
+    done = kochi("launch", *words)
+    assert done.status == status
+    assert said in done.err
+    assert last_launch(Root.find().machine("local"), str(here)) is None
+
+
+@pytest.fixture
+def on_cluster(here: Path, cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
+    git(here, "init", "--quiet")
+    write(here / "kochi.yaml", "machines: {own: {login_host: other, scheduler: slurm}}\n")
+    variables = {"KOCHI_DEFAULT_MACHINE": "own", "KOCHI_MACHINE": "own", "SLURM_OUTER": "outer"}
+    for name, value in {**cluster.environment, **variables}.items():
+        monkeypatch.setenv(name, value)
+    return cluster
+
+
+def test_a_run_in_an_allocation_has_workers_in_allocations_of_their_own(
+    kochi: Kochi, here: Path, on_cluster: SlurmCluster
+) -> None:
+    begin(kochi, here, "--in-allocation", "-t", "5")
+    assert len(on_cluster.jobs()) > 1
+    (here / "go").touch()
+    assert kochi("launch", "--follow").status == 0
+    names = {tuple((here / "out" / name).read_text().split()) for name in "01"}
+    assert len(names) == 1
+    ((job_name, outer),) = names
+    assert job_name.startswith("kochi-")
+    assert job_name != launched("own").launch.job_name
+    assert outer == "none"
+    wait_until(lambda: not on_cluster.jobs())
+
+
+def test_workers_beside_a_run_in_an_allocation_are_part_of_that_and_of_no_outer_one(
+    kochi: Kochi, here: Path, on_cluster: SlurmCluster
+) -> None:
+    (here / "go").touch()
+    arguments = ("all", "--executor", "kochi", "--kochi-place", "here", "--jobs", "2")
+    done = kochi("launch", "--in-allocation", "-t", "5", "--follow", "--", *arguments)
+    assert done.status == 0, done.out
+    outputs = {(here / "out" / name).read_text() for name in "01"}
+    assert outputs == {f"{launched('own').launch.job_name} none\n"}
+
+
+def test_a_run_in_an_allocation_is_stopped_through_the_scheduler(
+    kochi: Kochi, here: Path, on_cluster: SlurmCluster
+) -> None:
+    begin(kochi, here, "--in-allocation")
+    done = kochi("launch", "--stop")
+    assert done.status == 0
+    assert "Cancelled 2 kochi jobs; nothing of this run is left." in done.out
+    wait_until(lambda: not on_cluster.jobs())
+
+
+def test_a_run_whose_allocation_never_began_is_taken_back(
+    kochi: Kochi, here: Path, on_cluster: SlurmCluster
+) -> None:
+    blocker = on_cluster.run("sbatch", "--parsable", "-N2", "--exclusive", "--wrap", "sleep 60")
+    assert kochi("launch", "--in-allocation", "--", "all").status == 0
+    status = kochi("launch", "--status", "--json").data
+    assert status["state"] == "launched"
+    assert "PENDING" in status["scheduler"]
+    assert kochi("launch", "--", "all").status == 1
+    assert kochi("launch", "--stop").status == 0
+    assert list(on_cluster.jobs()) == [int(blocker)]
+    on_cluster.cancel_jobs()
+    assert not (here / ".snakemake").exists()

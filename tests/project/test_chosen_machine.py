@@ -1,0 +1,83 @@
+"""Which machine a command is for, where nobody names one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.place import find_place
+from snakemake_kochi.project.chosen_machine import chosen_machine
+from snakemake_kochi.project.configuration import load_project
+
+MACHINES = """
+machines:
+  spica: {login_host: me@deneb, kochi_root: ~/k}
+  vega: {hosts: ["login*.vega.org", "vega-[ab]"]}
+  altair: {hosts: 'altair?'}
+"""
+
+
+def chosen(host: str, text: str = MACHINES, **variables: str) -> str:
+    machines = load_project(Path("/nowhere"), text).machines
+    return chosen_machine(machines, variables, lambda: host)
+
+
+@pytest.mark.parametrize(
+    ("host", "machine"),
+    [
+        ("deneb", "spica"),
+        ("deneb.cluster.org", "spica"),
+        ("DENEB", "spica"),
+        ("spica", "spica"),
+        ("login3.vega.org", "vega"),
+        ("login3.other.org", "local"),
+        ("vega-a", "vega"),
+        ("vega-c", "local"),
+        ("altair1.cluster.org", "altair"),
+        ("laptop", "local"),
+    ],
+)
+def test_a_host_belongs_to_the_machine_that_names_it(host: str, machine: str) -> None:
+    assert chosen(host) == machine
+
+
+def test_a_name_in_the_environment_comes_before_the_host() -> None:
+    assert chosen("deneb", KOCHI_DEFAULT_MACHINE="vega", KOCHI_MACHINE="altair") == "vega"
+    assert chosen("deneb", KOCHI_MACHINE="altair") == "altair"
+    assert chosen("deneb", KOCHI_MACHINE="local") == "local"
+
+
+def test_a_job_that_works_on_another_project_is_not_on_a_machine_unknown_there() -> None:
+    assert chosen("deneb", KOCHI_MACHINE="rigel") == "spica"
+
+
+def test_a_host_of_two_machines_is_refused_with_both_names() -> None:
+    with pytest.raises(ConfigError, match="several machines") as error:
+        chosen("deneb", f"{MACHINES}  sirius: {{hosts: 'den*'}}\n")
+    assert "spica, sirius" in str(error.value)
+    assert "-m" in str(error.value)
+    assert chosen("deneb", f"{MACHINES}  sirius: {{hosts: x}}\n") == "spica"
+
+
+def test_without_kochi_yaml_every_host_is_local(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert find_place(start=tmp_path).machine.name == "local"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("machines: {local: {hosts: [a]}}", "'local' is any computer"),
+        ("machines: {m: {hosts: ['*']}}", "'*' is any computer"),
+        ("machines: {m: {hosts: []}}", "the list is empty"),
+        ("machines: {m: {host: a}}", "did you mean 'hosts'"),
+    ],
+)
+def test_hosts_that_say_nothing_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_project(Path("/nowhere"), text)
+    assert said in str(error.value)

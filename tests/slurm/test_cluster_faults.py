@@ -1,0 +1,248 @@
+"""Runs in allocations of a real Slurm in which something goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_project import ClusterProject, wait_until
+from slurm_cluster import SlurmCluster
+
+PARTITIONS = (
+    "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE",
+    "PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=9 PreemptMode=OFF",
+)
+SETTINGS = ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", "JobRequeue=1")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=2, cpus=2, partitions=PARTITIONS, settings=SETTINGS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster
+) -> Iterator[ClusterProject]:
+    with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
+        yield project
+
+
+def test_what_an_allocation_has_no_time_left_for_goes_to_another_one(
+    project: ClusterProject,
+) -> None:
+    project.configure(max_workers=1, time=1, idle_timeout="30s")
+    project.write_jobs(1)
+    project.start()
+    project.wait_for_beginnings(2, seconds=90)
+    project.go()
+    project.end_well()
+    first, second = project.lines("began")["0"]
+    assert first != second
+    assert project.lines("done") == {"0": [second]}
+    assert project.cluster.jobs() == {}
+
+
+def hasten(project: ClusterProject) -> None:
+    """Slurm holds back for two minutes what was put back into its queue."""
+    wait_until(lambda: list(project.cluster.jobs().values()) == ["PENDING"])
+    [allocation] = project.cluster.jobs()
+    project.cluster.run("scontrol", "update", f"JobId={allocation}", "StartTime=now")
+
+
+def test_a_requeued_allocation_comes_back_as_a_worker_and_jobs_are_done_once(
+    project: ClusterProject,
+) -> None:
+    project.start()
+    allocation = project.wait_for_beginnings(2)[0]
+    project.cluster.run("scontrol", "requeue", allocation)
+    wait_until(lambda: project.states() == ["left"])
+    hasten(project)
+    project.wait_for_beginnings(4)
+    project.go()
+    project.end_well()
+    assert set(project.lines("done")) == {"0", "1"}
+    assert {each for lines in project.lines("began").values() for each in lines} == {allocation}
+    assert project.states() == ["left", "left"]
+    assert project.cluster.jobs() == {}
+
+
+def test_what_a_job_of_higher_priority_preempts_is_done_later_and_once(
+    project: ClusterProject,
+) -> None:
+    project.start()
+    project.wait_for_beginnings(2)
+    urgent = project.cluster.run(
+        *("sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--exclusive"),
+        *("--output=/dev/null", "--wrap", "sleep 100"),
+    )
+    wait_until(lambda: project.states() == ["left"])
+    wait_until(lambda: project.cluster.jobs().get(int(urgent)) == "RUNNING")
+    project.cluster.run("scancel", urgent)
+    hasten(project)
+    project.wait_for_beginnings(4)
+    project.go()
+    project.end_well()
+    assert project.cluster.jobs() == {}
+
+
+@pytest.fixture
+def broken_node(project: ClusterProject) -> Iterator[str]:
+    """The node of the first allocation, which loses its slurmd; whole again afterwards."""
+    node = "node1"
+    yield node
+    project.cluster.cancel_jobs()
+    project.cluster.stop_node(node, signal.SIGKILL)
+    project.cluster.start_node(node)
+    project.cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    project.cluster.wait_for_state("idle", node)
+
+
+def fail(project: ClusterProject, node: str) -> None:
+    project.cluster.stop_node(node, signal.SIGKILL)
+    project.cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=broken")
+
+
+def test_a_worker_that_goes_on_though_slurm_takes_its_node_for_failed_does_its_jobs_alone(
+    project: ClusterProject, broken_node: str
+) -> None:
+    project.start("--jobs", "2")
+    project.wait_for_beginnings(2)
+    assert project.cluster.run("squeue", "--noheader", "--format=%N") == broken_node
+    fail(project, broken_node)
+    wait_until(lambda: "RUNNING" not in project.cluster.jobs().values())
+    time.sleep(2)
+    project.go()
+    project.end_well()
+    assert project.lines("began") == project.lines("done")
+    # Nobody can end it any more: it does so by itself, since the run is over.
+    wait_until(lambda: not project.worker_processes())
+    assert project.cluster.jobs() == {}
+
+
+def test_jobs_of_a_node_that_died_are_done_elsewhere(
+    project: ClusterProject, broken_node: str
+) -> None:
+    project.start()
+    project.wait_for_beginnings(2)
+    [worker] = project.worker_processes()
+    keeper = worker.parent()
+    fail(project, broken_node)
+    for process in (keeper, worker):
+        assert process is not None
+        process.kill()
+    hasten(project)
+    project.wait_for_beginnings(4)
+    project.go()
+    project.end_well()
+    assert set(project.lines("done")) == {"0", "1"}
+    assert project.cluster.jobs() == {}
+
+
+def test_a_run_goes_on_and_ends_well_while_slurms_controller_is_away(
+    project: ClusterProject,
+) -> None:
+    project.configure(max_workers=2, idle_timeout="30s")
+    project.write_jobs(6)
+    project.start()
+    project.wait_for_beginnings(2)
+    project.cluster.stop_controller()
+    try:
+        time.sleep(10)
+        project.go()
+        wait_until(lambda: len(project.lines("done")) == 6)
+    finally:
+        project.cluster.start_controller()
+    project.end_well()
+    assert project.said.count("The scheduler gives no answer") <= 1
+    wait_until(lambda: project.cluster.jobs() == {})
+
+
+def test_a_run_whose_end_slurm_does_not_hear_of_says_what_to_type_and_its_workers_leave(
+    project: ClusterProject,
+) -> None:
+    project.start()
+    project.wait_for_beginnings(2)
+    project.cluster.stop_controller()
+    try:
+        project.go()
+        project.end_well(150)
+        assert "scancel --name=kochi-" in project.said
+        wait_until(lambda: not project.worker_processes())
+    finally:
+        project.cluster.start_controller()
+    wait_until(lambda: project.cluster.jobs() == {})
+
+
+def test_a_run_that_was_killed_is_taken_over_with_its_workers_and_nothing_is_left(
+    project: ClusterProject,
+) -> None:
+    project.configure(max_workers=3, cores=2, idle_timeout="30s")
+    project.write_jobs(6)
+    project.start()
+    project.wait_for_beginnings(4)
+    wait_until(lambda: "PENDING" in project.cluster.jobs().values())
+    killed = project.runs[-1]
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    before = set(project.cluster.jobs())
+    project.start("--nolock")
+    wait_until(lambda: "2 others are ended" in project.said)
+    # What waits is given back at once; what runs its jobs is left alone.
+    wait_until(lambda: len(before & set(project.cluster.jobs())) == 2)
+    assert sum(map(len, project.lines("began").values())) == 4
+    project.go()
+    project.end_well()
+    assert set(project.lines("done")) == set(map(str, range(6)))
+    assert all(len(began) == 1 for began in project.lines("began").values())
+    assert project.cluster.jobs() == {}
+    wait_until(lambda: not project.worker_processes())
+
+
+def test_an_interrupt_ends_jobs_and_allocations(project: ClusterProject) -> None:
+    project.configure(max_workers=3, cores=2)
+    project.write_jobs(6)
+    run = project.start()
+    project.wait_for_beginnings(4)
+    wait_until(lambda: "PENDING" in project.cluster.jobs().values())
+    before = len(project.cluster.calls("scancel"))
+    os.killpg(run.pid, signal.SIGINT)
+    assert run.wait(30) != 0
+    assert project.cluster.jobs() == {}
+    assert len(project.cluster.calls("scancel")) == before + 1
+    assert "nothing of this run is left" in project.said
+    assert project.worker_processes() == []
+    assert project.lines("done") == {}
+
+
+def test_a_second_interrupt_does_not_wait_for_what_does_not_end_and_names_it(
+    project: ClusterProject,
+) -> None:
+    stubborn = """
+        rule all:
+            input: "out/0"
+
+        rule job:
+            output: "out/0"
+            shell: "trap '' TERM; echo >> began-0; echo $$ > pid; while true; do sleep 0.1; done"
+    """
+    project.write_jobs(1, stubborn.replace("echo >>", "echo $SLURM_JOB_ID >>"))
+    run = project.start()
+    [allocation] = project.wait_for_beginnings(1)
+    wait_until((project.directory / "pid").exists)
+    os.killpg(run.pid, signal.SIGINT)
+    wait_until(lambda: list(project.machine.jobs.glob("*/0/cancel")))
+    run.send_signal(signal.SIGINT)
+    assert run.wait(60) != 0
+    assert "Told to end, but not ended yet: kochi jobs 0" in project.said
+    assert f"Allocations that were cancelled, and have not ended yet: {allocation}" in project.said
+    # Slurm ends what does not.
+    wait_until(lambda: project.cluster.jobs() == {})
+    pid = int((project.directory / "pid").read_text())
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    wait_until(lambda: not project.worker_processes())

@@ -1,0 +1,282 @@
+"""What rules say in the words of Snakemake's Slurm executor, and what a real Slurm is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from slurm_cluster import SlurmCluster
+from support import REPOSITORY, git, write
+
+from snakemake_kochi.paths import Root
+
+PROFILE = REPOSITORY / "profiles" / "cluster"
+CONFIGURATION = """
+    machines:
+      own:
+        scheduler: slurm
+        allocation: {partition: main, time: 10, idle_timeout: "0:00:01"}
+"""
+PARTITIONS = (
+    "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE",
+    "PartitionName=long Nodes=node2 MaxTime=INFINITE",
+)
+ECHO = "echo $SLURM_JOB_ID $SLURM_JOB_PARTITION $SLURMD_NODENAME > {output}"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=2, cpus=2, partitions=PARTITIONS) as cluster:
+        cluster.run("scontrol", "update", "nodename=node1", "availablefeatures=big")
+        cluster.run("scontrol", "update", "nodename=node1", "activefeatures=big")
+        yield cluster
+
+
+class Project:
+    """A project on a machine with a Slurm; `submissions`: what sbatch was called with."""
+
+    def __init__(self, directory: Path, cluster: SlurmCluster, snakemake: Callable) -> None:
+        self.directory = directory
+        self._cluster = cluster
+        self._snakemake = snakemake
+        self._before = len(cluster.calls("sbatch"))
+        directory.mkdir()
+        git(directory, "init", "--quiet")
+        write(directory / "kochi.yaml", CONFIGURATION)
+
+    def run(self, snakefile: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        write(self.directory / "Snakefile", snakefile.replace("ECHO", ECHO))
+        environment = {**self._cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
+        return self._snakemake(
+            *("--profile", str(PROFILE), *arguments),
+            cwd=self.directory,
+            env=environment,
+            timeout=50,
+        )
+
+    @property
+    def submissions(self) -> list[str]:
+        return self._cluster.calls("sbatch")[self._before :]
+
+    def said(self, name: str) -> list[str]:
+        return (self.directory / name).read_text().split()
+
+
+@pytest.fixture
+def project(tmp_path: Path, cluster: SlurmCluster, snakemake) -> Project:
+    return Project(tmp_path / "project", cluster, snakemake)
+
+
+def test_each_job_runs_in_an_allocation_as_its_resources_say_and_those_alike_share_it(
+    project: Project, cluster: SlurmCluster, isolated_environment: Path
+) -> None:
+    done = project.run(
+        """
+        rule all:
+            input: expand("{rule}{i}", rule=["long", "big", "plain"], i=range(2))
+
+        rule long:
+            output: "long{i}"
+            resources: slurm_partition="long", tasks=1, nodes=1
+            shell: "ECHO"
+
+        rule big:
+            output: "big{i}"
+            resources: constraint="big", slurm_extra="'--comment=mine --nice=3'"
+            shell: "ECHO"
+
+        rule plain:
+            output: "plain{i}"
+            resources: disk_mb=10**9
+            shell: "ECHO"
+        """
+    )
+    assert done.returncode == 0
+    said = {name: [project.said(f"{name}{i}") for i in range(2)] for name in ("long", "big")}
+    assert {tuple(words[1:]) for words in said["long"]} == {("long", "node2")}
+    assert {tuple(words[1:]) for words in said["big"]} == {("main", "node1")}
+    assert {project.said(f"plain{i}")[1] for i in range(2)} == {"main"}
+    assert len(project.submissions) == 3
+    (big,) = [call for call in project.submissions if "--constraint=big" in call]
+    assert "--comment=mine --nice=3" in big
+    assert "--partition=main" in big
+    assert cluster.jobs() == {}
+    assert list(Root(isolated_environment).machine("own").queues.iterdir()) == []
+
+
+def test_a_workflow_profile_made_for_the_slurm_executor_works_unchanged(project: Project) -> None:
+    write(
+        project.directory / "for-slurm" / "config.yaml",
+        """
+        default-resources:
+          slurm_partition: long
+          slurm_account: "'me'"
+          runtime: 5
+          mem_mb_per_cpu: 100
+          cpus_per_task: 2
+          slurm_extra: "'--comment=mine'"
+        set-resources:
+          b:
+            slurm_partition: main
+            mem: 300M
+            mem_mb_per_cpu: 0
+        """,
+    )
+    done = project.run(
+        """
+        rule all:
+            input: "a", "b"
+
+        rule a:
+            output: "a"
+            shell: "ECHO"
+
+        rule b:
+            output: "b"
+            shell: "ECHO"
+        """,
+        *("--workflow-profile", "for-slurm"),
+    )
+    assert done.returncode == 0
+    assert (project.said("a")[1], project.said("b")[1]) == ("long", "main")
+    a, b = sorted(project.submissions, key=lambda call: "--partition=main" in call)
+    for call in (a, b):
+        assert "--account=me" in call
+        assert "--cpus-per-task=2 " in call
+        assert "--comment=mine" in call
+    assert "--mem=200M" in a
+    assert "--mem=300M" in b
+
+
+def test_an_mpi_job_has_an_allocation_of_its_own_over_several_nodes(project: Project) -> None:
+    done = project.run(
+        """
+        rule all:
+            input: "many", "one"
+
+        rule many:
+            output: "many"
+            resources: mpi="srun", tasks_per_node=2, nodes=2, mem_mb=200, runtime=5
+            shell: "{resources.mpi} bash -c 'echo $SLURM_PROCID-$SLURMD_NODENAME' > {output}"
+
+        rule one:
+            output: "one"
+            shell: "ECHO"
+        """
+    )
+    assert done.returncode == 0
+    assert sorted(project.said("many")) == ["0-node1", "1-node1", "2-node2", "3-node2"]
+    (call,) = [call for call in project.submissions if "--ntasks-per-node=2" in call]
+    assert "--nodes=2" in call
+    assert "--mem=200M" in call
+    assert "--exclusive" not in call
+
+
+@pytest.mark.parametrize("limit", ["max_workers: 1", "nodes: 1"])
+def test_idle_workers_make_room_for_jobs_that_wish_another_allocation(
+    project: Project, limit: str
+) -> None:
+    """Be it by the machine's limit, or because the cluster has no more."""
+    write(
+        project.directory / "kochi.yaml",
+        f"""
+        machines:
+          own:
+            scheduler: slurm
+            allocation: {{{limit}, time: 10, idle_timeout: 10, arguments: [--nodelist=node2]}}
+        """,
+    )
+    done = project.run(
+        """
+        rule all:
+            input: "b"
+
+        rule a:
+            output: "a"
+            threads: 2
+            shell: "ECHO"
+
+        rule b:
+            input: "a"
+            output: "b"
+            resources: slurm_partition="long"
+            shell: "ECHO"
+        """
+    )
+    # With the idle timeout of ten minutes it would not have ended yet.
+    assert done.returncode == 0
+    assert [project.said(name)[1] for name in "ab"] == ["main", "long"]
+    assert len(project.submissions) == 2
+
+
+def test_the_resources_of_a_group_count_together(project: Project) -> None:
+    done = project.run(
+        """
+        rule all:
+            input: "b"
+
+        rule a:
+            output: "a"
+            group: "ab"
+            resources: slurm_partition="long", mem_mb=100, runtime=2
+            shell: "ECHO"
+
+        rule b:
+            input: "a"
+            output: "b"
+            group: "ab"
+            resources: slurm_partition="long", mem_mb=300, runtime=3
+            shell: "ECHO"
+        """
+    )
+    assert done.returncode == 0
+    assert project.said("a") == project.said("b")
+    assert project.said("a")[1:] == ["long", "node2"]
+    (call,) = project.submissions
+    assert "--mem=300M" in call
+
+
+def test_what_cannot_be_is_refused_with_rule_and_resource_before_anything_is_submitted(
+    project: Project,
+) -> None:
+    done = project.run(
+        """
+        rule all:
+            input: "a", "b"
+
+        rule a:
+            output: "a"
+            shell: "ECHO"
+
+        rule b:
+            output: "b"
+            resources: slurm_extra="--output=mine"
+            shell: "ECHO"
+        """
+    )
+    assert done.returncode == 1
+    assert "rule b, resource slurm_extra: --output=mine cannot be used" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert project.submissions == []
+
+
+def test_in_a_queue_with_workers_of_its_own_they_are_ignored_with_one_warning(
+    project: Project,
+) -> None:
+    done = project.run(
+        """
+        rule all:
+            input: "0", "1"
+
+        rule a:
+            output: "{i}"
+            resources: slurm_partition="long", slurm_qos="x", kochi_queue="q"
+            shell: "ECHO"
+        """
+    )
+    assert done.returncode == 0
+    assert done.stdout.count("slurm_partition mean nothing in queue q") == 1
+    assert done.stdout.count("resource slurm_qos is not known; did you mean 'qos'?") == 1
+    assert project.said("0")[1] == "main"

@@ -1,0 +1,147 @@
+"""Runs of whose allocations Slurm wants to know nothing, or not now."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_project import ClusterProject, wait_until
+from slurm_cluster import SlurmCluster
+from support import REPOSITORY, git, write
+
+PROFILE = REPOSITORY / "profiles" / "cluster"
+SNAKEFILE = """
+    rule job:
+        output: "out"
+        shell: "touch {output}"
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    partitions = (
+        "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE",
+        "PartitionName=short Nodes=ALL MaxTime=2",
+    )
+    with SlurmCluster(nodes=1, cpus=2, partitions=partitions) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def run(tmp_path: Path, cluster: SlurmCluster, snakemake):
+    git(tmp_path, "init", "--quiet")
+
+    def call(allocation: str, snakefile: str = SNAKEFILE, path: str = ""):
+        text = f"machines: {{own: {{scheduler: slurm, allocation: {{{allocation}}}}}}}\n"
+        write(tmp_path / "kochi.yaml", text)
+        write(tmp_path / "Snakefile", snakefile)
+        environment = {**cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
+        environment["PATH"] = f"{path}:{environment['PATH']}"
+        return snakemake("--profile", str(PROFILE), cwd=tmp_path, env=environment)
+
+    return call
+
+
+def submissions(cluster: SlurmCluster) -> int:
+    return len(cluster.calls("sbatch"))
+
+
+def test_an_unknown_partition_is_told_before_anything_is_submitted(run, cluster):
+    before = submissions(cluster)
+    done = run("partition: mian")
+    assert done.returncode == 1
+    assert "Slurm knows no partition 'mian' with nodes: did you mean 'main'?" in done.stdout
+    assert "machines: own: allocation: partition in kochi.yaml" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert submissions(cluster) == before
+
+
+def test_what_takes_longer_than_the_partition_gives_is_told_before_anything_is_submitted(
+    run, cluster
+):
+    before = submissions(cluster)
+    done = run(
+        "partition: short", SNAKEFILE.replace("shell", "resources: runtime=5\n        shell")
+    )
+    assert done.returncode == 1
+    assert "rule job: no allocation on machine own can run it: 5 minutes needed" in done.stdout
+    assert submissions(cluster) == before
+
+
+def test_a_refusal_ends_the_run_once_in_sbatchs_words_with_the_key_to_change(run, cluster):
+    before = submissions(cluster)
+    done = run("constraint: nosuch")
+    assert done.returncode == 1
+    assert "Invalid feature specification" in done.stdout
+    assert "See machines: own: allocation: constraint in kochi.yaml" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert ".py" not in done.stdout.partition("Invalid feature specification")[2]
+    assert submissions(cluster) == before + 1
+    assert cluster.jobs() == {}
+
+
+def test_a_submission_whose_answer_gets_lost_is_one_allocation(run, cluster, tmp_path):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    sbatch = programs / "sbatch"
+    sbatch.write_text(
+        f'#!/bin/sh\n{cluster.directory}/bin/sbatch "$@" >/dev/null\n'
+        "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv "
+        "operation' >&2\nexit 1\n"
+    )
+    sbatch.chmod(0o755)
+    before = submissions(cluster)
+    done = run("max_workers: 1", path=str(programs))
+    assert done.returncode == 0
+    assert submissions(cluster) == before + 1
+    assert cluster.jobs() == {}
+
+
+def test_a_run_without_squeue_and_without_a_database_ends_well(run, cluster, tmp_path):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for program in ("squeue", "sacct"):
+        path = programs / program
+        path.write_text("#!/bin/sh\necho 'Slurm accounting storage is disabled' >&2\nexit 1\n")
+        path.chmod(0o755)
+    done = run("max_workers: 1", path=str(programs))
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "out").exists()
+    cluster.cancel_jobs()
+
+
+def test_why_an_allocation_waits_is_told_with_what_to_change_where_waiting_does_not_help(
+    cluster, tmp_path, isolated_environment
+):
+    with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
+        project.configure(partition="short", time=10, max_workers=2)
+        project.start()
+        wait_until(lambda: "PartitionTimeLimit" in project.said, 40)
+        os.killpg(project.runs[-1].pid, signal.SIGINT)
+        assert project.runs[-1].wait(30) != 0
+        assert project.said.count("PartitionTimeLimit") == 1
+        assert "PartitionTimeLimit. It does not begin by itself. Change machines: own: " in (
+            project.said
+        )
+        assert cluster.jobs() == {}
+
+
+def test_a_run_goes_on_when_nothing_can_be_submitted_for_a_while(run, cluster, tmp_path):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    sbatch = programs / "sbatch"
+    sbatch.write_text(
+        f"#!/bin/sh\necho >> {tmp_path}/calls\n"
+        f'[ $(wc -l < {tmp_path}/calls) -lt 3 ] || exec {cluster.directory}/bin/sbatch "$@"\n'
+        "echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller "
+        "(connect failure)' >&2\nexit 1\n"
+    )
+    sbatch.chmod(0o755)
+    before = submissions(cluster)
+    done = run("max_workers: 1", path=str(programs))
+    assert done.returncode == 0, done.stdout
+    assert submissions(cluster) == before + 1
+    assert cluster.jobs() == {}

@@ -1,0 +1,295 @@
+"""`kochi trace`: runs of every kind as traces, read as a program reads them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support import write
+
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.processes import ProcessIdentity, this_node
+from snakemake_kochi.queue import (
+    AllocationNote,
+    Capacity,
+    JobView,
+    RunRecord,
+    Ticket,
+    WorkerState,
+    list_runs,
+)
+from snakemake_kochi.queue.explain import AttemptView
+from snakemake_kochi.trace.events import trace_of
+from snakemake_kochi.trace.history import JobHistory, RunHistory
+
+SNAKEFILE = """
+    rule all:
+        input: expand("out/{i}", i=range(12)), "slow"
+
+    rule short:
+        output: "out/{i}"
+        shell: "sleep 0.05; touch {output}"
+
+    rule slow:
+        output: "slow"
+        shell: "touch begun; SECONDS_OF_SLOW; touch {output}"
+"""
+COMMAND = [sys.executable, "-P", "-m", "snakemake"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs_on(isolated_environment: Path) -> Any:
+    yield
+    for process in psutil.process_iter():
+        try:
+            root = process.environ().get("KOCHI_ROOT")
+            if root == str(isolated_environment) and process.pid != os.getpid():
+                process.kill()
+        except psutil.Error:
+            continue
+
+
+def machine() -> MachinePaths:
+    return Root.find().machine("local")
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 40) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+class Trace:
+    """A trace that keeps the rules of the format."""
+
+    def __init__(self, text: str) -> None:
+        self.events = json.loads(text)["traceEvents"]
+        self.slices = [event for event in self.events if event["ph"] == "X"]
+        self.instants = [event for event in self.events if event["ph"] == "i"]
+        names = [event for event in self.events if event["name"] == "process_name"]
+        self.processes = {event["pid"]: event["args"]["name"] for event in names}
+        self.tracks = {
+            (event["pid"], event["tid"]): event["args"]["name"]
+            for event in self.events
+            if event["name"] == "thread_name"
+        }
+        self._check()
+
+    def _check(self) -> None:
+        assert {event["ph"] for event in self.events} <= {"M", "X", "i"}
+        timed = [*self.slices, *self.instants]
+        assert all(isinstance(event["ts"], int) and event["ts"] >= 0 for event in timed)
+        assert all(event["dur"] >= 0 for event in self.slices)
+        assert min(event["ts"] for event in timed) == 0
+        assert {(event["pid"], event["tid"]) for event in timed} <= set(self.tracks)
+        by_track = defaultdict(list)
+        for event in self.slices:
+            by_track[event["pid"], event["tid"]].append(event)
+        for events in by_track.values():
+            for one, next_one in itertools.pairwise(events):
+                assert one["ts"] + one["dur"] <= next_one["ts"]
+
+    @property
+    def jobs(self) -> dict[int, list[dict[str, Any]]]:
+        """The attempts of each job."""
+        found = defaultdict(list)
+        for event in self.slices:
+            if "job" in event["args"]:
+                found[event["args"]["job"]].append(event)
+        return found
+
+
+def trace(kochi: Any, *arguments: str, cwd: Path) -> Trace:
+    done = kochi("trace", *arguments, "-o", "trace.json", cwd=cwd)
+    assert done.returncode == 0
+    return Trace((cwd / "trace.json").read_text())
+
+
+def test_each_job_of_a_run_of_two_workers_is_a_slice_in_a_slot(
+    tmp_path: Path, snakemake: Any, kochi: Any
+) -> None:
+    write(tmp_path / "Snakefile", SNAKEFILE.replace("SECONDS_OF_SLOW", "sleep 0.2"))
+    options = ("--executor", "kochi", "--jobs", "4", "--cores", "2", "--kochi-workers", "2")
+    assert snakemake(*options, cwd=tmp_path).returncode == 0
+    (tmp_path / "out" / "3").unlink()
+    assert snakemake(*options, cwd=tmp_path).returncode == 0
+    newest, first = list_runs(machine(), str(tmp_path))
+
+    found = trace(kochi, first.controller, cwd=tmp_path)
+    assert sorted(found.jobs) == list(range(13))
+    assert all(len(attempts) == 1 for attempts in found.jobs.values())
+    assert found.instants == []
+    workers = {found.processes[event[0]["pid"]].split(" (")[0] for event in found.jobs.values()}
+    assert workers == {"worker 0", "worker 1"}
+    for (event,) in found.jobs.values():
+        assert found.tracks[event["pid"], event["tid"]].startswith("slot ")
+        assert event["args"]["outcome"] == "succeeded"
+    rules = [event["name"] for (event,) in found.jobs.values()]
+    assert (rules.count("short"), rules.count("slow")) == (12, 1)
+    wildcards = {event["args"].get("wildcards") for (event,) in found.jobs.values()}
+    assert wildcards == {None, *(f"i={i}" for i in range(12))}
+
+    # By default the last run, and none of the jobs of the one before.
+    assert newest.started > first.started
+    assert list(trace(kochi, cwd=tmp_path).jobs) == [13]
+
+
+def test_a_run_that_goes_on_has_slices_up_to_now(tmp_path: Path, kochi: Any) -> None:
+    write(tmp_path / "Snakefile", SNAKEFILE.replace("SECONDS_OF_SLOW", "sleep 60"))
+    process = psutil.Popen(
+        [*COMMAND, "--executor", "kochi", "--jobs", "20", "--cores", "1", "--quiet"],
+        cwd=tmp_path,
+        start_new_session=True,
+    )
+    try:
+        wait_until((tmp_path / "begun").exists)
+        found = trace(kochi, cwd=tmp_path)
+        listed = json.loads(kochi("trace", "--list", "--json", cwd=tmp_path).stdout)
+        assert [run["state"] for run in listed] == ["running"]
+        # The rest waits on a track of its own.
+        waiting = {event["args"]["job"] for event in found.instants}
+        assert waiting | set(found.jobs) == set(range(13))
+        assert {event["args"]["state"] for event in found.instants} <= {"waiting", "running"}
+        slow = next(job for (job,) in found.jobs.values() if job["name"] == "slow")
+        assert slow["args"]["outcome"] == "running"
+        # Killed, it is a run still; nobody has said how its jobs ended.
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        found = trace(kochi, cwd=tmp_path)
+        instants = {event["args"]["job"] for event in found.instants if "job" in event["args"]}
+        assert instants | set(found.jobs) == set(range(13))
+        listed = json.loads(kochi("trace", "--list", "--json", cwd=tmp_path).stdout)
+        assert [run["state"] for run in listed] == ["killed"]
+    finally:
+        if process.is_running():
+            process.kill()
+            process.wait()
+
+
+def test_an_attempt_that_a_worker_took_with_it_is_marked(
+    tmp_path: Path, snakemake: Any, kochi: Any
+) -> None:
+    # The keeper is the worker's parent; what is killed is the worker.
+    kill = "test -e again || {{ touch again; kill -9 $PPID; sleep 30; }}"
+    write(tmp_path / "Snakefile", SNAKEFILE.replace("SECONDS_OF_SLOW", kill))
+    options = ("--executor", "kochi", "--jobs", "4", "--cores", "1")
+    assert snakemake(*options, "slow", cwd=tmp_path).returncode == 0
+    found = trace(kochi, cwd=tmp_path)
+    lost, succeeded = found.jobs[0]
+    assert [lost["cat"], succeeded["cat"]] == ["lost", "success"]
+    assert lost["cname"] != succeeded.get("cname")
+    assert lost["pid"] != succeeded["pid"]
+    marks = [event for event in found.instants if event["args"].get("job") == 0]
+    assert [(mark["name"], mark["pid"], mark["tid"]) for mark in marks] == [
+        ("lost", lost["pid"], lost["tid"])
+    ]
+
+
+def test_without_a_run_here_it_says_how_to_find_one(tmp_path: Path, kochi: Any) -> None:
+    done = kochi("trace", cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"no run in {tmp_path} has handed jobs over to machine local" in done.stdout
+    assert "kochi trace --list" in done.stdout
+    done = kochi("trace", "nosuch", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "there is no run nosuch on machine local" in done.stdout
+
+
+# ---- what no run of a second has
+
+
+def at(seconds: float) -> str:
+    return f"2026-01-01T00:{int(seconds) // 60:02}:{seconds % 60:09.6f}+00:00"
+
+
+def a_worker(number: int, allocation: str | None, start: float, end: float) -> WorkerState:
+    return WorkerState(
+        worker=number,
+        state="left",
+        process=ProcessIdentity(1, 1),
+        node=this_node(),
+        queues=("q",),
+        capacity=Capacity(4, 1000),
+        started=at(start + 2),
+        updated=at(end),
+        controller="here-1",
+        allocation=allocation,
+        allocation_began=at(start),
+        reason="told to by SIGUSR1",
+    )
+
+
+def a_job(number: int, *spans: tuple[int, float, float, str]) -> JobHistory:
+    """`spans`: worker, start, end and ending of each attempt, of which none is the last."""
+    ticket = Ticket("name", ("true",), "/", labels={"rule": "r"}, job=number)
+    attempts = tuple(
+        AttemptView(i + 1, worker, "node", at(start), at(end), said, "", end - start, counts=False)
+        for i, (worker, start, end, said) in enumerate(spans)
+    )
+    view = JobView(number, "waiting", ticket, len(spans) + 1, None, None, None, Path("/log"))
+    return JobHistory(view, attempts)
+
+
+def traced(**parts: Any) -> Trace:
+    run = RunRecord("here-1", "/d", at(0), 0, 0, ended=at(600))
+    given = {"jobs": (), "workers": (), "allocations": (), **parts}
+    events = trace_of(RunHistory(run=run, moment=at(700), goes_on=False, **given))
+    return Trace(json.dumps({"traceEvents": events}))
+
+
+def test_jobs_that_overlap_are_in_different_slots_and_a_free_one_is_used_again() -> None:
+    spans = [(0, 10, "lost"), (5, 15, "lost"), (10, 12, "lost"), (11, 20, "lost"), (15, 16, "lost")]
+    jobs = tuple(a_job(i, (3, *span)) for i, span in enumerate(spans))
+    found = traced(jobs=jobs, workers=(a_worker(3, None, 0, 30),))
+    slots = [found.tracks[e["pid"], e["tid"]] for _, (e,) in sorted(found.jobs.items())]
+    assert slots == ["slot 1", "slot 2", "slot 1", "slot 3", "slot 1"]
+
+
+def test_an_allocation_is_a_track_from_its_submission_to_its_worker_s_end() -> None:
+    notes = (AllocationNote("12_1", at(0), "4 cores"), AllocationNote("13", at(1), "1 core"))
+    # Put back into the scheduler's queue, it got a second worker.
+    workers = (a_worker(0, "12_1", 60, 120), a_worker(1, "12_1", 300, 400))
+    jobs = (a_job(0, (0, 70, 119, "drained (told to by SIGUSR1)")),)
+    found = traced(jobs=jobs, workers=workers, allocations=notes)
+    node = this_node().host
+    assert f"worker 0 ({node}, allocation 12_1)" in found.processes.values()
+    tracks = {name: place for place, name in found.tracks.items() if name.startswith("alloc")}
+
+    def on(name: str) -> list[tuple[str, int, int]]:
+        events = [e for e in found.slices if (e["pid"], e["tid"]) == tracks[name]]
+        return [(e["name"], e["ts"] // 10**6, e["dur"] // 10**6) for e in events]
+
+    assert on("allocation 12_1") == [
+        ("waits", 0, 60),
+        ("allocation", 60, 60),
+        ("allocation", 300, 100),
+    ]
+    assert on("allocation 13") == [("waits", 1, 599)]  # no worker came
+    (drain,) = (e for e in found.instants if e["name"] == "drain")
+    assert found.tracks[drain["pid"], drain["tid"]] == "worker"
+    assert drain["args"] == {"why": "told to by SIGUSR1"}
+    assert found.jobs[0][0]["cname"] == "yellow"
+
+
+def test_a_worker_that_serves_everybody_is_shown_for_the_time_of_the_run() -> None:
+    worker = replace(a_worker(2, None, 0, 3000), controller=None, started="2025-12-01T00:00:00Z")
+    found = traced(jobs=(a_job(0, (2, 50, 60, "lost")),), workers=(worker,))
+    (life,) = (event for event in found.slices if event["name"] == "worker 2")
+    assert (life["ts"], life["dur"]) == (0, 600 * 10**6)
+
+
+def test_clocks_of_two_nodes_that_differ_make_no_negative_time() -> None:
+    found = traced(jobs=(a_job(0, (0, 50, 49, "lost")),), workers=(a_worker(0, "1", 0, 60),))
+    assert found.jobs[0][0]["dur"] == 0
