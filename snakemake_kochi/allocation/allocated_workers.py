@@ -202,6 +202,9 @@ class AllocatedWorkers:
                 self._turn()
             except UnreachableError as error:
                 self._no_answer(error)
+            except OSError as error:
+                # A full disk, a file server that is away: the jobs in the workers go on.
+                self._tell(f"The workers cannot be looked after at the moment: {error}")
             except KochiError as error:
                 with self._lock:
                     self._failure = error

@@ -11,8 +11,9 @@ from snakemake_kochi.allocation.scheduler import Scheduler, UnreachableError
 from snakemake_kochi.errors import KochiError
 
 # Seconds in which what was cancelled is to be gone, and in which a scheduler that gives no answer
-# is asked again.
+# is asked again: without one the workers leave by themselves.
 _PATIENCE = 45.0
+_ANSWER_PATIENCE = 20.0
 _PAUSE = 0.2
 _LONGER_PAUSE = 2.0
 
@@ -22,9 +23,10 @@ def end_allocations(
 ) -> None:
     """Cancel all and wait until they have ended; where that does not work, name those that are
     left, and what a person can type. Not waited for when it becomes urgent."""
-    deadline = time.monotonic() + _PATIENCE
+    began = time.monotonic()
+    deadline = began + _PATIENCE
     try:
-        if not _cancelled(scheduler, logger, is_urgent, deadline):
+        if not _cancelled(scheduler, logger, is_urgent, began + _ANSWER_PATIENCE):
             return
         while left := [
             allocation

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,7 +101,9 @@ def broken_node(project: ClusterProject) -> Iterator[str]:
     project.cluster.cancel_jobs()
     project.cluster.stop_node(node, signal.SIGKILL)
     project.cluster.start_node(node)
-    project.cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    # Its slurmd may have made it idle already: then there is nothing to resume.
+    with contextlib.suppress(subprocess.CalledProcessError):
+        project.cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
     project.cluster.wait_for_state("idle", node)
 
 
