@@ -12,7 +12,7 @@ from typing import Any
 
 from humanfriendly.text import pluralize
 
-from snakemake_kochi.project.machines import AllocationSettings
+from snakemake_kochi.project.machines import SBATCH_OPTIONS, AllocationSettings
 
 _MOST_LETTERS = 24
 # Generic resources that are GPUs: gpu, gpu:2, gpu:a100, gpu:a100:2.
@@ -61,7 +61,7 @@ class Wish:
         another one it is for the scheduler to say."""
         own: dict[str, Any] = {
             name: value or None
-            for name in ("partition", "account", "qos", "reservation", "constraint", "gres")
+            for name in SBATCH_OPTIONS
             if (value := getattr(self, name)) is not None
         }
         if self.nodes is not None:
@@ -109,7 +109,7 @@ class Wish:
 
     def describe(self) -> str:
         """For people: "partition long, account me, 2 nodes"; "" where nothing is wished."""
-        named = ("partition", "account", "qos", "reservation", "constraint", "gres", "gpu_model")
+        named = (*SBATCH_OPTIONS, "gpu_model")
         said = [
             f"{name.replace('_', ' ')} {value}" for name in named if (value := getattr(self, name))
         ]

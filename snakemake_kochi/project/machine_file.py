@@ -7,11 +7,10 @@ from typing import Any
 
 from snakemake_kochi.project.document import Document, KeyPath, Problems
 from snakemake_kochi.project.frozen import FrozenDict
-from snakemake_kochi.project.machines import LOCAL, AllocationSettings, Machine
+from snakemake_kochi.project.machines import LOCAL, SBATCH_OPTIONS, AllocationSettings, Machine
 from snakemake_kochi.project.reading import check_name, names, optional_text, script, section
 from snakemake_kochi.quantities import memory_of, walltime_of
 
-_SLURM = ("partition", "account", "qos", "reservation", "constraint", "gres")
 _NUMBERS = ("nodes", "cores", "gpus", "min_workers", "max_workers")
 
 
@@ -54,7 +53,8 @@ def _machine(name: str, data: Mapping[str, Any], path: KeyPath, document: Docume
 
 
 def _allocation(data: Mapping[str, Any], path: KeyPath, problems: Problems) -> AllocationSettings:
-    found: dict[str, Any] = {key: optional_text(data.get(key)) for key in (*_SLURM, "node_spec")}
+    texts = (*SBATCH_OPTIONS, "node_spec")
+    found: dict[str, Any] = {key: optional_text(data.get(key)) for key in texts}
     found["arguments"] = names(data.get("arguments")) or ()
     for key in _NUMBERS:
         if key in data and not problems.is_unknown((*path, key)):
@@ -91,7 +91,7 @@ def _check(machine: Machine, data: Mapping[str, Any], path: KeyPath, problems: P
         )
     written = section(data, "allocation")
     if machine.scheduler is None:
-        for key in (*_SLURM, "arguments"):
+        for key in (*SBATCH_OPTIONS, "arguments"):
             if key in written:
                 problems.add((*path, "allocation", key), "is for machines with 'scheduler: slurm'")
     elif "node_spec" in written:

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 LOCAL = "local"
 
+# Those of AllocationSettings that are options of sbatch by the same name.
+SBATCH_OPTIONS = ("partition", "account", "qos", "reservation", "constraint", "gres")
+
 
 @dataclass(frozen=True)
 class AllocationSettings:
