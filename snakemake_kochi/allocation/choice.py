@@ -9,7 +9,7 @@ from snakemake_kochi.allocation.interface import Workers
 from snakemake_kochi.allocation.local_workers import LocalWorkers
 from snakemake_kochi.allocation.scheduler import Scheduler
 from snakemake_kochi.allocation.script import AllocScript
-from snakemake_kochi.allocation.slurm import Slurm
+from snakemake_kochi.allocation.slurm.slurm import Slurm
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.place import Place
 from snakemake_kochi.project.machines import LOCAL, Machine

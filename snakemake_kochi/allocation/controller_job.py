@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from snakemake_kochi.allocation.slurm_commands import run
+from snakemake_kochi.allocation.slurm.commands import run
 from snakemake_kochi.project.machines import AllocationSettings
 
 _PATIENCE = 60.0  # seconds

@@ -16,7 +16,7 @@ from slurm_fake import AWAY, NO_DATABASE, TIMED_OUT, FakeSlurm, says
 
 from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.allocation.scheduler import RefusedError, UnreachableError, Wanted
-from snakemake_kochi.allocation.slurm import Pace, Slurm
+from snakemake_kochi.allocation.slurm.slurm import Pace, Slurm
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.machines import AllocationSettings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from snakemake_kochi.allocation.scheduler import Allocation
-from snakemake_kochi.allocation.slurm_answers import advice
+from snakemake_kochi.allocation.slurm.answers import advice
 from snakemake_kochi.allocation.waiting import Pauses, Reasons
 
 

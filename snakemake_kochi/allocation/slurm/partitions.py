@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from snakemake_kochi.allocation.scheduler import RefusedError
 from snakemake_kochi.allocation.sizing import Limits
-from snakemake_kochi.allocation.slurm_answers import where
+from snakemake_kochi.allocation.slurm.answers import where
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.project.machines import AllocationSettings
 from snakemake_kochi.quantities import walltime_of

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from snakemake_kochi.allocation.scheduler import Allocation, State
-from snakemake_kochi.allocation.slurm_answers import advice
+from snakemake_kochi.allocation.slurm.answers import advice
 
 # Of an array that has not begun: 12_[1-3,5%2].
 _SEVERAL = re.compile(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]")

@@ -34,14 +34,14 @@ from snakemake_kochi.allocation.scheduler import (
     time_limit,
 )
 from snakemake_kochi.allocation.sizing import Limits
-from snakemake_kochi.allocation.slurm_answers import (
+from snakemake_kochi.allocation.slurm.answers import (
     concerned,
     is_unknown_partition,
     where,
 )
-from snakemake_kochi.allocation.slurm_commands import NoProgramError, run
-from snakemake_kochi.allocation.slurm_listing import lasting, read_listing
-from snakemake_kochi.allocation.slurm_partitions import Partition, limits_of, read_partitions
+from snakemake_kochi.allocation.slurm.commands import NoProgramError, run
+from snakemake_kochi.allocation.slurm.listing import lasting, read_listing
+from snakemake_kochi.allocation.slurm.partitions import Partition, limits_of, read_partitions
 from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.project.machines import AllocationSettings

@@ -1,0 +1,1 @@
+"""Slurm's commands, what is told to them and what their answers mean."""
