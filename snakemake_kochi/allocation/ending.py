@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.scheduler import Scheduler, UnreachableError
+from snakemake_kochi.allocation.scheduler import Scheduler, UnreachableError, not_ended
 from snakemake_kochi.errors import KochiError
 
 # Seconds in which what was cancelled is to be gone, and in which a scheduler that gives no answer
@@ -28,13 +28,9 @@ def end_allocations(
     try:
         if not _cancelled(scheduler, logger, is_urgent, began + _ANSWER_PATIENCE):
             return
-        while left := [
-            allocation
-            for allocation in (scheduler.find() or {}).values()
-            if allocation.state != "ended"
-        ]:
+        while left := not_ended(scheduler.find() or {}):
             if time.monotonic() > deadline or is_urgent():
-                names = ", ".join(allocation.id for allocation in left)
+                names = ", ".join(left)
                 logger.error(f"Allocations that were cancelled, and have not ended yet: {names}")
                 return
             time.sleep(_PAUSE)

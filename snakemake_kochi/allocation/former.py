@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from snakemake_kochi.allocation.scheduler import Scheduler
+from snakemake_kochi.allocation.scheduler import Scheduler, not_ended
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import list_workers
 
@@ -28,16 +28,17 @@ class FormerAllocations:
         """Cancel those that run no job; returns them. Raises KochiError."""
         cancelled = []
         for controller, scheduler in list(self._schedulers.items()):
-            found = [each.id for each in (scheduler.find() or {}).values() if each.state != "ended"]
+            found = not_ended(scheduler.find() or {})
             if not found:
                 del self._schedulers[controller]
-                continue
-            busy = {
-                worker.allocation
-                for worker in list_workers(self._paths)
-                if worker.controller == controller and worker.running and not worker.is_gone
-            }
-            if idle := [each for each in found if each not in busy]:
+            elif idle := sorted(found.keys() - self._busy(controller)):
                 scheduler.cancel(idle)
                 cancelled += idle
         return cancelled
+
+    def _busy(self, controller: str) -> set[str | None]:
+        return {
+            worker.allocation
+            for worker in list_workers(self._paths)
+            if worker.controller == controller and worker.running and not worker.is_gone
+        }

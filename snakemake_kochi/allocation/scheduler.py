@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -105,6 +105,11 @@ class Scheduler(Protocol):
     @property
     def how_to_cancel(self) -> str:
         """What a person types to cancel all."""
+
+
+def not_ended(found: Mapping[str, Allocation]) -> dict[str, Allocation]:
+    """Those of an answer of `Scheduler.find` that run, or may come to."""
+    return {id: each for id, each in found.items() if each.state != "ended"}
 
 
 def time_limit(seconds: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from snakemake_kochi.allocation.scheduler import Allocation, State
 from snakemake_kochi.allocation.slurm.answers import advice
@@ -26,11 +26,6 @@ def read_listing(said: str, machine: str) -> dict[str, Allocation]:
         for ids, word, nodes, reason in lines
         for id in _each(ids)
     }
-
-
-def lasting(found: Mapping[str, Allocation]) -> dict[str, Allocation]:
-    """Those that have not ended."""
-    return {id: each for id, each in found.items() if each.state != "ended"}
 
 
 def _each(ids: str) -> Iterator[str]:

@@ -31,6 +31,7 @@ from snakemake_kochi.allocation.scheduler import (
     RefusedError,
     UnreachableError,
     Wanted,
+    not_ended,
     time_limit,
 )
 from snakemake_kochi.allocation.sizing import Limits
@@ -40,7 +41,7 @@ from snakemake_kochi.allocation.slurm.answers import (
     where,
 )
 from snakemake_kochi.allocation.slurm.commands import NoProgramError, run
-from snakemake_kochi.allocation.slurm.listing import lasting, read_listing
+from snakemake_kochi.allocation.slurm.listing import read_listing
 from snakemake_kochi.allocation.slurm.partitions import Partition, limits_of, read_partitions
 from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.errors import KochiError, nearest
@@ -267,7 +268,7 @@ class Slurm:
 
     def find(self) -> dict[str, Allocation] | None:
         try:
-            return lasting(read_listing(self._squeue(), self._machine))
+            return not_ended(read_listing(self._squeue(), self._machine))
         except KochiError as error:
             failure = error
         try:
@@ -299,7 +300,7 @@ class Slurm:
         """What the database may not know yet has not ended for that."""
         now = time.monotonic()
         young = [id for id, since in list(self._given.items()) if now - since < _UNACCOUNTED]
-        return lasting({**{id: Allocation(id, "pending") for id in young}, **found})
+        return not_ended({**{id: Allocation(id, "pending") for id in young}, **found})
 
     def cancel(self, ids: Iterable[str] = ()) -> None:
         which = list(ids)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from snakemake_kochi.allocation.news import Reasons
 from snakemake_kochi.allocation.scheduler import Allocation
 from snakemake_kochi.allocation.slurm.answers import advice
-from snakemake_kochi.allocation.waiting import Pauses, Reasons
 
 
 class Clock:
@@ -93,13 +93,3 @@ def test_of_one_that_is_held_it_is_told_how_to_let_it_go(reason):
 )
 def test_where_waiting_helps_nothing_is_advised(reason):
     assert advice(reason, "12", "own") == ""
-
-
-def test_pauses_grow_up_to_a_limit_and_begin_anew_after_an_answer():
-    pauses = Pauses(10.0, 120.0)
-    found = [pauses.next() for _ in range(50)]
-    assert 7.5 <= found[0] <= 10.0
-    assert 15.0 <= found[1] <= 20.0
-    assert all(90.0 <= pause <= 120.0 for pause in found[4:])
-    pauses.answered()
-    assert pauses.next() <= 10.0

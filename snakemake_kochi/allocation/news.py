@@ -1,12 +1,12 @@
-"""What a person is told of allocations that wait, and pauses that grow while nobody answers."""
+"""What a person is told of allocations, and not again and again."""
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 
 from humanfriendly.text import pluralize
+from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.scheduler import Allocation
 
@@ -15,6 +15,19 @@ from snakemake_kochi.allocation.scheduler import Allocation
 _QUIET = 1800.0
 # What schedulers say before they have looked for a reason.
 _NO_REASON = frozenset({"", "None", "(null)"})
+
+
+class Once:
+    """Says each thing a single time."""
+
+    def __init__(self, logger: LoggerExecutorInterface) -> None:
+        self._logger = logger
+        self._said: set[str] = set()
+
+    def say(self, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            self._logger.info(what)
 
 
 class Reasons:
@@ -44,23 +57,3 @@ def _name(those: list[Allocation]) -> str:
     if len(those) == 1:
         return f"Allocation {those[0].id} waits"
     return f"{pluralize(len(those), 'allocation')} wait ({those[0].id} to {those[-1].id})"
-
-
-class Pauses:
-    """Seconds until somebody who does not answer is asked again: twice as many each time, between
-    two limits; with jitter, so that many runs do not ask at the same time."""
-
-    def __init__(self, first: float = 10.0, most: float = 120.0) -> None:
-        self._first = first
-        self._most = most
-        self._failures = 0
-
-    def next(self) -> float:
-        """After one more question without an answer."""
-        pause = min(self._most, self._first * 2.0 ** min(self._failures, 30))
-        self._failures += 1
-        return pause * random.uniform(0.75, 1.0)
-
-    def answered(self) -> None:
-        """Begin with the least again."""
-        self._failures = 0

@@ -1,0 +1,84 @@
+"""When a scheduler is asked again, and whether it answers."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
+
+from snakemake_kochi.allocation.scheduler import UnreachableError
+
+# Seconds between two questions how all stands; less where an end is about to be told.
+_QUESTION = 10.0
+_SHORT_QUESTION = 1.0
+
+
+class Questions:
+    """Of one controller, about all of its allocations at once."""
+
+    def __init__(
+        self, logger: LoggerExecutorInterface, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._next = 0.0
+        self._pauses = Pauses(_QUESTION)
+        self._is_unreachable = False
+
+    def is_due(self) -> bool:
+        """Whether it is time for a question; the next one is then as far off as usual."""
+        if self._clock() < self._next:
+            return False
+        self._next = self._clock() + _QUESTION
+        return True
+
+    def at_once(self) -> None:
+        """Something has happened that is worth one; but not to a scheduler that gives no answer."""
+        if not self._is_unreachable:
+            self._next = 0.0
+
+    def soon(self) -> None:
+        """The answer was not the last word."""
+        self._next = self._clock() + _SHORT_QUESTION
+
+    def later(self) -> None:
+        """There is nothing new to be had for a while."""
+        self._next = self._clock() + _QUESTION
+
+    def answered(self) -> None:
+        self._pauses.answered()
+        if self._is_unreachable:
+            self._is_unreachable = False
+            self._logger.info("The scheduler answers again.")
+
+    def not_answered(self, error: UnreachableError) -> None:
+        """Nothing is known, and nothing is lost: it is asked again after a pause that grows."""
+        self._next = self._clock() + self._pauses.next()
+        if not self._is_unreachable:
+            self._is_unreachable = True
+            self._logger.warning(
+                "The scheduler gives no answer, and is asked again; what runs goes on. "
+                f"{error.message}"
+            )
+
+
+class Pauses:
+    """Seconds until somebody who does not answer is asked again: twice as many each time, between
+    two limits; with jitter, so that many runs do not ask at the same time."""
+
+    def __init__(self, first: float = 10.0, most: float = 120.0) -> None:
+        self._first = first
+        self._most = most
+        self._failures = 0
+
+    def next(self) -> float:
+        """After one more question without an answer."""
+        pause = min(self._most, self._first * 2.0 ** min(self._failures, 30))
+        self._failures += 1
+        return pause * random.uniform(0.75, 1.0)
+
+    def answered(self) -> None:
+        """Begin with the least again."""
+        self._failures = 0

@@ -1,0 +1,69 @@
+"""When a scheduler is asked again, and what is said when it does not answer."""
+
+from __future__ import annotations
+
+from snakemake_kochi.allocation.questions import Pauses, Questions
+from snakemake_kochi.allocation.scheduler import UnreachableError
+
+
+class Log:
+    """Collects what a user would read."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, text: str) -> None:
+        self.lines.append(text)
+
+    warning = error = debug = info
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_questions_are_ten_seconds_apart_but_at_once_when_something_happened():
+    clock = Clock()
+    questions = Questions(Log(), clock)
+    assert questions.is_due()
+    assert not questions.is_due()
+    clock.now += 9
+    assert not questions.is_due()
+    questions.at_once()
+    assert questions.is_due()
+    clock.now += 10
+    assert questions.is_due()
+
+
+def test_a_scheduler_that_gives_no_answer_is_asked_less_often_whatever_happens():
+    clock, log = Clock(), Log()
+    questions = Questions(log, clock)
+    assert questions.is_due()
+    for _ in range(8):
+        questions.not_answered(UnreachableError("timed out"))
+        questions.at_once()
+        assert not questions.is_due()
+    clock.now += 89
+    assert not questions.is_due()
+    clock.now += 32
+    assert questions.is_due()
+    questions.answered()
+    questions.at_once()
+    assert questions.is_due()
+    assert len(log.lines) == 2
+    assert "timed out" in log.lines[0]
+    assert log.lines[1] == "The scheduler answers again."
+
+
+def test_pauses_grow_up_to_a_limit_and_begin_anew_after_an_answer():
+    pauses = Pauses(10.0, 120.0)
+    found = [pauses.next() for _ in range(50)]
+    assert 7.5 <= found[0] <= 10.0
+    assert 15.0 <= found[1] <= 20.0
+    assert all(90.0 <= pause <= 120.0 for pause in found[4:])
+    pauses.answered()
+    assert pauses.next() <= 10.0
