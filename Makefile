@@ -51,13 +51,14 @@ check: environment
 lint: environment
 	$(APART) PATH="$$PWD/$(VENV)/bin:$$PATH" $(VENV)/bin/python tools/lint.py build/lint
 
+# Three on two cores: many a test waits for a time to pass.
 test: environment environment-slurm
 	@tools/programs.sh $(PROGRAMS)
-	$(APART) $(VENV)/bin/python -m pytest -n 2 --dist loadscope --durations 10 $(PYTEST_OPTIONS)
+	$(APART) $(VENV)/bin/python -m pytest -n 3 --dist loadscope --durations 10 $(PYTEST_OPTIONS)
 	$(MAKE) --no-print-directory test-oldest
 
 test-oldest: environment-oldest
-	$(APART) $(VENV_OLDEST)/bin/python -m pytest -m compatibility $(PYTEST_OPTIONS)
+	$(APART) $(VENV_OLDEST)/bin/python -m pytest -n 2 --dist loadscope -m compatibility $(PYTEST_OPTIONS)
 
 demo: environment
 	$(APART) PATH="$$PWD/$(VENV)/bin:$$PATH" examples/demo.sh build/demo

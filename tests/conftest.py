@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,11 @@ import pytest
 from support import REPOSITORY, run
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+# A shell that starts the tests in the background has them ignore these, which everything that they
+# start would inherit: no interrupt would reach it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
