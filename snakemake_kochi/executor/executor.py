@@ -13,7 +13,6 @@ from typing import Any
 
 from snakemake_interface_executor_plugins.executors.base import AbstractExecutor, SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
-from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.allocation.choice import check_place, make_workers
@@ -24,6 +23,7 @@ from snakemake_kochi.executor.identity import Identities
 from snakemake_kochi.executor.inner import InnerCommands
 from snakemake_kochi.executor.interrupts import FurtherInterrupts
 from snakemake_kochi.executor.passes import SchedulerPasses
+from snakemake_kochi.executor.plugin import Executor
 from snakemake_kochi.executor.queue_watch import QueueWatch
 from snakemake_kochi.executor.receipt import Receipt
 from snakemake_kochi.executor.settings import check_settings
@@ -74,7 +74,7 @@ class _Pending:
     anew: Held | None = None
 
 
-class Executor(RemoteExecutor):
+class KochiExecutor(Executor):
     """Hands Snakemake's jobs to a queue and reports each result the moment it is there."""
 
     @for_snakemake

@@ -2,12 +2,14 @@
 
 # No `from __future__ import annotations`: Snakemake calls a setting's type on what was typed.
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 
 from snakemake_kochi.errors import KochiError, nearest
-from snakemake_kochi.paths import MachinePaths
+
+if TYPE_CHECKING:
+    from snakemake_kochi.paths import MachinePaths
 
 # The cheapest first.
 RUNNERS = ("shell", "zygote", "command")
@@ -82,7 +84,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     )
 
 
-def check_settings(settings: ExecutorSettings, machine: MachinePaths) -> int:
+def check_settings(settings: ExecutorSettings, machine: "MachinePaths") -> int:
     """Refuse, by the option's name, what cannot be; return the number of workers to start.
 
     Raises KochiError.

@@ -35,7 +35,7 @@ def tell(self, jobs):
         json.dump(found, stream)
     os._exit(0)
 
-executor.Executor.run_jobs = tell
+executor.KochiExecutor.run_jobs = tell
 from snakemake.cli import main
 main(sys.argv[1:])
 """
@@ -469,11 +469,11 @@ def test_without_a_private_part_of_snakemake_the_next_runner_serves(
     late = f"""
 import sys
 from snakemake_kochi.executor import executor
-post_init = executor.Executor.__post_init__
+post_init = executor.KochiExecutor.__post_init__
 def without(self):
     del sys.modules["{module}"]{holder}.{name}
     post_init(self)
-executor.Executor.__post_init__ = without
+executor.KochiExecutor.__post_init__ = without
 {TELL}
 """
     done = run(

@@ -1,5 +1,8 @@
 """Snakemake's own tests for executor plugins."""
 
+import subprocess
+import sys
+
 import pytest
 from snakemake.common.tests import TestWorkflowsLocalStorageBase
 
@@ -16,3 +19,16 @@ class TestKochiExecutor(TestWorkflowsLocalStorageBase):
 
     def get_executor_settings(self) -> ExecutorSettings:
         return ExecutorSettings()
+
+
+def test_a_snakemake_with_another_executor_imports_little_of_ours() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", "import sys, snakemake.cli; print(*sys.modules)"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    assert "snakemake_kochi.executor.plugin" in said
+    ours = {each for each in said if each.startswith("snakemake_kochi.")}
+    assert {each.split(".")[1] for each in ours} == {"executor", "errors", "version"}
+    assert "snakemake_kochi.executor.executor" not in ours
