@@ -23,7 +23,9 @@ _PATIENCE = 60.0
 _STOPPING = 10.0
 _PAUSE = 0.05
 _MEMORY_MB = 4096  # of each node; Slurm counts it and enforces nothing
-_CLIENTS = ("sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
+_CLIENTS = (
+    *("sacct", "sacctmgr", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"),
+)
 
 _SETTINGS = """
 ClusterName=own
@@ -67,8 +69,14 @@ class SlurmCluster:
 
     Everything is below a directory of its own, which is deleted afterwards, unless one is given.
     `settings` are further lines of slurm.conf, of which the last of a name counts; `partitions` are
-    its lines about partitions. There is no accounting: `sacct` answers that it is disabled. Needs
-    munged, slurmctld, slurmd and the clients: Debian's slurm-wlm and munge.
+    its lines about partitions, `of_nodes` is what else its lines about nodes have. There is no
+    accounting: `sacct` answers that it is disabled, other than with
+    `slurm_accounting.AccountedCluster`. Needs munged, slurmctld, slurmd and the clients: Debian's
+    slurm-wlm and munge.
+
+    `apart`: each node is a host of its own for all that can be seen, with a name, process numbers
+    and mounts of its own, so that nobody sees the processes of another node. For that one has to be
+    root.
     """
 
     def __init__(
@@ -77,15 +85,20 @@ class SlurmCluster:
         cpus: int = 2,
         *,
         directory: Path | None = None,
+        apart: bool = False,
         settings: Sequence[str] = (),
         partitions: Sequence[str] = ("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE",),
+        of_nodes: str = "",
     ) -> None:
         self.nodes = tuple(f"node{number}" for number in range(1, nodes + 1))
         self._cpus = cpus
         self._given = directory
+        self._apart = apart
         self._settings = settings
         self._partitions = partitions
+        self._of_nodes = of_nodes
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._hosts: dict[str, psutil.Process] = {}  # the first process of each
 
     def __enter__(self) -> SlurmCluster:
         # Not below a test's directory: the path of a socket has 107 bytes at most.
@@ -183,7 +196,11 @@ class SlurmCluster:
         self._wait(lambda: self._succeeds("scontrol", "ping"), "slurmctld answers")
 
     def start_node(self, node: str) -> None:
-        self._start(node, "slurmd", "-D", "-N", node, "-f", str(self.configuration))
+        """Start its slurmd, and its host, where it has one of its own that is not there."""
+        slurmd = (find_program("slurmd"), "-D", "-N", node, "-f", str(self.configuration))
+        if self._apart and node not in self._hosts:
+            self._start_host(node)
+        self._start(node, *self._on(node), *slurmd)
 
     def stop_controller(self, number: int = signal.SIGTERM) -> None:
         """Stop slurmctld: with SIGKILL, for one that crashes."""
@@ -192,6 +209,21 @@ class SlurmCluster:
     def stop_node(self, node: str, number: int = signal.SIGTERM) -> None:
         """Stop a slurmd. Processes of its jobs go on."""
         self._stop(node, number)
+
+    def lose_node(self, node: str) -> None:
+        """Have a host of its own die: all processes there, at once, without a word."""
+        self._hosts.pop(node).kill()
+        for name in (node, f"host of {node}"):
+            self._processes.pop(name).wait(_STOPPING)
+
+    def run_on(self, node: str, *command: str) -> str:
+        """As `run`, on the host of a node that is apart."""
+        return self.run(*self._on(node), *command)
+
+    def processes_on(self, node: str) -> list[psutil.Process]:
+        """Those on the host of a node that is apart, its first one included."""
+        own = _process_numbers(self._hosts[node].pid)
+        return [each for each in psutil.process_iter() if _process_numbers(each.pid) == own]
 
     # ---- configuration
 
@@ -203,18 +235,19 @@ class SlurmCluster:
             setting = f"export SLURM_CONF={shlex.quote(str(self.configuration))}"
             noted = shlex.quote(str(self._calls(client)))
             script.write_text(
-                f'#!/bin/sh\n{setting}\necho "$*" >> {noted}\nexec {_program(client)} "$@"\n'
+                f'#!/bin/sh\n{setting}\necho "$*" >> {noted}\nexec {find_program(client)} "$@"\n'
             )
             script.chmod(0o755)
-        ports = _free_ports(1 + len(self.nodes))
+        ports = free_ports(1 + len(self.nodes))
         # What a cluster names must be what `hostname -s` says.
         host = socket.gethostname().partition(".")[0]
         common = _SETTINGS.format(
             host=host, port=ports[0], user=getpass.getuser(), directory=self.directory
         )
         lines = [
-            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
-            f"CPUs={self._cpus} RealMemory={_MEMORY_MB} State=UNKNOWN"
+            f"NodeName={node} NodeHostname={node if self._apart else host} "
+            f"NodeAddr=127.0.0.1 Port={port} "
+            f"CPUs={self._cpus} RealMemory={_MEMORY_MB} {self._of_nodes} State=UNKNOWN"
             for node, port in zip(self.nodes, ports[1:], strict=True)
         ]
         text = "\n".join([common, *lines, *self._settings, *self._partitions, ""])
@@ -240,7 +273,7 @@ class SlurmCluster:
     def _start(self, name: str, *command: str) -> None:
         with open(self.directory / f"{name}.output", "ab") as output:
             self._processes[name] = subprocess.Popen(
-                [_program(command[0]), *command[1:]],
+                [find_program(command[0]), *command[1:]],
                 cwd=self.directory,
                 env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
@@ -249,11 +282,36 @@ class SlurmCluster:
                 start_new_session=True,
             )
 
+    def _start_host(self, node: str) -> None:
+        """Its first process does nothing but bury the others; all end with it."""
+        apart = ("--uts", "--pid", "--mount", "--mount-proc", "--fork", "--kill-child")
+        # A slurmd looks for the address of its own name.
+        hosts = self.directory / "hosts"
+        hosts.write_text(f"127.0.0.1 localhost {' '.join(self.nodes)}\n")
+        first = 'hostname "$0" && mount --bind "$1" /etc/hosts && echo ready'
+        bury = "while :; do sleep 1000 & wait; done"
+        name = f"host of {node}"
+        self._start(
+            *(name, "unshare", *apart, "bash", "-c", f"{first} && {bury}", node, str(hosts))
+        )
+        output = self.directory / f"{name}.output"
+        self._wait(lambda: output.read_text().endswith("ready\n"), f"{name} is there")
+        (self._hosts[node],) = psutil.Process(self._processes[name].pid).children()
+
+    def _on(self, node: str) -> tuple[str, ...]:
+        if not self._apart:
+            return ()
+        return ("nsenter", f"--target={self._hosts[node].pid}", "--uts", "--pid", "--mount")
+
     def _stop(self, name: str, number: int) -> None:
         process = self._processes.pop(name, None)
         if process is None:
             return
-        process.send_signal(number)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            # The one that enters a host waits for the one that is there.
+            entered = psutil.Process(process.pid).children() if name in self._hosts else []
+            for each in entered or [process]:
+                each.send_signal(number)
         try:
             process.wait(_STOPPING)
         except subprocess.TimeoutExpired:
@@ -264,8 +322,11 @@ class SlurmCluster:
         """End exactly what was started: jobs first, for nobody else would end their processes."""
         with contextlib.suppress(subprocess.SubprocessError, TimeoutError):
             self.cancel_jobs()
-        for name in (*self.nodes, "slurmctld", "munged"):
+        for name in (*self.nodes, "slurmctld", "slurmdbd", "mariadbd", "munged"):
             self._stop(name, signal.SIGTERM)
+        for node in list(self._hosts):
+            self._hosts.pop(node).kill()
+            self._stop(f"host of {node}", signal.SIGKILL)
         # Jobs' processes, and those that watch over them, which outlive a slurmd that was killed.
         left = list(self._processes_left())
         for process in left:
@@ -316,16 +377,23 @@ class SlurmCluster:
         )
 
 
-def _program(name: str) -> str:
+def _process_numbers(pid: int) -> str:
+    """The namespace in which a process has its number."""
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    return ""
+
+
+def find_program(name: str) -> str:
     # Debian has the daemons in a directory that is not on everybody's PATH.
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
     program = shutil.which(name, path=path)
     if program is None:
-        raise FileNotFoundError(f"{name}: install Debian's slurm-wlm and munge, or alike")
+        raise FileNotFoundError(f"{name} is missing: make test installs what tests need")
     return program
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Different ones: all are held until the last is found."""
     with contextlib.ExitStack() as held:
         found = []

@@ -25,12 +25,16 @@ class Losses:
         self._paths = paths
         self._observer = Observer(clock)
         self._silent: list[tuple[WorkerState, float]] = []
+        self._latest: dict[str, int] = {}  # the last worker of each allocation
 
     def look(self, workers: Iterable[WorkerState]) -> bool:
         """Note how long each has been silent; whether one has been for so long that its scheduler
         is worth a question."""
         self._silent = []
         for worker in workers:
+            if worker.allocation is not None:
+                latest = self._latest.get(worker.allocation, worker.worker)
+                self._latest[worker.allocation] = max(latest, worker.worker)
             if worker.is_on_this_node or worker.taken_for_lost:
                 continue
             with contextlib.suppress(OSError, DamagedFileError):
@@ -41,9 +45,11 @@ class Losses:
 
     def declare(self, allocations: Collection[str]) -> None:
         """Take those for lost that were silent and whose allocation is none of these, which are all
-        that have not ended."""
+        in which there can be a worker, or has another worker by now: it was requeued."""
         for state, still in self._silent:
             is_long = still >= _CERTAIN_AFTER * state.heartbeat_interval
-            if is_long and state.allocation not in allocations:
+            latest = self._latest.get(state.allocation or "", state.worker)
+            is_over = state.allocation not in allocations or latest > state.worker
+            if is_long and is_over:
                 with contextlib.suppress(OSError):
                     take_for_lost(self._paths, state, still)

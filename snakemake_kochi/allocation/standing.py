@@ -16,7 +16,6 @@ from snakemake_kochi.allocation.scheduler import (
     RefusedError,
     Scheduler,
     UnreachableError,
-    not_ended,
 )
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import MachinePaths
@@ -78,10 +77,11 @@ class Standing:
             if cancelled := self._former.cancel_idle():
                 names = ", ".join(cancelled)
                 self._logger.info(f"Cancelled allocations of a run that was killed: {names}")
-        except KochiError as error:
+        except (OSError, KochiError) as error:
+            why = error.message if isinstance(error, KochiError) else error
             self._once.say(
                 "Allocations of a run that was killed may be there still; they end by themselves "
-                f"when they have nothing to do. {error.message}"
+                f"when they have nothing to do. {why}"
             )
 
     def _ask(self) -> None:
@@ -102,7 +102,8 @@ class Standing:
         for late in self._asked.late(running):
             log = self._paths.allocation_log(self._controller, late)
             self._once.say(f"Allocation {late} runs, and its worker has not come; its log is {log}")
-        self._losses.declare(not_ended(found))
+        # In one that waits there is no worker any more: it was requeued.
+        self._losses.declare(running | {each.id for each in found.values() if not each.is_certain})
         if not self._asked.is_settled:
             self._questions.soon()
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from snakemake_kochi.cli.options import json_option, machine_option
 from snakemake_kochi.cli.output import coloured, print_json, remark, say, shown
-from snakemake_kochi.place import find_place
+from snakemake_kochi.cli.quantities import duration
+from snakemake_kochi.place import Place, find_place
 
 if TYPE_CHECKING:
-    from snakemake_kochi.doctor import Finding
+    from snakemake_kochi.doctor import Finding, OtherNodes
 
 _DEADLINE = 10.0
+_WAIT = "10m"
 
 
 @click.command()
@@ -25,6 +31,19 @@ _DEADLINE = 10.0
     help="A queue with a worker on another node, to test with that node, too.",
 )
 @click.option(
+    "--allocations",
+    is_flag=True,
+    help="Ask the machine's scheduler for two nodes, a core on each, and test with them, too; they "
+    "are given back.",
+)
+@click.option(
+    "--wait",
+    type=duration,
+    default=_WAIT,
+    show_default=True,
+    help="With --allocations: how long to wait for each node.",
+)
+@click.option(
     "--deadline",
     type=click.FloatRange(min=0.1),
     default=_DEADLINE,
@@ -33,7 +52,14 @@ _DEADLINE = 10.0
     help="How long a check may take before it is said to hang; with another node they have more.",
 )
 @json_option
-def command(machine: str | None, queue: str | None, deadline: float, as_json: bool) -> int:
+def command(
+    machine: str | None,
+    queue: str | None,
+    allocations: bool,
+    wait: float,
+    deadline: float,
+    as_json: bool,
+) -> int:
     """Measure whether this node, its filesystems and their locks are fit for queues.
 
     One line for each check: ok, note, warning or failed, what was measured, and what to do. The
@@ -41,15 +67,26 @@ def command(machine: str | None, queue: str | None, deadline: float, as_json: bo
     """
     from snakemake_kochi.doctor import Patient, diagnose
 
+    if allocations and queue is not None:
+        raise click.UsageError("--allocations and -q: one of them was expected")
     place = find_place(machine)
     place.require_here()
     if queue is not None:
         place.machine_paths.queue(queue)
     project = None if place.project is None else place.project.directory
-    patient = Patient(place.machine_paths, place.lock_dir, place.machine.lock_kind, project, queue)
+    patient = Patient(
+        place.machine_paths,
+        place.lock_dir,
+        place.machine.lock_kind,
+        project,
+        queue,
+        place.machine.scheduler is not None or bool(place.machine.alloc_script),
+    )
     findings: list[Finding] = []
-    # Closed at once after Ctrl-C, so that what was made is removed.
-    with contextlib.closing(diagnose(patient, deadline, remark)) as found:
+    with contextlib.ExitStack() as stack:
+        others = stack.enter_context(_other_nodes(place, wait)) if allocations else None
+        # Closed at once after Ctrl-C, so that what was made is removed.
+        found = stack.enter_context(contextlib.closing(diagnose(patient, deadline, remark, others)))
         for finding in found:
             findings.append(finding)
             if not as_json:
@@ -59,6 +96,23 @@ def command(machine: str | None, queue: str | None, deadline: float, as_json: bo
         checks = [finding.to_dict() for finding in findings]
         print_json({"machine": place.machine.name, "failed": failed, "checks": checks})
     return int(failed)
+
+
+@contextlib.contextmanager
+def _other_nodes(place: Place, wait: float) -> Iterator[OtherNodes]:
+    """From the machine's scheduler; given back whatever happens."""
+    from snakemake_kochi.allocation.trial import TrialAllocations
+    from snakemake_kochi.cli.other_nodes import NodesOfScheduler
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _leave)
+    with TrialAllocations(place, wait, remark) as allocations:
+        yield NodesOfScheduler(allocations)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _line(finding: Finding) -> str:

@@ -2,5 +2,6 @@
 
 from snakemake_kochi.doctor.diagnose import Patient, diagnose
 from snakemake_kochi.doctor.finding import Finding, Outcome, Verdict
+from snakemake_kochi.doctor.others import OtherNode, OtherNodes
 
-__all__ = ["Finding", "Outcome", "Patient", "Verdict", "diagnose"]
+__all__ = ["Finding", "OtherNode", "OtherNodes", "Outcome", "Patient", "Verdict", "diagnose"]

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.doctor.files import (
@@ -28,18 +29,30 @@ from snakemake_kochi.queue.processes import Node, this_node
 
 _ROUNDS = 5
 # Seconds for a worker to take the job; it may have others.
-_START_PATIENCE = 60.0
-_END_PATIENCE = 20.0
+START_PATIENCE = 60.0
+END_PATIENCE = 20.0
 _SLOW = 2.0  # seconds
 _LOG_BYTES = 4000
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Which nodes are meant: `what` is the end of the names of the checks, `here` what this one is
+    called. `controller`: whose tickets the worker of the queue claims, None for everybody's."""
+
+    queue: str
+    controller: str | None = None
+    what: str = "between nodes"
+    here: str = "this node"
+
+
 def examine_between_nodes(
-    reporter: Reporter, machine: MachinePaths, queue: str, nonce: str
+    reporter: Reporter, machine: MachinePaths, pair: Pair, nonce: str
 ) -> None:
     """With a worker of a queue, if it is on another node."""
-    reporter.begin("between nodes", None, patience=2 * PATIENCE)
-    workers = shared_workers(machine, queue)
+    queue = pair.queue
+    reporter.begin(pair.what, None, patience=2 * PATIENCE)
+    workers = shared_workers(machine, queue, pair.controller)
     start = f"On another node, type: kochi work -q {queue} -b"
     if not workers:
         reporter.found(Outcome("failed", f"no worker serves queue '{queue}'", start))
@@ -53,8 +66,8 @@ def examine_between_nodes(
         reporter.trial(machine.trial(nonce)) as trial,
         reporter.trial(settings.paths.trial(nonce)) as locks,
     ):
-        reporter.begin("between nodes", None, patience=2 * PATIENCE)
-        _Session(reporter, machine, queue, settings, trial, locks).run()
+        reporter.begin(pair.what, None, patience=2 * PATIENCE)
+        _Session(reporter, machine, pair, settings, trial, locks).run()
 
 
 class _Session:
@@ -62,14 +75,15 @@ class _Session:
         self,
         reporter: Reporter,
         machine: MachinePaths,
-        queue: str,
+        pair: Pair,
         settings: LockSettings,
         trial: TrialPaths,
         locks: TrialPaths,
     ) -> None:
         self._reporter = reporter
         self._machine = machine
-        self._queue = queue
+        self._pair = pair
+        self._queue = pair.queue
         self._settings = settings
         self._trial = trial
         self._ours, self._theirs = locks.lock("here"), locks.lock("there")
@@ -89,7 +103,7 @@ class _Session:
 
     def _check(self, what: str, directory: Path | None, measure: Callable[[], Outcome]) -> None:
         # The answer to a failed one would be taken for that to the next.
-        check = f"{what} between nodes"
+        check = f"{what} {self._pair.what}"
         self._reporter.begin(check, directory, patience=2 * PATIENCE)
         self._reporter.found(measure())
 
@@ -99,7 +113,7 @@ class _Session:
         try:
             yield
             if self._job >= 0:
-                self._reporter.begin("end of the test", None, patience=2 * _END_PATIENCE)
+                self._reporter.begin("end of the test", None, patience=2 * END_PATIENCE)
                 tell(self._trial, "end")
                 self._wait_for_end()
         finally:
@@ -118,17 +132,19 @@ class _Session:
         )
         module = "snakemake_kochi.doctor.peer"
         command = (sys.executable, "-P", "-m", module, str(self._trial.directory))
-        ticket = Ticket(name="doctor", command=command, directory="/")
+        ticket = Ticket(
+            name="doctor", command=command, directory="/", controller=self._pair.controller
+        )
         (given,) = Queue(self._machine, self._queue).submit([ticket])
         self._job = given.job
         self._reporter.remark(
             f"Job {self._job} was submitted to queue '{self._queue}'; waiting for its worker."
         )
-        self._reporter.begin("between nodes", None, patience=_START_PATIENCE + 2 * PATIENCE)
+        self._reporter.begin(self._pair.what, None, patience=START_PATIENCE + 2 * PATIENCE)
 
     def _hello(self) -> str | None:
         """Whether it got the lock that we hold; None where it is no other node."""
-        deadline = time.monotonic() + _START_PATIENCE
+        deadline = time.monotonic() + START_PATIENCE
 
         def look() -> None:
             view = find_job(self._machine, self._job)
@@ -141,7 +157,7 @@ class _Session:
             if view.state == "ended":
                 raise KochiError(f"its job ended too early: {self._last_words()}")
 
-        hello = hear(self._trial, "hello", _START_PATIENCE + PATIENCE, look)
+        hello = hear(self._trial, "hello", START_PATIENCE + PATIENCE, look)
         node = Node.from_dict(hello["node"])
         self._host = node.host
         if this_node().can_see(node):
@@ -162,18 +178,21 @@ class _Session:
         return hear(self._trial, name)
 
     def _locks(self, answer: str) -> Outcome:
-        kind, host = self._settings.kind, self._host
+        kind, host, here = self._settings.kind, self._host, self._pair.here
         self._hear("held")
         ours = contend(self._theirs, kind)
         tell(self._trial, "tried")
         admitted = []
         if answer == "got":
-            admitted.append(f"{host} got it while it was held here")
+            admitted.append(f"{host} got it while {here} held it")
         if ours == "got":
-            admitted.append(f"it was to be had here while {host} held it")
+            admitted.append(f"{here} got it while {host} held it")
         if admitted:
-            return Outcome("failed", f"{kind}: {' and '.join(admitted)}", advice(kind))
-        return Outcome("ok", f"{kind}: {host} and this node keep each other out")
+            # Said at once, for otherwise the next use of the machine would be refused.
+            then = f"After that, with no worker or run left: rm {self._machine.lock_settings}"
+            said = f"{kind}: {' and '.join(admitted)}"
+            return Outcome("failed", said, f"{advice(kind)} {then}")
+        return Outcome("ok", f"{kind}: {host} and {here} keep each other out")
 
     def _clock(self) -> Outcome:
         trips = []
@@ -186,11 +205,11 @@ class _Session:
         times = [trip for trip, _ in trips]
         self._visibility(min(times), max(times))
         shortest, skew = min(trips)
-        self._reporter.begin("clock between nodes", None)
-        return judge_skew(skew, shortest / 2, f"the clock of {self._host}")
+        self._reporter.begin(f"clock {self._pair.what}", None)
+        return judge_skew(skew, shortest / 2, f"the clock of {self._host}", self._pair.here)
 
     def _visibility(self, least: float, most: float) -> None:
-        self._reporter.begin("visibility between nodes", self._machine.directory)
+        self._reporter.begin(f"visibility {self._pair.what}", self._machine.directory)
         said = f"a file and the answer to it took {least:.3f} to {most:.3f} s there and back"
         advice = f"Give Snakemake --latency-wait {int(most) + 1} or more." if most > _SLOW else ""
         self._reporter.found(Outcome("note" if advice else "ok", said, advice))
@@ -205,7 +224,7 @@ class _Session:
         return judge_sightings(seen, written, self._host)
 
     def _wait_for_end(self) -> None:
-        deadline = time.monotonic() + _END_PATIENCE
+        deadline = time.monotonic() + END_PATIENCE
         while time.monotonic() < deadline:
             if find_job(self._machine, self._job).state == "ended":
                 return

@@ -109,13 +109,13 @@ def examine_clock(trial: TrialPaths) -> Outcome:
     return judge_skew(skew, 0.0, "the filesystem's clock")
 
 
-def judge_skew(skew: float, uncertainty: float, whose: str) -> Outcome:
-    """`skew` is by how many seconds that clock is ahead of this node's."""
+def judge_skew(skew: float, uncertainty: float, whose: str, here: str = "this node") -> Outcome:
+    """`skew` is by how many seconds that clock is ahead of this node's, which is called `here`."""
     exact = f" (known to {_milliseconds(uncertainty)})" if uncertainty else ""
     if abs(skew) - uncertainty <= _TICK:
-        return Outcome("ok", f"{whose} agrees with this node's{exact}")
+        return Outcome("ok", f"{whose} agrees with {here}'s{exact}")
     said = f"{whose} is {_milliseconds(abs(skew))} {'ahead of' if skew > 0 else 'behind'}"
-    said += f" this node's{exact}"
+    said += f" {here}'s{exact}"
     if abs(skew) - uncertainty < SKEW_LIMIT:
         return Outcome("ok", said)
     advice = (

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from snakemake_kochi.doctor.between_nodes import examine_between_nodes
+from snakemake_kochi.doctor.between_nodes import Pair, examine_between_nodes
+from snakemake_kochi.doctor.elsewhere import examine_elsewhere
 from snakemake_kochi.doctor.files import examine_bell, examine_link, examine_rename
 from snakemake_kochi.doctor.filesystem import examine_clock, examine_filesystem, examine_space
 from snakemake_kochi.doctor.locks import examine_locks
@@ -68,7 +69,9 @@ def _measure(part: str, given: Mapping[str, Any], reporter: Reporter) -> None:
         where = None if lock_dir is None else Path(lock_dir)
         examine_locks(reporter, machine, where, given["lock_kind"], nonce)
     elif part == "between nodes":
-        examine_between_nodes(reporter, machine, given["queue"], nonce)
+        examine_between_nodes(reporter, machine, Pair(**given["pair"]), nonce)
+    elif part == "elsewhere":
+        examine_elsewhere(reporter, machine, Pair(**given["pair"]), given["queue"], nonce)
 
 
 def _examine_machine(reporter: Reporter, machine: MachinePaths, nonce: str) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -60,6 +60,10 @@ class Reporter:
         except (KochiError, OSError) as error:
             return self.failed(error)
         return self.found(outcome)
+
+    def relay(self, event: Mapping[str, Any]) -> None:
+        """Tell what the reporter of another process has told."""
+        print(json.dumps(event), file=self._stream, flush=True)
 
     def remark(self, text: str) -> None:
         self._tell("remark", text=text)

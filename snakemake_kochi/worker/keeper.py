@@ -39,7 +39,8 @@ from snakemake_kochi.worker.signals import (
 
 _log = logging.getLogger(__name__)
 
-_LOOK_INTERVAL = 2  # heartbeats
+# In heartbeats: its worker has ended two of them before another one may take the jobs over.
+_LOOK_INTERVAL = 1
 _LEFTOVER_PATIENCE = 30.0  # seconds
 _FAILURE = 1
 

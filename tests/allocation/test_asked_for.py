@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -141,3 +142,19 @@ def test_a_worker_is_lost_when_it_is_silent_and_its_allocation_is_over(
         losses.look([state])
     losses.declare(allocations)
     assert machine.worker(1).lost.exists() == is_lost
+
+
+def test_a_silent_worker_is_lost_when_its_allocation_has_another_one_after_it_was_requeued(
+    silent: tuple[MachinePaths, WorkerState], clock: Clock
+) -> None:
+    machine, state = silent
+    losses = Losses(machine, clock)
+    make_directory(machine.worker(2).directory)
+    for beat in range(7):
+        latest = replace(state, worker=2, heartbeat=beat)
+        write_atomically(machine.worker(2).state, to_json(latest.to_dict()))
+        losses.look([state, latest])
+        clock.time += 10
+    losses.declare(("7",))
+    assert machine.worker(1).lost.exists()
+    assert not machine.worker(2).lost.exists()

@@ -18,7 +18,7 @@ from support import git
 from snakemake_kochi.doctor import files, filesystem, node
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import Queue, Ticket, find_job, list_jobs, shared_workers
+from snakemake_kochi.queue import Queue, Ticket, find_job, list_jobs, list_workers, shared_workers
 
 from .conftest import COMMAND, Outcome
 
@@ -87,8 +87,8 @@ def test_programs_are_told_the_same(kochi: Kochi) -> None:
 
 
 @pytest.fixture
-def with_locks(project: Path) -> Callable[[str], None]:
-    """Configure locks of the machine `local`."""
+def with_settings(project: Path) -> Callable[[str], None]:
+    """Configure the machine `local`."""
 
     def configure(text: str) -> None:
         file = project / "kochi.yaml"
@@ -98,10 +98,10 @@ def with_locks(project: Path) -> Callable[[str], None]:
 
 
 def test_the_configured_directory_and_kind_of_locks_are_tried(
-    kochi: Kochi, with_locks: Callable[[str], None], tmp_path: Path
+    kochi: Kochi, with_settings: Callable[[str], None], tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
-    with_locks(f"lock_dir: {tmp_path / 'elsewhere'}, lock_kind: lease")
+    with_settings(f"lock_dir: {tmp_path / 'elsewhere'}, lock_kind: lease")
     done = kochi("doctor", "--json")
     assert done.status == 0, done.out
     excludes = found(done.data, "lock between processes")
@@ -111,10 +111,10 @@ def test_the_configured_directory_and_kind_of_locks_are_tried(
 
 
 def test_locks_that_were_settled_otherwise_are_a_failure(
-    kochi: Kochi, with_locks: Callable[[str], None], tmp_path: Path
+    kochi: Kochi, with_settings: Callable[[str], None], tmp_path: Path
 ) -> None:
     Queue(Root.find().machine("local"), "q").submit([Ticket("t", ("true",), "/")])
-    with_locks("lock_kind: lease")
+    with_settings("lock_kind: lease")
     done = kochi("doctor", "--json")
     assert done.status == 1
     settings = found(done.data, "lock settings")
@@ -125,9 +125,9 @@ def test_locks_that_were_settled_otherwise_are_a_failure(
 
 
 def test_a_lock_dir_that_is_not_there_is_a_failure_and_not_made(
-    kochi: Kochi, with_locks: Callable[[str], None], tmp_path: Path
+    kochi: Kochi, with_settings: Callable[[str], None], tmp_path: Path
 ) -> None:
-    with_locks(f"lock_dir: {tmp_path / 'nowhere'}")
+    with_settings(f"lock_dir: {tmp_path / 'nowhere'}")
     done = kochi("doctor", "--json")
     assert done.status == 1
     assert found(done.data, "lock settings")["measured"] == (
@@ -282,8 +282,8 @@ def test_locks_of_one_node_only_and_a_wrong_clock_are_found(
     lock = found(done.data, "lock between nodes")
     assert (lock["verdict"], lock["measured"]) == (
         "failed",
-        "flock: elsewhere got it while it was held here and it was to be had here while elsewhere "
-        "held it",
+        "flock: elsewhere got it while this node held it and this node got it while elsewhere held "
+        "it",
     )
     clock = found(done.data, "clock between nodes")
     assert clock["verdict"] == "warning"
@@ -336,6 +336,49 @@ def test_a_queue_that_nobody_serves_is_a_failure(kochi: Kochi) -> None:
     done = kochi("doctor", "-q", "nobody")
     assert done.status == 1
     assert "failed  between nodes: no worker serves queue 'nobody'. To do: On another" in done.out
+
+
+# ---- nodes from a scheduler (a real one: tests/slurm/test_doctor_allocations.py)
+
+
+@pytest.mark.parametrize(
+    "script", ["$KOCHI_WORKER_LAUNCH_CMD", "setsid $KOCHI_WORKER_LAUNCH_CMD >out 2>&1 &"]
+)
+def test_workers_got_by_a_script_leave_and_that_they_are_on_this_node_is_said(
+    kochi: Kochi, with_settings: Callable[[str], None], tmp_path: Path, script: str
+) -> None:
+    with_settings(f"alloc_script: '{script}'")
+    done = kochi("doctor", "--allocations", "--json")
+    assert done.status == 0, done.out
+    between = found(done.data, "between nodes")
+    assert (between["verdict"], between["measured"].partition(" (")[0]) == (
+        "warning",
+        "not tested: the allocation is on this very node",
+    )
+    compute = found(done.data, "between compute nodes")
+    assert compute["verdict"] == "warning"
+    assert compute["measured"].startswith("not tested: both allocations are on ")
+    machine = Root.find().machine("local")
+    assert [worker.state for worker in list_workers(machine)] == ["left", "left"]
+    for directory in (machine.allocations, machine.queues, machine.controllers):
+        assert list(directory.iterdir()) == []
+    assert trials(tmp_path) == []
+
+
+def test_where_a_scheduler_gives_nodes_it_is_said_how_to_test_with_them(
+    kochi: Kochi, with_settings: Callable[[str], None]
+) -> None:
+    with_settings("scheduler: slurm")
+    between = found(kochi("doctor", "--json").data, "between nodes")
+    assert between["advice"] == "Type: kochi doctor --allocations"
+
+
+def test_a_machine_without_a_scheduler_has_no_allocations(kochi: Kochi) -> None:
+    done = kochi("doctor", "--allocations")
+    assert done.status == 1
+    assert "machine local has neither a scheduler nor an alloc_script" in done.err
+    assert "kochi doctor -q QUEUE" in done.err
+    assert kochi("doctor", "--allocations", "-q", "q").status == 2
 
 
 # ---- what cannot be had on any computer

@@ -1,0 +1,221 @@
+"""Allocations of one core, with a worker in each, for as long as something is tried in them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+
+from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
+
+from snakemake_kochi.allocation.choice import make_scheduler
+from snakemake_kochi.allocation.ending import end_allocations
+from snakemake_kochi.allocation.launch import Launch
+from snakemake_kochi.allocation.news import Once, Reasons
+from snakemake_kochi.allocation.scheduler import Allocation, Scheduler, UnreachableError, Wanted
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import make_directory
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.place import Place
+from snakemake_kochi.queue import Queue, WorkerState, cancel, shared_workers
+from snakemake_kochi.queue.controllers import private_queue, remove_private_queues
+
+# Seconds between two questions to the scheduler, at first and at most; and between two looks for a
+# worker.
+_QUESTION, _LATER_QUESTION = 2.0, 10.0
+_LOOK = 0.1
+# Seconds for the trials themselves, and for the workers to leave after the last one.
+_TRIALS = 900.0
+_LEAVE_PATIENCE = 20.0
+# For how much longer a worker stays without a job than the next one is waited for.
+_LONGER = 1.2
+_LOG_BYTES, _LOG_LINES = 4000, 2
+
+
+class LateError(KochiError):
+    """An allocation has not begun in the time that was given."""
+
+
+@dataclass(frozen=True)
+class TrialWorker:
+    """A worker that alone serves `queue`, for tickets of the `controller`; `nodes`: where its
+    allocation is, in the scheduler's words, "" if it says nothing; `seconds`: after how many it
+    came."""
+
+    state: WorkerState
+    queue: str
+    controller: str
+    nodes: str
+    seconds: float
+
+
+class TrialAllocations:
+    """A context: at its end all allocations are cancelled, and nothing else of them is left but
+    the records of their jobs and workers, and the logs of those that failed.
+
+    A process that is killed leaves workers that leave by themselves, soon after `patience` seconds.
+    """
+
+    def __init__(self, place: Place, patience: float, tell: Callable[[str], None]) -> None:
+        """`patience`: seconds for each allocation to begin; `tell`: is given what people should
+        know meanwhile. Raises KochiError for a machine that has no way to a compute node."""
+        if place.machine.scheduler is None and not place.machine.alloc_script:
+            raise KochiError(
+                f"machine {place.machine.name} has neither a scheduler nor an alloc_script: there "
+                "is no way to a compute node",
+                "Name the machine that has one with -m; or start a worker on another node, and "
+                "type here: kochi doctor -q QUEUE",
+            )
+        self._place = place
+        self._patience = patience
+        self._tell = tell
+        self._paths: MachinePaths = place.machine_paths
+        self._controller = f"doctor-{secrets.token_hex(4)}"
+        settings = replace(place.machine.allocation, nodes=1)
+        machine = replace(place.machine, allocation=settings)
+        self._scheduler: Scheduler = make_scheduler(machine, f"kochi-{self._controller}")
+        self._reasons = Reasons()
+        self._once = Once(_Log(tell))
+        self._has_asked = False
+        self._queues: list[str] = []
+        self._ids: list[str] = []
+        self._failed: list[str] = []
+
+    def __enter__(self) -> TrialAllocations:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._has_asked:
+            return
+        # Their workers see that, also where no scheduler can end them.
+        with contextlib.suppress(OSError):
+            os.rmdir(self._paths.controller(self._controller).directory)
+        end_allocations(self._scheduler, _Log(self._tell), lambda: False)
+        deadline = time.monotonic() + _LEAVE_PATIENCE
+        while any(map(self._workers, self._queues)) and time.monotonic() < deadline:
+            time.sleep(_LOOK)
+        # Those of a test that was interrupted.
+        for queue in map(partial(Queue, self._paths), self._queues):
+            for job in (*queue.waiting(), *queue.running()):
+                cancel(self._paths, job.job)
+        remove_private_queues(self._paths, self._controller)
+        for id in set(self._ids) - set(self._failed):
+            log = self._paths.allocation_log(self._controller, id)
+            for path in (log, log.with_suffix(".out"), log.with_suffix(".sh")):
+                path.unlink(missing_ok=True)
+
+    def get(self, not_on: Sequence[str] = ()) -> TrialWorker:
+        """One more, on none of these nodes if the scheduler can be told so, once it is there.
+
+        Raises RefusedError, or UnreachableError; LateError; and KochiError where its allocation
+        ended before it came.
+        """
+        queue = f"{private_queue(self._controller)}-{len(self._queues)}"
+        self._place.prepare_machine()
+        longest = self._scheduler.limits().seconds
+        # From now on there is something to give back.
+        self._has_asked = True
+        self._queues.append(queue)
+        make_directory(self._paths.allocations)
+        make_directory(self._paths.controller(self._controller).directory)
+        launch = Launch(
+            self._place.root,
+            self._paths,
+            self._controller,
+            (queue,),
+            # The first one waits for the second one.
+            idle_timeout=_LONGER * self._patience,
+            setup=self._place.machine.load_env_on_machine,
+        )
+        seconds = min(self._patience + _TRIALS, longest or float("inf"))
+        arguments = (f"--exclude={','.join(not_on)}",) if any(not_on) else ()
+        wanted = Wanted(1, seconds=seconds, arguments=arguments)
+        (id,) = self._scheduler.submit(wanted, launch, self._ids)
+        self._ids.append(id)
+        self._tell(f"Allocation {id} was asked for; waiting for its worker.")
+        return self._wait(id, queue)
+
+    def _workers(self, queue: str) -> list[WorkerState]:
+        return shared_workers(self._paths, queue, self._controller)
+
+    def _wait(self, id: str, queue: str) -> TrialWorker:
+        began = time.monotonic()
+        question = 0.0
+        reason = "it has not begun"
+        while True:
+            for worker in self._workers(queue):
+                seconds = time.monotonic() - began
+                allocation = self._find(id)
+                nodes = "" if allocation is None else allocation.nodes
+                return TrialWorker(worker, queue, self._controller, nodes, seconds)
+            waited = time.monotonic() - began
+            if waited >= question:
+                question = waited + min(max(_QUESTION, waited / 10), _LATER_QUESTION)
+                allocation = self._find(id)
+                if allocation is not None:
+                    reason = self._check(allocation) or reason
+            if waited > self._patience:
+                with contextlib.suppress(KochiError):
+                    self._scheduler.cancel([id])
+                raise LateError(
+                    f"no worker has come in allocation {id} for {self._patience:.0f} seconds: "
+                    f"{reason}"
+                )
+            time.sleep(_LOOK)
+
+    def _find(self, id: str) -> Allocation | None:
+        """How it stands; None where that cannot be said."""
+        try:
+            found = self._scheduler.find()
+        except UnreachableError as error:
+            self._once.say(f"The scheduler gives no answer, and is asked again: {error.message}")
+            return None
+        return None if found is None else found.get(id, Allocation(id, "ended"))
+
+    def _check(self, allocation: Allocation) -> str:
+        """Why it waits, which is told. Raises KochiError when it has ended."""
+        if allocation.state != "ended":
+            for news in self._reasons.news([allocation]):
+                self._tell(news)
+            return allocation.reason
+        self._failed.append(allocation.id)
+        log = self._paths.allocation_log(self._controller, allocation.id)
+        why = [allocation.reason]
+        with contextlib.suppress(OSError):
+            text = log.read_bytes()[-_LOG_BYTES:].decode(errors="replace")
+            why += text.strip().splitlines()[-_LOG_LINES:]
+        said = "; ".join(filter(None, why))
+        raise KochiError(
+            f"allocation {allocation.id} has ended, and no worker had come"
+            f"{': ' if said else ''}{said}",
+            f"See its log: {log}",
+        )
+
+
+class _Log(LoggerExecutorInterface):
+    """For those who write into a run's log."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    def info(self, msg: str) -> None:
+        self._tell(msg)
+
+    def warning(self, msg: str) -> None:
+        self._tell(msg)
+
+    def error(self, msg: str) -> None:
+        self._tell(msg)
+
+    def debug(self, msg: str) -> None:
+        """Not for people."""

@@ -1,0 +1,216 @@
+"""`kochi doctor --allocations`: the nodes of a real Slurm, each a host of its own, examined."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_project import ClusterProject, wait_until
+from slurm_cluster import SlurmCluster
+
+from snakemake_kochi.files import make_directory
+
+PARTITIONS = (
+    "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE",
+    "PartitionName=single Nodes=node1 MaxTime=INFINITE",
+)
+COMMAND = (sys.executable, "-m", "snakemake_kochi.cli", "doctor", "--allocations")
+# Where node2 has its own copy of each file that is opened for writing.
+OWN_COPIES = 'mount -t tmpfs none /mnt && mkdir /mnt/upper /mnt/work && mount -t overlay none "$0" '
+OWN_COPIES += '-o "lowerdir=$0,upperdir=/mnt/upper,workdir=/mnt/work"'
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=2, cpus=2, apart=True, partitions=PARTITIONS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster
+) -> Iterator[ClusterProject]:
+    with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
+        yield project
+
+
+@pytest.fixture
+def one_node(cluster: SlurmCluster) -> Iterator[None]:
+    """The other one takes no jobs."""
+    cluster.run("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=test")
+    yield
+    cluster.run("scontrol", "update", "NodeName=node2", "State=RESUME")
+    cluster.wait_for_state("idle", "node2")
+
+
+class Doctor:
+    """What it says while it examines the machine of a project, on the login node."""
+
+    def __init__(self, project: ClusterProject, *arguments: str) -> None:
+        self.project = project
+        self._errors = project.directory / "errors"
+        environment = {**project.cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
+        with self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [*COMMAND, "--json", *arguments],
+                cwd=project.directory,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    @property
+    def remarks(self) -> str:
+        return self._errors.read_text()
+
+    def wait_for_test(self) -> None:
+        """Until another node has answered."""
+        wait_until(lambda: list(self.project.machine.directory.rglob("hello.json")))
+
+    def end(self) -> dict[str, dict[str, str]]:
+        """Its findings, the last of each check."""
+        out, _ = self.process.communicate(timeout=100)
+        print(out, self.remarks)
+        return {finding["check"]: finding for finding in json.loads(out)["checks"]}
+
+    def assert_nothing_is_left(self) -> None:
+        assert self.project.cluster.jobs() == {}
+        machine = self.project.machine
+        assert list(machine.directory.rglob(".trial-*")) == []
+        for directory in (machine.allocations, machine.queues, machine.controllers):
+            assert list(directory.glob("*")) == []
+        assert set(self.project.states()) <= {"left"}
+
+
+def test_two_nodes_are_asked_for_and_each_is_tested_with_the_other(
+    project: ClusterProject,
+) -> None:
+    doctor = Doctor(project)
+    measured = {check: finding["measured"] for check, finding in doctor.end().items()}
+    assert doctor.process.returncode == 0
+    assert measured["lock between nodes"] == "flock: node1 and this node keep each other out"
+    assert measured["lock between compute nodes"] == "flock: node2 and node1 keep each other out"
+    clock = measured["clock between compute nodes"]
+    assert clock.startswith("the clock of node2 agrees with node1's")
+    for pair, host in (("nodes", "node1"), ("compute nodes", "node2")):
+        assert measured[f"between {pair}"] == f"a worker on {host} answers"
+        assert "there and back" in measured[f"visibility between {pair}"]
+        assert f"by {host}: always there and whole" in measured[f"rename between {pair}"]
+    doctor.assert_nothing_is_left()
+    assert project.states() == ["left", "left"]
+
+
+def test_locks_that_do_not_reach_another_compute_node_are_a_failure(
+    project: ClusterProject,
+) -> None:
+    locks = project.machine.locks.directory
+    make_directory(locks)
+    project.cluster.run_on("node2", "bash", "-c", OWN_COPIES, str(locks))
+    try:
+        doctor = Doctor(project)
+        found = doctor.end()
+    finally:
+        project.cluster.run_on("node2", "umount", str(locks), "/mnt")
+    assert doctor.process.returncode == 1
+    assert found["lock between nodes"]["verdict"] == "ok"
+    lock = found["lock between compute nodes"]
+    assert (lock["verdict"], lock["measured"]) == (
+        "failed",
+        "flock: node2 got it while node1 held it and node1 got it while node2 held it",
+    )
+    assert "lock_dir" in lock["advice"]
+    assert f"rm {project.machine.lock_settings}" in lock["advice"]
+    # Only that: the files that are not locks are seen there.
+    assert found["rename between compute nodes"]["verdict"] == "ok"
+    doctor.assert_nothing_is_left()
+
+
+def test_what_keeps_a_worker_from_coming_is_a_failure(
+    project: ClusterProject, tmp_path: Path
+) -> None:
+    locks = tmp_path / "locks"
+    locks.mkdir()
+    file = project.directory / "kochi.yaml"
+    file.write_text(file.read_text().replace("{scheduler", f"{{lock_dir: {locks}, scheduler"))
+    for node in project.cluster.nodes:
+        project.cluster.run_on(node, "mount", "-t", "tmpfs", "none", str(locks))
+    try:
+        doctor = Doctor(project)
+        between = doctor.end()["between nodes"]
+    finally:
+        for node in project.cluster.nodes:
+            project.cluster.run_on(node, "umount", str(locks))
+    assert doctor.process.returncode == 1
+    assert between["verdict"] == "failed"
+    assert "has ended, and no worker had come: " in between["measured"]
+    assert "is not the directory of locks that" in between["measured"]
+    log = Path(between["advice"].removeprefix("See its log: "))
+    assert "is not the directory of locks that" in log.read_text()
+    log.unlink()
+    doctor.assert_nothing_is_left()
+
+
+def test_a_node_that_is_not_free_is_waited_for_and_why_is_said_in_slurms_words(
+    project: ClusterProject, one_node: None
+) -> None:
+    doctor = Doctor(project, "--wait", "4s")
+    found = doctor.end()
+    assert doctor.process.returncode == 0
+    assert found["lock between nodes"]["verdict"] == "ok"
+    compute = found["between compute nodes"]
+    assert compute["verdict"] == "warning"
+    assert compute["measured"].startswith("not tested: no worker has come in allocation ")
+    reason = compute["measured"].rpartition(" 4 seconds: ")[2]
+    assert "ReqNodeNotAvail" in reason
+    assert f" waits: {reason}" in doctor.remarks
+    doctor.assert_nothing_is_left()
+
+
+def test_a_partition_of_one_node_is_said_to_have_no_second_one(project: ClusterProject) -> None:
+    project.configure(partition="single")
+    doctor = Doctor(project)
+    found = doctor.end()
+    assert doctor.process.returncode == 0
+    assert found["lock between nodes"]["verdict"] == "ok"
+    compute = found["between compute nodes"]
+    assert compute["verdict"] == "warning"
+    assert compute["measured"].startswith("not tested, without a second node: ")
+    doctor.assert_nothing_is_left()
+
+
+def test_what_waits_and_what_is_there_is_given_back_when_it_is_told_to_end(
+    project: ClusterProject, one_node: None
+) -> None:
+    doctor = Doctor(project)
+    wait_until(lambda: sorted(project.cluster.jobs().values()) == ["PENDING", "RUNNING"])
+    doctor.process.terminate()
+    doctor.process.communicate(timeout=60)
+    assert doctor.process.returncode == 128 + signal.SIGTERM
+    doctor.assert_nothing_is_left()
+
+
+def test_ctrl_c_in_the_middle_of_a_test_leaves_nothing(project: ClusterProject) -> None:
+    doctor = Doctor(project)
+    doctor.wait_for_test()
+    doctor.process.send_signal(signal.SIGINT)
+    doctor.process.communicate(timeout=60)
+    assert doctor.process.returncode == 130
+    doctor.assert_nothing_is_left()
+
+
+def test_the_workers_of_one_that_was_killed_leave_by_themselves(project: ClusterProject) -> None:
+    doctor = Doctor(project, "--wait", "5s")
+    doctor.wait_for_test()
+    doctor.process.kill()
+    doctor.process.communicate(timeout=60)
+    assert project.cluster.jobs()
+    wait_until(lambda: project.cluster.jobs() == {})
+    assert set(project.states()) == {"left"}

@@ -1,0 +1,162 @@
+"""Runs over nodes of which none sees the processes of another, as on different hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from cluster_project import SNAKEFILE, ClusterProject, wait_until
+from slurm_cluster import SlurmCluster
+
+from snakemake_kochi.queue import find_worker, list_workers
+from snakemake_kochi.queue.observation import LOST_AFTER
+
+QUICK = 0.5  # seconds between two signs of life of a worker
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=2, cpus=2, apart=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster
+) -> Iterator[ClusterProject]:
+    with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
+        yield project
+
+
+@pytest.fixture
+def broken_node(project: ClusterProject) -> Iterator[str]:
+    """The node that is to be broken; whole again afterwards."""
+    node = "node1"
+    yield node
+    project.cluster.cancel_jobs()
+    with contextlib.suppress(KeyError):
+        project.cluster.lose_node(node)
+    project.cluster.start_node(node)
+    project.cluster.wait_for_state("idle", node)
+
+
+def begin(project: ClusterProject, heartbeat: float) -> None:
+    """Four jobs in two workers, of which it is soon seen that they are silent. Each goes on when
+    all may, or when it may."""
+    # What comes before the worker in an allocation may add to its command.
+    setup = f'exec() {{ builtin exec "$@" --heartbeat {heartbeat}; }}'
+    project.configure(max_workers=2, idle_timeout="60s")
+    file = project.directory / "kochi.yaml"
+    text = json.dumps({"on_machine": setup})
+    file.write_text(file.read_text().replace("{scheduler", f"{{load_env_script: {text}, scheduler"))
+    project.write_jobs(4, SNAKEFILE.replace("-e go ]", "-e go -a ! -e go-{wildcards.i} ]"))
+    project.start()
+    project.wait_for_beginnings(4)
+
+
+def jobs_on(project: ClusterProject, node: str) -> set[str]:
+    """The jobs that have begun in the allocation on a node."""
+    allocation = project.cluster.run("squeue", "--noheader", "--format=%A", f"--nodelist={node}")
+    return {job for job, began in project.lines("began").items() if allocation in began}
+
+
+def begun_twice(project: ClusterProject) -> set[str]:
+    return {job for job, began in project.lines("began").items() if len(began) == 2}
+
+
+def set_down(project: ClusterProject, node: str) -> None:
+    """Have Slurm see that it does not answer."""
+    project.cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=broken")
+
+
+def processes_with(project: ClusterProject, node: str, word: str) -> list[psutil.Process]:
+    """Those on a node with a word in their command."""
+    found = []
+    for process in project.cluster.processes_on(node):
+        with contextlib.suppress(psutil.Error):
+            if word in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+def test_a_run_over_two_hosts_does_each_job_once(project: ClusterProject) -> None:
+    project.configure(max_workers=2, idle_timeout="30s")
+    project.write_jobs(12)
+    project.start()
+    project.wait_for_beginnings(4)
+    project.go()
+    project.end_well()
+    assert set(project.lines("done")) == set(map(str, range(12)))
+    workers = list_workers(project.machine)
+    assert {worker.node.host for worker in workers} == set(project.cluster.nodes)
+    assert not any(worker.is_on_this_node for worker in workers)
+    assert sum(worker.succeeded for worker in workers) == 12
+    assert all(worker.succeeded for worker in workers)
+    assert project.cluster.jobs() == {}
+
+
+def test_the_jobs_of_a_host_that_died_are_done_on_the_other_one_and_once(
+    project: ClusterProject, broken_node: str
+) -> None:
+    heartbeat = 3.0
+    begin(project, heartbeat)
+    lost = jobs_on(project, broken_node)
+    assert len(lost) == 2
+    project.cluster.lose_node(broken_node)
+    set_down(project, broken_node)
+    project.go()
+    project.end_well(90)
+    assert set(project.lines("done")) == {"0", "1", "2", "3"}
+    assert begun_twice(project) == lost
+    # Sooner than its silence alone would do: Slurm says that the allocation is over.
+    [notice] = project.machine.workers.glob("*/lost.json")
+    assert json.loads(notice.read_text())["stood_still"] < LOST_AFTER * heartbeat
+    assert project.cluster.jobs() == {}
+
+
+def test_a_worker_that_lives_on_a_host_that_slurm_takes_for_gone_stays_the_owner_of_its_jobs(
+    project: ClusterProject, broken_node: str
+) -> None:
+    begin(project, QUICK)
+    project.cluster.stop_node(broken_node, signal.SIGKILL)
+    set_down(project, broken_node)
+    # Until a silent one would have been taken for lost, and the scheduler been asked.
+    time.sleep(LOST_AFTER * QUICK + 5)
+    project.go()
+    project.end_well()
+    assert project.lines("began") == project.lines("done")
+    assert set(project.lines("done")) == {"0", "1", "2", "3"}
+    assert list(project.machine.workers.glob("*/lost.json")) == []
+    # Nobody can end it any more: it does so by itself, since the run is over.
+    wait_until(lambda: not processes_with(project, broken_node, "snakemake_kochi.worker"))
+    assert project.cluster.jobs() == {}
+
+
+def test_nothing_is_left_of_the_jobs_of_a_worker_that_hangs_when_others_begin_them_again(
+    project: ClusterProject, broken_node: str
+) -> None:
+    begin(project, 2 * QUICK)
+    lost = jobs_on(project, broken_node)
+    # There is room for another one then.
+    (project.directory / f"go-{min(set(project.lines('began')) - lost)}").touch()
+    project.cluster.stop_node(broken_node, signal.SIGKILL)
+    set_down(project, broken_node)
+    keeper, worker, *_ = processes_with(project, broken_node, "snakemake_kochi.worker")
+    assert worker.parent() == keeper
+    worker.suspend()
+    assert processes_with(project, broken_node, "began-")
+    project.wait_for_beginnings(5)
+    assert not processes_with(project, broken_node, "began-")
+    assert not keeper.is_running()
+    project.go()
+    project.end_well()
+    assert begun_twice(project) == lost
+    hosts = {find_worker(project.machine, worker).node.host for worker in range(2)}
+    assert hosts == set(project.cluster.nodes)
+    wait_until(lambda: project.cluster.jobs() == {})
