@@ -23,8 +23,10 @@ export PYTHONNOUSERSITE := 1
 OLDEST_SNAKEMAKE := $(shell sed -n 's/.*"snakemake>=\([0-9.]*\).*/\1/p' setup.py)
 PYTEST_OPTIONS ?=
 
-# What tests and measurements need besides Python, by Debian's names.
+# What tests and measurements need besides Python, by Debian's names; package:program, where they
+# differ. With a database, Slurm remembers its jobs.
 PROGRAMS := strace munge slurmctld slurmd
+DATABASE := slurmdbd mariadb-server-core:mariadbd
 
 # What is run below may call make itself, and must not take itself for a part of this one.
 APART := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
@@ -51,10 +53,10 @@ check: environment
 lint: environment
 	$(APART) PATH="$$PWD/$(VENV)/bin:$$PATH" $(VENV)/bin/python tools/lint.py build/lint
 
-# Three on two cores: many a test waits for a time to pass.
+# Four on two cores: many a test waits for a time to pass.
 test: environment environment-slurm
-	@tools/programs.sh $(PROGRAMS)
-	$(APART) $(VENV)/bin/python -m pytest -n 3 --dist loadscope --durations 10 $(PYTEST_OPTIONS)
+	@tools/programs.sh $(PROGRAMS) $(DATABASE)
+	$(APART) $(VENV)/bin/python -m pytest -n 4 --dist loadscope --durations 10 $(PYTEST_OPTIONS)
 	$(MAKE) --no-print-directory test-oldest
 
 test-oldest: environment-oldest

@@ -21,6 +21,7 @@ _LIMIT = 1 / 100
 _LIMIT_WITH_ALLOCATIONS = 1 / 50
 _MOST_SUBMISSIONS = 4
 _FEW = 20
+_MANY = 1000  # of which the plugin takes half an hour
 _MACHINE = "bench"
 _CONFIGURATION = f"""\
 machines:
@@ -39,6 +40,7 @@ def measure(place: Path, size: Size) -> list[Row]:
 
     The plugin asks squeue, as early as it can be told to. It is measured with 100 jobs submitted at
     a time, with which it is fastest, and for few jobs also with as many as there are processors.
+    Many jobs are kochi's alone, unless they are asked for by --jobs.
     """
     runner = Runner(place, _python())
     rows: list[Row] = []
@@ -46,6 +48,8 @@ def measure(place: Path, size: Size) -> list[Row]:
         bench = _Bench(place, runner, cluster)
         for count in size.numbers((20, 200), (3,)):
             rows += bench.compare(count, size.runs(1))
+        if not (size.quick or size.jobs):
+            rows += bench.alone(_MANY, size.runs(1))
     return rows
 
 
@@ -97,6 +101,18 @@ class _Bench:
             ),
             Row("the same: calls of sbatch", self._submissions, "", None, _MOST_SUBMISSIONS),
             Row(f"{what}: kochi, in allocations that are there", values[2], "s", ratios[2], _LIMIT),
+        ]
+
+    def alone(self, count: int, runs: int) -> list[Row]:
+        self._submissions = []
+        values, _ = alternate(
+            runs, lambda: self._cluster_profile(count), lambda: self._in_allocations(count)
+        )
+        what = f"{count:,} one-line jobs, {_NODES * _CPUS} at a time"
+        return [
+            Row(f"{what}: kochi, --profile cluster", values[0], "s"),
+            Row("the same: calls of sbatch", self._submissions, "", None, _MOST_SUBMISSIONS),
+            Row(f"{what}: kochi, in allocations that are there", values[1], "s"),
         ]
 
     def _plugin(self, count: int, submitted: int) -> float:

@@ -24,11 +24,13 @@ KOCHI_ROOT/                              0700
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import os
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
@@ -534,20 +536,54 @@ class ProjectPaths:
         return self.directory / "workspaces" / _name("machine", machine)
 
 
+_ROOT_VARIABLE = "$KOCHI_ROOT"
+
+
 @dataclass(frozen=True)
 class Root:
-    """KOCHI_ROOT."""
+    """KOCHI_ROOT. `said_at`: where it is said, for people; None if it is the default."""
 
     directory: Path
+    said_at: str | None = field(default=_ROOT_VARIABLE, compare=False)
 
     @classmethod
     def find(
-        cls, configured: str | None = None, environment: Mapping[str, str] = os.environ
+        cls,
+        configured: str | None = None,
+        environment: Mapping[str, str] = os.environ,
+        where: str = "the machine's kochi_root",
     ) -> Root:
-        """The machine's `kochi_root`, else $KOCHI_ROOT, else ~/.kochi."""
-        chosen = configured or environment.get("KOCHI_ROOT") or "~/.kochi"
+        """The machine's `kochi_root`, which is said at `where`, else $KOCHI_ROOT, else ~/.kochi."""
+        given = environment.get("KOCHI_ROOT")
         what = "the machine's kochi_root" if configured else "KOCHI_ROOT"
-        return cls(expand_user(os.path.expandvars(chosen), what).absolute())
+        chosen = expand_user(os.path.expandvars(configured or given or "~/.kochi"), what)
+        said_at = where if configured else _ROOT_VARIABLE if given else None
+        return cls(chosen.absolute(), said_at)
+
+    @contextlib.contextmanager
+    def explaining(self) -> Iterator[None]:
+        """An OSError at a path here or above becomes a KochiError: where it is said, what to do."""
+        try:
+            yield
+        except OSError as error:
+            if (explained := self._explained(error)) is None:
+                raise
+            raise explained from error
+
+    def _explained(self, error: OSError) -> KochiError | None:
+        if not isinstance(error.filename, str):
+            return None
+        path, own = Path(error.filename), self.directory
+        if not path.is_relative_to(own) and not own.is_relative_to(path):
+            return None
+        message = f"KOCHI_ROOT {own} cannot be used: {path}: {error.strerror}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return KochiError(message, "Make room there, and type the same again.")
+        wanted = "a directory that you may write to, and that all nodes of a cluster see"
+        if self.said_at not in (None, _ROOT_VARIABLE):
+            return KochiError(message, f"Change {self.said_at} to {wanted}.")
+        whose = "It is the default" if self.said_at is None else f"It is that of {self.said_at}"
+        return KochiError(message, f"{whose}. Type, with {wanted}: export KOCHI_ROOT=DIRECTORY")
 
     def machine(self, name: str) -> MachinePaths:
         return MachinePaths(name, self.directory / "machines" / _name("machine", name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,19 +12,23 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import expand_path
 from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
 from snakemake_kochi.project.chosen_machine import chosen_machine, is_of
-from snakemake_kochi.project.configuration import find_project, load_project
+from snakemake_kochi.project.configuration import find_project, is_configured, load_project
 from snakemake_kochi.project.machines import LOCAL, Machine
 from snakemake_kochi.project.recipes import Project
 from snakemake_kochi.queue import settle_locks
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Place:
-    """A machine, and the project of the current directory, if it is in one."""
+    """A machine, and the project of the current directory, if it is in one. `unread`: why the
+    kochi.yaml that is meant for it is not read, if that is so."""
 
     machine: Machine
     project: Project | None
     root: Root
+    unread: KochiError | None = None
 
     @property
     def machine_paths(self) -> MachinePaths:
@@ -41,7 +46,8 @@ class Place:
 
         Raises KochiError when it was used with other locks before, or when they cannot be made.
         """
-        settle_locks(self.machine_paths, self.lock_dir, self.machine.lock_kind)
+        with self.root.explaining():
+            settle_locks(self.machine_paths, self.lock_dir, self.machine.lock_kind)
         return self.machine_paths
 
     def require_project(self) -> Project:
@@ -79,27 +85,52 @@ def find_place(
 ) -> Place:
     """The machine by name, else the one that is meant here (see `chosen_machine`); the project of
     a directory, by default the current one; the machine's kochi_root, else $KOCHI_ROOT, else
-    ~/.kochi.
+    ~/.kochi. A kochi.yaml that is not read is told, and nothing more is made of it for `local`.
 
     Raises NameNotFoundError for a machine that is not configured, ConfigError for a kochi.yaml
     that is wrong, and for a host that belongs to several machines.
     """
-    project = _project_at(start or Path.cwd())
+    directory = start or Path.cwd()
+    project, missing = None, None
+    try:
+        top = find_project(directory)
+    except KochiError as error:
+        # Many commands need no project; those that do ask `require_project`, which says why.
+        missing = error
+    else:
+        project = load_project(top)
     name = machine or chosen_machine({} if project is None else project.machines, environment)
     if project is not None:
         found = project.machine(name)
     elif name == LOCAL:
-        found = load_project(Path.cwd(), "").machine(LOCAL)
+        found = load_project(directory, "").machine(LOCAL)
     else:
-        find_project(Path.cwd())
-        raise KochiError(f"machine '{name}' is not known here: no kochi.yaml was found")
-    return Place(found, project, Root.find(found.kochi_root, environment))
+        assert missing is not None
+        raise _without_project(name, missing, directory)
+    unread = missing if is_configured(directory) else None
+    if unread is not None:
+        _log.warning("%s", _sentences(unread))
+    file = None if project is None else project.file
+    where = f"machines: {name}: kochi_root in {file or 'kochi.yaml'}"
+    return Place(found, project, Root.find(found.kochi_root, environment, where), unread)
 
 
-def _project_at(start: Path) -> Project | None:
-    try:
-        directory = find_project(start)
-    except KochiError:
-        # Many commands need no project; those that do ask `require_project`, which says why.
-        return None
-    return load_project(directory)
+def _without_project(machine: str, missing: KochiError, directory: Path) -> KochiError:
+    if is_configured(directory):
+        return missing
+    return KochiError(
+        f"machine '{machine}' is not known: {missing.message}",
+        "\n".join(filter(None, [missing.hint, how_to_describe(machine)])),
+    )
+
+
+def _sentences(error: KochiError) -> str:
+    return f"{error.message}. {error.hint}" if error.hint else error.message
+
+
+def how_to_describe(machine: str) -> str:
+    """What to write into kochi.yaml for a machine with a scheduler, for people."""
+    return (
+        "Then write into kochi.yaml, with a directory that all nodes see:\n"
+        f"machines:\n  {machine}:\n    scheduler: slurm\n    kochi_root: DIRECTORY"
+    )

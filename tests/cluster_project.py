@@ -6,13 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 from slurm_cluster import SlurmCluster
-from support import REPOSITORY, git, write
+from support import REPOSITORY, git, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import list_workers
@@ -31,13 +29,6 @@ SNAKEFILE = """
             "while [ ! -e go ]; do sleep 0.1; done; "
             "echo $SLURM_JOB_ID >> done-{wildcards.i}; touch {output}"
 """
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 class ClusterProject:
@@ -72,9 +63,12 @@ class ClusterProject:
     def write_jobs(self, count: int, text: str = SNAKEFILE) -> None:
         write(self.directory / "Snakefile", text.replace("COUNT", str(count)))
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, path: Path | None = None) -> subprocess.Popen[bytes]:
+        """`path`: a directory that is all of PATH."""
         command = [sys.executable, "-m", "snakemake", "--profile", str(PROFILE), *arguments]
         environment = {**self.cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
+        if path is not None:
+            environment["PATH"] = str(path)
         with open(self.directory / f"said-{len(self.runs)}", "wb") as said:
             run = subprocess.Popen(
                 command,
@@ -103,7 +97,9 @@ class ClusterProject:
         def begun() -> list[str]:
             return [each for lines in self.lines("began").values() for each in lines]
 
-        wait_until(lambda: len(begun()) >= count or self.runs[-1].poll() is not None, seconds)
+        wait_until(
+            lambda: len(begun()) >= count or self.runs[-1].poll() is not None, seconds=seconds
+        )
         assert len(begun()) >= count, self.said
         return begun()
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import textwrap
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
+
+Found = TypeVar("Found")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -44,3 +48,13 @@ def git(directory: Path, *arguments: str) -> str:
     return subprocess.run(
         command, cwd=directory, check=True, capture_output=True, text=True, errors="replace"
     ).stdout
+
+
+def wait_until(condition: Callable[[], Found], what: str = "", seconds: float = 60) -> Found:
+    """Wait for something that must happen, and return what the condition gave; how long it takes is
+    not what is tested."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"did not happen: {what or condition}"
+        time.sleep(0.02)
+    return found

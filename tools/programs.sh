@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Install those of the named programs that are missing; each has the name of its Debian package.
+# Install those of the named programs that are missing; each has the name of its Debian package, or
+# comes after it.
 #
-#   tools/programs.sh git make strace
+#   tools/programs.sh git make mariadb-server-core:mariadbd
 set -euo pipefail
 
 # Daemons are not on everybody's.
 PATH=$PATH:/usr/sbin:/sbin
 missing=()
-for program in "$@"; do
-    command -v "$program" >/dev/null || missing+=("$program")
+for each in "$@"; do
+    command -v "${each#*:}" >/dev/null || missing+=("${each%%:*}")
 done
 # The C library's headers come apart from the compiler, which only recommends them.
 if [[ " $* " == *" gcc "* && ! -e /usr/include/stdio.h ]]; then

@@ -13,7 +13,7 @@ from snakemake_kochi.allocation.ending import end_allocations
 from snakemake_kochi.allocation.news import Once
 from snakemake_kochi.allocation.provision import Provision
 from snakemake_kochi.allocation.questions import Questions
-from snakemake_kochi.allocation.scheduler import Scheduler, UnreachableError
+from snakemake_kochi.allocation.scheduler import RefusedError, Scheduler, UnreachableError
 from snakemake_kochi.allocation.sizing import obstacle
 from snakemake_kochi.allocation.standing import Standing
 from snakemake_kochi.allocation.wishes import NO_WISH, Wish
@@ -73,7 +73,8 @@ class AllocatedWorkers:
         self._lock = threading.Lock()
         self._wishes: dict[str, Wish] = {}  # those of all queues
         self._pending: dict[str, Sequence[Ticket]] = {}
-        self._failure: KochiError | None = None
+        self._failure: Exception | None = None
+        self._has_started = False
         self._has_stopped = False
         self._thread = threading.Thread(target=self._run, name="kochi-allocations", daemon=True)
 
@@ -94,18 +95,28 @@ class AllocatedWorkers:
             self._start()
 
     def _start(self) -> None:
-        if not self._thread.is_alive() and not self._stopping.is_set():
+        # Once: it may have failed, which `look_after` tells.
+        with self._lock:
+            is_first = not self._has_started and not self._stopping.is_set()
+            self._has_started |= is_first
+        if is_first:
             self._thread.start()
 
     def will_serve(self, queue: str) -> bool:
         return not any(worker.controller is None for worker in shared_workers(self._paths, queue))
 
     def fit(self, rule: str, wanted: Resources, wish: Wish = NO_WISH) -> Resources:
-        if why := obstacle(wanted, self._provision.limits(wish)):
+        machine = self._machine.name
+        try:
+            limits = self._provision.limits(wish)
+        except RefusedError as error:
+            raise KochiError(f"rule {rule}: {error.message}", error.hint) from error
+        if why := obstacle(wanted, limits):
             raise KochiError(
-                f"rule {rule}: no allocation on machine {self._machine.name} can run it: {why}",
-                "Ask for less, or raise the limit: machines: "
-                f"{self._machine.name}: allocation: in kochi.yaml.",
+                f"rule {rule}: no allocation on machine {machine} can run it: {why}",
+                f"The limit is that of machines: {machine}: allocation: in kochi.yaml or, without "
+                "one there, of the partition's largest node. Ask for less, or for another "
+                "partition.",
             )
         return wanted
 
@@ -133,12 +144,26 @@ class AllocatedWorkers:
         # One that is being asked for may come although nobody knows its number.
         if self._provision.has_asked or self._thread.is_alive():
             end_allocations(self._scheduler, self._logger, is_urgent)
+        if self._provision.has_asked and self._thread.is_alive():
+            self._logger.warning(
+                "The scheduler may still be about to give an allocation, whose worker would leave "
+                f"at once. To end it, type: {self._scheduler.how_to_cancel}"
+            )
         self._standing.cancel_former()
 
     # ---- the thread
 
     def _run(self) -> None:
-        self._standing.cancel_former()
+        try:
+            self._standing.cancel_former()
+            self._look_again_and_again()
+        except Exception as error:
+            # Whatever it is, the run must hear of it: its jobs would wait for ever.
+            with self._lock:
+                self._failure = error
+
+    def _look_again_and_again(self) -> None:
+        """Until the run ends. Raises KochiError when that will not do any more."""
         while not self._stopping.is_set():
             self._wake.wait(_LOOK)
             self._wake.clear()
@@ -150,10 +175,6 @@ class AllocatedWorkers:
             except OSError as error:
                 # A full disk, a file server that is away: the jobs in the workers go on.
                 self._once.say(f"The workers cannot be looked after at the moment: {error}")
-            except KochiError as error:
-                with self._lock:
-                    self._failure = error
-                return
             self._stopping.wait(_LOOK_SHARE * min(1.0, time.monotonic() - began))
 
     def _turn(self) -> None:

@@ -11,12 +11,13 @@ from snakemake_kochi.allocation.scheduler import Scheduler
 from snakemake_kochi.allocation.script import AllocScript
 from snakemake_kochi.allocation.slurm.slurm import Slurm
 from snakemake_kochi.errors import KochiError, nearest
-from snakemake_kochi.place import Place
+from snakemake_kochi.place import Place, how_to_describe
 from snakemake_kochi.project.machines import LOCAL, Machine
 
 # Where workers may be: on this computer, or in allocations of the machine's scheduler.
 HERE, ALLOCATIONS = "here", "allocations"
 PLACES = (HERE, ALLOCATIONS)
+_DEFAULT = "export KOCHI_DEFAULT_MACHINE={}"
 
 
 def check_place(where: str | None, place: Place) -> str:
@@ -31,21 +32,39 @@ def check_place(where: str | None, place: Place) -> str:
             nearest(where, PLACES),
         )
     if where == ALLOCATIONS and machine.scheduler is None and not machine.alloc_script:
+        if place.unread is not None:
+            raise place.unread
         raise KochiError(
             f"machine {machine.name} has no scheduler: no allocations can be asked for",
-            f"{_with_scheduler(place)} Without a scheduler, type: snakemake --profile local",
+            f"{_with_scheduler(place)}\nTo run without one, type: snakemake --profile local",
         )
     return where
 
 
 def _with_scheduler(place: Place) -> str:
-    """What to type to get one."""
-    machines = () if place.project is None else place.project.machines.values()
+    """What to type to get one, on a line of its own."""
+    if place.project is None:
+        return _without_project(place)
+    machines = place.project.machines.values()
     names = [each.name for each in machines if each.scheduler is not None or each.alloc_script]
-    if not names:
-        name = "NAME" if place.machine.name == LOCAL else place.machine.name
-        return f"In kochi.yaml, say which it has: machines: {name}: scheduler: slurm."
-    return f"With one are: {', '.join(names)}. Type: export KOCHI_DEFAULT_MACHINE={names[0]}"
+    if names:
+        return f"With one are: {', '.join(names)}. Type:\n{_DEFAULT.format(names[0])}"
+    if place.machine.name != LOCAL:
+        return f"In kochi.yaml, say which it has: machines: {place.machine.name}: scheduler: slurm"
+    return (
+        "In kochi.yaml, say which machine has one: machines: NAME: scheduler: slurm. Then type:\n"
+        f"{_DEFAULT.format('NAME')}"
+    )
+
+
+def _without_project(place: Place) -> str:
+    first: list[str | None] = []
+    try:
+        place.require_project()
+    except KochiError as error:
+        first = [f"{error.message[:1].upper()}{error.message[1:]}.", error.hint]
+    then = (how_to_describe("NAME"), "Then type:", _DEFAULT.format("NAME"))
+    return "\n".join(filter(None, [*first, *then]))
 
 
 def make_workers(
@@ -76,4 +95,4 @@ def make_scheduler(machine: Machine, name: str, limit: str | None = None) -> Sch
     person wrote it, for an alloc_script."""
     if machine.scheduler == "slurm":
         return Slurm(name, machine.allocation, machine.name)
-    return AllocScript(name, machine.alloc_script, machine.allocation, limit)
+    return AllocScript(name, machine.alloc_script, machine.allocation, limit, machine.name)

@@ -16,6 +16,9 @@ _PATIENCE = 45.0
 _ANSWER_PATIENCE = 20.0
 _PAUSE = 0.2
 _LONGER_PAUSE = 2.0
+# Each pause is so much longer than the one before: nodes that take long to end are not asked about
+# hundreds of times.
+_SLOWER = 1.3
 
 
 def end_allocations(
@@ -25,6 +28,7 @@ def end_allocations(
     left, and what a person can type. Not waited for when it becomes urgent."""
     began = time.monotonic()
     deadline = began + _PATIENCE
+    pause = _PAUSE
     try:
         if not _cancelled(scheduler, logger, is_urgent, began + _ANSWER_PATIENCE):
             return
@@ -33,7 +37,8 @@ def end_allocations(
                 names = ", ".join(left)
                 logger.error(f"Allocations that were cancelled, and have not ended yet: {names}")
                 return
-            time.sleep(_PAUSE)
+            time.sleep(pause)
+            pause = min(_LONGER_PAUSE, _SLOWER * pause)
     except UnreachableError as error:
         logger.warning(
             "This run's allocations were cancelled; whether they have ended cannot be asked: "

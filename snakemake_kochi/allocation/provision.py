@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
+from snakemake_kochi.allocation.arrivals import Arrivals
 from snakemake_kochi.allocation.asked_for import Asked, AskedFor
 from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.allocation.news import Once
 from snakemake_kochi.allocation.questions import Pauses, Questions
-from snakemake_kochi.allocation.room import idle_elsewhere
+from snakemake_kochi.allocation.room import idle_elsewhere, idle_in_vain, is_without
 from snakemake_kochi.allocation.scheduler import (
     RefusedError,
     Scheduler,
@@ -31,7 +32,8 @@ from snakemake_kochi.allocation.sizing import (
     workers_to_ask_for,
 )
 from snakemake_kochi.allocation.steady import Steady
-from snakemake_kochi.allocation.wishes import Wish
+from snakemake_kochi.allocation.wishes import NO_WISH, Wish
+from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
@@ -51,6 +53,8 @@ _HANDING_OVER = 2.0
 # Seconds in which jobs may end after Slurm's signal, and what a worker keeps of its time besides.
 _GRACE = 20.0
 _RESERVE = 10.0
+# MiB for a worker and the process that has parsed the workflow: no job's own memory.
+_WORKER_MB = 512
 # Seconds before more is asked for again where that was refused, beside what there is.
 _AFTER_REFUSAL = 60.0
 
@@ -83,26 +87,33 @@ class Provision:
         self._logger = logger
         self._stopping = stopping
         self._once = Once(logger)
-        self._limits = scheduler.limits()
-        # With a wish a partition may be another one, and its limits others.
-        self._partitions: dict[str, Limits] = {}
+        # With a wish the nodes may be others, and their limits.
+        self._limits_of: dict[Wish, Limits] = {NO_WISH: scheduler.limits()}
         self._submitted: list[str] = []
-        self._idle: dict[str, float] = {}  # since when it was seen that they keep others waiting
+        # By queue that waits: since when it was seen that they keep it waiting.
+        self._idle: dict[str, dict[str, float]] = {}
         self._let_go: set[str] = set()
         self._steady = Steady()
         self._counts: dict[str, int] = {}  # of the jobs of each queue, at the last look
         self._last_shape: dict[str, Shape] = {}
         self._next_submission = 0.0
         self._pauses = Pauses()
+        self._next_cancellation = 0.0
+        self._cancel_pauses = Pauses()
+        self._arrivals: dict[str, Arrivals] = defaultdict(Arrivals)  # by queue
         self.has_asked = False  # with or without an answer
 
     def limits(self, wish: Wish) -> Limits:
-        """Asks the scheduler once for each partition that is wished. Raises KochiError."""
-        if wish.partition is None:
-            return self._limits
-        if wish.partition not in self._partitions:
-            self._partitions[wish.partition] = self._scheduler.limits(wish)
-        return self._partitions[wish.partition]
+        """Asks the scheduler once for each kind of nodes that is wished. Raises KochiError."""
+        nodes = Wish(
+            partition=wish.partition,
+            constraint=wish.constraint,
+            gpu_model=wish.gpu_model,
+            nodes=wish.nodes,
+        )
+        if nodes not in self._limits_of:
+            self._limits_of[nodes] = self._scheduler.limits(nodes)
+        return self._limits_of[nodes]
 
     def provide(
         self,
@@ -112,52 +123,112 @@ class Provision:
         workers: Mapping[str, Sequence[WorkerState]],
     ) -> None:
         """See to one queue, whose allocations have the wish. `pending`, `workers`: of all queues,
-        by queue, those that have not ended. Raises RefusedError, or UnreachableError."""
+        by queue, those that have not ended. Raises RefusedError, or UnreachableError; WorkerError
+        where nothing is left but jobs that are too large for all workers that come."""
         tickets = pending.get(queue, ())
         wanted_by = {ticket.job: ticket.resources for ticket in tickets}
         there = workers[queue]
         begun = {job for worker in there for job in (*worker.running, *worker.ahead)}
         waiting = Counter(wanted for job, wanted in wanted_by.items() if job not in begun)
+        self._leave_out_hopeless(queue, waiting, pending, workers)
         supply = [_supply(worker, wanted_by) for worker in there if worker.is_live]
         supply += [asked.supply for asked in self._give_back(queue, waiting, supply)]
         # Those of all queues count, and those that drain: they have their nodes still.
         all_there = sum(map(len, workers.values())) + len(self._asked.coming())
         limits = self.limits(wish)
         room = limits.workers - all_there
-        if waiting and not any(worker.is_live for worker in there):
-            self._make_room(queue, pending, workers)
+        self._make_room(queue, waiting, pending, workers, room)
         wanted = workers_to_ask_for(
             waiting, supply, replace(limits, workers=len(supply) + max(0, room))
         )
         shape, count = wanted or (self._last_shape.get(queue), 0)
         lasting = min(room, self._machine.allocation.min_workers - self._asked.lasting)
+        if not tickets and any(pending.values()):
+            lasting = 0  # those that stay are of a kind that jobs wait for
         if shape is None or max(count, lasting) <= 0:
             self._steady.forget(queue)
         elif self._is_time(queue, len(tickets), is_first=not supply):
             self._last_shape[queue] = shape
-            is_alone = not any(worker.is_live for found in workers.values() for worker in found)
+            is_alone = not self._asked.coming() and not any(
+                worker.is_live for found in workers.values() for worker in found
+            )
             if lasting > 0:
                 lasting_shape = replace(shape, seconds=limits.usual_seconds)
                 self._submit(queue, wish, lasting_shape, lasting, True, is_alone)
             if count > max(0, lasting):
                 self._submit(queue, wish, shape, count - max(0, lasting), False, is_alone)
 
-    def _make_room(
+    def _leave_out_hopeless(
         self,
         queue: str,
+        waiting: Counter[Resources],
         pending: Mapping[str, Sequence[Ticket]],
         workers: Mapping[str, Sequence[WorkerState]],
     ) -> None:
-        """Let workers of other queues go that have had nothing to do for a while."""
+        """Nothing more is asked for jobs that the workers that came for them cannot run. Raises
+        WorkerError when nothing else is left to be done."""
+        arrivals = self._arrivals[queue]
+        arrivals.note(waiting, _in_all(workers[queue]), self._asked.all())
+        hopeless = {kind: why for kind in waiting if (why := arrivals.obstacle(kind))}
+        for kind in hopeless:
+            del waiting[kind]
+        others = (name for name, tickets in pending.items() if tickets and name != queue)
+        is_busy = any(worker.running or worker.ahead for worker in workers[queue])
+        if not hopeless or waiting or is_busy or any(others):
+            return
+        kind, why = next(iter(hopeless.items()))
+        ticket = next(each for each in pending[queue] if each.resources == kind)
+        raise WorkerError(
+            f"rule {ticket.labels.get('rule', ticket.name)}: several allocations came for it, one "
+            f"after the other, and none can run it: {why}",
+            "Say what a node has (cores, memory, gpus), how long one may be had (time), or ask "
+            f"for others: machines: {self._machine.name}: allocation: in kochi.yaml.",
+        )
+
+    def _make_room(
+        self,
+        queue: str,
+        waiting: Mapping[Resources, int],
+        pending: Mapping[str, Sequence[Ticket]],
+        workers: Mapping[str, Sequence[WorkerState]],
+        room: int,
+    ) -> None:
+        """Let workers go that have had nothing to do for a while: those of other queues, and those
+        of this one where there may be no more and some jobs fit into none."""
+        there = [worker for worker in workers[queue] if worker.is_live]
         lasting = [asked.id for asked in self._asked.all() if asked.lasting]
-        now = time.monotonic()
-        found = idle_elsewhere(queue, workers, pending, {*lasting, *self._let_go})
-        self._idle = {each: self._idle.get(each, now) for each in found}
-        if idle := [each for each, since in self._idle.items() if now - since >= _STEADY]:
+        found = []
+        in_all = _in_all(there)
+        coming = [asked.supply for asked in self._asked.coming(queue)]
+        if room <= 0 and is_without(waiting, [*in_all.values(), *coming]):
+            # Also those that stay: these jobs would wait for ever.
+            found = idle_elsewhere(queue, workers, pending, self._let_go)
+            by_name = {worker.allocation: worker for worker in there if worker.allocation}
+            pairs = {name: (by_name[name], supply) for name, supply in in_all.items()}
+            found += [each for each in idle_in_vain(waiting, pairs) if each not in self._let_go]
+        elif waiting and not there:
+            found = idle_elsewhere(queue, workers, pending, {*lasting, *self._let_go})
+        now, before = time.monotonic(), self._idle.get(queue, {})
+        self._idle[queue] = {each: before.get(each, now) for each in found}
+        idle = [each for each, since in self._idle[queue].items() if now - since >= _STEADY]
+        if idle and self._cancel(idle):
             self._let_go.update(idle)
-            self._scheduler.cancel(idle)
             self._asked.drop(idle)
             self._logger.info(f"Given back to make room for others: {', '.join(idle)}")
+
+    def _cancel(self, ids: Sequence[str]) -> bool:
+        """Whether that was possible; else it is tried again after a while. Nothing depends on it:
+        workers without jobs leave by themselves."""
+        if time.monotonic() < self._next_cancellation:
+            return False
+        try:
+            self._scheduler.cancel(ids)
+        except KochiError as error:
+            self._next_cancellation = time.monotonic() + self._cancel_pauses.next()
+            self._once.say(f"Allocations cannot be given back at the moment: {error.message}")
+            return False
+        self._cancel_pauses.answered()
+        return True
 
     def _is_time(self, queue: str, tickets: int, is_first: bool) -> bool:
         """Whether jobs have lacked a worker for long enough that more is to be asked for."""
@@ -174,7 +245,7 @@ class Provision:
         """`is_alone`: no worker is there that could go on if this is refused."""
         wanted = Wanted(
             cores=shape.capacity.cores,
-            memory_mb=shape.capacity.memory_mb,
+            memory_mb=self._memory(shape, wish),
             gpus=shape.capacity.gpus,
             seconds=shape.seconds,
             whole_node=shape.whole_node,
@@ -199,7 +270,8 @@ class Provision:
                 raise
             # A limit of how many there may be, mostly.
             self._next_submission = time.monotonic() + _AFTER_REFUSAL
-            self._once.say(f"No more allocations now; those that there are go on. {error.message}")
+            said = "No more allocations now; those that were asked for before go on."
+            self._once.say(f"{said} {error.message}. {error.hint or ''}".rstrip())
             return
         except UnreachableError as error:
             # Its own pauses: what is asked meanwhile may get an answer all the while.
@@ -221,6 +293,11 @@ class Provision:
             f"Asked for {many} of {wanted.describe()}: {which}, log: {launch.log(which)}"
         )
 
+    def _memory(self, shape: Shape, wish: Wish) -> int:
+        """In MiB, for the jobs and for the worker beside them."""
+        wanted = shape.capacity.memory_mb
+        return min(wanted + _WORKER_MB, self.limits(wish).node.memory_mb) if wanted else 0
+
     def _give_back(
         self, queue: str, waiting: Mapping[Resources, int], supply: Sequence[Supply]
     ) -> list[Asked]:
@@ -233,11 +310,20 @@ class Provision:
             if asked.id not in ids:
                 self._steady.forget((asked.id,))
         given = [each for each in sorted(ids) if self._steady.seconds((each,)) >= _STEADY]
-        if given:
-            self._scheduler.cancel(given)
-            self._asked.drop(given)
-            self._logger.info(f"Given back, because no job waits for it: {', '.join(given)}")
+        if not given or not self._cancel(given):
+            return coming
+        self._asked.drop(given)
+        self._logger.info(f"Given back, because no job waits for it: {', '.join(given)}")
         return [asked for asked in coming if asked.id not in given]
+
+
+def _in_all(workers: Sequence[WorkerState]) -> dict[str, Supply]:
+    """What each worker, by allocation, has in all, be it busy or not."""
+    return {
+        worker.allocation: _supply(replace(worker, running={}, ahead=()), {})
+        for worker in workers
+        if worker.is_live and worker.allocation is not None
+    }
 
 
 def _supply(worker: WorkerState, wanted_by: Mapping[int, Resources]) -> Supply:

@@ -1,10 +1,11 @@
-"""Room for one queue's jobs where workers of another have nothing to do any more."""
+"""Room for jobs that wait where workers have nothing to do any more."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from snakemake_kochi.queue import Ticket, WorkerState
+from snakemake_kochi.allocation.sizing import Supply
+from snakemake_kochi.queue import Resources, Ticket, WorkerState
 
 
 def idle_elsewhere(
@@ -28,3 +29,27 @@ def idle_elsewhere(
             and worker.allocation not in needed
         }
     )
+
+
+def is_without(waiting: Iterable[Resources], supply: Collection[Supply]) -> bool:
+    """Whether one of the jobs that wait fits into none of the workers, even if they had no job.
+    Their `supply` is what they have in all."""
+    return any(all(_obstacle(each, kind) for each in supply) for kind in waiting)
+
+
+def idle_in_vain(
+    waiting: Collection[Resources], workers: Mapping[str, tuple[WorkerState, Supply]]
+) -> list[str]:
+    """The allocations, by which the workers of a queue are given, of those without a job that none
+    of the jobs that wait fits."""
+    return sorted(
+        allocation
+        for allocation, (worker, supply) in workers.items()
+        if worker.is_live
+        and not (worker.running or worker.ahead)
+        and all(_obstacle(supply, kind) for kind in waiting)
+    )
+
+
+def _obstacle(supply: Supply, kind: Resources) -> str | None:
+    return supply.capacity.obstacle(kind, supply.seconds_left)

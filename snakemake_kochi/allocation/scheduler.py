@@ -50,7 +50,7 @@ class Wanted:
             said.append(f"{self.memory_mb} MiB")
         if self.gpus:
             said.append(pluralize(self.gpus, "GPU"))
-        if self.whole_node:
+        if self.whole_node and not self.wish.whole_nodes:
             said.append("nobody beside it")
         if self.wish.shape:
             said = []  # it is the wish's
@@ -64,7 +64,7 @@ class Allocation:
     """An allocation as its scheduler tells of it. `id`: what its worker has as `allocation`;
     `reason`: the scheduler's own word for why it waits; `advice`: what a person can do about it,
     where it would wait for ever. Where nobody can be asked it is not `is_certain` that it will
-    come."""
+    come. `has_failed`: nodes could not begin it, and the scheduler holds it back for that."""
 
     id: str
     state: State
@@ -72,6 +72,7 @@ class Allocation:
     nodes: str = ""
     advice: str = ""
     is_certain: bool = True
+    has_failed: bool = False
 
 
 class Scheduler(Protocol):

@@ -48,11 +48,18 @@ class AllocScript:
     failed is waited for, and their workers leave by themselves when their controller has ended."""
 
     def __init__(
-        self, name: str, script: str, settings: AllocationSettings, limit: str | None = None
+        self,
+        name: str,
+        script: str,
+        settings: AllocationSettings,
+        limit: str | None = None,
+        machine: str = "NAME",
     ) -> None:
         """`limit`: the time limit as a person wrote it, for the script to read; by default what is
-        wanted is written as hours:minutes:seconds."""
+        wanted is written as hours:minutes:seconds. `machine`: the name of that whose script it is,
+        for people."""
         self._name = name
+        self._machine = machine
         self._script = script
         self._settings = settings
         self._limit = limit
@@ -80,7 +87,9 @@ class AllocScript:
         for name in names:
             if failure := self.failure(name):
                 self.cancel(names)
-                raise RefusedError(failure, "Correct it in kochi.yaml.")
+                raise RefusedError(
+                    failure, f"Correct machines: {self._machine}: alloc_script in kochi.yaml."
+                )
         return names
 
     def _start(self, wanted: Wanted, launch: Launch) -> str:

@@ -22,7 +22,8 @@ class Limits:
 
     `nodes`: where they are of several kinds, the largest ones; `node` is then the most of each
     amount, which none may have together. Where jobs do not say how long they take, workers are
-    asked for `seconds` if it `asks_for_all`, else for as long as the scheduler gives by default.
+    asked for `usual` seconds or, without that, for `seconds` if it `asks_for_all`, else for as long
+    as the scheduler gives by default.
     """
 
     workers: int
@@ -31,11 +32,12 @@ class Limits:
     takes_nodes: bool = False
     nodes: tuple[Capacity, ...] = ()
     asks_for_all: bool = True
+    usual: float | None = None
 
     @property
     def usual_seconds(self) -> float | None:
         """For how long a worker is asked for whose jobs do not say how long they take."""
-        return self.seconds if self.asks_for_all else None
+        return self.seconds if self.usual is None and self.asks_for_all else self.usual
 
 
 @dataclass(frozen=True)
@@ -198,9 +200,21 @@ def _shape(left: Mapping[Resources, int], room: int, limits: Limits) -> Shape:
 
     node = limits.node
     cores = of_each(node.cores, {kind: kind.cores for kind in left})
-    memory = of_each(node.memory_mb, {kind: kind.memory_mb or 0 for kind in left})
+    memory = min(node.memory_mb, _at_once(left, room, cores))
     gpus = of_each(node.gpus, {kind: kind.gpus for kind in left})
     return Shape(Capacity(cores, memory, gpus))
+
+
+def _at_once(left: Mapping[Resources, int], room: int, cores: int) -> int:
+    """The memory in MiB of what one of `room` workers runs at the same time on so many cores: not
+    of all jobs that come one after the other."""
+    memory = {kind: kind.memory_mb or 0 for kind in left}
+    total = 0
+    for kind in sorted(left, key=lambda kind: memory[kind] / kind.cores, reverse=True):
+        running = min(math.ceil(left[kind] / room), cores // kind.cores)
+        cores -= running * kind.cores
+        total += running * memory[kind]
+    return max(total, *memory.values())
 
 
 def _seconds(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
@@ -62,7 +63,7 @@ class Standing:
         if came:
             self._failed = 0
         is_silent = self._losses.look(workers)
-        if went:
+        if went or self._former.have_room:
             self._questions.at_once()
         if self._questions.is_due():
             if went or is_silent or self._asked.coming() or not self._asked.is_settled:
@@ -87,6 +88,8 @@ class Standing:
     def _ask(self) -> None:
         try:
             found = self._scheduler.find()
+            if found is not None:
+                found = self._without_failed(found)
         except RefusedError as error:
             # Nothing is known, and nothing is lost.
             raise UnreachableError(error.message, error.hint) from error
@@ -106,6 +109,20 @@ class Standing:
         self._losses.declare(running | {each.id for each in found.values() if not each.is_certain})
         if not self._asked.is_settled:
             self._questions.soon()
+
+    def _without_failed(self, found: Mapping[str, Allocation]) -> dict[str, Allocation]:
+        """What is held because a node could not begin it has ended: nobody may be there to let it
+        go, and on another node another one may begin. Raises KochiError."""
+        failed = {
+            asked.id: replace(found[asked.id], state="ended")
+            for asked in self._asked.all()
+            if asked.id in found and found[asked.id].has_failed
+        }
+        if failed:
+            self._scheduler.cancel(failed)
+            why = ", ".join(sorted({each.reason for each in failed.values()}))
+            self._logger.warning(f"Given back, because it is held: {', '.join(failed)} ({why})")
+        return {**found, **failed}
 
     def _note_end(self, asked: Asked, allocation: Allocation | None) -> None:
         if asked.had_worker or self._had_worker(asked.id):

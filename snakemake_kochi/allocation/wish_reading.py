@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from snakemake_kochi.allocation.wishes import GPUS, Wish
 from snakemake_kochi.errors import KochiError, nearest
+from snakemake_kochi.project.sbatch import is_option, joined_options, refused_to_rule
 from snakemake_kochi.queue import Resources
 
 _TEXTS = {
@@ -30,38 +31,6 @@ _NUMBERS = ("nodes", "tasks", "tasks_per_node", "tasks_per_gpu", "cpus_per_task"
 NAMES = frozenset(
     {*_TEXTS, *_CLUSTERS, *_NUMBERS, "gres", "gpu_model", "mem_mb_per_cpu", "mpi", "slurm_extra"}
 )
-
-# As sbatch has it: ":" follows a letter whose option takes a value.
-_SHORT = {
-    "A": "account", "a": "array", "C": "constraint", "c": "cpus-per-task", "D": "chdir",
-    "d": "dependency", "e": "error", "G": "gpus", "J": "job-name", "M": "clusters", "N": "nodes",
-    "n": "ntasks", "o": "output", "P": "dependency", "p": "partition", "q": "qos", "t": "time",
-    "W": "wait", "h": "help", "V": "version",
-}  # fmt: skip
-_OURS = "kochi sets it itself, to find its allocations and their workers again"
-_NOT_FOR_WORKERS = "a worker is started by kochi, in an allocation that begins when it may"
-# Why an option is refused. What a resource says, sizes the workers, too, or their queue.
-_REFUSED = {
-    **dict.fromkeys(("job-name", "output", "error", "array", "parsable", "open-mode"), _OURS),
-    **dict.fromkeys(("chdir", "signal"), _OURS),
-    **dict.fromkeys(("export", "export-file"), "a worker needs the run's environment"),
-    **dict.fromkeys(("wrap", "dependency", "wait", "test-only", "help", "usage", "version"),
-                    _NOT_FOR_WORKERS),
-    "account": "resource slurm_account is for that",
-    "partition": "resource slurm_partition is for that",
-    "clusters": "all jobs of a run go to the cluster of its machine",
-    "cluster": "all jobs of a run go to the cluster of its machine",
-    "mem": "resource mem_mb is for that",
-    "mem-per-cpu": "resource mem_mb_per_cpu is for that",
-    "time": "resource runtime is for that",
-    "nodes": "resource nodes is for that",
-    "ntasks": "resource tasks is for that",
-    "ntasks-per-node": "resource tasks_per_node is for that",
-    "ntasks-per-gpu": "resource tasks_per_gpu is for that",
-    "cpus-per-task": "threads, or resource cpus_per_task, are for that",
-    "cpus-per-gpu": "resource cpus_per_gpu is for that",
-    "gpus": "resource gpu is for that",
-}  # fmt: skip
 
 
 class Values(Protocol):
@@ -254,33 +223,10 @@ def _options(job: _Job) -> list[str]:
             words = shlex.split(words[0])  # quoted twice, as in many profiles
     except ValueError as error:
         raise job.error("slurm_extra", f"options of sbatch were expected ({error})") from error
-    options: list[str] = []
-    for word in words:
-        if word.startswith("-") and word != "-":
-            _check_option(job, word)
-            options.append(word)
-        elif options and options[-1].startswith("--") and "=" not in options[-1]:
-            options[-1] += f"={word}"
-        elif options and re.fullmatch(r"-[A-Za-z]", options[-1]):
-            options[-1] += word
-        else:
-            raise job.error(
-                "slurm_extra", f"{word!r} is no option of sbatch, and the value of none"
-            )
-    return options
-
-
-def _check_option(job: _Job, word: str) -> None:
-    """sbatch understands the beginning of a long option, too, if no other begins like that."""
-    if word.startswith("--"):
-        name = word[2:].partition("=")[0]
-        found = name if name in _REFUSED else None
-        if found is None and len(name) > 1:
-            found = next((each for each in _REFUSED if each.startswith(name)), None)
-    else:
-        name = _SHORT.get(word[1:2], "")
-        found = name if name in _REFUSED else None
-    if found is not None:
-        raise KochiError(
-            f"rule {job.rule}, resource slurm_extra: {word} cannot be used: {_REFUSED[found]}"
-        )
+    for word in filter(is_option, words):
+        if why := refused_to_rule(word):
+            raise KochiError(f"rule {job.rule}, resource slurm_extra: {word} cannot be used: {why}")
+    try:
+        return joined_options(words)
+    except ValueError as error:
+        raise job.error("slurm_extra", str(error)) from error

@@ -26,7 +26,8 @@ class Wish:
 
     `gres` has generic resources other than GPUs. With `tasks`, `tasks_per_node` or several `nodes`
     a job has an allocation to itself, of that shape, with `cpus_per_task` for each task, and
-    `memory` as sbatch has it. `arguments` are further ones for sbatch, after all others.
+    `memory` as sbatch has it. With `whole_nodes` nobody else's jobs are on its nodes. `arguments`
+    are further ones for sbatch, after all others.
     """
 
     partition: str | None = None
@@ -119,6 +120,8 @@ class Wish:
             said.append(pluralize(self.tasks, "task"))
         if self.tasks_per_node is not None:
             said.append(f"{pluralize(self.tasks_per_node, 'task')} on each")
+        if self.whole_nodes:
+            said.append("nobody beside it")
         return ", ".join([*said, *self.arguments])
 
 

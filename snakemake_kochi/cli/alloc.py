@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import sys
 import time
@@ -17,13 +18,16 @@ from snakemake_kochi.files import make_directory
 
 if TYPE_CHECKING:
     from snakemake_kochi.allocation.launch import Launch
-    from snakemake_kochi.allocation.scheduler import Scheduler
+    from snakemake_kochi.allocation.news import Reasons
+    from snakemake_kochi.allocation.scheduler import Allocation, Scheduler
     from snakemake_kochi.place import Place
     from snakemake_kochi.queue import WorkerState
 
 _NODES = "${nodes}"
 # Seconds between two questions to the scheduler while a worker has not come.
 _QUESTION = 5.0
+# Seconds before each question why allocations wait, which a scheduler knows a moment later.
+_LOOKS = (0.2, 0.6, 1.2)
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,10 @@ def command(
     asked = []
     for name, spec in zip(queues, specs or (None,), strict=True):
         asked += _ask(place, name, spec, count, limit, blocking)
-    return _follow(asked) if follow else 0
+    if follow:
+        return _follow(asked)
+    _say_why_they_wait(asked)
+    return 0
 
 
 def _ask(
@@ -118,6 +125,8 @@ def _ask(
     elif machine.alloc_script:
         settings = replace(settings, node_spec=spec or settings.node_spec)
     else:
+        if place.unread is not None:
+            raise place.unread
         raise KochiError(
             f"machine {machine.name} has neither a scheduler nor an alloc_script: there is no way "
             "to a compute node",
@@ -126,7 +135,9 @@ def _ask(
     # A name of its own: what was submitted although its answer got lost is found by that.
     name = f"kochi-alloc-{secrets.token_hex(4)}"
     scheduler = make_scheduler(replace(machine, allocation=settings), name, limit)
-    node = scheduler.limits().node
+    limits = scheduler.limits()
+    # Of several kinds of nodes one that there is: none may have the most of everything.
+    node = limits.nodes[0] if limits.nodes else limits.node
     wanted = Wanted(
         node.cores,
         memory_mb=settings.memory_mb or 0,
@@ -155,12 +166,49 @@ def _seconds(limit: str) -> float:
         raise click.BadParameter(f"{limit!r}: {error}", param_hint="-t") from error
 
 
+def _say_why_they_wait(asked: list[_Asked]) -> None:
+    """As far as the scheduler knows it soon. One that never begins is no error: what keeps it may
+    be changed."""
+    from snakemake_kochi.allocation.news import Reasons
+
+    news = Reasons()
+    for pause in _LOOKS:
+        time.sleep(pause)
+        waiting = _waiting(asked)
+        lines = list(news.news(waiting))
+        for line in lines:
+            remark(line)
+        if any(each.advice for each in waiting):
+            words = {each.scheduler.how_to_cancel: None for each in asked}
+            remark(f"To cancel what was asked for, type: {'; '.join(words)}")
+        if lines or not waiting:
+            return
+
+
+def _waiting(asked: list[_Asked]) -> list[Allocation]:
+    """Those that wait, as far as that is known."""
+    from snakemake_kochi.allocation.scheduler import UnreachableError
+
+    ids = {each.id for each in asked}
+    found: dict[str, Allocation] = {}
+    for scheduler in {id(each.scheduler): each.scheduler for each in asked}.values():
+        with contextlib.suppress(UnreachableError):
+            found |= scheduler.find() or {}
+    return [
+        each
+        for each in found.values()
+        if each.id in ids and each.state == "pending" and each.is_certain
+    ]
+
+
 def _follow(asked: list[_Asked]) -> int:
     """Show their logs, each from its beginning, until the workers have left; 1 if for one of the
     allocations none came."""
+    from snakemake_kochi.allocation.news import Reasons
     from snakemake_kochi.cli.following import copy_from
     from snakemake_kochi.queue import list_workers
 
+    news = Reasons()
     positions = dict.fromkeys((each.id for each in asked), 0)
     left = {each.id: each for each in asked}
     question = time.monotonic()
@@ -172,7 +220,7 @@ def _follow(asked: list[_Asked]) -> int:
         if time.monotonic() >= question:
             question = time.monotonic() + _QUESTION
             waiting = set(left) - {worker.allocation for worker in there}
-            without = _ended_without_worker([left[each] for each in waiting])
+            without = _ended_without_worker([left[each] for each in waiting], news)
             has_failed |= bool(without)
             ended |= without
         for each in left.values():
@@ -189,8 +237,9 @@ def _have_left(workers: list[WorkerState], allocation: str) -> bool:
     return bool(own) and all(worker.is_gone for worker in own)
 
 
-def _ended_without_worker(asked: list[_Asked]) -> set[str]:
-    """Those of the allocations that have ended, as far as can be known, with a word about each."""
+def _ended_without_worker(asked: list[_Asked], news: Reasons) -> set[str]:
+    """Those of the allocations that have ended, as far as can be known, with a word about each;
+    and one about why others wait."""
     from snakemake_kochi.allocation.scheduler import UnreachableError
 
     ended = set()
@@ -202,6 +251,9 @@ def _ended_without_worker(asked: list[_Asked]) -> set[str]:
             continue
         allocation = None if found is None else found.get(each.id)
         if found is None or (allocation is not None and allocation.state != "ended"):
+            if allocation is not None and allocation.is_certain:
+                for line in news.news([allocation]):
+                    remark(line)
             continue
         why = f": {allocation.reason}" if allocation is not None else ""
         remark(f"kochi: allocation {each.id} has ended, and no worker had come{why}")

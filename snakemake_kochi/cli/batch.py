@@ -39,6 +39,9 @@ def command(
     words = ["--executor", "kochi", "--jobs", "100"]
     # After an interrupt it goes on where it was; one failed run does not keep others from running.
     words += ["--rerun-incomplete", "--keep-going"]
+    if place.machine.scheduler is not None:
+        # As the profile `cluster` does: what other nodes write may come to be seen later.
+        words += ["--latency-wait", "60"]
     globs = globs_with(project, path)
     if globs is not None:
         words += ["--config", f"kochi_experiments={json.dumps(globs)}"]

@@ -38,6 +38,13 @@ _KOCHI_YAML = """\
 #   local:
 #     load_env_script:
 #       - module load gcc
+#   spica:                       # a cluster: snakemake --profile cluster
+#     hosts: "login*.spica.org"  # its login nodes
+#     scheduler: slurm           # for any other, an alloc_script
+#     kochi_root: /shared/me/.kochi  # on a filesystem that all nodes see
+#     allocation:
+#       partition: short
+#       time: 4:00:00
 """
 _LINES = """\
 from snakemake_kochi import snakefile

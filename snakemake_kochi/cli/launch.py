@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 _LOOK = 0.1  # seconds between two looks at the output
 _CHECK = 0.5  # seconds between two at how the run stands
 _QUESTION = 10.0  # the same, where the scheduler has to be asked
+_INTERRUPTED = 128 + signal.SIGINT  # as shells have an end by a signal
 # By which a person has said how jobs are run.
 _SAYS_HOW = ("--profile", "--executor", "-e", "--workflow-profile")
 
@@ -56,8 +59,8 @@ def command(
     """Run `snakemake ARGUMENTS` in this directory, and leave it running after logout.
 
     Where the arguments name no profile and no executor, it is run with the profile 'cluster' on a
-    machine with a scheduler or an alloc_script, and with 'local' elsewhere. Without arguments,
-    --follow, --stop and --status are about the last run launched in this directory. --follow ends
+    machine with a scheduler or an alloc_script, and with 'local' elsewhere. --stop, --status and,
+    without arguments, --follow are about the last run launched in this directory. --follow ends
     with the run's exit status; Ctrl-C ends the following and not the run. After --stop, or a crash,
     the same command again picks up what is left.
     """
@@ -66,17 +69,19 @@ def command(
     asks = stop or status
     if asks and (arguments or in_allocation or (stop and status)):
         raise click.UsageError("--stop and --status stand alone, or with --follow")
-    if not (asks or follow or arguments):
-        raise click.UsageError("arguments for snakemake were expected, such as: -- all")
     if limit is not None and not in_allocation:
         raise click.UsageError("-t is for --in-allocation")
     place = find_place(machine)
-    if arguments:
+    if arguments or in_allocation or not (asks or follow):
         place.require_here()
+        place.prepare_machine()
         return _launch(place, name, arguments, in_allocation, limit, follow)
     found = _last(place)
     if status:
-        print_json(found.describe()) if as_json else print_pairs(found.describe())
+        described = found.describe()
+        # For people, the command as it can be pasted.
+        pasted = {"command": shlex.join(found.launch.command)}
+        print_json(described) if as_json else print_pairs(described | pasted)
         return 0
     if stop:
         return _stop(found)
@@ -125,7 +130,7 @@ def _last(place: Place) -> Found:
     if found is None:
         raise KochiError(
             f"nothing was launched in this directory on machine {place.machine.name}",
-            "Type, for example: kochi launch -- all",
+            "To launch what the Snakefile makes by default, type: kochi launch",
         )
     return found
 
@@ -146,14 +151,14 @@ def _stop(found: Found) -> int:
 
 def _follow(found: Found) -> int:
     ended = _show(found, 0)
-    if ended.status is not None:
+    if ended.status is not None and (ended.status <= 128 or ended.status == _INTERRUPTED):
         return ended.status
     remark(
         f"kochi: {ended.launch.identity} was killed; how its jobs stand says: kochi show jobs\n"
         "The same command again picks up what is left. If Snakemake then says that the directory "
         "is locked, type first: snakemake --unlock"
     )
-    return 1
+    return ended.status or 1
 
 
 def _show(found: Found, position: int) -> Found:

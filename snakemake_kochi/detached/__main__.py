@@ -5,6 +5,7 @@ It outlives the login, passes on what tells the run to end, and notes how it end
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,12 +19,16 @@ from snakemake_kochi.paths import LaunchPaths
 # Those by which a person, or a scheduler before the time is up, ends a run.
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _CANNOT_EXECUTE = 127
+_GIVEN_UP = 1
 
 
 def main(directory: Path) -> int:
     """Run it; return its exit status."""
     paths = LaunchPaths(directory)
     launch = read_launch(paths)
+    if paths.gone.exists():
+        print("kochi: it took too long to begin, and was given up", file=sys.stderr)
+        return _GIVEN_UP
     # As nohup does; inherited by the run. What it starts from a shell's background would ignore
     # the interrupt that stops it: a handler is not inherited.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -33,8 +38,10 @@ def main(directory: Path) -> int:
     def pass_on(number: int, frame: FrameType | None) -> None:
         told.append(number)
         if process is not None and process.poll() is None:
-            # As Ctrl-C does, which tells all of the terminal's foreground.
-            os.killpg(process.pid, signal.SIGINT)
+            # It may end just now.
+            with contextlib.suppress(ProcessLookupError):
+                # As Ctrl-C does, which tells all of the terminal's foreground.
+                os.killpg(process.pid, signal.SIGINT)
 
     for number in _PASSED_ON:
         signal.signal(number, pass_on)

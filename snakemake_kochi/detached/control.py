@@ -30,8 +30,10 @@ from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import LaunchPaths, MachinePaths
 from snakemake_kochi.place import Place
+from snakemake_kochi.queue.explain import seconds_since
 
 _PATIENCE = 20.0  # seconds for an attendant to start
+_MOST_PATIENCE = 60.0  # after which it is not to start any more
 _PAUSE = 0.02
 _HOW = "To follow it, type: kochi launch --follow; to stop it: kochi launch --stop"
 
@@ -108,9 +110,15 @@ def _start(place: Place, paths: LaunchPaths) -> None:
         )
     deadline = time.monotonic() + _PATIENCE
     while not (paths.process.exists() or paths.end.exists()):
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
+        if process.poll() is not None and not paths.process.exists():
+            write_gone(paths)
             raise WorkerError(f"the run did not start, its output: {paths.output}")
+        if time.monotonic() > deadline:
+            # Not killed: what it may have started would go on, and nobody would know of it.
+            raise WorkerError(
+                f"the run has not begun in {_PATIENCE:.0f} s, its output: {paths.output}",
+                "To see whether it does, type: kochi launch --status",
+            )
         time.sleep(_PAUSE)
 
 
@@ -142,7 +150,11 @@ def find(machine: MachinePaths) -> Found | None:
 
 def settled(found: Found) -> Found:
     """What is known, with what the scheduler says of one in its hands that is on another host or
-    has not begun."""
+    has not begun. One of this host that does not begin was killed, or who launched it was."""
+    if found.launch.job_name is None and found.state == "launched":
+        if (seconds_since(found.launch.time) or 0.0) > _MOST_PATIENCE:
+            write_gone(found.paths)
+        return look_at(found.paths)
     if found.launch.job_name is None or found.state not in ("launched", "elsewhere"):
         return found
     try:

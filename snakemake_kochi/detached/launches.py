@@ -2,7 +2,7 @@
 
 Three files, each with one writer: launch.json of who launched it, process.json of the attendant
 when it starts, end.json of the attendant when the run has ended. gone.json is of the first who
-learns from the scheduler that there will be no end.json.
+learns, from the scheduler or because it does not begin, that there will be no end.json.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def make_launch(
 ) -> tuple[Launch, LaunchPaths]:
     """Write down a run of the current directory that is about to be launched."""
     moment = datetime.now(UTC)
-    identity = f"{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    # In the order of time, by which the last one is found: two may be in one second.
+    identity = f"{moment:%Y%m%d-%H%M%S%f}-{secrets.token_hex(3)}"
     launch = Launch(
         identity=identity,
         name=name,
@@ -149,14 +150,16 @@ def look_at(paths: LaunchPaths) -> Found:
     try:
         status = int(read_json(paths.end, VERSION)["status"])
     except FileNotFoundError:
-        return Found(launch, paths, "killed" if paths.gone.exists() else state, processes)
+        # Of what is seen to run, nobody else knows better.
+        is_gone = state in ("launched", "elsewhere") and paths.gone.exists()
+        return Found(launch, paths, "killed" if is_gone else state, processes)
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{paths.end}: not an end of a launch ({error!r})") from error
     return Found(launch, paths, "ended", processes, status)
 
 
 def write_gone(paths: LaunchPaths) -> None:
-    """By whoever learns that its job is no more."""
+    """By whoever learns that its job is no more, or that it has not begun and is not to."""
     time = datetime.now(UTC).isoformat(timespec="seconds")
     write_exclusively(paths.gone, to_json({"version": VERSION, "time": time}))
 

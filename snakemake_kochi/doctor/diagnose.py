@@ -49,8 +49,9 @@ def diagnose(
         "machine": str(patient.machine.directory),
     }
     yield from measurements.run("node", {})
+    of_all = {"of_all": patient.has_others and patient.queue is None and others is None}
     fine = True
-    for finding in measurements.run("machine", machine):
+    for finding in measurements.run("machine", machine | of_all):
         fine = fine and finding.verdict != "failed"
         yield finding
     lock_dir = None if patient.lock_dir is None else str(patient.lock_dir)
@@ -59,7 +60,8 @@ def diagnose(
         fine = fine and finding.verdict != "failed"
         yield finding
     if patient.project is not None:
-        yield from measurements.run("project", {"nonce": nonce, "project": str(patient.project)})
+        project = {"nonce": nonce, "project": str(patient.project)}
+        yield from measurements.run("project", project | of_all)
     if patient.queue is None and others is None:
         start = "start a worker on another node (kochi work -q QUEUE -b)"
         yield _untested("", "--allocations") if patient.has_others else _untested(start, "-q QUEUE")

@@ -62,7 +62,9 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), text)
 
 
-def examine_filesystem(directory: Path, for_flock: bool = False) -> Outcome:
+def examine_filesystem(directory: Path, for_flock: bool = False, of_all: str = "") -> Outcome:
+    """`for_flock`: locks of this kind are made there; `of_all`: what to advise for a filesystem of
+    one node, where other nodes have to see it, and that is not tested."""
     mount = find_mount(Path(os.path.realpath(directory)), _MOUNTS.read_text().splitlines())
     if mount is None:
         return Outcome("note", "the kernel does not say what is mounted there")
@@ -71,6 +73,8 @@ def examine_filesystem(directory: Path, for_flock: bool = False) -> Outcome:
     if for_flock and local:
         said += f", with the option {local[0]}: flock excludes processes of one node only"
         return Outcome("warning", said, advice("flock"))
+    if of_all and mount.kind in _OF_ONE_NODE:
+        return Outcome("warning", f"{said}: usually of this node alone", of_all)
     if mount.kind in _IN_MEMORY:
         said += ": in the memory of this node, and gone when it is booted"
         return Outcome("warning", said, "Use another directory, unless it is for a test.")

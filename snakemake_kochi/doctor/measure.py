@@ -27,6 +27,11 @@ from snakemake_kochi.paths import MachinePaths, TrialPaths
 _RENAME_PATIENCE = 90.0
 # What Snakemake itself keeps in a working directory: no snapshot of the sources has it.
 _PROJECT_PLACE = ".snakemake"
+_ROOT_OF_ALL = (
+    "kochi_root must be on a filesystem that all nodes see. To test whether this one is, type: "
+    "kochi doctor --allocations"
+)
+_PROJECT_OF_ALL = "The project must be on a filesystem that all nodes see."
 
 
 def main(arguments: list[str]) -> int:
@@ -59,11 +64,11 @@ def _measure(part: str, given: Mapping[str, Any], reporter: Reporter) -> None:
     nonce = str(given["nonce"])
     if part == "project":
         project = Path(given["project"])
-        _examine_project(reporter, project, nonce)
+        _examine_project(reporter, project, nonce, bool(given["of_all"]))
         return
     machine = MachinePaths(given["name"], Path(given["machine"]))
     if part == "machine":
-        _examine_machine(reporter, machine, nonce)
+        _examine_machine(reporter, machine, nonce, bool(given["of_all"]))
     elif part == "locks":
         lock_dir = given["lock_dir"]
         where = None if lock_dir is None else Path(lock_dir)
@@ -74,22 +79,22 @@ def _measure(part: str, given: Mapping[str, Any], reporter: Reporter) -> None:
         examine_elsewhere(reporter, machine, Pair(**given["pair"]), given["queue"], nonce)
 
 
-def _examine_machine(reporter: Reporter, machine: MachinePaths, nonce: str) -> None:
+def _examine_machine(reporter: Reporter, machine: MachinePaths, nonce: str, of_all: bool) -> None:
     where = machine.directory
     with reporter.trial(machine.trial(nonce)) as trial:
-        _examine_directory(reporter, where, trial)
+        _examine_directory(reporter, where, trial, _ROOT_OF_ALL if of_all else "")
         reporter.run("link", where, lambda: examine_link(trial))
         reporter.run("bell", where, lambda: examine_bell(trial))
 
 
-def _examine_project(reporter: Reporter, project: Path, nonce: str) -> None:
+def _examine_project(reporter: Reporter, project: Path, nonce: str, of_all: bool) -> None:
     place = TrialPaths(project / _PROJECT_PLACE / f"kochi-doctor-{nonce}")
     with reporter.trial(place) as trial:
-        _examine_directory(reporter, project, trial)
+        _examine_directory(reporter, project, trial, _PROJECT_OF_ALL if of_all else "")
 
 
-def _examine_directory(reporter: Reporter, where: Path, trial: TrialPaths) -> None:
-    reporter.run("filesystem", where, lambda: examine_filesystem(trial.directory))
+def _examine_directory(reporter: Reporter, where: Path, trial: TrialPaths, of_all: str) -> None:
+    reporter.run("filesystem", where, lambda: examine_filesystem(trial.directory, of_all=of_all))
     reporter.run("space", where, lambda: examine_space(trial.directory))
     reporter.run("clock", where, lambda: examine_clock(trial))
     reporter.run("rename", where, lambda: examine_rename(trial), patience=_RENAME_PATIENCE)

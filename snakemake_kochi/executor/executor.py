@@ -17,6 +17,7 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.allocation.choice import check_place, make_workers
 from snakemake_kochi.errors import DamagedFileError, KochiError, UserError, for_snakemake
+from snakemake_kochi.executor.admission import Admission
 from snakemake_kochi.executor.cancelling import Cancelling
 from snakemake_kochi.executor.choice import Choices
 from snakemake_kochi.executor.identity import Identities
@@ -32,10 +33,9 @@ from snakemake_kochi.executor.translate import (
     failure_message,
     make_ticket,
     queue_of,
-    resources_of,
 )
 from snakemake_kochi.executor.wishes import Wishes
-from snakemake_kochi.place import find_place
+from snakemake_kochi.place import Place, find_place
 from snakemake_kochi.queue import (
     Inbox,
     Queue,
@@ -84,6 +84,11 @@ class KochiExecutor(Executor):
         self.wait = False
         place = find_place()
         place.require_here()
+        self._root = place.root
+        with self._root.explaining():
+            self._set_up(place)
+
+    def _set_up(self, place: Place) -> None:
         self._machine = place.machine_paths
         settings = self.workflow.executor_settings
         # Everything that may be refused comes first: nothing was made yet that would be left.
@@ -108,11 +113,8 @@ class KochiExecutor(Executor):
             self._workers.takes_wishes,
             self.logger,
         )
-        self._pending: dict[int, _Pending] = {}
-        self._pending_lock = threading.Lock()
-        self._used_queues: set[str] = set()
-        self._handing_over: set[str] = set()
-        self._ending: set[int] = set()
+        self._begin_with_nothing()
+        self._admission = Admission(self.workflow, self._wishes, self._workers, self._queue_for)
         self._queue_watch = QueueWatch(self._machine, self._inbox.identity, self.logger)
         self._identities = Identities(self.workflow, self.workflow.workdir_init)
         self._choices = Choices(self.workflow, settings.runner, self.logger)
@@ -120,13 +122,6 @@ class KochiExecutor(Executor):
         self._receipt = Receipt(self._machine, self._inbox.identity)
         self._run_file = RunFile(self._machine, self._inbox.identity, self.workflow.workdir_init)
         self._passes = SchedulerPasses(self.workflow)
-        self._known_results: deque[Result] = deque()
-        self._held: list[Held] = []
-        self._all_went_well = True
-        self._next_look = 0.0
-        self._stopping = threading.Event()
-        self._further_interrupts = FurtherInterrupts()
-        self._watcher_failed = False
         self._takeover = Takeover(self._machine, self.workflow, self._inbox, self.logger)
         self._workers.succeed(self._takeover.controllers)
         self._takeover.begin()
@@ -134,31 +129,48 @@ class KochiExecutor(Executor):
         self._watcher = threading.Thread(target=self._watch, name="kochi-watcher", daemon=True)
         self._watcher.start()
 
+    def _begin_with_nothing(self) -> None:
+        self._pending: dict[int, _Pending] = {}
+        self._pending_lock = threading.Lock()
+        self._used_queues: set[str] = set()
+        self._handing_over: set[str] = set()
+        self._ending: set[int] = set()
+        self._known_results: deque[Result] = deque()
+        self._held: list[Held] = []
+        self._all_went_well = True
+        self._has_begun = False  # to hand over
+        self._has_told = False  # how the run ended
+        self._has_told_of_cancelling = False
+        self._next_look = 0.0
+        self._stopping = threading.Event()
+        self._further_interrupts = FurtherInterrupts()
+        self._watcher_failed = False
+
     # ---- submission: Snakemake's scheduler thread
 
     @for_snakemake
     def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
         """Hand over all jobs that are ready, in one go for each queue."""
         try:
-            self._hand_over(jobs)
+            with self._root.explaining():
+                self._hand_over(jobs)
         except KochiError:
             # Older versions of Snakemake end without a call to cancel or shut down.
             self.cancel()
             raise
 
     def _hand_over(self, jobs: Sequence[JobExecutorInterface]) -> None:
-        is_ours: dict[str, bool] = {}
-        by_queue: dict[str, list[tuple[JobExecutorInterface, Resources]]] = defaultdict(list)
-        for job in jobs:
-            # Before the first is handed over: what is refused for one job holds back all.
-            placed = self._wishes.place(job, self._queue_for(job), resources_of(job))
-            queue, wanted = placed.queue, placed.resources
-            if queue not in is_ours:
-                is_ours[queue] = self._workers.will_serve(queue)
-            if is_ours[queue]:
-                wanted = self._workers.fit(job.name, wanted, placed.wish)
-            by_queue[queue].append((job, wanted))
-        for queue, its_jobs in by_queue.items():
+        admitted = self._admission.admit(jobs)
+        if not self._has_begun:
+            self._admission.refuse_what_never_runs(jobs, admitted.refused)
+            self._has_begun = True
+        for job, why in admitted.refused:
+            # Others run already, or have run: that is not given up for this one.
+            self._all_went_well = False
+            self.run_job_pre(job)
+            said = f"{why.message}. {why.hint}" if why.hint else why.message
+            self.report_job_error(SubmittedJobInfo(job), msg=said)
+        for queue, its_jobs in admitted.by_queue.items():
             # In parts: the first run while the tickets of the others are made.
             for start in range(0, len(its_jobs), _AT_ONCE):
                 self._hand_over_to(queue, its_jobs[start : start + _AT_ONCE])
@@ -401,7 +413,10 @@ class KochiExecutor(Executor):
             self._workers.stop(lambda: self._further_interrupts.is_noted)
         for queue in self._used_queues:
             self._queue_watch.recover(queue)
-        cancelling.report()
+        # Snakemake may cancel once more, after an error of ours.
+        if not self._has_told_of_cancelling:
+            cancelling.report()
+            self._has_told_of_cancelling = True
 
     def _cancel_all(self) -> Cancelling:
         with self._pending_lock:
@@ -461,5 +476,8 @@ class KochiExecutor(Executor):
         """Say how the jobs were executed, and what they took."""
         self._run_file.end()
         unreported = [pending.ticket for pending in self._pending.values()]
+        if self._has_told:
+            return  # Snakemake shuts down once more, after an error of ours
+        self._has_told = True
         if lines := self._receipt.lines(self._run_file.first_worker, unreported):
             self.logger.info("\n".join(lines))

@@ -26,7 +26,7 @@ _MOST_SUGGESTIONS = 4
 
 @dataclass(frozen=True)
 class NodeTime:
-    """Seconds of workers; each counts as one node, for as much of that as it has.
+    """Seconds of nodes: those of a worker's allocation count, for as much of them as it has.
 
     `useful`: of attempts that succeeded, by the part of the worker's cores that they had. `lost`:
     the same, of all other attempts: failed or cancelled, or drained, preempted or lost and done
@@ -45,6 +45,11 @@ class NodeTime:
             self.idle + other.idle,
             self.startup + other.startup,
             self.lost + other.lost,
+        )
+
+    def __mul__(self, nodes: int) -> NodeTime:
+        return NodeTime(
+            self.useful * nodes, self.idle * nodes, self.startup * nodes, self.lost * nodes
         )
 
     def describe(self) -> str:
@@ -158,12 +163,20 @@ class Receipt:
         # A lost attempt ends when another node sees it: its worker was gone before that.
         useful = min(there, self._useful[worker.worker].of(worker))
         lost = min(there - useful, self._lost[worker.worker].of(worker))
-        return NodeTime(
+        spent = NodeTime(
             useful=useful,
             idle=there - useful - lost,
             startup=_seconds_between(began, worker.started) or 0.0,
             lost=lost,
         )
+        return spent * self._nodes(worker)
+
+    def _nodes(self, worker: WorkerState) -> int:
+        """How many its allocation has; one, where the worker was not told."""
+        try:
+            return max(1, len(self._machine.worker(worker.worker).hosts.read_text().splitlines()))
+        except OSError:
+            return 1
 
     # ---- rules
 

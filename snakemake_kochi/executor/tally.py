@@ -15,11 +15,16 @@ class Tally:
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[str]] = {name: Counter() for name in RUNNERS}
+        self._examples: dict[str, int] = {}
 
     def add(self, ticket: Ticket, result: Result) -> None:
         if result.runner in self._counts:
             chosen, _, why = ticket.labels.get("runner", "").partition(" (")
-            reason = why.rstrip(")") if chosen == result.runner else f"no {chosen}"
+            reason = why.rstrip(")")
+            if chosen != result.runner:
+                # Why, the worker knows, for each job.
+                example = self._examples.setdefault(chosen, result.job)
+                reason = f"not by {chosen}: see kochi show job {example}"
             self._counts[result.runner][reason] += 1
 
     def describe(self) -> str:

@@ -27,9 +27,11 @@ class Unserved:
         if queue in self._told:
             return
         workers = shared_workers(self._machine, queue, self._controller)
+        if has_own_workers and all(worker.controller is not None for worker in workers):
+            return  # the run gets others for what those that are there cannot run
         if workers:
             self._look_for_what_never_fits(queue, tickets, workers)
-        elif not has_own_workers:
+        else:
             self._tell(
                 queue,
                 f"No worker serves queue {queue} yet; start one with: kochi work -q {queue} -b",

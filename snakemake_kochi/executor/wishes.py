@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
@@ -41,16 +41,18 @@ class Wishes:
         KochiError, naming the rule and the resource."""
         self._tell_unknown(job)
         names = wished(job.resources)
-        if not names:
-            return Placed(queue, wanted)
         if not self._are_granted:
             self._tell_ignored(job, names, queue)
             return Placed(queue, wanted)
+        is_alone = wanted.exclusive
         wish, wanted = read_wish(job.name, job.resources, wanted)
-        if wish == NO_WISH:
-            return Placed(queue, wanted)
         if queue != self._own_queue:
-            self._tell_ignored(job, names, queue)
+            self._tell_ignored(job, names if wish != NO_WISH else [], queue)
+            return Placed(queue, wanted)
+        if is_alone:
+            # A worker without jobs may have a part of a node only, and other users' jobs beside it.
+            wish = replace(wish, whole_nodes=True)
+        if wish == NO_WISH:
             return Placed(queue, wanted)
         if wish not in self._queues:
             own = f"{queue}-{wish.name}"
@@ -69,13 +71,12 @@ class Wishes:
 
     def _tell_ignored(self, job: JobExecutorInterface, names: list[str], queue: str) -> None:
         """Loud only where somebody may have meant them to count."""
-        if queue in self._told:
+        if not names or queue in self._told:
             return
         self._told.add(queue)
-        said = f"Rule {job.name}: {', '.join(names)} mean nothing"
+        verb = "has" if len(names) == 1 else "have"
+        said = f"Rule {job.name}: {', '.join(names)} {verb} no effect"
         if queue == self._own_queue:
             self._logger.debug(f"{said} here: the run's workers are in no allocations of Slurm.")
         else:
-            self._logger.warning(
-                f"{said} in queue {queue}: its jobs run where it has workers. Said once."
-            )
+            self._logger.warning(f"{said} in queue {queue}, whose workers are there already.")

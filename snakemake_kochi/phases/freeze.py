@@ -101,8 +101,11 @@ def take_freeze(
     config_file = configuration_file(directory)
     config = read_text(config_file, str(config_file))
     project = load_project(directory, config, config_file)
-    root = Root.find(project.machine(machine).kochi_root)
+    where = f"machines: {machine}: kochi_root in {config_file}"
+    root = Root.find(project.machine(machine).kochi_root, where=where)
     paths = root.project(directory)
+    with root.explaining():
+        make_directory(paths.directory)
     snapshot = freeze(directory, paths.store, _outputs(start, directory, root))
     experiments = {}
     for path in _experiment_files(directory, experiment_globs):

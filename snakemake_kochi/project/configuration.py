@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,8 @@ def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Pa
     """The directory of the project that `start` is in: the top of its git repository.
 
     $KOCHI_CONF may name a kochi.yaml elsewhere; outside of any repository $KOCHI_ROOT/conf.yaml
-    makes any directory a project. Raises ConfigError when there is no repository or no kochi.yaml.
+    makes any directory a project. Raises ConfigError when there is no repository or no kochi.yaml,
+    and says so of one that is not read, as it is not at the top of a repository.
     """
     top = _repository(start)
     configured = _configured(environment)
@@ -56,15 +58,39 @@ def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Pa
     if top is None:
         if Root.find(environment=environment).configuration.is_file():
             return start.absolute()
+        if (found := nearest_file(start)) is not None:
+            raise ConfigError(
+                f"{found} is not read, because {found.parent} is not in a git repository",
+                f"Type: git init {shlex.quote(str(found.parent))}",
+            )
         raise ConfigError(
-            f"{start.absolute()} is not in a git repository, but a project is one",
+            f"there is no {FILE_NAME} in {start.absolute()}, which is not in a git repository; a "
+            "project is one",
             "Type in the project's directory: git init && kochi init",
         )
     if not (top / FILE_NAME).is_file():
+        if (found := nearest_file(start)) is not None and found.is_relative_to(top):
+            raise ConfigError(
+                f"{found} is not read, because it is not at the top of its git repository, {top}",
+                f"Move it there, or type: git init {shlex.quote(str(found.parent))}",
+            )
         raise ConfigError(
             f"there is no {FILE_NAME} in {top}", f"To write one, type: cd {top} && kochi init"
         )
     return top
+
+
+def nearest_file(start: Path) -> Path | None:
+    """The kochi.yaml in a directory or the nearest above it, whether or not it is that of a
+    project."""
+    directory = start.resolve()
+    files = (each / FILE_NAME for each in (directory, *directory.parents))
+    return next((file for file in files if file.is_file()), None)
+
+
+def is_configured(start: Path, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether somebody has written what is for the project of a directory, be it read or not."""
+    return bool(environment.get("KOCHI_CONF")) or nearest_file(start) is not None
 
 
 def configuration_file(directory: Path, environment: Mapping[str, str] = os.environ) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from snakemake_kochi.project.document import Document, KeyPath, Problems
 from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.machines import LOCAL, SBATCH_OPTIONS, AllocationSettings, Machine
 from snakemake_kochi.project.reading import check_name, names, optional_text, script, section
+from snakemake_kochi.project.sbatch import is_option, joined_options, refused_to_machine
 from snakemake_kochi.quantities import memory_of, walltime_of
 
 _NUMBERS = ("nodes", "cores", "gpus", "min_workers", "max_workers")
@@ -55,7 +57,7 @@ def _machine(name: str, data: Mapping[str, Any], path: KeyPath, document: Docume
 def _allocation(data: Mapping[str, Any], path: KeyPath, problems: Problems) -> AllocationSettings:
     texts = (*SBATCH_OPTIONS, "node_spec")
     found: dict[str, Any] = {key: optional_text(data.get(key)) for key in texts}
-    found["arguments"] = names(data.get("arguments")) or ()
+    found["arguments"] = _arguments(data, (*path, "arguments"), problems)
     for key in _NUMBERS:
         if key in data and not problems.is_unknown((*path, key)):
             found[key] = data[key].whole_number
@@ -73,6 +75,23 @@ def _allocation(data: Mapping[str, Any], path: KeyPath, problems: Problems) -> A
         except ValueError as error:
             problems.add((*path, key), f"{text!r}: {error}")
     return AllocationSettings(**found)
+
+
+def _arguments(data: Mapping[str, Any], path: KeyPath, problems: Problems) -> tuple[str, ...]:
+    """Further options of sbatch, each in one word with its value."""
+    written = data.get("arguments")
+    words = names(written) or ()
+    for index, word in enumerate(words):
+        place = (*path, index) if isinstance(written, list) else path
+        if is_option(word) and re.search(r"\s", word.partition("=")[0]):
+            problems.add(place, f"{word!r}: one argument was expected, such as --exclude=n1")
+        elif is_option(word) and (why := refused_to_machine(word)):
+            problems.add(place, f"{word} cannot be used: {why}")
+    try:
+        return tuple(joined_options(words))
+    except ValueError as error:
+        problems.add(path, str(error))
+    return ()
 
 
 def _check(machine: Machine, data: Mapping[str, Any], path: KeyPath, problems: Problems) -> None:

@@ -184,6 +184,9 @@ def _in_words(error: Any) -> str:
             return said
         case "enum":
             said = nearest(str(instance), error.validator_value)
+            otherwise = error.schema.get("x-otherwise")  # our own word
+            if otherwise is not None and not said.startswith("did you mean"):
+                said += f"; {otherwise}"
             return f"{_found(instance)} is not possible here, {said}"
         case "minItems":
             return "the list is empty; give it an entry or remove the key"

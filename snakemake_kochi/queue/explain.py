@@ -16,7 +16,13 @@ from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.capacity import format_duration
 from snakemake_kochi.queue.entries import count_before
 from snakemake_kochi.queue.jobs import JobView, find_job
-from snakemake_kochi.queue.result import read_attempt, read_ended_attempt, read_result
+from snakemake_kochi.queue.result import (
+    Attempt,
+    Result,
+    read_attempt,
+    read_ended_attempt,
+    read_result,
+)
 from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.queue.workers import WorkerState, read_worker, subscribers
 
@@ -29,7 +35,8 @@ class AttemptView:
     """One attempt of a job. `ending` is None while it lasts, else in a few words how it ended;
     `counts` is False for one that cost the ticket nothing, and for a result that came too late.
     `seconds` is how long it took, or has taken so far; None when that is not known. `runner` is
-    the way in which it was executed; "" when that is not known."""
+    the way in which it was executed; "" when that is not known. `passed_over`: why not a faster
+    one that was chosen for the job."""
 
     attempt: int
     worker: int | None
@@ -40,6 +47,7 @@ class AttemptView:
     detail: str
     seconds: float | None
     runner: str = ""
+    passed_over: str = ""
     counts: bool = True
 
 
@@ -237,10 +245,8 @@ def _ended_attempt(machine: MachinePaths, job: int, number: int) -> AttemptView 
         ended = read_ended_attempt(paths.ended(number))
     except (FileNotFoundError, DamagedFileError):
         return None
-    started, runner = None, ""
-    with contextlib.suppress(FileNotFoundError, DamagedFileError):
-        attempt = read_attempt(paths.attempt(number))
-        started, runner = attempt.started, attempt.runner
+    attempt = _read_attempt_or_none(machine, job, number)
+    started = None if attempt is None else attempt.started
     return AttemptView(
         attempt=number,
         worker=ended.worker,
@@ -250,9 +256,23 @@ def _ended_attempt(machine: MachinePaths, job: int, number: int) -> AttemptView 
         ending=f"{ended.reason} ({ended.detail})" if ended.detail else ended.reason,
         detail=ended.detail,
         seconds=_duration(started, ended.ended),
-        runner=runner,
+        runner="" if attempt is None else attempt.runner,
+        passed_over="" if attempt is None else attempt.passed_over,
         counts=False,
     )
+
+
+def _passed_over(machine: MachinePaths, result: Result) -> str:
+    if result.runner in ("", "shell"):
+        return ""  # there is none that is faster, and a file less to read
+    attempt = _read_attempt_or_none(machine, result.job, result.attempt)
+    return "" if attempt is None else attempt.passed_over
+
+
+def _read_attempt_or_none(machine: MachinePaths, job: int, number: int) -> Attempt | None:
+    with contextlib.suppress(FileNotFoundError, DamagedFileError):
+        return read_attempt(machine.job(job).attempt(number))
+    return None
 
 
 def _last_attempt(machine: MachinePaths, view: JobView) -> AttemptView | None:
@@ -269,6 +289,7 @@ def _last_attempt(machine: MachinePaths, view: JobView) -> AttemptView | None:
             detail=result.detail,
             seconds=_duration(result.started, result.ended),
             runner=result.runner,
+            passed_over=_passed_over(machine, result),
         )
     if result is not None or view.started is None:
         return None
@@ -284,6 +305,7 @@ def _last_attempt(machine: MachinePaths, view: JobView) -> AttemptView | None:
             detail="",
             seconds=_duration(attempt.started, None),
             runner=attempt.runner,
+            passed_over=attempt.passed_over,
         )
     return None
 
@@ -302,5 +324,6 @@ def _late_results(machine: MachinePaths, job: int) -> Iterator[AttemptView]:
                 detail=result.detail,
                 seconds=_duration(result.started, result.ended),
                 runner=result.runner,
+                passed_over=_passed_over(machine, result),
                 counts=False,
             )

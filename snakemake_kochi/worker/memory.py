@@ -89,9 +89,11 @@ def memory_mb_of_this_node(environment: Mapping[str, str]) -> int:
     limit = own_memory_group().limit_mb()
     if limit is not None:
         amounts.append(limit)
-    with contextlib.suppress(KeyError, ValueError):
-        # 0 stands for all there is.
-        amounts.append(int(environment["SLURM_MEM_PER_NODE"]) or amounts[0])
+    # Where nothing was asked for, Slurm says by them what it gives by default, if that is limited.
+    for name, number in (("SLURM_MEM_PER_NODE", None), ("SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE")):
+        with contextlib.suppress(KeyError, ValueError):
+            amount = int(environment[name]) * (1 if number is None else int(environment[number]))
+            amounts.append(amount or amounts[0])  # 0 stands for all there is
     return min(amounts)
 
 

@@ -85,6 +85,9 @@ def _left_by_slurm(environment: Mapping[str, str]) -> float | None:
         return float(environment["SLURM_JOB_END_TIME"]) - time.time()
     except (KeyError, ValueError):
         job = environment.get("SLURM_JOB_ID")
+        if array := environment.get("SLURM_ARRAY_JOB_ID"):
+            # The last one of an array has the number of the whole array, which stands for all.
+            job = f"{array}_{environment.get('SLURM_ARRAY_TASK_ID')}"
         return None if job is None else _asked_of_slurm(job)
 
 

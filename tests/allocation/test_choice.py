@@ -9,7 +9,7 @@ import pytest
 from snakemake_kochi.allocation.choice import check_place
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import Root
-from snakemake_kochi.place import Place
+from snakemake_kochi.place import Place, find_place
 from snakemake_kochi.project.configuration import load_project
 
 MACHINES = "spica: {scheduler: slurm}, vega: {alloc_script: x}, desk: {}"
@@ -30,8 +30,9 @@ def test_by_default_workers_are_where_kochi_knows_the_scheduler() -> None:
 @pytest.mark.parametrize(
     ("machine", "machines", "said"),
     [
-        ("local", MACHINES, "With one are: spica, vega. Type: export KOCHI_DEFAULT_MACHINE=spica"),
-        ("local", "desk: {}", "say which it has: machines: NAME: scheduler: slurm"),
+        # The command on a line of its own.
+        ("local", MACHINES, "are: spica, vega. Type:\nexport KOCHI_DEFAULT_MACHINE=spica\n"),
+        ("local", "desk: {}", "say which machine has one: machines: NAME: scheduler: slurm"),
         ("desk", "desk: {}", "say which it has: machines: desk: scheduler: slurm"),
     ],
 )
@@ -41,6 +42,29 @@ def test_where_there_is_no_scheduler_the_machines_that_have_one_are_named(
     with pytest.raises(KochiError, match=f"machine {machine} has no scheduler") as error:
         check_place("allocations", place(machine, machines))
     assert said in str(error.value)
+
+
+def test_where_there_is_no_kochi_yaml_its_text_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(KochiError, match="machine local has no scheduler") as error:
+        check_place("allocations", find_place())
+    assert f"There is no kochi.yaml in {tmp_path}" in str(error.value)
+    assert "\nmachines:\n  NAME:\n    scheduler: slurm\n" in str(error.value)
+    assert "\nexport KOCHI_DEFAULT_MACHINE=NAME\n" in str(error.value)
+
+
+def test_a_kochi_yaml_that_is_not_read_is_why_there_is_no_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kochi.yaml").write_text(f"machines: {{{MACHINES}}}")
+    assert check_place("here", find_place()) == "here"
+    with pytest.raises(KochiError, match="is not in a git repository\nType: git init"):
+        check_place("allocations", find_place())
 
 
 def test_a_place_that_is_none_is_refused_with_what_was_meant() -> None:

@@ -61,7 +61,7 @@ def test_what_to_do_is_told_with_the_reason():
         ("InvalidAccount", "account"),
         ("InvalidQOS", "qos"),
         ("QOSMaxWallDurationPerJobLimit", "time, qos"),
-        ("AssocMaxWallDurationPerJobLimit", "time"),
+        ("AssocMaxWallDurationPerJobLimit", "time, account"),
         ("QOSMaxCpuPerJobLimit", "cores, memory, gpus, time, qos"),
         ("AssocMaxGRESPerNode", "cores, memory, gpus"),
         ("ReqNodeNotAvail, UnavailableNodes:node1", "time, partition, reservation"),
@@ -85,10 +85,37 @@ def test_of_one_that_is_held_it_is_told_how_to_let_it_go(reason):
 
 
 @pytest.mark.parametrize(
+    ("reason", "key", "shown"),
+    [
+        ("AssocMaxJobsLimit", "account", "associations"),
+        ("AssocGrpCpuLimit", "account", "associations"),
+        ("AssocGrpCPURunMinutesLimit", "account", "associations"),
+        ("QOSMaxJobsPerUserLimit", "qos", "qos"),
+        ("QOSMaxCpuPerUserLimit", "qos", "qos"),
+    ],
+)
+def test_of_a_limit_that_may_be_too_small_for_one_job_it_is_told_how_to_see_it(reason, key, shown):
+    said = advice(reason, "12", "own")
+    assert said.startswith("It begins when others under this limit have ended, and never if")
+    assert f"sacctmgr show {shown}" in said
+    assert f"machines: own: allocation: {key}, max_workers, cores, memory, gpus in" in said
+
+
+@pytest.mark.parametrize(
+    ("reason", "key"),
+    [("AssocGrpCPUMinutesLimit", "account"), ("QOSGrpBillingMinutes", "qos")],
+)
+def test_of_what_is_used_up_another_account_is_advised(reason, key):
+    said = advice(reason, "12", "own")
+    assert said.startswith("What may be used is used up")
+    assert f"Another {key} or a shorter time may help" in said
+
+
+@pytest.mark.parametrize(
     "reason",
     [
         *("Priority", "Resources", "None", "BeginTime", "Dependency", "Licenses", "Cleaning"),
-        *("QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit", "QOSMaxCpuPerUserLimit", "Reservation"),
+        "Reservation",
     ],
 )
 def test_where_waiting_helps_nothing_is_advised(reason):

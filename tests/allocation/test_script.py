@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from slurm_cluster import SlurmCluster
-from support import REPOSITORY, git, write
+from support import REPOSITORY, git, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import list_workers
@@ -55,13 +54,6 @@ def run(tmp_path: Path, machine: MachinePaths, snakemake) -> Iterator[Callable]:
 
     yield call
     wait_until(lambda: all(worker.is_gone for worker in list_workers(machine)))
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def test_a_script_that_leaves_the_worker_in_the_background_serves_a_run(

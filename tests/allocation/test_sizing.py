@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,6 +64,22 @@ def test_a_benchmark_that_wants_to_be_alone_gets_a_whole_node():
     waiting = {Resources(exclusive=True): 3}
     assert ask(waiting) == (Shape(NODE, whole_node=True), 3)
     assert ask(waiting, [Supply(NODE)] * 2) == (Shape(NODE, whole_node=True), 1)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "cores", "memory"),
+    [
+        ({Resources(memory_mb=100): 1000}, 8, 800),
+        ({Resources(memory_mb=100): 3}, 1, 100),
+        ({Resources(memory_mb=1000): 12, Resources(): 1000}, 8, 3000),
+        ({Resources(memory_mb=1000): 2, Resources(memory_mb=10): 1000}, 8, 1070),
+        ({Resources(cores=2, memory_mb=1000): 1000, Resources(memory_mb=300): 1000}, 8, 4000),
+        ({Resources(memory_mb=5000): 1000}, 8, 16_000),
+    ],
+)
+def test_memory_is_asked_for_what_runs_at_the_same_time(waiting, cores, memory):
+    shape, _ = ask(waiting)
+    assert (shape.capacity.cores, shape.capacity.memory_mb) == (cores, memory)
 
 
 def test_gpus_and_memory_are_asked_for_as_cores_are():

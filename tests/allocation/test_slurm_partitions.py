@@ -9,6 +9,7 @@ from snakemake_kochi.allocation.scheduler import RefusedError
 from snakemake_kochi.allocation.sizing import Limits, Supply, obstacle, workers_to_ask_for
 from snakemake_kochi.allocation.slurm.partitions import limits_of, read_partitions
 from snakemake_kochi.allocation.slurm.slurm import Pace, Slurm
+from snakemake_kochi.allocation.slurm.withheld import without_withheld
 from snakemake_kochi.allocation.wishes import Wish
 from snakemake_kochi.project.machines import AllocationSettings
 from snakemake_kochi.queue import Capacity, Resources
@@ -44,6 +45,26 @@ def test_of_several_partitions_the_most_counts():
 def test_what_the_settings_say_counts():
     found = limits(cores=2, memory_mb=100, gpus=0, time=60.0, max_workers=3)
     assert (found.workers, found.node, found.seconds) == (3, Capacity(2, 100), 60.0)
+
+
+def test_more_cores_than_any_node_has_are_not_asked_for():
+    assert limits(cores=128).node == CPUS
+    assert set(limits("main,gpus", cores=48).nodes) == {
+        Capacity(48, 256_000),
+        Capacity(32, 128_000, 4),
+        MEMORY,
+    }
+
+
+def test_more_nodes_than_a_partition_has_are_refused_at_once():
+    said = "main*|1:00|4|4000|(null)|big|2\nmain*|1:00|4|4000|(null)|new|3\nlong|1:00|4|4000|||9\n"
+    known = read_partitions(said)
+    assert limits_of(known, None, AllocationSettings(nodes=5), "own").node == Capacity(4, 4000)
+    assert limits_of(known, "main,long", AllocationSettings(nodes=9), "own")
+    with pytest.raises(RefusedError) as caught:
+        limits_of(known, None, AllocationSettings(nodes=6), "own")
+    assert "6 nodes are wanted for one allocation, and partition main has 5" in str(caught.value)
+    assert "machines: own: allocation: nodes, partition in kochi.yaml" in str(caught.value)
 
 
 def test_an_unknown_partition_is_refused_with_the_nearest_one():
@@ -110,3 +131,72 @@ def test_where_the_settings_say_all_slurm_need_not_answer(tmp_path, monkeypatch)
     assert Slurm("name", settings, "own").limits().node == Capacity(4, 1000)
     with pytest.raises(RefusedError, match="there is no program sinfo here"):
         Slurm("name", AllocationSettings(), "own").limits()
+
+
+NODES = """\
+NodeName=a CPUEfctv=62 CPUTot=64 RealMemory=256000 CoreSpecCount=1 MemSpecLimit=6000 \
+ThreadsPerCore=2 Partitions=main,small Comment=CPUTot=1
+NodeName=b CPUTot=32 RealMemory=128000 CoreSpecCount=1 ThreadsPerCore=2 Partitions=gpus
+NodeName=c CPUTot=64 RealMemory=256000 CPUEfctv=64 Partitions=other
+"""
+SHOWN = """\
+PartitionName=main MaxCPUsPerNode=UNLIMITED MaxMemPerNode=UNLIMITED
+PartitionName=gpus MaxCPUsPerNode=8 MaxMemPerNode=100000
+"""
+
+
+def test_what_slurm_keeps_of_a_node_for_itself_is_not_asked_for():
+    found = without_withheld(read_partitions(SAID), NODES, SHOWN)
+    assert [(each.name, each.node) for each in found] == [
+        ("main", Capacity(4, 4000)),
+        ("main", Capacity(62, 250_000)),
+        ("gpus", Capacity(8, 100_000, 4)),
+        ("gpus", Capacity(8, 100_000, 3)),
+        ("month", Capacity(8, 8000)),
+    ]
+    assert without_withheld(read_partitions(SAID), NODES, "")[2].node == Capacity(30, 128_000, 4)
+
+
+def test_where_scontrol_says_nothing_the_word_of_sinfo_counts():
+    partitions = read_partitions(SAID)
+    assert without_withheld(partitions, "", "slurm_load_partitions error") == partitions
+
+
+def test_in_another_partition_than_the_machines_its_own_longest_time_counts(tmp_path, monkeypatch):
+    FakeSlurm(tmp_path, monkeypatch).answers("sinfo", says(SAID))
+    hours = AllocationSettings(partition="main", time=7200.0)
+    slurm = Slurm("name", hours, "own", Pace(first_pause=0.0))
+    short, month = (slurm.limits(Wish(partition=name)) for name in ("gpus", "month"))
+    # It would wait for ever, if it was asked for two hours where half an hour is the most.
+    assert workers_to_ask_for({Resources(): 1}, [], short)[0].seconds == 1800.0
+    assert workers_to_ask_for({Resources(): 1}, [], month)[0].seconds == 7200.0
+    long = Resources(runtime_seconds=10 * 3600)
+    assert obstacle(long, month) is None
+    assert workers_to_ask_for({long: 1}, [], month)[0].seconds > 10 * 3600
+    assert slurm.limits(Wish(partition="main")).seconds == 7200.0
+    assert obstacle(long, slurm.limits()) is not None
+
+
+FEATURED = """\
+main*|infinite|64|8000|gpu:v100:8|new,big
+main*|infinite|32|4000|gpu:a100:4,gpu:v100:1|old,big
+main*|infinite|8|2000|(null)|(null)
+"""
+
+
+@pytest.mark.parametrize(
+    ("constraint", "cores"),
+    [(None, 64), ("old", 32), ("old&big", 32), ("old|new", 64), ("[old*2&new*2]", 64), ("no", 64)],
+)
+def test_only_nodes_with_the_features_that_are_asked_for_count(constraint, cores):
+    settings = AllocationSettings(constraint=constraint)
+    assert limits_of(read_partitions(FEATURED), None, settings, "own").node.cores == cores
+
+
+def test_only_gpus_of_the_model_that_is_asked_for_count(tmp_path, monkeypatch):
+    FakeSlurm(tmp_path, monkeypatch).answers("sinfo", says(FEATURED))
+    slurm = Slurm("name", AllocationSettings(), "own")
+    assert slurm.limits(Wish(gpu_model="a100")).node == Capacity(32, 4000, 4)
+    assert slurm.limits(Wish(gpu_model="v100")).nodes == (Capacity(64, 8000, 8),)
+    assert slurm.limits(Wish(constraint="old", gpu_model="v100")).node == Capacity(32, 4000, 1)
+    assert slurm.limits().node.gpus == 8

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from slurm_cluster import SlurmCluster
-from support import git
+from slurm_fake import FakeSlurm, says
+from support import git, wait_until
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import list_workers
@@ -48,13 +48,6 @@ def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 
     yield write
     wait_until(lambda: all(worker.is_gone for worker in list_workers(Root.find().machine("own"))))
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def test_a_worker_got_by_the_script_runs_the_jobs_of_the_queue_and_leaves(
@@ -104,7 +97,25 @@ def test_workers_of_a_machine_with_slurm_are_got_by_sbatch(
     assert done.status == 0, done.err
     assert "on node1" in done.out
     assert "on node2" in done.out
-    assert {worker.capacity.cores for worker in list_workers(machine)} == {2}
+    capacities = [worker.capacity for worker in list_workers(machine)]
+    # The memory that Slurm gives by default, and not that of the computer.
+    assert [(each.cores, each.memory_mb) for each in capacities] == [(2, 2 * 256)] * 2
+    wait_until(lambda: not cluster.jobs())
+
+
+def test_why_an_allocation_waits_is_told_with_what_to_do(
+    configure: Callable, kochi: Kochi, cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure("scheduler: slurm, allocation: {arguments: [--hold]}")
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    done = kochi("alloc", "-q", "q")
+    assert done.status == 0, done.err
+    [allocation] = cluster.jobs()
+    assert f"Allocation {allocation} waits: JobHeldUser. It is held" in done.err
+    assert f"scontrol release {allocation}" in done.err
+    cancel = next(line for line in done.err.splitlines() if "scancel" in line).partition("type: ")
+    cluster.run(*cancel[2].split())
     wait_until(lambda: not cluster.jobs())
 
 
@@ -115,7 +126,11 @@ def test_workers_of_a_machine_with_slurm_are_got_by_sbatch(
         (STAYS, ("-q", "q_${nodes}"), "-n SPEC was expected"),
         (STAYS, ("-q", "../x"), "queue name '../x' cannot be used"),
         ("scheduler: slurm", ("-t", "soon"), "'soon': a time like"),
-        ("alloc_script: 'echo no >&2; exit 3'", (), "exit status 3, and said:\nno"),
+        (
+            "alloc_script: 'echo no >&2; exit 3'",
+            (),
+            "exit status 3, and said:\nno\nCorrect machines: own: alloc_script in kochi.yaml.",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -141,3 +156,20 @@ def test_an_allocation_that_ends_before_a_worker_has_come_is_told(
     assert done.status == 1
     assert "has ended, and no worker had come" in done.err
     assert "exit status 5, and said:\ntoo late" in done.err
+
+
+def test_where_nodes_are_of_several_kinds_one_that_there_is_is_asked_for(
+    configure: Callable, kochi: Kochi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure("scheduler: slurm")
+    programs, path = tmp_path / "programs", os.environ["PATH"]
+    programs.mkdir()
+    fake = FakeSlurm(programs, monkeypatch)
+    monkeypatch.setenv("PATH", f"{programs}:{path}")
+    fake.answers("sinfo", says("main*|infinite|16|4000|gpu:4\nmain*|infinite|64|8000|(null)"))
+    fake.answers("scontrol", "exit 1")
+    fake.answers("sbatch", says("7"))
+    assert kochi("alloc", "-q", "q").status == 0
+    [call] = fake.calls("sbatch")
+    assert "--cpus-per-task=64" in call
+    assert "--gres" not in call

@@ -100,7 +100,9 @@ def test_a_directory_that_cannot_be_written_is_an_error_and_no_traceback(
     monkeypatch.setenv("KOCHI_ROOT", str(own_surroundings / "file" / "root"))
     outcome = kochi("enqueue", "-q", "test", "true")
     assert outcome.status == 1
-    assert outcome.err.startswith(f"kochi: {own_surroundings / 'file'}")
+    root = own_surroundings / "file" / "root"
+    assert outcome.err.startswith(f"kochi: KOCHI_ROOT {root} cannot be used: ")
+    assert "It is that of $KOCHI_ROOT" in outcome.err
     assert "Traceback" not in outcome.err
 
 

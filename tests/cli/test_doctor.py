@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import git
+from support import git, wait_until
 
 from snakemake_kochi.doctor import files, filesystem, node
 from snakemake_kochi.errors import DamagedFileError
@@ -24,13 +23,6 @@ from .conftest import COMMAND, Outcome
 
 Kochi = Callable[..., Outcome]
 PATIENCE = 60.0
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen"
-        time.sleep(0.02)
 
 
 def found(data: Any, check: str) -> Any:
@@ -369,8 +361,15 @@ def test_where_a_scheduler_gives_nodes_it_is_said_how_to_test_with_them(
     kochi: Kochi, with_settings: Callable[[str], None]
 ) -> None:
     with_settings("scheduler: slurm")
-    between = found(kochi("doctor", "--json").data, "between nodes")
-    assert between["advice"] == "Type: kochi doctor --allocations"
+    data = kochi("doctor", "--json").data
+    assert found(data, "between nodes")["advice"] == "Type: kochi doctor --allocations"
+    kinds = {"machines": "kochi_root must be", "proj": "The project must be"}
+    for finding in (each for each in data["checks"] if each["check"] == "filesystem"):
+        start = next(said for part, said in kinds.items() if part in finding["directory"])
+        # On whatever filesystem this is tested.
+        is_of_one_node = "usually of this node alone" in finding["measured"]
+        assert (finding["verdict"] == "warning") == is_of_one_node
+        assert finding["advice"].startswith(f"{start} on a filesystem that all") == is_of_one_node
 
 
 def test_a_machine_without_a_scheduler_has_no_allocations(kochi: Kochi) -> None:
@@ -414,9 +413,23 @@ def test_flock_of_one_node_only_is_seen_from_the_mount(
     mounts.write_text("31 27 0:31 / / rw - nfs server:/ rw,vers=3,local_lock=all\n")
     monkeypatch.setattr(filesystem, "_MOUNTS", mounts)
     assert filesystem.examine_filesystem(tmp_path).verdict == "ok"
+    assert filesystem.examine_filesystem(tmp_path, of_all="All must see it.").verdict == "ok"
     outcome = filesystem.examine_filesystem(tmp_path, for_flock=True)
     assert outcome.verdict == "warning"
     assert "local_lock=all: flock excludes processes of one node only" in outcome.measured
+
+
+def test_a_filesystem_of_one_node_will_not_do_where_other_nodes_need_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text("27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard\n")
+    monkeypatch.setattr(filesystem, "_MOUNTS", mounts)
+    assert filesystem.examine_filesystem(tmp_path).verdict == "ok"
+    outcome = filesystem.examine_filesystem(tmp_path, of_all="All must see it.")
+    assert outcome.verdict == "warning"
+    assert outcome.measured == "ext4 (/dev/vda on /): usually of this node alone"
+    assert outcome.advice == "All must see it."
 
 
 @pytest.mark.parametrize(

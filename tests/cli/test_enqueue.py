@@ -45,6 +45,20 @@ def test_without_a_worker_one_is_told_how_to_start_it(
     assert kochi("enqueue", "-q", "test", "true").err == ""
 
 
+def test_where_there_is_a_scheduler_a_worker_is_not_started_on_the_login_node(
+    kochi: Kochi, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "kochi.yaml").write_text("machines: {own: {scheduler: slurm}, vega: {}}")
+
+    def said(*options: str) -> str:
+        return kochi("enqueue", *options, "-q", "test", "true").err
+
+    assert "type: kochi alloc -m own -q test" in said("-m", "own")
+    assert "type: kochi work -m vega -q test" in said("-m", "vega")
+    monkeypatch.setenv("KOCHI_DEFAULT_MACHINE", "own")
+    assert "type: kochi alloc -q test" in said()
+
+
 def test_the_words_of_a_command_are_taken_as_they_are(kochi: Kochi, work: Work) -> None:
     words = ["a;b", "$(id)", "*", ">x", "`id`", "-n", "--json", "", "it's", "--", "ü", "a\nb"]
     outcome = kochi("enqueue", "-q", "test", "printf", r"<%s>", *words)

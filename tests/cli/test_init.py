@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support import git
 
+from snakemake_kochi.project.configuration import load_project
+
 from .conftest import Outcome, make_repository
 
 Kochi = Callable[..., Outcome]
@@ -37,6 +39,16 @@ def test_a_repository_becomes_a_project(repository: Path, kochi: Kochi) -> None:
     assert "snakemake --list-target-rules" in outcome.out
     # An empty kochi.yaml, all of it comments, is a valid one.
     assert kochi("show", "installs").status == 0
+
+
+def test_what_is_commented_out_is_valid_when_it_counts(repository: Path, kochi: Kochi) -> None:
+    kochi("init")
+    file = repository / "kochi.yaml"
+    _, *lines = file.read_text().splitlines()
+    file.write_text("\n".join(line.removeprefix("# ").removeprefix("#") for line in lines))
+    machine = load_project(repository).machine("spica")
+    assert machine.scheduler == "slurm"
+    assert machine.allocation.partition == "short"
 
 
 def test_snakemake_understands_the_snakefile_that_is_written(

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
-import time
+import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from slurm_cluster import SlurmCluster
-from support import git, write
+from support import git, wait_until, write
 
-from snakemake_kochi.detached.launches import Found, last_launch
+from snakemake_kochi.detached.launches import Found, last_launch, make_launch, write_end
 from snakemake_kochi.paths import Root
 
 from .conftest import COMMAND, Outcome
@@ -54,13 +56,6 @@ def cluster() -> Iterator[SlurmCluster]:
         yield cluster
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-
-
 def launched(machine: str = "local") -> Found:
     found = last_launch(Root.find().machine(machine), os.getcwd())
     assert found is not None
@@ -68,8 +63,8 @@ def launched(machine: str = "local") -> Found:
 
 
 def begin(kochi: Kochi, here: Path, *options: str) -> Outcome:
-    """Launch the workflow, and wait until both jobs run."""
-    done = kochi("launch", *options, "--", "all")
+    """Launch what the workflow makes by default, and wait until both jobs run."""
+    done = kochi("launch", *options)
     assert done.status == 0, done.err
     wait_until(lambda: len(list(here.glob("begun*"))) == 2)
     return done
@@ -103,8 +98,11 @@ def test_a_run_goes_on_after_logout_and_its_status_is_told(kochi: Kochi, here: P
 
 
 def test_a_run_that_fails_gives_its_exit_status_to_who_follows(kochi: Kochi, here: Path) -> None:
-    done = kochi("launch", "--follow", "--", "no_such_target")
+    words = ("--config", "said=two words", "--", "no_such_target")
+    done = kochi("launch", "--follow", "--", *words)
     assert done.status == 1
+    # What was launched is told as it can be pasted.
+    assert f" {shlex.join(words)}\n" in kochi("launch", "--status").out
     assert "no_such_target" in done.out
     assert launched().status == 1
 
@@ -178,6 +176,48 @@ def test_a_run_that_was_killed_is_told_from_one_that_ended(kochi: Kochi, here: P
     assert "snakemake --unlock" in done.err
 
 
+def test_who_follows_a_run_that_was_killed_is_told_how_it_is_picked_up(
+    kochi: Kochi, here: Path
+) -> None:
+    begin(kochi, here)
+    processes = launched().processes
+    assert processes is not None
+    os.kill(processes.run.pid, signal.SIGKILL)
+    done = kochi("launch", "--follow")
+    assert done.status == 137
+    assert "snakemake --unlock" in done.err
+
+
+def test_one_that_was_killed_before_it_began_is_in_nobodys_way(kochi: Kochi, here: Path) -> None:
+    (here / "go").touch()
+    _, paths = make_launch(Root.find().machine("local"), "", ["true"], is_job=False)
+    assert kochi("launch", "--status", "--json").data["state"] == "launched"
+    refused = kochi("launch", "--", "all")
+    assert refused.status == 1
+    assert "goes on" in refused.err
+    data = json.loads(paths.launch.read_text())
+    began = datetime.fromisoformat(data["time"]) - timedelta(minutes=2)
+    paths.launch.write_text(json.dumps(data | {"time": began.isoformat()}))
+    assert kochi("launch", "--status", "--json").data["state"] == "killed"
+    late = subprocess.run(
+        [sys.executable, "-m", "snakemake_kochi.detached", str(paths.directory)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert late.returncode == 1
+    assert "was given up" in late.stderr
+    assert kochi("launch", "--follow", "--", "all").status == 0
+
+
+def test_the_last_of_several_within_a_second_is_the_last(here: Path) -> None:
+    machine = Root.find().machine("local")
+    for _ in range(8):
+        launch, paths = make_launch(machine, "", ["true"], is_job=False)
+        assert launched().launch == launch
+        write_end(paths, 0)
+
+
 def test_a_run_on_another_host_is_left_alone(kochi: Kochi, here: Path) -> None:
     begin(kochi, here)
     file = launched().paths.process
@@ -198,7 +238,6 @@ def test_a_run_on_another_host_is_left_alone(kochi: Kochi, here: Path) -> None:
     ("words", "status", "said"),
     [
         (("--follow",), 1, "nothing was launched in this directory on machine local"),
-        ((), 2, "arguments for snakemake were expected"),
         (("--stop", "--", "all"), 2, "--stop and --status stand alone"),
         (("-t", "1", "--", "all"), 2, "-t is for --in-allocation"),
         (("--in-allocation", "--", "all"), 1, "machine local has no scheduler to run it in"),

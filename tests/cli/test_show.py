@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support import wait_until
 
 from snakemake_kochi.paths import Root
 
@@ -27,11 +27,6 @@ def submit(kochi: Kochi, *words: str, queue: str = "test", name: str = "ANON") -
 
 def listed(kochi: Kochi, *words: object) -> list[int]:
     return [job["job"] for job in kochi("show", "jobs", *words, "--json").data]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        time.sleep(0.02)
 
 
 def test_jobs_are_those_that_wait_or_run_and_with_t_all(kochi: Kochi, work: Work) -> None:

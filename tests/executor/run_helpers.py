@@ -6,8 +6,7 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,15 +25,6 @@ def our_processes() -> list[psutil.Process]:
         if root == os.environ["KOCHI_ROOT"] and process.pid != os.getpid():
             found.append(process)
     return found
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    """Wait for something that must happen; what it gave, or a failed test."""
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
-    return value
 
 
 def results() -> list[dict[str, Any]]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import background, our_processes, results, wait_until
-from support import write
+from run_helpers import background, our_processes, results
+from support import wait_until, write
 
 RUN = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "8")
 IN_QUEUE = (*RUN, "--kochi-queue", "q")

@@ -99,6 +99,20 @@ def test_the_time_of_allocations_is_shared_out(machine: MachinePaths) -> None:
     )
 
 
+def test_of_an_allocation_of_several_nodes_each_node_counts(machine: MachinePaths) -> None:
+    two = a_worker(machine, 10, 110)
+    machine.worker(two).hosts.write_text("n1 slots=4\nn2 slots=4\n")
+    one = a_worker(machine, 10, 60)
+    receipt = Receipt(machine, CONTROLLER)
+    receipt.add(a_ticket(0, exclusive=True), a_result(0, two, 10, 110))
+    receipt.add(a_ticket(1, exclusive=True), a_result(1, one, 10, 35))
+    _, time, *_ = receipt.lines(0)
+    # 220 s of two nodes, 60 of one.
+    assert time == (
+        "2 allocations, 0.0778 node-hours: 80 % useful, 9 % idle, 11 % start-up, 0 % lost"
+    )
+
+
 def test_attempts_before_the_last_one_are_lost(machine: MachinePaths) -> None:
     first, second = a_worker(machine, 10, 60), a_worker(machine, 10, 60)
     paths = machine.job(7)

@@ -232,6 +232,23 @@ def test_jobs_with_the_same_wish_share_a_queue_and_others_do_not() -> None:
     assert "partition_long" in long
 
 
+def test_jobs_that_are_to_be_alone_have_workers_of_their_own_where_those_have_whole_nodes() -> None:
+    def placed(own: str, are_granted: bool = True, **values: Any) -> tuple[str, bool]:
+        log = Log()
+        wishes = Wishes(own, are_granted, log)  # type: ignore[arg-type]
+        job: Any = Job(**values)
+        found = wishes.place(job, "run-me", Resources(exclusive=True))
+        assert log.warnings == []
+        return found.queue, found.wish.whole_nodes
+
+    alone = placed("run-me")
+    assert alone[0].startswith("run-me-nobody_beside_it-")
+    assert alone[1]
+    assert placed("run-me", slurm_partition="long")[0] not in ("run-me", alone[0])
+    assert placed("run-me", are_granted=False) == ("run-me", False)
+    assert placed("another") == ("run-me", False)
+
+
 @pytest.mark.parametrize(("are_granted", "warnings"), [(True, 1), (False, 1)])
 def test_a_queue_that_is_not_the_runs_own_has_no_wishes_and_that_is_said_once(
     are_granted: bool, warnings: int

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 
-from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.errors import ConfigError, KochiError
 from snakemake_kochi.place import find_place
 from snakemake_kochi.project.chosen_machine import chosen_machine
 from snakemake_kochi.project.configuration import load_project
@@ -66,6 +67,38 @@ def test_without_kochi_yaml_every_host_is_local(
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert find_place(start=tmp_path).machine.name == "local"
+
+
+def test_a_machine_that_is_named_where_there_is_no_kochi_yaml_is_described(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(KochiError, match="machine 'spica' is not known: there is no") as error:
+        find_place(environment={"KOCHI_DEFAULT_MACHINE": "spica"}, start=tmp_path)
+    assert "git init && kochi init" in str(error.value)
+    text = "machines:\n  spica:\n    scheduler: slurm\n    kochi_root: DIRECTORY"
+    assert text in str(error.value)
+    assert load_project(tmp_path, text).machine("spica").kochi_root == "DIRECTORY"
+
+
+def test_a_kochi_yaml_that_is_not_read_is_an_error_for_its_machines_and_a_warning_for_local(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    (tmp_path / "kochi.yaml").write_text(MACHINES)
+    said = f"{tmp_path}/kochi.yaml is not read, because {tmp_path} is not in a git repository"
+    with pytest.raises(ConfigError, match=said) as error:
+        find_place("spica", start=tmp_path)
+    assert f"Type: git init {tmp_path}" in str(error.value)
+    with caplog.at_level(logging.WARNING):
+        place = find_place(start=tmp_path)
+    assert place.machine.name == "local"
+    assert caplog.messages == [f"{said}. Type: git init {tmp_path}"]
+    assert place.unread is not None
+    caplog.clear()
+    (tmp_path / "kochi.yaml").unlink()
+    assert find_place(start=tmp_path).unread is None
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(

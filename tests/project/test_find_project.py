@@ -41,6 +41,33 @@ def test_outside_of_a_repository_the_message_says_what_to_type(
     assert "git init && kochi init" in str(caught.value)
 
 
+def test_a_file_outside_of_a_repository_is_named_with_what_makes_it_count(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    directory = tmp_path / "my project"
+    (directory / "sub").mkdir(parents=True)
+    (directory / "kochi.yaml").write_text("machines: {m: {}}")
+    for start in (directory, directory / "sub"):
+        with pytest.raises(ConfigError) as caught:
+            find_project(start, environment)
+        assert str(caught.value) == (
+            f"{directory}/kochi.yaml is not read, because {directory} is not in a git repository\n"
+            f"Type: git init '{directory}'"
+        )
+    subprocess.run(["git", "init", "-q", str(directory)], check=True)
+    assert find_project(directory / "sub", environment) == directory
+
+
+def test_a_file_below_the_top_of_a_repository_is_named(
+    repository: Path, environment: dict[str, str]
+) -> None:
+    (repository / "kochi.yaml").rename(repository / "sub" / "kochi.yaml")
+    with pytest.raises(ConfigError, match=r"sub/kochi\.yaml is not read") as caught:
+        find_project(repository / "sub", environment)
+    assert f"not at the top of its git repository, {repository}" in str(caught.value)
+    assert f"git init '{repository}/sub'" in str(caught.value)
+
+
 def test_without_kochi_yaml_the_message_says_what_to_type(
     repository: Path, environment: dict[str, str]
 ) -> None:

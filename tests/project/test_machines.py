@@ -71,9 +71,40 @@ def test_all_that_slurm_is_asked_for_stands_in_the_machine() -> None:
 
 
 @pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("--output=x", "--output=x cannot be used: kochi sets it itself"),
+        ("-N2", "-N2 cannot be used: use the key 'nodes'"),
+        ("--part=long", "use the key 'partition'"),
+        ("--qos=high", "use the key 'qos'"),
+        ("--mem=4G", "how much a node has at most says the key 'memory'"),
+        ("-c4", "the key 'cores'"),
+        ("--ntasks=2", "one worker in each allocation"),
+        ("--export=NONE", "a worker needs the run's environment"),
+        ("--exclude n1", "one argument was expected, such as --exclude=n1"),
+        ("job.sh", "'job.sh' is no option of sbatch, and the value of none"),
+    ],
+)
+def test_an_argument_that_kochi_gives_itself_is_refused_with_what_to_use(
+    argument: str, said: str
+) -> None:
+    text = f"{{scheduler: slurm, allocation: {{arguments: [--exclusive=user, {argument}]}}}}"
+    found = problem(text)
+    assert said in found
+    assert found.startswith("kochi.yaml:2: machines.spica.allocation.arguments")
+
+
+def test_an_argument_may_have_its_value_in_an_entry_of_its_own() -> None:
+    text = "{scheduler: slurm, allocation: {arguments: [--clusters, west, -w, n1, --no-requeue]}}"
+    found = machine(text).allocation.arguments
+    assert found == ("--clusters=west", "-wn1", "--no-requeue")
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{scheduler: pbs}", "machines.spica.scheduler"),
+        ("{scheduler: pbs}", "machines.spica.scheduler: the text 'pbs' is not possible here"),
+        ("{scheduler: pbs}", "known: slurm; for any other scheduler, use the key 'alloc_script'"),
         ("{scheduler: slurm, alloc_script: x}", "with 'scheduler' it is not used; leave one out"),
         ("{allocation: {partition: short}}", "is for machines with 'scheduler: slurm'"),
         ("{scheduler: slurm, allocation: {node_spec: a}}", "for machines with an 'alloc_script'"),

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_project import ClusterProject, wait_until
+from cluster_project import ClusterProject
 from slurm_cluster import SlurmCluster
+from support import wait_until
 
 # Two jobs that stay until they may go, then one that waits for them, and one that may begin later.
 SNAKEFILE = """

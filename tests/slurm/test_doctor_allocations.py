@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_project import ClusterProject, wait_until
+from cluster_project import ClusterProject
 from slurm_cluster import SlurmCluster
+from support import wait_until
 
 from snakemake_kochi.files import make_directory
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from cluster_project import SNAKEFILE, ClusterProject, wait_until
+from cluster_project import SNAKEFILE, ClusterProject
 from slurm_cluster import SlurmCluster
+from support import wait_until
 
 from snakemake_kochi.queue import find_worker, list_workers
 from snakemake_kochi.queue.observation import LOST_AFTER

@@ -146,8 +146,9 @@ def test_a_workflow_profile_made_for_the_slurm_executor_works_unchanged(project:
         assert "--account=me" in call
         assert "--cpus-per-task=2 " in call
         assert "--comment=mine" in call
-    assert "--mem=200M" in a
-    assert "--mem=300M" in b
+    # That of the job, and the worker's.
+    assert f"--mem={200 + 512}M" in a
+    assert f"--mem={300 + 512}M" in b
 
 
 def test_an_mpi_job_has_an_allocation_of_its_own_over_several_nodes(project: Project) -> None:
@@ -235,7 +236,7 @@ def test_the_resources_of_a_group_count_together(project: Project) -> None:
     assert project.said("a") == project.said("b")
     assert project.said("a")[1:] == ["long", "node2"]
     (call,) = project.submissions
-    assert "--mem=300M" in call
+    assert f"--mem={300 + 512}M" in call
 
 
 def test_what_cannot_be_is_refused_with_rule_and_resource_before_anything_is_submitted(
@@ -277,6 +278,32 @@ def test_in_a_queue_with_workers_of_its_own_they_are_ignored_with_one_warning(
         """
     )
     assert done.returncode == 0
-    assert done.stdout.count("slurm_partition mean nothing in queue q") == 1
+    assert done.stdout.count("slurm_partition has no effect in queue q") == 1
     assert done.stdout.count("resource slurm_qos is not known; did you mean 'qos'?") == 1
     assert project.said("0")[1] == "main"
+
+
+def test_a_retry_that_asks_for_more_than_there_is_fails_and_others_go_on(project: Project) -> None:
+    done = project.run(
+        """
+        rule all:
+            input: "a", "b"
+
+        rule a:
+            output: "a"
+            resources: mem_mb=lambda wildcards, attempt: 3000 * attempt
+            retries: 1
+            shell: "touch begun; exit 1"
+
+        rule b:
+            output: "b"
+            shell: "while [ ! -e go ]; do [ ! -e begun ] || {{ sleep 2; touch go; }}; done; ECHO"
+        """,
+        "--keep-going",
+    )
+    assert done.returncode == 1
+    said = "rule a: no allocation on machine own can run it: 6000 MiB of memory needed, 4096 there"
+    assert said in done.stdout
+    assert "Traceback" not in done.stdout
+    assert project.said("b")[1] == "main"
+    assert not (project.directory / "a").exists()

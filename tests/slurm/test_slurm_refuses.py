@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_project import ClusterProject, wait_until
+from cluster_project import ClusterProject
 from slurm_cluster import SlurmCluster
-from support import REPOSITORY, git, write
+from support import REPOSITORY, git, wait_until, write
 
 PROFILE = REPOSITORY / "profiles" / "cluster"
 SNAKEFILE = """
@@ -119,7 +119,7 @@ def test_why_an_allocation_waits_is_told_with_what_to_change_where_waiting_does_
     with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
         project.configure(partition="short", time=10, max_workers=2)
         project.start()
-        wait_until(lambda: "PartitionTimeLimit" in project.said, 40)
+        wait_until(lambda: "PartitionTimeLimit" in project.said, seconds=40)
         os.killpg(project.runs[-1].pid, signal.SIGINT)
         assert project.runs[-1].wait(30) != 0
         assert project.said.count("PartitionTimeLimit") == 1

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from slurm_cluster import SlurmCluster
-from support import write
+from support import wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import list_workers
@@ -35,13 +34,6 @@ def cluster() -> Iterator[SlurmCluster]:
 @pytest.fixture
 def machine(isolated_environment: Path) -> MachinePaths:
     return Root(isolated_environment).machine("local")
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def test_jobs_of_a_run_are_executed_by_a_worker_inside_an_allocation(
@@ -69,3 +61,25 @@ def test_jobs_of_a_run_are_executed_by_a_worker_inside_an_allocation(
     assert [worker.state for worker in list_workers(machine)] == ["running"]
     cluster.cancel_jobs()
     wait_until(lambda: [worker.state for worker in list_workers(machine)] == ["left"])
+
+
+def test_each_of_an_array_knows_how_long_it_may_be_there(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    code = (
+        "import os; from snakemake_kochi.worker.walltime import find_walltime; "
+        "print(find_walltime(None, os.environ, 5.0).seconds_left())"
+    )
+    # None has left when the others ask.
+    command = f"{shlex.join([sys.executable, '-c', code])} && sleep 60"
+    cluster.run(
+        *("sbatch", "--array=1-3", "--time=10", "--ntasks=1", f"--output={tmp_path}/said-%a"),
+        *("--wrap", command),
+        cwd=tmp_path,
+    )
+
+    def said() -> list[str]:
+        return [path.read_text() for path in tmp_path.glob("said-*")]
+
+    wait_until(lambda: len(said()) == 3 and all(said()))
+    assert all(500 < float(seconds) < 600 for seconds in said()), said()

@@ -7,16 +7,14 @@ import json
 import os
 import signal
 import sys
-import time
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from support import write
+from support import wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import ProcessIdentity, this_node
@@ -62,13 +60,6 @@ def nothing_runs_on(isolated_environment: Path) -> Any:
 
 def machine() -> MachinePaths:
     return Root.find().machine("local")
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = 40) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
 
 
 class Trace:

@@ -6,25 +6,17 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support import wait_until
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import JobView, Queue, Resources, Ticket, find_job
 from snakemake_kochi.queue.processes import ProcessIdentity
 
 PATIENCE = 60.0
-
-
-def wait_until(condition: Callable[[], object], what: str = "") -> None:
-    """Wait for something that must happen; how long it takes is not what is tested."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"did not happen: {what or condition}"
-        time.sleep(0.02)
 
 
 def children_of(pid: int) -> list[int]:

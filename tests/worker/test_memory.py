@@ -188,6 +188,10 @@ def test_the_least_limit_is_what_there_is():
     assert memory_mb_of_this_node({"SLURM_MEM_PER_NODE": "999999999"}) == everything
     assert memory_mb_of_this_node({"SLURM_MEM_PER_NODE": "0"}) == everything
     assert memory_mb_of_this_node({"SLURM_MEM_PER_NODE": "12G"}) == everything
+    of_cores = {"SLURM_MEM_PER_CPU": "12", "SLURM_CPUS_ON_NODE": "3"}
+    assert memory_mb_of_this_node(of_cores) == 36
+    assert memory_mb_of_this_node(of_cores | {"SLURM_MEM_PER_CPU": "0"}) == everything
+    assert memory_mb_of_this_node({"SLURM_MEM_PER_CPU": "12"}) == everything
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support import wait_until
 
 from snakemake_kochi.queue import Queue, Resources, Ticket, cancel
-from tests.worker.conftest import children_of, descendants_of, is_running, wait_until
+from tests.worker.conftest import children_of, descendants_of, is_running
 
 # As the executor of Snakemake 9 hands a job over.
 COMMON = shlex.split(

@@ -5,6 +5,7 @@ The words are those of slurm_strerror(3) and of squeue's reasons, Slurm 20 to 25
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 # The fault is the controller's, the network's or munge's, and a later try may do. With some of
@@ -54,6 +55,7 @@ _REFUSALS: dict[str, tuple[str, ...]] = {
     "invalid account": ("account", "partition"),
     "invalid qos": ("qos",),
     "qos usage threshold": ("qos", "account"),
+    "maxsubmitjob": ("max_workers", "account", "qos"),
     "job violates accounting/qos policy": ("max_workers", "time", "qos", "account", *_SIZE),
     "time limit": _TIME,
     "memory specification can not be satisfied": ("memory",),
@@ -79,7 +81,7 @@ _REFUSALS: dict[str, tuple[str, ...]] = {
 # to change. What only takes long is not here: Priority, Resources, limits of what runs together.
 _HOPELESS: dict[str, tuple[str, ...]] = {
     "AccountNotAllowed": ("account", "partition"),
-    "AssocMaxWallDurationPerJobLimit": _TIME,
+    "AssocMaxWallDurationPerJobLimit": ("time", "account"),
     "AssociationTimeLimit": _TIME,
     "BadConstraints": ("constraint", "partition", *_SIZE),
     "InvalidAccount": ("account",),
@@ -99,7 +101,20 @@ _HOPELESS_ENDS: dict[str, tuple[str, ...]] = {
     "PerJobLimit": (*_SIZE, "time", "qos"),
     "PerNode": _SIZE,
 }
-_HELD = ("JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue", "launch failed requeued held")
+# Limits of what runs together, of an account or a QOS: waiting helps, unless one job is more than
+# they allow. And what an account may use in all, as long as it is used up.
+_SHARED_LIMITS = {"Assoc": "account", "QOS": "qos"}
+_BUDGET = re.compile(r"Grp(?!\w*Run)\w*Minutes")
+# What shows them. A parent account's are not shown, as those who ask may not see them.
+_SHOW = {
+    "account": "sacctmgr show associations user=$USER "
+    "format=account,partition,qos,maxjobs,maxsubmitjobs,maxwall,maxtres,grptres,grptresmins",
+    "qos": "sacctmgr show qos format=name,maxjobspu,maxsubmitjobspu,maxwall,maxtres,maxtrespu,"
+    "grptres,grptresmins",
+}
+# Held by Slurm itself, for nodes that could not begin it.
+_FAILED = ("JobHoldMaxRequeue", "launch failed requeued held")
+_HELD = ("JobHeldAdmin", "JobHeldUser", *_FAILED)
 _NEVER = "DependencyNeverSatisfied"
 _MAYBE = {
     "PartitionDown": _PLACE,
@@ -116,6 +131,11 @@ def is_transient(said: str) -> bool:
 def concerned(said: str) -> tuple[str, ...]:
     """The keys of `allocation` that a refusal of sbatch's may be about; none where not known."""
     return next((keys for words, keys in _REFUSALS.items() if words in said.lower()), ())
+
+
+def has_failed(reason: str) -> bool:
+    """Whether an allocation waits because nodes could not begin it. On others another one may."""
+    return reason.replace("_", " ").strip("()").startswith(_FAILED)
 
 
 def is_unknown_partition(said: str) -> bool:
@@ -152,4 +172,31 @@ def advice(reason: str, allocation: str, machine: str) -> str:
             "would end. To see, type: sinfo --list-reasons; scontrol show reservation. A shorter "
             f"time or another partition may help: {where(machine, keys)}."
         )
-    return ""
+    return next(
+        (
+            _advice_on_limit(word, key, machine)
+            for prefix, key in _SHARED_LIMITS.items()
+            if word.startswith(prefix)
+        ),
+        "",
+    )
+
+
+def _advice_on_limit(word: str, key: str, machine: str) -> str:
+    if _BUDGET.search(word):
+        return (
+            "What may be used is used up, or less is left than it asks for. To see limits, type: "
+            f"{_SHOW[key]}. Another {key} or a shorter time may help: "
+            f"{where(machine, [key, 'time'])}."
+        )
+    return (
+        "It begins when others under this limit have ended, and never if it asks for more than "
+        f"the limit is. To see limits, type: {_SHOW[key]}. What to change: "
+        f"{where(machine, [key, 'max_workers', *_SIZE])}."
+    )
+
+
+def how_to_see_limits(keys: Iterable[str]) -> str:
+    """What to type to see the accounts, QOSs and limits of the user's, where a refusal is about
+    keys of these; "" if not."""
+    return _SHOW["account"] if _SHOW.keys() & set(keys) else ""

@@ -55,7 +55,8 @@ def run(command: Sequence[str], patience: float, text: str = "") -> str:
     except FileNotFoundError as error:
         raise NoProgramError(
             f"there is no program {program} here",
-            "Is this a login node of the cluster? If so: module load slurm",
+            "Is this a login node of the cluster? If so, type: module load slurm\n"
+            "Otherwise, to run on this computer, add to the line: --kochi-place here",
         ) from error
     except OSError as error:
         raise UnreachableError(f"{program} cannot be run: {error}") from error

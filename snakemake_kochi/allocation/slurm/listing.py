@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from snakemake_kochi.allocation.scheduler import Allocation, State
-from snakemake_kochi.allocation.slurm.answers import advice
+from snakemake_kochi.allocation.slurm.answers import advice, has_failed
 
 # Of an array that has not begun: 12_[1-3,5%2].
 _SEVERAL = re.compile(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]")
@@ -15,6 +15,8 @@ _PENDING = frozenset({"CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQU
 _RUNNING = frozenset(
     {"COMPLETING", "RESIZING", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
 )
+# What sacct says of one that has not begun.
+_NO_NODES = "None assigned"
 
 
 def read_listing(said: str, machine: str) -> dict[str, Allocation]:
@@ -22,7 +24,11 @@ def read_listing(said: str, machine: str) -> dict[str, Allocation]:
     reason with | between them. Other lines are left out: names of clusters, messages of the day."""
     lines = (line.split("|", 3) for line in said.splitlines() if line.count("|") >= 3)
     return {
-        id: Allocation(id, _state(word), reason, nodes, advice(reason, id, machine))
+        id: Allocation(
+            *(id, _state(word), reason, "" if nodes == _NO_NODES else nodes),
+            advice(reason, id, machine),
+            has_failed=has_failed(reason),
+        )
         for ids, word, nodes, reason in lines
         for id in _each(ids)
     }

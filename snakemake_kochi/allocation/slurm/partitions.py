@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from snakemake_kochi.allocation.scheduler import RefusedError
 from snakemake_kochi.allocation.sizing import Limits
@@ -15,36 +15,50 @@ from snakemake_kochi.quantities import walltime_of
 from snakemake_kochi.queue import Capacity
 
 # sinfo(1), %G: gpu:2, gpu:a100:2, either followed by (S:...).
-_GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)")
+_GPUS = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)")
+# sbatch(1), --constraint: features of which each node has all, or one. Of what else may be said
+# there, Slurm alone knows what it means.
+_ALL_OF = re.compile(r"[\w.-]+(?:&[\w.-]+)*")
+_ONE_OF = re.compile(r"[\w.-]+(?:\|[\w.-]+)+")
 
 
 @dataclass(frozen=True)
 class Partition:
     """Nodes of one kind in a partition, be they up or down now; `seconds`: the longest that an
-    allocation may have, None if nothing limits it."""
+    allocation may have, None if nothing limits it; `gpus`: how many of each model, "" for one that
+    is not told; `count`: how many nodes, None where that is not known."""
 
     name: str
     is_default: bool
     seconds: float | None
     node: Capacity
+    features: frozenset[str] = frozenset()
+    gpus: tuple[tuple[str, int], ...] = ()
+    count: int | None = None
 
 
 def read_partitions(said: str) -> list[Partition]:
-    """From what sinfo says with `--format=%P|%l|%c|%m|%G`: `main*|1-00:00:00|4|4096|gpu:a100:2`.
-    Lines that are not like this are left out: sites print messages of the day."""
+    """From what sinfo says with `--format=%P|%l|%c|%m|%G|%f|%D`, and without the last two:
+    `main*|1-00:00:00|4|4096|gpu:a100:2|big,new|12`. Lines that are not like this are left out:
+    sites print messages of the day."""
     found = []
     for line in said.splitlines():
-        fields = line.strip().split("|", 4)
+        fields = line.strip().split("|")
         if len(fields) < 5:
             continue
-        name, longest, cores, memory, generic = fields
+        name, longest, cores, memory, generic = fields[:5]
+        features = frozenset(",".join(fields[5:6]).split(",")) - {"", "(null)"}
+        gpus = tuple((model, int(number)) for model, number in _GPUS.findall(generic))
         try:
-            gpus = sum(int(number) for number in _GPUS.findall(generic))
-            node = Capacity(int(cores.rstrip("+")), int(memory.rstrip("+")), gpus)
+            total = sum(number for _, number in gpus)
+            node = Capacity(int(cores.rstrip("+")), int(memory.rstrip("+")), total)
             seconds = None if longest in ("infinite", "n/a") else walltime_of(longest)
+            count = int(fields[6]) if len(fields) > 6 else None
         except ValueError:
             continue
-        found.append(Partition(name.rstrip("*"), name.endswith("*"), seconds, node))
+        is_default = name.endswith("*")
+        own = name.rstrip("*")
+        found.append(Partition(own, is_default, seconds, node, features, gpus, count))
     return found
 
 
@@ -53,16 +67,24 @@ def limits_of(
     name: str | None,
     settings: AllocationSettings,
     machine: str,
+    is_other: bool = False,
+    gpu_model: str | None = None,
 ) -> Limits:
     """What may be asked for in the partitions of that name, several with commas between them, by
-    default in the default one. Where the settings say something, that counts.
+    default in the default one. Where the settings say something, that counts, but for cores that no
+    node has: what asks for them would wait for ever. Where the partition `is_other` than the
+    settings', their time counts only for jobs that do not say how long they take.
 
-    Raises RefusedError for a partition that is not there.
+    Raises RefusedError for a partition that is not there, or has fewer nodes than one allocation is
+    to have.
     """
-    chosen = _chosen(partitions, name, machine)
+    chosen = _featured(_chosen(partitions, name, machine), settings.constraint)
+    if gpu_model is not None:
+        chosen = _with_model(chosen, gpu_model)
+    _check_number_of_nodes(chosen, settings.nodes, machine)
     nodes = _largest(
         Capacity(
-            settings.cores or each.node.cores,
+            min(settings.cores or each.node.cores, each.node.cores),
             settings.memory_mb or each.node.memory_mb,
             each.node.gpus if settings.gpus is None else settings.gpus,
         )
@@ -70,10 +92,12 @@ def limits_of(
     )
     if not nodes:  # nobody could be asked
         nodes = (Capacity(settings.cores or 1, settings.memory_mb or 0, settings.gpus or 0),)
-    seconds = settings.time
-    if seconds is None and chosen:
-        longest = [each.seconds for each in chosen]
-        seconds = None if None in longest else max(filter(None, longest))
+    longest = [each.seconds for each in chosen]
+    most = None if None in longest else max(filter(None, longest), default=None)
+    seconds = settings.time if settings.time is not None and not is_other else most
+    usual = None
+    if is_other and settings.time is not None:
+        usual = settings.time if most is None else min(settings.time, most)
     return Limits(
         settings.max_workers,
         Capacity(
@@ -85,6 +109,7 @@ def limits_of(
         nodes=nodes,
         # Of a partition's longest time, which may be a month, nobody asks for all.
         asks_for_all=settings.time is not None,
+        usual=usual,
     )
 
 
@@ -103,6 +128,42 @@ def _chosen(partitions: Sequence[Partition], name: str | None, machine: str) -> 
                 f"See {where(machine, ['partition'])}. To see all, type: sinfo --summarize",
             )
     return [each for each in partitions if each.name in names]
+
+
+def _check_number_of_nodes(chosen: Sequence[Partition], wanted: int, machine: str) -> None:
+    """An allocation is in one partition."""
+    there: dict[str, int] = {}
+    for each in chosen:
+        if each.count is None:
+            return
+        there[each.name] = there.get(each.name, 0) + each.count
+    if there and wanted > (most := max(there.values())):
+        names = ", ".join(there)
+        raise RefusedError(
+            f"{wanted} nodes are wanted for one allocation, and partition {names} has {most}",
+            f"See {where(machine, ['nodes', 'partition'])}, or the rule's resources.",
+        )
+
+
+def _featured(chosen: list[Partition], constraint: str | None) -> list[Partition]:
+    """Those with the features that are asked for; where none has, it is for Slurm to say."""
+    if constraint and _ALL_OF.fullmatch(constraint):
+        wanted = set(constraint.split("&"))
+        return [each for each in chosen if wanted <= each.features] or chosen
+    if constraint and _ONE_OF.fullmatch(constraint):
+        wanted = set(constraint.split("|"))
+        return [each for each in chosen if wanted & each.features] or chosen
+    return chosen
+
+
+def _with_model(chosen: list[Partition], model: str) -> list[Partition]:
+    """Those with GPUs of the model, and those alone counted; where none has, as above."""
+    return [
+        replace(each, node=replace(each.node, gpus=number))
+        for each in chosen
+        for name, number in each.gpus
+        if name == model
+    ] or chosen
 
 
 def _largest(nodes: Iterable[Capacity]) -> tuple[Capacity, ...]:

@@ -37,12 +37,14 @@ from snakemake_kochi.allocation.scheduler import (
 from snakemake_kochi.allocation.sizing import Limits
 from snakemake_kochi.allocation.slurm.answers import (
     concerned,
+    how_to_see_limits,
     is_unknown_partition,
     where,
 )
 from snakemake_kochi.allocation.slurm.commands import NoProgramError, run
 from snakemake_kochi.allocation.slurm.listing import read_listing
 from snakemake_kochi.allocation.slurm.partitions import Partition, limits_of, read_partitions
+from snakemake_kochi.allocation.slurm.withheld import without_withheld
 from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.project.machines import AllocationSettings
@@ -57,8 +59,13 @@ _CORES = '"$SLURM_CPUS_ON_NODE"'
 _SUBMITTED = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?$", re.MULTILINE)
 _CLUSTERS = re.compile(r"(?:--clusters?=|-M)(\S+)")
 
-# Seconds after a submission in which Slurm's database may not know of it.
+# Seconds after a submission in which Slurm's database may not know of it: it hears of a job some
+# seconds later, or minutes where it is busy. For the shorter time a submission whose answer got
+# lost is not repeated where nobody but the database can be asked.
 _UNACCOUNTED = 600.0
+_UNACCOUNTED_IF_LOST = 20.0
+# All those that were cancelled with one call.
+_ALL = ""
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,8 @@ class Slurm:
         self._born = datetime.now()
         self._given: dict[str, float] = {}  # when each was submitted, time.monotonic
         self._is_uncertain = False  # a submission whose answer got lost may have succeeded
+        self._tried = 0.0  # when the last submission was, time.monotonic
+        self._cancelled: set[str] = set()
         # Those at which its allocations are; "" for the one that Slurm takes by default.
         self._clusters = set(_clusters(settings.arguments))
         self._partitions: list[Partition] = []
@@ -143,11 +152,14 @@ class Slurm:
         if self._has_given_up.is_set():
             raise UnreachableError("nothing is submitted any more: the run ends")
         self._is_uncertain = True
+        self._cancelled.discard(_ALL)
         try:
             said = self._run(*command, text=script)
         except RefusedError:
             self._is_uncertain = False
             raise
+        finally:
+            self._tried = time.monotonic()
         found = _SUBMITTED.findall(said)
         if not found:
             raise UnreachableError(f"sbatch said no number of a job, but: {said or 'nothing'}")
@@ -211,11 +223,8 @@ class Slurm:
         if is_unknown_partition(error.message):
             hints.append(self._nearest_partition(wanted))
             hints.append("To see all, type: sinfo --summarize")
-        elif {"account", "qos"} & set(keys):
-            hints.append(
-                "To see what you may use, type: "
-                "sacctmgr show associations user=$USER format=account,partition,qos"
-            )
+        elif command := how_to_see_limits(keys):
+            hints.append(f"To see what you may use, type: {command}")
         elif {"cores", "nodes", "constraint", "gres"} & set(keys):
             hints.append(
                 "To see what nodes have, type: "
@@ -241,9 +250,19 @@ class Slurm:
 
     def _all_partitions(self) -> list[Partition]:
         if not self._partitions:
-            said = self._run("sinfo", "--all", "--noheader", "--exact", "--format=%P|%l|%c|%m|%G")
-            self._partitions = read_partitions(said)
+            said = self._run(
+                "sinfo", "--all", "--noheader", "--exact", "--format=%P|%l|%c|%m|%G|%f|%D"
+            )
+            shown = map(self._shown, ("nodes", "partitions"))
+            self._partitions = without_withheld(read_partitions(said), *shown)
         return self._partitions
+
+    def _shown(self, what: str) -> str:
+        """What scontrol says of them; "" where it does not: what sinfo said has to do then."""
+        try:
+            return self._run("scontrol", "--all", "--oneliner", "show", what)
+        except KochiError:
+            return ""
 
     def limits(self, wish: Wish = NO_WISH) -> Limits:
         """By the machine's settings, and for the rest by the nodes of the partition and its longest
@@ -262,7 +281,9 @@ class Slurm:
                     "Try again later; or say it yourself, with "
                     f"{where(self._machine, ['cores', 'memory', 'gpus'])}.",
                 ) from error
-        return limits_of(partitions, self._partition(settings), settings, self._machine)
+        name = self._partition(settings)
+        is_other = name != self._partition(self._settings)
+        return limits_of(partitions, name, settings, self._machine, is_other, wish.gpu_model)
 
     # ---- how it stands
 
@@ -297,21 +318,30 @@ class Slurm:
         )
 
     def _accounted(self, found: dict[str, Allocation]) -> dict[str, Allocation]:
-        """What the database may not know yet has not ended for that."""
+        """What the database may not know yet has not ended for that. One of an array, or that was
+        put back into the queue, it may go on to call pending when it was cancelled there."""
         now = time.monotonic()
+        if self._is_uncertain and now - self._tried < _UNACCOUNTED_IF_LOST:
+            raise UnreachableError("sacct may not know yet of what was just submitted")
         young = [id for id, since in list(self._given.items()) if now - since < _UNACCOUNTED]
-        return not_ended({**{id: Allocation(id, "pending") for id in young}, **found})
+        known = not_ended({**{id: Allocation(id, "pending") for id in young}, **found})
+        return {
+            id: each
+            for id, each in known.items()
+            if each.state != "pending" or not self._cancelled & {id, _ALL}
+        }
 
     def cancel(self, ids: Iterable[str] = ()) -> None:
         which = list(ids)
-        for id in which or list(self._given):
-            self._given.pop(id, None)
         try:
             named = [f"--name={self._name}", f"--user={os.getuid()}"]
             self._run("scancel", "--quiet", *(which or named))
         except RefusedError as error:
             if "invalid job id" not in error.message.lower():  # which is over
                 raise
+        for id in which or list(self._given):
+            self._given.pop(id, None)
+        self._cancelled.update(which or [_ALL])
 
     @property
     def how_to_cancel(self) -> str:

@@ -68,7 +68,8 @@ def _attempts(tried: Sequence[AttemptView]) -> dict[str, object]:
     lines: dict[str, object] = {}
     for attempt in tried:
         who = f"worker {attempt.worker} on {attempt.node}"
-        how = f"runner {attempt.runner}" if attempt.runner else None
+        how = f"runner {attempt.runner}" if attempt.runner else ""
+        how += f" ({attempt.passed_over})" if attempt.passed_over else ""
         parts = (who, clock_duration(attempt.seconds), how, attempt.ending or "running")
         key = f"Attempt {attempt.attempt}"
         # One that was taken for lost, and came to an end all the same, has two.

@@ -49,5 +49,6 @@ def attempt_to_dict(attempt: AttemptView) -> dict[str, object]:
         "seconds": attempt.seconds,
         "ending": attempt.ending,
         "runner": attempt.runner,
+        "passed_over": attempt.passed_over,
         "counts": attempt.counts,
     }

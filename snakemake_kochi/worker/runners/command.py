@@ -21,6 +21,9 @@ class CommandRunner:
     def can_run(self, ticket: Ticket) -> bool:
         return True
 
+    def why_not(self, ticket: Ticket) -> str:
+        return ""
+
     def is_ready(self, ticket: Ticket) -> bool:
         return True
 

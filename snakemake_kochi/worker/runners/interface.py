@@ -81,6 +81,9 @@ class Runner(Protocol):
     def can_run(self, ticket: Ticket) -> bool:
         """Whether it can execute this ticket, now or soon."""
 
+    def why_not(self, ticket: Ticket) -> str:
+        """Why it cannot, for people; "" for a ticket that is not meant for it."""
+
     def is_ready(self, ticket: Ticket) -> bool:
         """Whether it can start a ticket that it can run at once, without making anybody wait; if
         not, it begins to see to that."""

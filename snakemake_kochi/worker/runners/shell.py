@@ -44,6 +44,9 @@ class ShellRunner:
     def can_run(self, ticket: Ticket) -> bool:
         return ticket.shell is not None
 
+    def why_not(self, ticket: Ticket) -> str:
+        return ""
+
     def is_ready(self, ticket: Ticket) -> bool:
         return True
 

@@ -58,7 +58,7 @@ def _plan_of(ticket: Ticket) -> _Plan | None:
         return None
     start, stop = ticket.job_arguments
     own = ticket.command[start:stop]
-    if start < 3 or not JOB_OPTIONS.issuperset(word for word in own if word.startswith("--")):
+    if start < 3 or _unknown_options(ticket):
         return None
     common = (*ticket.command[3:start], *ticket.command[stop:], *_SCHEDULER)
     # Not for two runs: programs, databases and the clock, too, may say something else by then. In
@@ -67,6 +67,12 @@ def _plan_of(ticket: Ticket) -> _Plan | None:
     words = [ticket.command[0], common, *where]
     key = hashlib.sha256(json.dumps(words).encode()).hexdigest()
     return _Plan(key, common, (*ticket.command[3:], *_SCHEDULER), own)
+
+
+def _unknown_options(ticket: Ticket) -> set[str]:
+    """Those of a job's own arguments that may be for the parse."""
+    start, stop = ticket.job_arguments or (0, 0)
+    return {word for word in ticket.command[start:stop] if word.startswith("--")} - JOB_OPTIONS
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,14 @@ class ZygoteRunner:
     def can_run(self, ticket: Ticket) -> bool:
         plan = self._plan_of(ticket)
         return plan is not None and self._workflows[plan.key].unfit is None
+
+    def why_not(self, ticket: Ticket) -> str:
+        if ticket.job_arguments is None:
+            return ""
+        if (plan := self._plan_of(ticket)) is not None:
+            return self._workflows[plan.key].unfit or ""
+        unknown = ", ".join(sorted(_unknown_options(ticket))) or "a command of this form"
+        return f"it does not know {unknown}"
 
     def is_ready(self, ticket: Ticket) -> bool:
         plan = self._plan_of(ticket)

@@ -32,6 +32,9 @@ JOB_OPTIONS = frozenset(
         "--target-jobs",
         "--unneeded-temp-files",
         "--wait-for-files",
+        # In place of the other, where they are more than twenty. It is below the workflow's own
+        # directory, as they are, and stays for as long as a job of the run may need it.
+        "--wait-for-files-file",
     }
 )
 # Both ends are of one installation, or the zygote refuses; no message comes near that.

@@ -1,0 +1,131 @@
+"""Which queue each job of a run goes to, and which job can never run there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
+
+from snakemake_kochi.allocation.interface import Workers
+from snakemake_kochi.allocation.scheduler import UnreachableError
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.executor.translate import resources_of
+from snakemake_kochi.executor.wishes import Wishes
+from snakemake_kochi.queue import Resources
+
+# What Snakemake has for a value that depends on files that are not there yet; and for one that
+# depends on a checkpoint, which is as if nothing was said.
+_NOT_KNOWN = ("<TBD>", 0)
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """Jobs by queue, each with what it takes of a worker there, and those that are refused, each
+    with why."""
+
+    by_queue: Mapping[str, Sequence[tuple[JobExecutorInterface, Resources]]]
+    refused: Sequence[tuple[JobExecutorInterface, KochiError]]
+
+
+@dataclass(frozen=True)
+class _Foreseen:
+    """A job that may not be ready, as it will be as far as that can be told."""
+
+    name: str
+    threads: int
+    resources: Mapping[str, Any]
+
+
+class Admission:
+    """For one run. `queue_for`: the queue a job names, else the run's own; it raises KochiError."""
+
+    def __init__(
+        self,
+        workflow: Any,
+        wishes: Wishes,
+        workers: Workers,
+        queue_for: Callable[[JobExecutorInterface], str],
+    ) -> None:
+        self._workflow = workflow
+        self._wishes = wishes
+        self._workers = workers
+        self._queue_for = queue_for
+
+    def admit(self, jobs: Sequence[JobExecutorInterface]) -> Admitted:
+        is_ours: dict[str, bool] = {}
+        by_queue: dict[str, list[tuple[JobExecutorInterface, Resources]]] = {}
+        refused = []
+        for job in jobs:
+            try:
+                queue, wanted = self._place(job, is_ours)
+            except KochiError as error:
+                refused.append((job, error))
+            else:
+                by_queue.setdefault(queue, []).append((job, wanted))
+        return Admitted(by_queue, refused)
+
+    def _place(self, job: Any, is_ours: dict[str, bool]) -> tuple[str, Resources]:
+        placed = self._wishes.place(job, self._queue_for(job), resources_of(job))
+        queue, wanted = placed.queue, placed.resources
+        if queue not in is_ours:
+            is_ours[queue] = self._workers.will_serve(queue)
+        if is_ours[queue]:
+            # Where nothing is known, nothing is refused: it is asked again for the allocation.
+            with contextlib.suppress(UnreachableError):
+                wanted = self._workers.fit(job.name, wanted, placed.wish)
+        return queue, wanted
+
+    def refuse_what_never_runs(
+        self,
+        jobs: Sequence[JobExecutorInterface],
+        refused: Collection[tuple[JobExecutorInterface, KochiError]],
+    ) -> None:
+        """Before anything is handed over: raise one KochiError for all of these `jobs` that are
+        `refused`, and for all rules of which no job can ever run, as far as that can be told."""
+        errors = [error for _, error in refused]
+        for job in self._one_of_each_rule({job.name for job in jobs}):
+            try:
+                self._place(job, {})
+            except KochiError as error:
+                errors.append(error)
+        if errors:
+            raise _all_of(errors)
+
+    def _one_of_each_rule(self, known: Collection[str]) -> Iterator[_Foreseen]:
+        """One job of each rule that is to be executed, but for the `known` ones."""
+        seen = set(known)
+        for job in self._workflow.dag.needrun_jobs():
+            if job.name in seen:
+                continue
+            seen.add(job.name)
+            if not job.is_local and (foreseen := _foresee(job)) is not None:
+                yield foreseen
+
+
+def _foresee(job: Any) -> _Foreseen | None:
+    """None where its resources cannot be told yet. They are computed beside the job: what it would
+    keep of them might be another value when its input is there."""
+    try:
+        # It waits for a checkpoint to know its input; and what a group takes together is known
+        # when it is ready.
+        if job.incomplete_input_expand or job.group is not None:
+            return None
+        found = job.rule.expand_resources(
+            job.wildcards_dict, job.input, job.attempt, skip_evaluation={"tmpdir"}
+        )
+        values = {name: value for name, value in found.items() if value not in _NOT_KNOWN}
+        return _Foreseen(job.name, int(found.get("_cores")), values)
+    except Exception:
+        # Whatever it is: a function of the user's that reads a file which is not there yet, or
+        # another Snakemake. The job is looked at when it is ready.
+        return None
+
+
+def _all_of(errors: Sequence[KochiError]) -> KochiError:
+    """One error, with a line for each that says something else."""
+    messages = sorted({error.message for error in errors})
+    hints = sorted({error.hint for error in errors if error.hint})
+    return KochiError("\n".join(messages), "\n".join(hints) or None)

@@ -1,0 +1,80 @@
+"""What a controller that takes over does with the allocations of the one that was killed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snakemake_kochi.allocation.former import FormerAllocations
+from snakemake_kochi.allocation.scheduler import Allocation
+from snakemake_kochi.files import make_directory, to_json, write_atomically
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import Capacity, WorkerState, allocate_ids
+from snakemake_kochi.queue.processes import ProcessIdentity, this_node
+
+
+class Scheduler:
+    """Has allocations until they are gone, and notes what is cancelled."""
+
+    def __init__(self, *ids: str) -> None:
+        self.found = {id: Allocation(id, "running") for id in ids}
+        self.cancelled: list[str] = []
+
+    def find(self) -> dict[str, Allocation]:
+        return self.found
+
+    def cancel(self, ids: Iterable[str] = ()) -> None:
+        self.cancelled += ids
+
+
+@pytest.fixture
+def machine(isolated_environment: Path) -> MachinePaths:
+    return Root(isolated_environment).machine("local")
+
+
+def note(machine: MachinePaths, number: int, allocation: str, **running: Any) -> None:
+    process = ProcessIdentity.of(os.getpid())
+    assert process is not None
+    state = WorkerState(
+        worker=number,
+        state="running",
+        process=process,
+        node=this_node(),
+        queues=("q",),
+        capacity=Capacity(4, 16000),
+        started="2026-01-01T00:00:00+00:00",
+        updated="2026-01-01T00:00:00+00:00",
+        controller="dead",
+        allocation=allocation,
+        **running,
+    )
+    path = machine.worker(number).state
+    make_directory(path.parent)
+    write_atomically(path, to_json(state.to_dict()))
+
+
+def test_those_without_a_job_are_cancelled_at_once_and_others_as_soon_as_they_have_none(
+    machine: MachinePaths,
+) -> None:
+    idle, busy = allocate_ids(machine, "worker", 2)
+    note(machine, idle, "1")
+    note(machine, busy, "2", running={7: "2026-01-01T00:00:00+00:00"})
+    scheduler = Scheduler("1", "2", "3")
+    former = FormerAllocations(machine, lambda controller: scheduler)
+    former.add(["dead"])
+    assert former.cancel_idle() == ["1", "3"]
+    assert not former.have_room
+    note(machine, busy, "2")
+    assert former.have_room
+    # The others are ending still; nobody needs to be told again.
+    assert former.cancel_idle() == ["2"]
+    assert scheduler.cancelled[-3:] == ["1", "2", "3"]
+    assert not former.have_room
+    assert former
+    scheduler.found.clear()
+    assert former.cancel_idle() == []
+    assert not former

@@ -1,0 +1,298 @@
+"""What is asked for and given back as jobs and workers come and go."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snakemake_kochi.allocation import allocated_workers, ending, provision
+from snakemake_kochi.allocation.allocated_workers import AllocatedWorkers
+from snakemake_kochi.allocation.asked_for import AskedFor
+from snakemake_kochi.allocation.ending import end_allocations
+from snakemake_kochi.allocation.launch import Launch
+from snakemake_kochi.allocation.provision import Provision
+from snakemake_kochi.allocation.questions import Questions
+from snakemake_kochi.allocation.scheduler import (
+    Allocation,
+    RefusedError,
+    UnreachableError,
+    Wanted,
+)
+from snakemake_kochi.allocation.sizing import Limits
+from snakemake_kochi.allocation.wishes import NO_WISH, Wish
+from snakemake_kochi.errors import KochiError, WorkerError
+from snakemake_kochi.paths import Root
+from snakemake_kochi.project.machines import AllocationSettings, Machine
+from snakemake_kochi.queue import Capacity, Resources, Ticket, WorkerState
+from snakemake_kochi.queue.processes import Node, ProcessIdentity
+
+SMALL, LARGE = Resources(cores=1), Resources(cores=4)
+
+
+class Scheduler:
+    """Says yes, and notes what it was asked for and what was cancelled."""
+
+    takes_wishes = True
+    how_to_cancel = ""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.wanted: list[Wanted] = []
+        self.cancelled: list[str] = []
+
+    def limits(self, wish: Wish = NO_WISH) -> Limits:
+        return self._limits
+
+    def submit(self, wanted: Wanted, launch: Launch, known: Collection[str]) -> list[str]:
+        self.wanted.append(wanted)
+        return [f"{len(self.wanted)}_{index}" for index in range(wanted.count)]
+
+    def find(self) -> dict[str, Allocation]:
+        return {}
+
+    def cancel(self, ids: Iterable[str] = ()) -> None:
+        self.cancelled += ids
+
+    def give_up(self) -> None: ...
+
+
+class Run:
+    """The jobs and the workers of a run, by queue, and what is asked for them."""
+
+    def __init__(self, directory: Path, workers: int, least: int = 0) -> None:
+        self.scheduler = Scheduler(Limits(workers, Capacity(8, 16_000), takes_nodes=False))
+        settings = AllocationSettings(max_workers=workers, min_workers=least)
+        logger: Any = logging.getLogger("test")
+        root = Root(directory)
+        self._asked = AskedFor()
+        self._provision = Provision(
+            root,
+            root.machine("own"),
+            Machine("own", allocation=settings),
+            self.scheduler,
+            "me",
+            self._asked,
+            Questions(logger),
+            logger,
+            threading.Event(),
+        )
+        self.pending: dict[str, list[Ticket]] = {}
+        self.workers: dict[str, list[WorkerState]] = {"a": [], "b": []}
+
+    def wait(self, queue: str, *wanted: Resources) -> None:
+        """These jobs wait, and no others."""
+        self.pending[queue] = [
+            Ticket("x", ("x",), "/", resources=each, job=job, labels={"rule": "one"})
+            for job, each in enumerate(wanted, 1)
+        ]
+
+    def come(self, queue: str, allocation: str, cores: int, **how: Any) -> None:
+        number = 1 + sum(map(len, self.workers.values()))
+        state = WorkerState(
+            worker=number,
+            state="running",
+            process=ProcessIdentity(1, 1),
+            node=Node("elsewhere", "machine", "boot", "pid:[1]"),
+            queues=(queue,),
+            capacity=Capacity(cores, 16_000),
+            started="2026-01-01T00:00:00+00:00",
+            updated="2026-01-01T00:00:00+00:00",
+            controller="me",
+            allocation=allocation,
+        )
+        self.workers[queue].append(replace(state, **how))
+
+    def leave(self, allocation: str) -> None:
+        for found in self.workers.values():
+            found[:] = [worker for worker in found if worker.allocation != allocation]
+
+    def look(self, times: int = 2) -> None:
+        for _ in range(times):
+            self._asked.note_workers([each for found in self.workers.values() for each in found])
+            for queue in self.workers:
+                self._provision.provide(queue, NO_WISH, self.pending, self.workers)
+
+    @property
+    def cores(self) -> list[int]:
+        """Those of each submission."""
+        return [wanted.cores for wanted in self.scheduler.wanted]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provision, "_STEADY", 0.0)
+
+
+def test_a_worker_that_stays_and_that_no_job_fits_makes_room_for_one_that_jobs_fit(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path, workers=1, least=1)
+    run.wait("a", SMALL)
+    run.look()
+    run.come("a", "1_0", 1)
+    run.wait("a", LARGE)
+    run.look()
+    assert run.scheduler.cancelled == ["1_0"]
+    assert run.cores == [1]  # it is there still
+    run.leave("1_0")
+    run.look()
+    assert run.cores == [1, 4]
+
+
+def test_a_worker_that_stays_makes_room_for_jobs_of_another_queue(tmp_path: Path) -> None:
+    run = Run(tmp_path, workers=1, least=1)
+    run.wait("a", SMALL)
+    run.look()
+    run.come("a", "1_0", 1)
+    run.wait("a")
+    run.wait("b", LARGE)
+    run.look()
+    assert run.scheduler.cancelled == ["1_0"]
+    run.leave("1_0")
+    run.look(4)
+    # And no other one for the queue whose jobs have ended.
+    assert run.cores == [1, 4]
+    run.come("b", "2_0", 4)
+    run.look(4)
+    assert (run.cores, run.scheduler.cancelled) == ([1, 4], ["1_0"])
+
+
+def test_a_worker_with_a_job_and_one_that_jobs_fit_stay(tmp_path: Path) -> None:
+    run = Run(tmp_path, workers=2)
+    run.wait("a", SMALL, SMALL)
+    run.look()
+    run.come("a", "1_0", 1, running={1: "2026-01-01T00:00:00+00:00"})
+    run.come("a", "1_1", 1)
+    run.wait("a", SMALL, SMALL, LARGE)
+    run.look()
+    assert run.scheduler.cancelled == []
+
+
+def test_where_workers_come_that_are_too_small_no_more_are_asked_for_in_the_end(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path, workers=9)
+    run.wait("a", LARGE)
+    for number in range(1, 8):
+        run.look()
+        if len(run.cores) == number:
+            run.come("a", f"{number}_0", 2, running={2: "2026-01-01T00:00:00+00:00"})
+            run.wait("a", LARGE, SMALL)
+    assert run.cores == [4, 4, 4]
+    # The other job has ended.
+    run.wait("a", LARGE)
+    run.workers["a"] = [replace(worker, running={}) for worker in run.workers["a"]]
+    with pytest.raises(WorkerError, match=r"rule one: .* none can run it: 4 cores needed, 2 there"):
+        run.look()
+
+
+def test_a_scheduler_that_is_away_is_not_asked_again_and_again_to_cancel(tmp_path: Path) -> None:
+    run = Run(tmp_path, workers=2)
+    run.wait("a", SMALL)
+    run.look()
+    run.wait("a")
+    calls = []
+
+    def cancel(ids: Iterable[str] = ()) -> None:
+        calls.append(list(ids))
+        raise UnreachableError("away")
+
+    run.scheduler.cancel = cancel  # type: ignore[method-assign]
+    run.look(20)
+    assert calls == [["1_0"]]
+
+
+def test_a_refusal_ends_the_run_only_where_there_is_and_will_be_no_other_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provision, "_AFTER_REFUSAL", 0.0)
+    run = Run(tmp_path, workers=2)
+    run.wait("a", SMALL)
+    run.look()
+
+    def refuse(*_: object) -> list[str]:
+        raise RefusedError("no more")
+
+    run.scheduler.submit = refuse  # type: ignore[method-assign]
+    run.wait("b", SMALL)
+    run.look()  # one is to come
+    run.come("a", "1_0", 1)
+    run.look()
+    run.wait("a")
+    run.leave("1_0")
+    with pytest.raises(RefusedError, match="no more"):
+        run.look()
+
+
+def allocated(directory: Path, scheduler: Scheduler) -> AllocatedWorkers:
+    root, logger = Root(directory), logging.getLogger("test")
+    machine = Machine("own", allocation=AllocationSettings())
+    any_logger: Any = logger
+    return AllocatedWorkers(
+        root, root.machine("own"), machine, lambda _: scheduler, "me", any_logger
+    )
+
+
+def test_what_is_being_asked_for_when_the_run_ends_is_told_and_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(allocated_workers, "_LAST_PATIENCE", 0.1)
+    scheduler = Scheduler(Limits(2, Capacity(8, 16_000)))
+    scheduler.how_to_cancel = "scancel mine"
+    answer, is_asked, cancelled = threading.Event(), threading.Event(), []
+
+    def submit(wanted: Wanted, launch: Launch, known: Collection[str]) -> list[str]:
+        is_asked.set()
+        answer.wait(20)
+        return ["1"]
+
+    scheduler.submit = submit  # type: ignore[method-assign]
+    scheduler.cancel = lambda ids=(): cancelled.append(list(ids))  # type: ignore[method-assign]
+    workers = allocated(tmp_path, scheduler)
+    workers.look_after({"a": [Ticket("x", ("x",), "/")]})
+    workers.serve(["a"])
+    assert is_asked.wait(20)
+    workers.stop()
+    answer.set()
+    assert cancelled == [[]]
+    assert "To end it, type: scancel mine" in caplog.text
+    workers._thread.join(20)
+    assert not workers._thread.is_alive()
+
+
+def test_while_allocations_end_the_scheduler_is_asked_at_ever_longer_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = Scheduler(Limits(2, Capacity(8, 16_000)))
+    left = [{"1": Allocation("1", "running")}] * 20
+    pauses: list[float] = []
+    scheduler.find = lambda: left.pop() if left else {}  # type: ignore[method-assign]
+    monkeypatch.setattr(ending.time, "sleep", pauses.append)
+    logger: Any = logging.getLogger("test")
+    end_allocations(scheduler, logger, lambda: False)
+    assert len(pauses) == 20
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (0.2, 2.0)
+
+
+@pytest.mark.parametrize("failure", [KochiError("no"), ValueError("a fault of ours")])
+def test_whatever_ends_the_looking_is_told_and_nothing_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    def provide(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(Provision, "provide", provide)
+    workers = allocated(tmp_path, Scheduler(Limits(2, Capacity(8, 16_000))))
+    workers.serve(["a"])
+    workers._thread.join(20)
+    with pytest.raises(type(failure), match=str(failure)):
+        workers.look_after({})
+    workers.serve(["b"])
+    workers.stop()

@@ -1,0 +1,35 @@
+"""What is said of a queue whose workers cannot run a job."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from run_helpers import background
+from support import write
+
+SNAKEFILE = """
+    rule large:
+        output: "large"
+        threads: 3
+        shell: "touch {output}"
+    """
+
+
+def test_a_job_that_no_worker_of_a_queue_can_run_is_pointed_out_once(tmp_path: Path) -> None:
+    write(tmp_path / "Snakefile", SNAKEFILE)
+    kochi = (sys.executable, "-m", "snakemake_kochi.cli", "work", "-q", "q", "-b")
+    run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "-j8", "--kochi-queue", "q")
+    said = "No worker of queue q can ever run kochi job 0 of rule large (worker 0: 3 cores needed"
+    small = background(*kochi, "--cores", "1", cwd=tmp_path)
+    with small, background(*run, cwd=tmp_path) as controller:
+        assert controller.stdout is not None
+        before = []
+        while said not in (line := controller.stdout.readline()):
+            assert line, f"it ended: {before}"
+            before.append(line)
+        with background(*kochi, "--cores", "4", cwd=tmp_path):
+            output, _ = controller.communicate(timeout=60)
+    assert controller.returncode == 0
+    assert said not in output
+    assert (tmp_path / "large").exists()

@@ -1,0 +1,133 @@
+"""Runs in allocations of a real Slurm whose `slurmctld` is away, or that are ended themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_project import ClusterProject
+from slurm_cluster import SlurmCluster
+from support import wait_until
+
+# Seconds for which Slurm's commands try to reach a slurmctld that is away.
+SETTINGS = ("MessageTimeout=3",)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=2, cpus=2, settings=SETTINGS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster
+) -> Iterator[ClusterProject]:
+    with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
+        yield project
+
+
+def test_a_run_ends_well_though_slurms_controller_was_away_when_its_jobs_ended(
+    project: ClusterProject,
+) -> None:
+    project.configure(max_workers=2, idle_timeout="30s")
+    project.write_jobs(6)
+    project.start()
+    project.wait_for_beginnings(2)
+    project.cluster.stop_controller()
+    try:
+        project.go()
+        wait_until(lambda: len(project.lines("done")) == 6)
+    finally:
+        project.cluster.start_controller()
+    project.end_well()
+    assert project.said.count("The scheduler gives no answer") <= 1
+    wait_until(lambda: project.cluster.jobs() == {})
+
+
+def test_a_run_whose_end_slurm_does_not_hear_of_says_what_to_type_and_its_workers_leave(
+    project: ClusterProject,
+) -> None:
+    project.start()
+    project.wait_for_beginnings(2)
+    project.cluster.stop_controller()
+    try:
+        project.go()
+        project.end_well(150)
+        assert "scancel --name=kochi-" in project.said
+        wait_until(lambda: not project.worker_processes())
+    finally:
+        project.cluster.start_controller()
+    wait_until(lambda: project.cluster.jobs() == {})
+
+
+def test_a_run_that_was_killed_is_taken_over_with_its_workers_and_nothing_is_left(
+    project: ClusterProject,
+) -> None:
+    project.configure(max_workers=3, cores=2, idle_timeout="30s")
+    project.write_jobs(6)
+    project.start()
+    project.wait_for_beginnings(4)
+    wait_until(lambda: "PENDING" in project.cluster.jobs().values())
+    killed = project.runs[-1]
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    before = set(project.cluster.jobs())
+    project.start("--nolock")
+    wait_until(lambda: "2 others are ended" in project.said)
+    # What waits is given back at once; what runs its jobs is left alone.
+    wait_until(lambda: len(before & set(project.cluster.jobs())) == 2)
+    assert sum(map(len, project.lines("began").values())) == 4
+    project.go()
+    project.end_well()
+    assert set(project.lines("done")) == set(map(str, range(6)))
+    assert all(len(began) == 1 for began in project.lines("began").values())
+    assert project.cluster.jobs() == {}
+    wait_until(lambda: not project.worker_processes())
+
+
+def test_an_interrupt_ends_jobs_and_allocations(project: ClusterProject) -> None:
+    project.configure(max_workers=3, cores=2)
+    project.write_jobs(6)
+    run = project.start()
+    project.wait_for_beginnings(4)
+    wait_until(lambda: "PENDING" in project.cluster.jobs().values())
+    before = len(project.cluster.calls("scancel"))
+    os.killpg(run.pid, signal.SIGINT)
+    assert run.wait(30) != 0
+    assert project.cluster.jobs() == {}
+    assert len(project.cluster.calls("scancel")) == before + 1
+    assert "nothing of this run is left" in project.said
+    assert project.worker_processes() == []
+    assert project.lines("done") == {}
+
+
+def test_a_second_interrupt_does_not_wait_for_what_does_not_end_and_names_it(
+    project: ClusterProject,
+) -> None:
+    stubborn = """
+        rule all:
+            input: "out/0"
+
+        rule job:
+            output: "out/0"
+            shell: "trap '' TERM; echo >> began-0; echo $$ > pid; while true; do sleep 0.1; done"
+    """
+    project.write_jobs(1, stubborn.replace("echo >>", "echo $SLURM_JOB_ID >>"))
+    run = project.start()
+    [allocation] = project.wait_for_beginnings(1)
+    wait_until((project.directory / "pid").exists)
+    os.killpg(run.pid, signal.SIGINT)
+    wait_until(lambda: list(project.machine.jobs.glob("*/0/cancel")))
+    run.send_signal(signal.SIGINT)
+    assert run.wait(60) != 0
+    assert "Told to end, but not ended yet: kochi jobs 0" in project.said
+    assert f"Allocations that were cancelled, and have not ended yet: {allocation}" in project.said
+    # Slurm ends what does not.
+    wait_until(lambda: project.cluster.jobs() == {})
+    pid = int((project.directory / "pid").read_text())
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    wait_until(lambda: not project.worker_processes())

@@ -1,0 +1,35 @@
+"""Nodes that cannot begin an allocation, which Slurm then holds back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cluster_project import ClusterProject
+from slurm_cluster import SlurmCluster
+from support import wait_until
+
+SNAKEFILE = """
+    rule job:
+        output: "out/0"
+        shell: "echo $SLURM_JOB_ID $SLURMD_NODENAME > {output}"
+"""
+
+
+def test_an_allocation_that_its_node_cannot_begin_is_given_back_and_another_asked_for(
+    tmp_path: Path, isolated_environment: Path
+) -> None:
+    prolog = tmp_path / "prolog"
+    prolog.write_text('#!/bin/sh\n[ "$SLURMD_NODENAME" != node1 ]\n')
+    prolog.chmod(0o755)
+    # For the first one alone, and for good: Slurm drains the node.
+    with (
+        SlurmCluster(nodes=2, cpus=1, settings=(f"Prolog={prolog}",)) as cluster,
+        ClusterProject(tmp_path / "project", isolated_environment, cluster) as project,
+    ):
+        project.write_jobs(0, SNAKEFILE)
+        project.start()
+        wait_until(lambda: "Given back, because it is held: 1 (" in project.said, seconds=40)
+        assert project.runs[-1].wait(40) == 0, project.said
+        assert "launch failed requeued held" in project.said.replace("_", " ")
+        assert (project.directory / "out" / "0").read_text().split() == ["2", "node2"]
+        assert cluster.jobs() == {}

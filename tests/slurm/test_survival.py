@@ -1,0 +1,233 @@
+"""One run to which everything happens: no job is lost, none is done twice, and nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+from cluster_project import ClusterProject
+from slurm_cluster import SlurmCluster
+from support import wait_until
+
+from snakemake_kochi.queue import WorkerState, find_worker, list_workers
+from snakemake_kochi.queue.result import read_ended_attempt
+
+COUNT = 72
+WORKERS = 3
+# Each job notes its beginning and its end. Short ones come first; a long one takes four seconds,
+# until everything has happened, and does not end while it is held. A `run:` is done by a copy of a
+# zygote.
+SNAKEFILE = """
+    rule all:
+        input: "report"
+
+    rule short:
+        output: "short/{i}"
+        shell:
+            "echo $KOCHI_WORKER_ID >> began-short.{wildcards.i}; touch {output}; "
+            "echo $KOCHI_WORKER_ID >> done-short.{wildcards.i}"
+
+    rule long:
+        input: "short/{i}"
+        output: "long/{i}"
+        shell:
+            "echo $KOCHI_WORKER_ID >> began-long.{wildcards.i}; "
+            "for _ in $(seq 40); do [ -e go ] && break; sleep 0.1; done; "
+            "while [ -e hold ]; do sleep 0.1; done; "
+            "echo {wildcards.i} > {output}; echo $KOCHI_WORKER_ID >> done-long.{wildcards.i}"
+
+    rule total:
+        input: lambda wildcards: [f"long/{i}" for i in range(COUNT) if i % 6 == int(wildcards.n)]
+        output: "total/{n}"
+        run:
+            import os
+            from pathlib import Path
+
+            def note(what):
+                with open(f"{what}-total.{wildcards.n}", "a") as notes:
+                    print(os.environ["KOCHI_WORKER_ID"], file=notes)
+
+            note("began")
+            total = sum(int(Path(path).read_text()) for path in input)
+            Path(output[0]).write_text(f"{total}\\n")
+            note("done")
+
+    rule report:
+        input: expand("total/{n}", n=range(6))
+        output: "report"
+        shell:
+            "echo $KOCHI_WORKER_ID >> began-report.0; cat {input} | sort -n > {output}; "
+            "echo $KOCHI_WORKER_ID >> done-report.0"
+"""
+JOBS = {
+    *(f"short.{i}" for i in range(COUNT)),
+    *(f"long.{i}" for i in range(COUNT)),
+    *(f"total.{n}" for n in range(6)),
+    "report.0",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=3, cpus=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster
+) -> Iterator[ClusterProject]:
+    with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
+        project.configure(max_workers=WORKERS, time=1, idle_timeout="30s")
+        project.write_jobs(COUNT, SNAKEFILE)
+        yield project
+
+
+def busy(project: ClusterProject) -> list[WorkerState]:
+    """Those that have a long job that has not ended."""
+    done = project.lines("done")
+    began = {name: lines for name, lines in project.lines("began").items() if name not in done}
+    numbers = {int(lines[-1]) for name, lines in began.items() if name[:4] == "long" and lines}
+    return [find_worker(project.machine, number) for number in sorted(numbers)]
+
+
+@contextlib.contextmanager
+def held(project: ClusterProject) -> Iterator[list[WorkerState]]:
+    """All workers, each with jobs that do not end meanwhile: where a worker dies that moment, a job
+    that has just ended would have to be done again, since nobody would know of it."""
+    hold = project.directory / "hold"
+    hold.touch()
+    wait_until(lambda: len(busy(project)) == WORKERS)
+    time.sleep(1)  # for those that had seen that there was nothing to hold them
+    yield busy(project)
+    hold.unlink()
+
+
+def processes(cluster: SlurmCluster, job: str | None = None) -> list[psutil.Process]:
+    """Those of one of Slurm's jobs, or of all."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            variables = process.environ()
+            if variables.get("SLURM_CONF") == str(cluster.configuration):
+                of = variables.get("SLURM_JOB_ID")
+                if of is not None and job in (None, of):
+                    found.append(process)
+    return found
+
+
+def kill_node(cluster: SlurmCluster, worker: WorkerState) -> str:
+    """What is on the node of a worker ends at once, as when its power fails; returns its name."""
+    process = psutil.Process(worker.process.pid)
+    variables = process.environ()
+    node = variables["SLURMD_NODENAME"]
+    # First those that would tell Slurm how the others ended.
+    watching = [each for each in process.parents() if each.name().startswith("slurmstepd")]
+    assert watching
+    cluster.stop_node(node, signal.SIGKILL)
+    while left := watching + processes(cluster, variables["SLURM_JOB_ID"]):
+        watching = []
+        for each in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+    cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=power")
+    return node
+
+
+def hasten(cluster: SlurmCluster) -> None:
+    """Slurm holds back for two minutes what was put back into its queue."""
+    held_back: set[str] = set()
+
+    def are_known() -> bool:
+        said = cluster.run("squeue", "--noheader", "--array", "--format=%i %r")
+        held_back.update(each.split()[0] for each in said.splitlines() if "BeginTime" in each)
+        return len(held_back) == 2
+
+    wait_until(are_known)
+    for allocation in held_back:
+        cluster.run("scontrol", "update", f"JobId={allocation}", "StartTime=now")
+
+
+def has_come_back(project: ClusterProject, those: Sequence[WorkerState]) -> bool:
+    """Whether one of the allocations of these workers has another one."""
+    allocations = [worker.allocation for worker in list_workers(project.machine)]
+    return any(allocations.count(worker.allocation) == 2 for worker in those)
+
+
+def endings(project: ClusterProject) -> list[str]:
+    """How attempts ended that cost their jobs nothing."""
+    paths = project.machine.jobs.glob("*/*/ended-*")
+    return [read_ended_attempt(path).reason for path in paths]
+
+
+def out_of_time(project: ClusterProject) -> int:
+    """How many workers left because their time was over, as they saw or as Slurm told them."""
+    reasons = [worker.reason for worker in list_workers(project.machine) if worker.state == "left"]
+    return sum(reason in ("its walltime is over", "told to by SIGUSR1") for reason in reasons)
+
+
+@pytest.mark.timeout(280)
+def test_a_run_survives_the_failures_of_nodes_of_slurm_and_of_itself(
+    project: ClusterProject, kochi: Callable, snakemake: Callable
+) -> None:
+    cluster = project.cluster
+    project.start("--quiet", "rules", "reason", "progress")
+    with held(project) as (requeued, failing, _):
+        cluster.run("scontrol", "requeue", str(requeued.allocation))
+        node = kill_node(cluster, failing)
+        wait_until(lambda: find_worker(project.machine, requeued.worker).state == "left")
+        wait_until(lambda: "lost" in endings(project))
+        # There is one node for both of their allocations.
+        hasten(cluster)
+    wait_until(lambda: has_come_back(project, [requeued, failing]))
+
+    cluster.stop_controller()
+    back = time.monotonic() + 60
+    try:
+        # Nobody but themselves tells the workers that their time is over.
+        wait_until(lambda: out_of_time(project) >= 2, seconds=50)
+        assert project.runs[-1].poll() is None, project.said
+        assert len(project.lines("done")) < len(JOBS)
+        time.sleep(max(0, back - 10 - time.monotonic()))
+        assert project.said.count("The scheduler gives no answer") <= 1
+        os.killpg(project.runs[-1].pid, signal.SIGKILL)
+        project.runs[-1].wait()
+        assert "is locked" not in snakemake("--unlock", cwd=project.directory).stdout
+        project.start("--quiet", "rules", "reason", "progress")
+        time.sleep(max(0, back - time.monotonic()))
+    finally:
+        cluster.start_controller()
+        cluster.start_node(node)
+    began = sum(map(len, project.lines("began").values()))
+    project.wait_for_beginnings(began + 2, seconds=60)
+    project.go()
+    project.end_well()
+    check_results(project)
+    check_that_nothing_is_left(project, kochi)
+
+
+def check_results(project: ClusterProject) -> None:
+    assert set(project.lines("done")) == JOBS
+    numbers = range(COUNT)
+    totals = sorted(sum(i for i in numbers if i % 6 == n) for n in range(6))
+    assert (project.directory / "report").read_text().split() == list(map(str, totals))
+    assert project.start("-n").wait(60) == 0
+    assert "Nothing to be done" in project.said
+
+
+def check_that_nothing_is_left(project: ClusterProject, kochi: Callable) -> None:
+    machine, cluster = project.machine, project.cluster
+    # A node that comes back tells of the end of what it had.
+    wait_until(lambda: not cluster.jobs() and not processes(cluster))
+    for directory in (machine.queues, machine.controllers):
+        assert list(directory.iterdir()) == [], directory
+    for what in ("jobs", "workers"):
+        done = kochi("show", what, "--json", "-m", "own", cwd=project.directory)
+        assert json.loads(done.stdout) == []

@@ -1,0 +1,81 @@
+"""Nodes of which Slurm keeps a part for itself, and partitions that give less than a node has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_project import ClusterProject
+from slurm_cluster import SlurmCluster
+
+PARTITIONS = (
+    "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE",
+    "PartitionName=small Nodes=ALL MaxTime=INFINITE MaxCPUsPerNode=2 MaxMemPerNode=1500",
+)
+EXCLUSIVE = """
+    rule job:
+        output: "out/0"
+        resources: kochi_exclusive=1
+        shell: "echo $SLURM_CPUS_ON_NODE $SLURM_MEM_PER_NODE > {output}"
+"""
+MANY = """
+    rule all:
+        input: expand("out/{i}", i=range(6))
+
+    rule job:
+        output: "out/{i}"
+        resources: mem_mb=1100
+        shell: "echo $SLURM_CPUS_ON_NODE $SLURM_MEM_PER_NODE > {output}"
+"""
+AFTER_ANOTHER = """
+    rule build:
+        output: "built"
+        shell: "echo $SLURM_CPUS_ON_NODE > {output}"
+
+    rule job:
+        input: "built"
+        output: "out/0"
+        resources: kochi_exclusive=1
+        shell: "echo $SLURM_CPUS_ON_NODE > {output}"
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    kept = "CoreSpecCount=1 MemSpecLimit=1000"
+    with SlurmCluster(nodes=1, cpus=4, partitions=PARTITIONS, of_nodes=kept) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize(
+    ("partition", "snakefile", "given"),
+    [("main", EXCLUSIVE, "3 3096"), ("main", MANY, "3 3096"), ("small", MANY, "2 1500")],
+)
+def test_no_more_is_asked_for_than_jobs_can_have(
+    tmp_path: Path,
+    isolated_environment: Path,
+    cluster: SlurmCluster,
+    partition: str,
+    snakefile: str,
+    given: str,
+) -> None:
+    with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
+        project.configure(partition=partition, max_workers=1)
+        project.write_jobs(0, snakefile)
+        project.start()
+        assert project.runs[-1].wait(50) == 0, project.said
+        assert (project.directory / "out" / "0").read_text().strip() == given
+
+
+def test_a_job_that_is_to_be_alone_does_not_begin_in_a_part_of_a_node(
+    tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster
+) -> None:
+    with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
+        project.configure(max_workers=2)
+        project.write_jobs(0, AFTER_ANOTHER)
+        project.start("out/0")
+        assert project.runs[-1].wait(50) == 0, project.said
+        given = [(project.directory / name).read_text().strip() for name in ("built", "out/0")]
+        assert given == ["1", "3"]
+        assert "nobody beside it" in project.said
