@@ -36,9 +36,9 @@ class Arrivals:
             if (expected := promised.get(allocation)) is None:
                 continue
             for kind in waiting:
-                if _obstacle(expected, kind) is not None:
+                if expected.obstacle(kind) is not None:
                     continue  # it was not asked for this one
-                if (why := _obstacle(there[allocation], kind)) is None:
+                if (why := there[allocation].obstacle(kind)) is None:
                     self._in_vain.pop(kind, None)
                 else:
                     self._in_vain[kind] = self._in_vain.get(kind, 0) + 1
@@ -49,7 +49,3 @@ class Arrivals:
         if self._in_vain.get(kind, 0) < _MOST_IN_VAIN:
             return None
         return self._obstacles[kind]
-
-
-def _obstacle(supply: Supply, kind: Resources) -> str | None:
-    return supply.capacity.obstacle(kind, supply.seconds_left)

@@ -34,7 +34,7 @@ def idle_elsewhere(
 def is_without(waiting: Iterable[Resources], supply: Collection[Supply]) -> bool:
     """Whether one of the jobs that wait fits into none of the workers, even if they had no job.
     Their `supply` is what they have in all."""
-    return any(all(_obstacle(each, kind) for each in supply) for kind in waiting)
+    return any(all(each.obstacle(kind) for each in supply) for kind in waiting)
 
 
 def idle_in_vain(
@@ -47,9 +47,5 @@ def idle_in_vain(
         for allocation, (worker, supply) in workers.items()
         if worker.is_live
         and not (worker.running or worker.ahead)
-        and all(_obstacle(supply, kind) for kind in waiting)
+        and all(supply.obstacle(kind) for kind in waiting)
     )
-
-
-def _obstacle(supply: Supply, kind: Resources) -> str | None:
-    return supply.capacity.obstacle(kind, supply.seconds_left)

@@ -49,6 +49,10 @@ class Supply:
     seconds_left: float | None = None
     is_empty: bool = True
 
+    def obstacle(self, kind: Resources) -> str | None:
+        """Why it is too little for a job, for people, or None."""
+        return self.capacity.obstacle(kind, self.seconds_left)
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -156,13 +160,13 @@ def free(
 
 def _after(left: Mapping[Resources, int], worker: Supply) -> dict[Resources, int]:
     """What is left of the jobs when a worker has taken what fits into it, the largest first."""
-    capacity, seconds = worker.capacity, worker.seconds_left
+    capacity = worker.capacity
     cores, memory, gpus = capacity.cores, capacity.memory_mb, capacity.gpus
     is_empty = worker.is_empty
     remaining = {}
     for kind in sorted(left, key=_size, reverse=True):
         taken = 0
-        if capacity.obstacle(kind, seconds) is None:
+        if worker.obstacle(kind) is None:
             if kind.exclusive:
                 taken = 1 if is_empty else 0
             else:
