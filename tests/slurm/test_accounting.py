@@ -287,14 +287,6 @@ def test_a_submission_whose_answer_gets_lost_is_not_repeated_before_the_database
 # ---- runs
 
 
-@pytest.fixture
-def project(
-    tmp_path: Path, isolated_environment: Path, cluster: AccountedCluster
-) -> Iterator[ClusterProject]:
-    with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
-        yield project
-
-
 @pytest.mark.parametrize("squeue", ["absent", "failing"])
 def test_a_run_goes_through_by_sacct_alone(
     project: ClusterProject, blind: Path, squeue: str

@@ -22,14 +22,6 @@ def cluster() -> Iterator[SlurmCluster]:
         yield cluster
 
 
-@pytest.fixture
-def project(
-    tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster
-) -> Iterator[ClusterProject]:
-    with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
-        yield project
-
-
 def test_a_run_ends_well_though_slurms_controller_was_away_when_its_jobs_ended(
     project: ClusterProject,
 ) -> None:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from cluster_project import ClusterProject
@@ -25,14 +24,6 @@ SETTINGS = ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", "JobReq
 def cluster() -> Iterator[SlurmCluster]:
     with SlurmCluster(nodes=2, cpus=2, partitions=PARTITIONS, settings=SETTINGS) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def project(
-    tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster
-) -> Iterator[ClusterProject]:
-    with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
-        yield project
 
 
 def test_what_an_allocation_has_no_time_left_for_goes_to_another_one(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from cluster_project import ClusterProject
@@ -51,14 +50,6 @@ PAUSING = """
 def cluster() -> Iterator[SlurmCluster]:
     with SlurmCluster(nodes=2, cpus=1) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def project(
-    tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster
-) -> Iterator[ClusterProject]:
-    with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
-        yield project
 
 
 def go(project: ClusterProject, *names: str) -> None:

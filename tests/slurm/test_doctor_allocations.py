@@ -34,14 +34,6 @@ def cluster() -> Iterator[SlurmCluster]:
 
 
 @pytest.fixture
-def project(
-    tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster
-) -> Iterator[ClusterProject]:
-    with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
-        yield project
-
-
-@pytest.fixture
 def one_node(cluster: SlurmCluster) -> Iterator[None]:
     """The other one takes no jobs."""
     cluster.run("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=test")

@@ -7,7 +7,6 @@ import json
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -25,14 +24,6 @@ QUICK = 0.5  # seconds between two signs of life of a worker
 def cluster() -> Iterator[SlurmCluster]:
     with SlurmCluster(nodes=2, cpus=2, apart=True) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def project(
-    tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster
-) -> Iterator[ClusterProject]:
-    with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
-        yield project
 
 
 @pytest.fixture
