@@ -9,9 +9,14 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
-# Without git on PATH the import itself would end in a traceback instead of our message.
+# Without git on PATH the import itself would end in a traceback instead of our message. Not for
+# longer: jobs would have it in their environment.
+_HAD = "GIT_PYTHON_REFRESH" in os.environ
 os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
 import git as gitpython
+
+if not _HAD:
+    del os.environ["GIT_PYTHON_REFRESH"]
 
 from snakemake_kochi.errors import GitError
 
