@@ -60,7 +60,7 @@ test: environment environment-slurm
 	$(MAKE) --no-print-directory test-oldest
 
 test-oldest: environment-oldest
-	$(APART) $(VENV_OLDEST)/bin/python -m pytest -n 2 --dist loadscope -m compatibility $(PYTEST_OPTIONS)
+	$(APART) $(VENV_OLDEST)/bin/python -m pytest -n 3 --dist loadscope -m compatibility $(PYTEST_OPTIONS)
 
 demo: environment
 	$(APART) PATH="$$PWD/$(VENV)/bin:$$PATH" examples/demo.sh build/demo
