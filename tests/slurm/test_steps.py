@@ -1,0 +1,33 @@
+"""Steps that a job starts in its allocation, where Slurm binds them to CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from cluster_project import ClusterProject
+from slurm_cluster import SlurmCluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=1, cpus=2, settings=("TaskPlugin=task/affinity",)) as cluster:
+        yield cluster
+
+
+def test_a_job_binds_the_tasks_of_a_step_to_cores_of_its_own(project: ClusterProject) -> None:
+    project.write_jobs(
+        1,
+        """
+        rule job:
+            output: "out"
+            threads: 2
+            shell:
+                "srun --ntasks=2 --cpus-per-task=1 --cpu-bind=cores "
+                "grep Cpus_allowed_list /proc/self/status | sort > {output}"
+        """,
+    )
+    run = project.start()
+    assert run.wait(60) == 0, project.said
+    said = (project.directory / "out").read_text()
+    assert said == "Cpus_allowed_list:\t0\nCpus_allowed_list:\t1\n"
