@@ -22,6 +22,8 @@ export PYTHONNOUSERSITE := 1
 
 OLDEST_SNAKEMAKE := $(shell sed -n 's/.*"snakemake>=\([0-9.]*\).*/\1/p' setup.py)
 PYTEST_OPTIONS ?=
+# A module stays together; tests/conftest.py has the longest ones begin first.
+SPREAD := --dist loadscope --no-loadscope-reorder
 
 # What tests and measurements need besides Python, by Debian's names; package:program, where they
 # differ. With a database, Slurm remembers its jobs.
@@ -56,11 +58,11 @@ lint: environment
 # Four on two cores: many a test waits for a time to pass.
 test: environment environment-slurm
 	@tools/programs.sh $(PROGRAMS) $(DATABASE)
-	$(APART) $(VENV)/bin/python -m pytest -n 4 --dist loadscope --durations 10 $(PYTEST_OPTIONS)
+	$(APART) $(VENV)/bin/python -m pytest -n 4 $(SPREAD) --durations 10 $(PYTEST_OPTIONS)
 	$(MAKE) --no-print-directory test-oldest
 
 test-oldest: environment-oldest
-	$(APART) $(VENV_OLDEST)/bin/python -m pytest -n 3 --dist loadscope -m compatibility $(PYTEST_OPTIONS)
+	$(APART) $(VENV_OLDEST)/bin/python -m pytest -n 3 $(SPREAD) -m compatibility $(PYTEST_OPTIONS)
 
 demo: environment
 	$(APART) PATH="$$PWD/$(VENV)/bin:$$PATH" examples/demo.sh build/demo

@@ -14,10 +14,23 @@ from support import REPOSITORY, run
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
+# Those whose modules take longest: begun last, each would run alone at the end.
+_FIRST = ("conformance", "workflow", "slurm", "faults", "bench", "docs", "executor")
+
 # A shell that starts the tests in the background has them ignore these, which everything that they
 # start would inherit: no interrupt would reach it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The rooms with the longest tests come first; the order within a room stays."""
+
+    def place(item: pytest.Item) -> int:
+        room = item.path.parent.name
+        return _FIRST.index(room) if room in _FIRST else len(_FIRST)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(autouse=True)

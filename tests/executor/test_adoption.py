@@ -22,7 +22,7 @@ AGAIN = (*IN_QUEUE, "--rerun-incomplete")
 
 # Each job notes that it starts, waits for `go-<name>`, and would be noticed beside another one.
 STEP = (
-    "echo >> {wildcards.name}.starts; mkdir {wildcards.name}.writer || echo >> trouble;"
+    "mkdir {wildcards.name}.writer || echo >> trouble; echo >> {wildcards.name}.starts;"
     "until [ -e go-{wildcards.name} ]; do sleep 0.05; done;"
     "rmdir {wildcards.name}.writer; cat {input} > {output}"
 )
@@ -312,7 +312,7 @@ def test_a_job_that_outlives_the_run_that_cancelled_it_is_waited_for_by_the_next
         rule one:
             output: "a.txt"
             shell:
-                "echo >> a.starts; mkdir a.writer || echo >> trouble;"
+                "mkdir a.writer || echo >> trouble; echo >> a.starts;"
                 "until [ -e go-a ]; do sleep 0.05; done; touch a.txt"
         """,
     )
