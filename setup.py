@@ -45,7 +45,7 @@ TESTS = [
     "psutil>=5.9",
     "pytest>=8.0",
     "pytest-timeout>=2.3",
-    "pytest-xdist>=3.6",
+    "pytest-xdist>=3.7",
     # Rules with `notebook:` are executed by these, in the conformance tests.
     "ipykernel>=6.0",
     "nbconvert>=7.0",
