@@ -25,6 +25,11 @@ class KochiError(WorkflowError):
         self.hint = hint
         super().__init__(message if hint is None else f"{message}\n{hint}")
 
+    @property
+    def sentences(self) -> str:
+        """All of it, for a place that has one line."""
+        return f"{self.message}. {self.hint}" if self.hint else self.message
+
 
 class UserError(KochiError):
     """An error of ours on its way through Snakemake, which lists the frames of a WorkflowError

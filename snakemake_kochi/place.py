@@ -109,7 +109,7 @@ def find_place(
         raise _without_project(name, missing, directory)
     unread = missing if is_configured(directory) else None
     if unread is not None:
-        _log.warning("%s", _sentences(unread))
+        _log.warning("%s", unread.sentences)
     file = None if project is None else project.file
     where = f"machines: {name}: kochi_root in {file or 'kochi.yaml'}"
     return Place(found, project, Root.find(found.kochi_root, environment, where), unread)
@@ -122,10 +122,6 @@ def _without_project(machine: str, missing: KochiError, directory: Path) -> Koch
         f"machine '{machine}' is not known: {missing.message}",
         "\n".join(filter(None, [missing.hint, how_to_describe(machine)])),
     )
-
-
-def _sentences(error: KochiError) -> str:
-    return f"{error.message}. {error.hint}" if error.hint else error.message
 
 
 def how_to_describe(machine: str) -> str:

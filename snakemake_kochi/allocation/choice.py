@@ -31,7 +31,7 @@ def check_place(where: str | None, place: Place) -> str:
             f"--kochi-place {where}: one of {', '.join(PLACES)} was expected",
             nearest(where, PLACES),
         )
-    if where == ALLOCATIONS and machine.scheduler is None and not machine.alloc_script:
+    if where == ALLOCATIONS and not machine.has_allocations:
         if place.unread is not None:
             raise place.unread
         raise KochiError(
@@ -46,7 +46,7 @@ def _with_scheduler(place: Place) -> str:
     if place.project is None:
         return _without_project(place)
     machines = place.project.machines.values()
-    names = [each.name for each in machines if each.scheduler is not None or each.alloc_script]
+    names = [each.name for each in machines if each.has_allocations]
     if names:
         return f"With one are: {', '.join(names)}. Type:\n{_DEFAULT.format(names[0])}"
     if place.machine.name != LOCAL:

@@ -64,7 +64,7 @@ class TrialAllocations:
     def __init__(self, place: Place, patience: float, tell: Callable[[str], None]) -> None:
         """`patience`: seconds for each allocation to begin; `tell`: is given what people should
         know meanwhile. Raises KochiError for a machine that has no way to a compute node."""
-        if place.machine.scheduler is None and not place.machine.alloc_script:
+        if not place.machine.has_allocations:
             raise KochiError(
                 f"machine {place.machine.name} has neither a scheduler nor an alloc_script: there "
                 "is no way to a compute node",

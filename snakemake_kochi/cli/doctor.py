@@ -80,7 +80,7 @@ def command(
         place.machine.lock_kind,
         project,
         queue,
-        place.machine.scheduler is not None or bool(place.machine.alloc_script),
+        place.machine.has_allocations,
     )
     findings: list[Finding] = []
     with contextlib.ExitStack() as stack:

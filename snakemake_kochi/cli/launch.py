@@ -116,8 +116,7 @@ def _profile(place: Place, arguments: Sequence[str]) -> list[str]:
     is_said = any(word.split("=")[0] in _SAYS_HOW for word in arguments)
     if is_said or os.environ.get("SNAKEMAKE_PROFILE"):
         return []
-    has_scheduler = place.machine.scheduler is not None or place.machine.alloc_script
-    profile = "cluster" if has_scheduler else "local"
+    profile = "cluster" if place.machine.has_allocations else "local"
     # One that was installed may have been changed.
     installed = installed_file(profile).parent
     return ["--profile", str(installed if installed.is_dir() else profiles_directory() / profile)]

@@ -14,7 +14,7 @@ def remark_without_worker(place: Place, queue: str) -> None:
     if shared_workers(place.machine_paths, queue):
         return
     # Where there is a way to compute nodes, a worker that is started here is on a login node.
-    command = "alloc" if place.machine.scheduler or place.machine.alloc_script else "work"
+    command = "alloc" if place.machine.has_allocations else "work"
     words = f"kochi {command} {_machine_option(place)}-q {queue}"
     remark(f"No worker serves that queue yet. To start one, type: {words}")
 

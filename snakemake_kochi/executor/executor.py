@@ -168,8 +168,7 @@ class KochiExecutor(Executor):
             # Others run already, or have run: that is not given up for this one.
             self._all_went_well = False
             self.run_job_pre(job)
-            said = f"{why.message}. {why.hint}" if why.hint else why.message
-            self.report_job_error(SubmittedJobInfo(job), msg=said)
+            self.report_job_error(SubmittedJobInfo(job), msg=why.sentences)
         for queue, its_jobs in admitted.by_queue.items():
             # In parts: the first run while the tickets of the others are made.
             for start in range(0, len(its_jobs), _AT_ONCE):
@@ -475,9 +474,9 @@ class KochiExecutor(Executor):
     def _give_receipt(self) -> None:
         """Say how the jobs were executed, and what they took."""
         self._run_file.end()
-        unreported = [pending.ticket for pending in self._pending.values()]
         if self._has_told:
             return  # Snakemake shuts down once more, after an error of ours
         self._has_told = True
+        unreported = [pending.ticket for pending in self._pending.values()]
         if lines := self._receipt.lines(self._run_file.first_worker, unreported):
             self.logger.info("\n".join(lines))

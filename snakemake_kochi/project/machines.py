@@ -55,3 +55,8 @@ class Machine:
     allocation: AllocationSettings = field(default_factory=AllocationSettings)
     load_env_on_login_node: str = ""
     load_env_on_machine: str = ""
+
+    @property
+    def has_allocations(self) -> bool:
+        """Whether there is a way to ask for one: a scheduler that is known, or a script."""
+        return self.scheduler is not None or bool(self.alloc_script)

@@ -6,13 +6,14 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from slurm_cluster import SlurmCluster
 from slurm_fake import AWAY, NO_DATABASE, TIMED_OUT, FakeSlurm, says
+from support import wait_until
 
 from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.allocation.scheduler import RefusedError, UnreachableError, Wanted
@@ -339,29 +340,24 @@ def sleeper(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Launch:
     return launch
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_a_real_slurm_tells_of_an_array_and_of_what_was_put_back(real, sleeper):
     scheduler = slurm()
     ids = scheduler.submit(Wanted(cores=2, count=3), sleeper, [])
     number = ids[0].partition("_")[0]
     assert ids == [f"{number}_{index}" for index in (1, 2, 3)]
-    wait_for(lambda: sorted(states(scheduler).values()) == ["pending", "running", "running"])
+    wait_until(
+        lambda: sorted(states(scheduler).values()) == ["pending", "running", "running"], seconds=30
+    )
     waiting = next(each for each in scheduler.find().values() if each.state == "pending")
     assert waiting.reason in ("Resources", "Priority", "None")
     assert waiting.advice == ""
     real.run("scontrol", "requeue", f"{number}_1")
-    wait_for(lambda: states(scheduler).get(f"{number}_1") == "pending")
+    wait_until(lambda: states(scheduler).get(f"{number}_1") == "pending", seconds=30)
     assert set(states(scheduler)) == set(ids)
     scheduler.cancel([ids[0]])
-    wait_for(lambda: ids[0] not in states(scheduler))
+    wait_until(lambda: ids[0] not in states(scheduler), seconds=30)
     scheduler.cancel()
-    wait_for(lambda: states(scheduler) == {})
+    wait_until(lambda: states(scheduler) == {}, seconds=30)
     scheduler.cancel(ids)
     scheduler.cancel(["999999"])
 
@@ -382,7 +378,7 @@ def test_a_real_slurm_refuses_in_its_own_words(real, sleeper):
 def test_what_never_begins_is_told_with_the_key_to_change(real, sleeper):
     scheduler = slurm(partition="short", time=3600.0)
     (id,) = scheduler.submit(Wanted(cores=1, seconds=3600.0), sleeper, [])
-    wait_for(lambda: scheduler.find()[id].reason == "PartitionTimeLimit")
+    wait_until(lambda: scheduler.find()[id].reason == "PartitionTimeLimit", seconds=30)
     assert "machines: own: allocation: time, partition in kochi.yaml" in (
         scheduler.find()[id].advice
     )
@@ -406,7 +402,7 @@ def test_a_controller_that_is_away_is_unknown_and_then_back(real, sleeper):
             impatient.submit(ONE, sleeper, [id])
     finally:
         real.start_controller()
-    wait_for(lambda: id in states(scheduler))
+    wait_until(lambda: id in states(scheduler), seconds=30)
 
 
 def test_the_user_is_named_by_number(fake):
