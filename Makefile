@@ -29,6 +29,8 @@ SPREAD := --dist loadscope --no-loadscope-reorder
 # differ. With a database, Slurm remembers its jobs.
 PROGRAMS := strace munge slurmctld slurmd
 DATABASE := slurmdbd mariadb-server-core:mariadbd
+# Filesystems with faults, and one that two nodes share.
+FILESYSTEMS := fuse3:fusermount3 glusterfs-server:glusterd glusterfs-client:glusterfs
 
 # What is run below may call make itself, and must not take itself for a part of this one.
 APART := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
@@ -57,7 +59,7 @@ lint: environment
 
 # Four on two cores: many a test waits for a time to pass.
 test: environment environment-slurm
-	@tools/programs.sh $(PROGRAMS) $(DATABASE)
+	@tools/programs.sh $(PROGRAMS) $(DATABASE) $(FILESYSTEMS)
 	$(APART) $(VENV)/bin/python -m pytest -n 4 $(SPREAD) --durations 10 $(PYTEST_OPTIONS)
 	$(MAKE) --no-print-directory test-oldest
 

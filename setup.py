@@ -41,6 +41,8 @@ RUNS_ON = [
 ]
 TESTS = [
     "hypothesis",
+    # Filesystems that refuse, delay and lose answers (tests/faulty_filesystem.py).
+    "mfusepy>=3.0",
     # What runs have left behind is looked for among all processes.
     "psutil>=5.9",
     "pytest>=8.0",

@@ -1,8 +1,14 @@
-"""Running git so that nothing of the user's is touched, and its refusals become our errors."""
+"""Running git so that nothing of the user's is touched, and its refusals become our errors.
+
+A repository may be anybody's: none of its configuration is to have a command executed. So hooks
+and file watchers are off, no missing object is fetched, no transport but those of `TRANSPORTS` is
+used, and those only where a command is to talk to another repository.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
@@ -39,6 +45,8 @@ _QUIET_ENVIRONMENT = {
     "GIT_EDITOR": "true",
     "GIT_PAGER": "cat",
     "GIT_OPTIONAL_LOCKS": "0",
+    # What a partial clone lacks would be fetched as its configuration says, by any command.
+    "GIT_NO_LAZY_FETCH": "1",
     "LC_ALL": "C.UTF-8",
 }
 # Set while git runs a hook or an alias (`git rebase --exec snakemake`): they would redirect ours.
@@ -66,6 +74,17 @@ _FOREIGN_VARIABLES = (
     "GIT_TEMPLATE_DIR",
     "GIT_WORK_TREE",
 )
+# Scopes of configuration that no repository has a part in.
+_USERS_OWN = ("system", "global", "command")
+# How sources may be reached; a submodule of what is somewhere else is not on this computer.
+REMOTE_TRANSPORTS = ("git", "http", "https", "ssh")
+TRANSPORTS = ("file", *REMOTE_TRANSPORTS)
+# The other side of a transport on this computer, for repositories whose configuration is not ours:
+# git before 2.39.4 would fetch there what is missing.
+SERVE = (
+    "env GIT_ALLOW_PROTOCOL=none GIT_NO_LAZY_FETCH=1 "
+    "git -c uploadpack.allowAnySHA1InWant=true upload-pack"
+)
 COMMITTER = {
     "GIT_AUTHOR_NAME": "kochi",
     "GIT_AUTHOR_EMAIL": "kochi@localhost",
@@ -80,20 +99,28 @@ def run_git(
     environment: Mapping[str, str] | None = None,
     stdin: IO[bytes] | bytes | None = None,
     accept: Collection[int] = (0,),
+    transports: Collection[str] = (),
 ) -> bytes:
     """Run one git command in a directory and return its standard output, unstripped.
 
     Commits made this way carry our own identity, so none needs to be configured. `accept` lists
-    the exit statuses that are answers and not failures. Raises GitError with git's own words.
+    the exit statuses that are answers and not failures. Without `transports` it reaches no other
+    repository. Raises GitError with git's own words.
     """
+    environment = {**(environment or {}), "GIT_ALLOW_PROTOCOL": _allowed(transports)}
     if isinstance(stdin, bytes):
         with tempfile.TemporaryFile() as stream:
             stream.write(stdin)
             stream.seek(0)
             return run_git(
-                directory, *arguments, environment=environment, stdin=stream, accept=accept
+                directory,
+                *arguments,
+                environment=environment,
+                stdin=stream,
+                accept=accept,
+                transports=transports,
             )
-    command, variables = _command(directory, arguments, environment or {})
+    command, variables = _command(directory, arguments, environment)
     status, output, said = gitpython.Git(str(directory)).execute(
         command,
         env=variables,
@@ -108,6 +135,37 @@ def run_git(
     return output
 
 
+def _allowed(transports: Collection[str]) -> str:
+    """For $GIT_ALLOW_PROTOCOL, which goes before all configuration; never more than the user's."""
+    own = os.environ.get("GIT_ALLOW_PROTOCOL")
+    return ":".join(t for t in transports if own is None or t in own.split(":")) or "none"
+
+
+def without_filters(directory: Path) -> dict[str, str]:
+    """The environment in which filters of a repository's own configuration are not run: each is a
+    command. Those of the user's (git-lfs, say) are: without, what they have changed is dirty."""
+    # Extensions of git-lfs are commands that its filter runs.
+    keys = r"^(filter|lfs\.extension)\."
+    words = ("config", "-z", "--show-scope", "--name-only", "--get-regexp", keys)
+    found = os.fsdecode(run_git(directory, *words, accept=(0, 1))).split("\0")
+    names = {
+        "lfs" if key.startswith("lfs.") else key.split(".", 1)[1].rpartition(".")[0]
+        for scope, key in zip(found[::2], found[1::2], strict=False)
+        if scope not in _USERS_OWN
+    }
+    settings = [
+        (f"filter.{name}.{key}", value)
+        for name in sorted(names)
+        for key, value in (("clean", ""), ("smudge", ""), ("process", ""), ("required", "false"))
+    ]
+    first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
+    variables = {"GIT_CONFIG_COUNT": str(first + len(settings))}
+    # Not by -c, to which a name may not have a "=".
+    for number, (key, value) in enumerate(settings, start=first):
+        variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return variables
+
+
 def stream_git(
     directory: Path,
     chunks: Iterable[bytes],
@@ -119,7 +177,8 @@ def stream_git(
     Only for commands that answer little: nothing is read before everything is written. When
     `chunks` raises, git is killed and the exception goes on. Raises GitError as `run_git` does.
     """
-    command, variables = _command(directory, arguments, environment or {})
+    environment = {**(environment or {}), "GIT_ALLOW_PROTOCOL": _allowed(())}
+    command, variables = _command(directory, arguments, environment)
     # GitPython ends the process as soon as nobody holds what it returns.
     held = gitpython.Git(str(directory)).execute(
         command, env=variables, istream=subprocess.PIPE, as_process=True
@@ -178,7 +237,15 @@ def _command(
 def _refusal(directory: Path, arguments: Iterable[str], status: int, said: str) -> GitError:
     if status == 127:
         return GitError("git was not found on PATH", "Install git.")
+    if "safe.bareRepository" in said:
+        return GitError(f"{directory} is inside a bare repository or .git: there are no files")
     words = list(arguments)
     while words[:1] == ["-c"]:
         del words[:2]
-    return GitError(f"git {words[0]} failed in {directory}: {said.strip() or f'status {status}'}")
+    message = f"git {words[0]} failed in {directory}: {said.strip() or f'status {status}'}"
+    if "lazy fetching disabled" in said:
+        return GitError(
+            f"{message} (a partial clone, of which nothing is fetched here)",
+            f"Have all of it: git -C {shlex.quote(str(directory))} fetch --refetch --no-filter",
+        )
+    return GitError(message)

@@ -3,11 +3,14 @@
 KOCHI_ROOT/                              0700
   machines/<machine>/
     ids.json                             the next job and worker number
+    numbers/<kind>/<shard>/<first>.json  a range of them that somebody has taken
     locks.json, locks/                   where the locks are and of which kind; the locks
+    locks/projects/<name>-<digest>/      installs/, builds/, promises/, committer
     queues/<queue>/                      waiting/<shard>/, running/, damaged/, bells/
     jobs/<shard>/<job>/                  ticket.json, attempt-<n>.json, log, result.json, cancel
     workers/<worker>/                    worker.json, queues.json, bell, log
-    controllers/<controller>/            controller.json, bell, inbox/, delivered/, heir-<n>.json
+    controllers/<controller>/            controller.json, outputs.json, bell, inbox/, delivered/,
+                                         heir-<n>.json, gone
     runs/<controller>.json               which jobs and workers its run had
     allocations/                         <controller>-<allocation>.json and .log
     launches/<launch>/                   launch.json, process.json, output, end.json, gone.json
@@ -18,14 +21,14 @@ KOCHI_ROOT/                              0700
     freezes/<digest>/<batch>.json        what of it the runs of one batch need
     installs/<machine>/<dependency>/<recipe>/<digest>/
     builds/<machine>/<digest>/           source tree with what was built in it
-    artifacts/<machine>/                 journal/, damaged/, committer.lock, committed, promise
+    artifacts/<machine>/                 journal/, damaged/, late/, directories/, committed,
+                                         agreed.json, disagreed, discarded.json
     workspaces/<machine>/                private copies in which runs happen
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import zlib
@@ -34,7 +37,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import expand_user, is_name, make_directory
+from snakemake_kochi.files import NO_ROOM, expand_user, is_name, make_directory
+from snakemake_kochi.ownership import OthersError, check_ours, examine
 
 QUEUE_LOCKS = 64
 SHARD = 256  # entries per directory: listing one costs the same however many jobs there are
@@ -106,8 +110,8 @@ class QueuePaths:
     def bells(self) -> Path:
         return self.directory / "bells"
 
-    def bell(self, worker: int) -> Path:
-        """A symbolic link to the bell of a worker that serves this queue."""
+    def subscription(self, worker: int) -> Path:
+        """There while that worker serves this queue, so that its bell is rung; empty."""
         return self.bells / str(worker)
 
     def removed(self, nonce: str) -> Path:
@@ -115,8 +119,11 @@ class QueuePaths:
         return self.directory.with_name(f".{self.name[:64]}-{nonce}")
 
     def make(self) -> QueuePaths:
+        """Make its directories. Raises OthersError when somebody else has made one of them."""
         for directory in (self.waiting, self.running, self.bells):
             make_directory(directory)
+        for directory in (self.directory, self.waiting, self.running, self.bells):
+            check_ours(directory)
         return self
 
 
@@ -221,8 +228,22 @@ class ControllerPaths:
         """Notices that were read; they tell the next controller what this one may have lost."""
         return self.directory / "delivered"
 
-    def delivered_notice(self, name: str) -> Path:
-        return self.delivered / name
+    def delivered_notice(self, name: str, job: int) -> Path:
+        return self.delivered / f"{job // SHARD:08d}" / name
+
+    def delivered_notices(self) -> list[Path]:
+        """All of them; an earlier release had them in one directory."""
+        return sorted({*self.delivered.glob("*.json"), *self.delivered.glob("*/*.json")})
+
+    @property
+    def outputs(self) -> Path:
+        """Which files its run may write; there before the state is."""
+        return self.directory / "outputs.json"
+
+    @property
+    def gone(self) -> Path:
+        """There when a person said that it is no more."""
+        return self.directory / "gone"
 
     def heir(self, number: int) -> Path:
         """Says which controller, as the number-th, took over after this one had died."""
@@ -277,9 +298,41 @@ class TrialPaths:
         return self.directory / "bell"
 
     @property
+    def other_directory(self) -> Path:
+        return self.directory / "other"
+
+    @property
     def document(self) -> Path:
         """Replaced again and again while others read it."""
         return self.directory / "document.json"
+
+
+@dataclass(frozen=True)
+class ProjectLockPaths:
+    """The locks of one project on one machine, with those of the machine."""
+
+    directory: Path
+
+    def install(self, dependency: str, recipe: str) -> Path:
+        """Held while an installation of a recipe is made and becomes the current one."""
+        return (
+            self.directory / "installs" / _name("dependency", dependency) / _name("recipe", recipe)
+        )
+
+    def build(self, digest: str) -> Path:
+        return self.directory / "builds" / _name("build", digest)
+
+    @property
+    def committer(self) -> Path:
+        return self.directory / "committer"
+
+    @property
+    def promises(self) -> Path:
+        return self.directory / "promises"
+
+    def promise(self, nonce: str) -> Path:
+        """Held by one process that will commit what others have journaled."""
+        return self.promises / nonce
 
 
 @dataclass(frozen=True)
@@ -297,6 +350,14 @@ class LockPaths:
         """Queues share locks: each run has a queue of its own, whose lock would stay for ever."""
         number = zlib.crc32(name.encode()) % QUEUE_LOCKS
         return self.directory / f"queue-{number:02d}"
+
+    @property
+    def launches(self) -> Path:
+        """Held while one looks whether another runs, and launches its own."""
+        return self.directory / "launches"
+
+    def project(self, project: ProjectPaths) -> ProjectLockPaths:
+        return ProjectLockPaths(self.directory / "projects" / project.directory.name)
 
     def settled(self, nonce: str) -> Path:
         """There if this is the very directory that was settled, and not one on another node."""
@@ -339,6 +400,13 @@ class MachinePaths:
     def ids(self) -> Path:
         return self.directory / "ids.json"
 
+    def number_ranges(self, kind: str) -> Path:
+        """The ranges of numbers for jobs, or workers, that were taken."""
+        return self.directory / "numbers" / kind
+
+    def number_range(self, kind: str, first: int) -> Path:
+        return self.number_ranges(kind) / f"{first // SHARD:08d}" / f"{first}.json"
+
     @property
     def queues(self) -> Path:
         return self.directory / "queues"
@@ -370,11 +438,6 @@ class MachinePaths:
     @property
     def launches(self) -> Path:
         return self.directory / "launches"
-
-    @property
-    def launches_lock(self) -> Path:
-        """Held while one looks whether another runs, and launches its own."""
-        return self.launches / "lock"
 
     def launch(self, identity: str) -> LaunchPaths:
         return LaunchPaths(self.launches / _name("launch", identity))
@@ -458,10 +521,6 @@ class BuildPaths:
     def manifest(self) -> Path:
         return self.directory / "manifest.json"
 
-    @property
-    def lock(self) -> Path:
-        return self.directory.with_name(self.directory.name + ".lock")
-
 
 @dataclass(frozen=True)
 class ProjectPaths:
@@ -469,6 +528,10 @@ class ProjectPaths:
     directory name share nothing."""
 
     directory: Path
+
+    def machine(self, name: str) -> MachinePaths:
+        """A machine of the same KOCHI_ROOT."""
+        return Root(self.directory.parent.parent).machine(name)
 
     @property
     def store(self) -> Path:
@@ -501,9 +564,6 @@ class ProjectPaths:
         """A symbolic link to the installation in use, switched by one rename."""
         return self.recipe(machine, dependency, recipe) / "current"
 
-    def install_lock(self, machine: str, dependency: str, recipe: str) -> Path:
-        return self.recipe(machine, dependency, recipe) / "lock"
-
     def newest_install_log(self, machine: str, dependency: str, recipe: str) -> Path | None:
         """The log of the installation that was tried last, whether it worked or not."""
         logs = self.recipe(machine, dependency, recipe).glob("*/log")
@@ -521,19 +581,60 @@ class ProjectPaths:
         """Journal entries that cannot be committed, kept for a person to look at."""
         return self.directory / "artifacts" / _name("machine", machine) / "damaged"
 
-    def committer_lock(self, machine: str) -> Path:
-        return self.directory / "artifacts" / _name("machine", machine) / "committer.lock"
+    def late_results(self, machine: str) -> Path:
+        """Journal entries of attempts that were given up; a later one has made them again."""
+        return self.directory / "artifacts" / _name("machine", machine) / "late"
+
+    def agreement(self, machine: str) -> Path:
+        """Up to which commit the branch of results is known to have all of them."""
+        return self.directory / "artifacts" / _name("machine", machine) / "agreed.json"
+
+    def disagreement(self, machine: str) -> Path:
+        """Empty; says that the branch of results may lack some."""
+        return self.directory / "artifacts" / _name("machine", machine) / "disagreed"
+
+    def discarded(self, machine: str) -> Path:
+        """Which results in working directories are not to be committed again."""
+        return self.directory / "artifacts" / _name("machine", machine) / "discarded.json"
+
+    def working_directory(self, machine: str, directory: Path) -> Path:
+        """Says that Snakemake was run in a directory, which has results."""
+        digest = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
+        return self.working_directories(machine) / f"{digest}.json"
+
+    def working_directories(self, machine: str) -> Path:
+        return self.directory / "artifacts" / _name("machine", machine) / "directories"
 
     def committed(self, machine: str) -> Path:
         """Empty; its modification time is that of the newest commit of results."""
         return self.directory / "artifacts" / _name("machine", machine) / "committed"
 
-    def commit_promise(self, machine: str) -> Path:
-        """Locked, shared, by each process that will commit what others have journaled."""
-        return self.directory / "artifacts" / _name("machine", machine) / "promise"
-
     def workspaces(self, machine: str) -> Path:
         return self.directory / "workspaces" / _name("machine", machine)
+
+
+@dataclass(frozen=True)
+class WorkingPaths:
+    """What the rules of one machine write below the working directory of Snakemake."""
+
+    directory: Path
+    machine: str
+
+    @property
+    def results(self) -> Path:
+        """Artifacts, tables and plots."""
+        return self.directory / "results" / self.machine
+
+    @property
+    def state(self) -> Path:
+        """Beside Snakemake's own state: what only says which installation, build or run is
+        current."""
+        return self.directory / ".snakemake" / "kochi" / self.machine
+
+    @property
+    def records(self) -> Path:
+        """A directory for each run, with a file `record.json`."""
+        return self.state / "records"
 
 
 _ROOT_VARIABLE = "$KOCHI_ROOT"
@@ -560,6 +661,30 @@ class Root:
         said_at = where if configured else _ROOT_VARIABLE if given else None
         return cls(chosen.absolute(), said_at)
 
+    def secure(self, directory: Path) -> list[str]:
+        """Make sure that what is in a directory below KOCHI_ROOT was put there by this user; make
+        it if it is missing.
+
+        Returns sentences about others who could (see `ownership.examine`).
+        Raises KochiError.
+        """
+        with self.explaining():
+            doubts, is_complete = self._examine(directory)
+            if not is_complete:
+                make_directory(directory)
+                # Somebody may have been faster.
+                doubts, _ = self._examine(directory)
+        return doubts
+
+    def _examine(self, directory: Path) -> tuple[list[str], bool]:
+        try:
+            return examine(self.directory, directory)
+        except OthersError as error:
+            message = f"KOCHI_ROOT {self.directory} cannot be used: {error.message}, "
+            message += "whose jobs would run as you"
+            wanted = "a directory that only you, and on its way only root, may write to"
+            raise KochiError(message, error.hint or self._advice(wanted)) from error
+
     @contextlib.contextmanager
     def explaining(self) -> Iterator[None]:
         """An OSError at a path here or above becomes a KochiError: where it is said, what to do."""
@@ -577,13 +702,16 @@ class Root:
         if not path.is_relative_to(own) and not own.is_relative_to(path):
             return None
         message = f"KOCHI_ROOT {own} cannot be used: {path}: {error.strerror}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in NO_ROOM:
             return KochiError(message, "Make room there, and type the same again.")
         wanted = "a directory that you may write to, and that all nodes of a cluster see"
+        return KochiError(message, self._advice(wanted))
+
+    def _advice(self, wanted: str) -> str:
         if self.said_at not in (None, _ROOT_VARIABLE):
-            return KochiError(message, f"Change {self.said_at} to {wanted}.")
+            return f"Change {self.said_at} to {wanted}."
         whose = "It is the default" if self.said_at is None else f"It is that of {self.said_at}"
-        return KochiError(message, f"{whose}. Type, with {wanted}: export KOCHI_ROOT=DIRECTORY")
+        return f"{whose}. Type, with {wanted}: export KOCHI_ROOT=DIRECTORY"
 
     def machine(self, name: str) -> MachinePaths:
         return MachinePaths(name, self.directory / "machines" / _name("machine", name))
@@ -603,3 +731,11 @@ class Root:
     def configuration(self) -> Path:
         """The kochi.yaml used outside any repository."""
         return self.directory / "conf.yaml"
+
+    def has_configuration(self) -> bool:
+        """Whether there is one. Raises KochiError when somebody else could have written it: it has
+        scripts that are executed."""
+        if not self.configuration.is_file():
+            return False
+        self.secure(self.directory)
+        return True

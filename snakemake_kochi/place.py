@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Mapping
@@ -9,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import expand_path
+from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
 from snakemake_kochi.project.chosen_machine import chosen_machine, is_of
 from snakemake_kochi.project.configuration import find_project, is_configured, load_project
 from snakemake_kochi.project.machines import LOCAL, Machine
 from snakemake_kochi.project.recipes import Project
-from snakemake_kochi.queue import settle_locks
 
 _log = logging.getLogger(__name__)
 
@@ -34,21 +34,23 @@ class Place:
     def machine_paths(self) -> MachinePaths:
         return self.root.machine(self.machine.name)
 
-    @property
-    def lock_dir(self) -> Path | None:
-        """The machine's configured directory of locks. Raises KochiError when it has a variable
-        that is not set."""
-        written = self.machine.lock_dir
-        return expand_path(written, f"lock_dir of {self.machine.name}") if written else None
-
     def prepare_machine(self) -> MachinePaths:
-        """The machine, to hand jobs to or to work on: with the locks that are configured.
+        """The machine, to hand jobs to or to work on: ours, and with the locks that are configured.
 
-        Raises KochiError when it was used with other locks before, or when they cannot be made.
+        Says who else could put jobs there, of those who have to be trusted. Raises KochiError when
+        others may, when it was used with other locks before, or when they cannot be made.
         """
+        lock_dir = self.machine.lock_directory
+        for doubt in self.root.secure(self.machine_paths.directory):
+            _warn_once(doubt)
         with self.root.explaining():
-            settle_locks(self.machine_paths, self.lock_dir, self.machine.lock_kind)
+            settle_locks(self.machine_paths, lock_dir, self.machine.lock_kind)
         return self.machine_paths
+
+    def secure(self, directory: Path) -> None:
+        """Make sure that nobody else has put anything into a directory below KOCHI_ROOT, before it
+        is trusted. Raises KochiError."""
+        self.root.secure(directory)
 
     def require_project(self) -> Project:
         """The project, or the error that says why there is none."""
@@ -76,6 +78,11 @@ class Place:
             "does not go there by itself yet",
             f"On {login_host}: export KOCHI_MACHINE={self.machine.name}, and type the same there.",
         )
+
+
+@functools.cache
+def _warn_once(doubt: str) -> None:
+    _log.warning("%s", doubt)
 
 
 def find_place(

@@ -20,7 +20,7 @@ def seconds_of(text: str) -> float:
     """ "2h" in seconds. Raises ValueError for what is no time, or more than a year."""
     try:
         seconds = float(humanfriendly.parse_timespan(text))
-    except humanfriendly.InvalidTimespan as error:
+    except (humanfriendly.InvalidTimespan, OverflowError) as error:
         raise ValueError(A_TIME) from error
     if not 0 < seconds <= _MOST_SECONDS:
         raise ValueError(A_TIME)
@@ -33,7 +33,7 @@ def walltime_of(text: str) -> float:
     found = _SLURM_TIME.match(text.strip())
     try:
         seconds = _slurm_seconds(found) if found else seconds_of(text)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"{A_WALLTIME} was expected") from error
     if not 0 < seconds <= _MOST_SECONDS:
         raise ValueError(f"{A_WALLTIME} was expected, of a year at most")

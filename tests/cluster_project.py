@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -128,5 +129,6 @@ class ClusterProject:
         found = []
         for worker in list_workers(self.machine):
             if worker.process.is_alive():
-                found.append(psutil.Process(worker.process.pid))
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    found.append(psutil.Process(worker.process.pid))
         return found

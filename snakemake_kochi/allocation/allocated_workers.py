@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,15 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.asked_for import AskedFor
-from snakemake_kochi.allocation.ending import end_allocations
+from snakemake_kochi.allocation.ending import PATIENCE_WITHOUT_ROOM, end_allocations
 from snakemake_kochi.allocation.news import Once
 from snakemake_kochi.allocation.provision import Provision
 from snakemake_kochi.allocation.questions import Questions
 from snakemake_kochi.allocation.scheduler import RefusedError, Scheduler, UnreachableError
+from snakemake_kochi.allocation.setbacks import Setbacks
 from snakemake_kochi.allocation.sizing import obstacle
 from snakemake_kochi.allocation.standing import Standing
 from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import has_room
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Resources, Ticket, WorkerState, shared_workers
@@ -28,6 +31,7 @@ _LOOK_SHARE = 20
 # Seconds to wait for a submission that is under way when the run ends.
 _LAST_PATIENCE = 30.0
 _PAUSE = 0.2
+_TROUBLE = "The run's workers cannot be looked after"
 
 
 class AllocatedWorkers:
@@ -56,8 +60,10 @@ class AllocatedWorkers:
         asked = AskedFor()
         self._asked = asked
         self._questions = Questions(logger)
+        setbacks = Setbacks(self._scheduler.can_exclude, logger)
         self._standing = Standing(
-            paths, scheduler_of, self._scheduler, controller, asked, self._questions, logger
+            *(paths, scheduler_of, self._scheduler, controller),
+            *(asked, self._questions, setbacks, logger),
         )
         self._provision = Provision(
             root,
@@ -67,11 +73,13 @@ class AllocatedWorkers:
             controller,
             asked,
             self._questions,
+            setbacks,
             logger,
             self._stopping,
         )
         self._lock = threading.Lock()
         self._wishes: dict[str, Wish] = {}  # those of all queues
+        self._left_to_others: set[str] = set()  # queues, when that was known last
         self._pending: dict[str, Sequence[Ticket]] = {}
         self._failure: Exception | None = None
         self._has_started = False
@@ -103,7 +111,15 @@ class AllocatedWorkers:
             self._thread.start()
 
     def will_serve(self, queue: str) -> bool:
-        return not any(worker.controller is None for worker in shared_workers(self._paths, queue))
+        try:
+            shared = shared_workers(self._paths, queue)
+        except OSError:
+            return queue not in self._left_to_others  # as far as is known
+        if any(worker.controller is None for worker in shared):
+            self._left_to_others.add(queue)
+            return False
+        self._left_to_others.discard(queue)
+        return True
 
     def fit(self, rule: str, wanted: Resources, wish: Wish = NO_WISH) -> Resources:
         machine = self._machine.name
@@ -143,13 +159,20 @@ class AllocatedWorkers:
         self._has_stopped = True
         # One that is being asked for may come although nobody knows its number.
         if self._provision.has_asked or self._thread.is_alive():
-            end_allocations(self._scheduler, self._logger, is_urgent)
+            patience = {} if self._has_room() else {"patience": PATIENCE_WITHOUT_ROOM}
+            end_allocations(self._scheduler, self._logger, is_urgent, **patience)
         if self._provision.has_asked and self._thread.is_alive():
             self._logger.warning(
                 "The scheduler may still be about to give an allocation, whose worker would leave "
                 f"at once. To end it, type: {self._scheduler.how_to_cancel}"
             )
         self._standing.cancel_former()
+
+    def _has_room(self) -> bool:
+        """Whether anything can be written in KOCHI_ROOT, as far as that is known."""
+        with contextlib.suppress(OSError):
+            return has_room(self._paths.directory)
+        return True
 
     # ---- the thread
 
@@ -170,11 +193,12 @@ class AllocatedWorkers:
             began = time.monotonic()
             try:
                 self._turn()
+                self._once.works(_TROUBLE)
             except UnreachableError as error:
                 self._questions.not_answered(error)
             except OSError as error:
                 # A full disk, a file server that is away: the jobs in the workers go on.
-                self._once.say(f"The workers cannot be looked after at the moment: {error}")
+                self._once.trouble(_TROUBLE, error)
             self._stopping.wait(_LOOK_SHARE * min(1.0, time.monotonic() - began))
 
     def _turn(self) -> None:

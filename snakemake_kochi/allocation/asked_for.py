@@ -48,6 +48,13 @@ class AskedFor:
     def __bool__(self) -> bool:
         return bool(self._all)
 
+    def coming_for(self, seconds: float, queue: str) -> bool:
+        """Whether one of a queue, of which no worker has come, was asked for that long ago."""
+        moment = self._clock()
+        return any(
+            not asked.had_worker and moment - asked.since >= seconds for asked in self.coming(queue)
+        )
+
     def add(self, ids: Iterable[str], queue: str, supply: Supply, lasting: bool) -> None:
         for each in ids:
             self._all[each] = Asked(each, queue, supply, lasting, self._clock())

@@ -9,6 +9,7 @@ from snakemake_kochi.allocation.slurm.commands import run
 from snakemake_kochi.project.machines import AllocationSettings
 
 _PATIENCE = 60.0  # seconds
+_ANSWER = 10.0  # the same, of one that watches something else meanwhile
 # What says who pays and where: of the rest, a controller needs none.
 _OPTIONS = ("partition", "account", "qos", "reservation")
 
@@ -42,6 +43,13 @@ def controller_job(name: str) -> tuple[str, str, str] | None:
         return None
     number, state, reason = said.splitlines()[0].split("|", 2)
     return number, state, reason
+
+
+def has_ended(number: str) -> bool:
+    """Whether the job of that number is none that runs, or may come to. Raises RefusedError, or
+    UnreachableError."""
+    # Asked for by its number, one that is forgotten would be an error like any other.
+    return number not in run(["squeue", "--noheader", "--format=%A", "--me"], _ANSWER).split()
 
 
 def interrupt_controller(number: str, is_pending: bool) -> None:

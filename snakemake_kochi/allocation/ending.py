@@ -13,6 +13,8 @@ from snakemake_kochi.errors import KochiError
 # Seconds in which what was cancelled is to be gone, and in which a scheduler that gives no answer
 # is asked again: without one the workers leave by themselves.
 _PATIENCE = 45.0
+# The same where their workers can write down no end of a job, and the scheduler has to kill them.
+PATIENCE_WITHOUT_ROOM = 8.0
 _ANSWER_PATIENCE = 20.0
 _PAUSE = 0.2
 _LONGER_PAUSE = 2.0
@@ -22,12 +24,16 @@ _SLOWER = 1.3
 
 
 def end_allocations(
-    scheduler: Scheduler, logger: LoggerExecutorInterface, is_urgent: Callable[[], bool]
+    scheduler: Scheduler,
+    logger: LoggerExecutorInterface,
+    is_urgent: Callable[[], bool],
+    patience: float = _PATIENCE,
 ) -> None:
     """Cancel all and wait until they have ended; where that does not work, name those that are
-    left, and what a person can type. Not waited for when it becomes urgent."""
+    left, and what a person can type. Waited for during `patience` seconds, and not when it becomes
+    urgent."""
     began = time.monotonic()
-    deadline = began + _PATIENCE
+    deadline = began + patience
     pause = _PAUSE
     try:
         if not _cancelled(scheduler, logger, is_urgent, began + _ANSWER_PATIENCE):

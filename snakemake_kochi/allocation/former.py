@@ -33,7 +33,7 @@ class FormerAllocations:
     def have_room(self) -> bool:
         """Whether a worker that had jobs has none any more: others may wait for its nodes."""
         for number in self._busy:
-            with contextlib.suppress(FileNotFoundError, DamagedFileError):
+            with contextlib.suppress(OSError, DamagedFileError):
                 if not _is_busy(read_worker(self._paths, number)):
                     return True
         return False

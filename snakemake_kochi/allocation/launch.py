@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from dataclasses import dataclass
@@ -9,12 +10,17 @@ from pathlib import Path
 
 from snakemake_kochi.paths import MachinePaths, Root
 
+# Bytes of a line with the name of a node.
+_LONGEST = 512
+_ON_NODE = "on node "
+
 
 @dataclass(frozen=True)
 class Launch:
     """How workers of a controller are started: for which queues, and that they leave after
     `idle_timeout` seconds without a job; `setup`: a text for bash that comes first; `grace`: the
-    seconds that jobs have to end.
+    seconds that jobs have to end; `cancel_waiting`: the command that cancels all allocations of the
+    controller that have not begun, for the worker that sees that it is dead.
 
     Without a controller they run everybody's jobs, and show their output; they stay for ever if
     `stay` says so, and leave when the queues are empty if it does not."""
@@ -27,6 +33,7 @@ class Launch:
     setup: str = ""
     grace: float = 5.0
     stay: bool = True
+    cancel_waiting: tuple[str, ...] = ()
 
     def command(self) -> list[str]:
         """The worker, as a command; more options may follow."""
@@ -44,6 +51,8 @@ class Launch:
             command.append("--stay")
         if self.idle_timeout is not None:
             command += ["--idle-timeout", f"{self.idle_timeout:g}"]
+        if self.cancel_waiting:
+            command += ["--cancel-waiting", shlex.join(self.cancel_waiting)]
         return [*command, "--grace", f"{self.grace:g}"]
 
     def script(self, allocation: str, cores: str | None, output: Path | None = None) -> str:
@@ -52,6 +61,8 @@ class Launch:
         without the latter, the worker has those that it may run on. `output`: a file for what it
         says, if the scheduler has none."""
         first = [] if output is None else [f"exec >{shlex.quote(str(output))} 2>&1"]
+        # The first line of its log: where a worker could not be started, that is the only word.
+        first.append(f'echo "{_ON_NODE}${{SLURMD_NODENAME:-$HOSTNAME}}"')
         worker = f"exec {shlex.join(self.command())} --allocation {allocation}"
         if cores is not None:
             worker += f" --cores {cores}"
@@ -60,3 +71,13 @@ class Launch:
     def log(self, allocation: str) -> Path:
         """Where the output of an allocation goes that is not its jobs'."""
         return self.machine.allocation_log(self.controller or "alloc", allocation)
+
+
+def node_of(log: Path) -> str:
+    """The node on which a `Launch.script` began that wrote this log, as its scheduler names it; ""
+    where that is not known."""
+    with contextlib.suppress(OSError), log.open("rb") as stream:
+        first = stream.readline(_LONGEST).decode(errors="replace").strip()
+        if first.startswith(_ON_NODE):
+            return first.removeprefix(_ON_NODE)
+    return ""

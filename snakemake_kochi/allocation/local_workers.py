@@ -15,8 +15,10 @@ from functools import cached_property
 from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
+from snakemake_kochi.allocation.news import Once
 from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.errors import KochiError, WorkerError
+from snakemake_kochi.files import has_room
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import (
     Capacity,
@@ -31,8 +33,11 @@ from snakemake_kochi.worker.node import capacity_of_this_node, gpus_of_this_node
 
 _RESTARTS = 3
 _GRACE_SECONDS = 10.0
+# The same where a worker can write down no end of a job: that long after the jobs' own grace.
+_GRACE_WITHOUT_ROOM = 6.0
 # Between two looks for workers of the user's that came or went.
 _LOOK_SECONDS = 1.0
+_TROUBLE = "The run's own workers cannot be looked after"
 
 
 class LocalWorkers:
@@ -65,7 +70,9 @@ class LocalWorkers:
         self._lock = threading.RLock()
         self._queues: list[str] = []  # all that were asked for
         self._served: list[str] = []  # those not left to others
+        self._others: dict[str, int | None] = {}  # who serves a queue, when that was known last
         self._told: set[str] = set()
+        self._once = Once(logger)
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._started: set[int] = set()
         self._deaths = 0  # in a row, without a job in between
@@ -85,8 +92,14 @@ class LocalWorkers:
         """Their local workers have ended with them."""
 
     def will_serve(self, queue: str) -> bool:
-        """Whether a queue would be served by these workers now, and not left to others."""
-        return self._count > 0 and self._other_worker(queue) is None
+        """Whether a queue would be served by these workers now, and not left to others; as far as
+        that is known."""
+        if not self._count:
+            return False
+        with self._lock:
+            with contextlib.suppress(OSError):
+                self._others[queue] = self._other_worker(queue)
+            return self._others.get(queue) is None
 
     def fit(self, rule: str, wanted: Resources, wish: Wish = NO_WISH) -> Resources:
         """No more cores and memory than there are: here a job runs with what it can get, as with
@@ -132,24 +145,42 @@ class LocalWorkers:
 
     def _share_out(self, wanted: Collection[str]) -> None:
         """Serve the wanted queues, and go on with those served before, but for those that a
-        worker of the user's on this node serves."""
+        worker of the user's on this node serves. What an ill filesystem does not allow is
+        done with the next look: jobs may be running."""
+        try:
+            self._serve(wanted)
+        except (OSError, KochiError) as error:
+            if isinstance(error, KochiError) and not isinstance(error.__cause__, OSError):
+                raise
+            self._once.trouble(_TROUBLE, error)
+        else:
+            self._once.works(_TROUBLE)
+
+    def _serve(self, wanted: Collection[str]) -> None:
+        """Raises OSError, or KochiError."""
+        self._assign(self._to_serve(wanted))
+        while self._served and len(self._running) < self._count:
+            self._start()
+
+    def _to_serve(self, wanted: Collection[str]) -> list[str]:
         served = []
         for queue in self._queues:
-            other = self._other_worker(queue)
+            other = self._others[queue] = self._other_worker(queue)
             if other is not None:
                 self._tell_left(queue, other)
             elif queue in self._served or queue in wanted:
                 served.append(queue)
+        return served
+
+    def _assign(self, served: list[str]) -> None:
         if served == self._served:
             return
         for queue in self._told.intersection(served):
             self._told.remove(queue)
             self._logger.info(f"Queue {queue} has no other worker any more: served by this run.")
-        self._served = served
         for number in self._running:
             assign_queues(self._machine, number, served)
-        while served and len(self._running) < self._count:
-            self._start()
+        self._served = served
 
     def _other_worker(self, queue: str) -> int | None:
         workers = shared_workers(self._machine, queue)
@@ -201,12 +232,11 @@ class LocalWorkers:
                 f"Worker {number} {what}; its jobs go back to the queue and to a new worker. "
                 f"Its log: {log}"
             )
-            if self._served:
-                self._start()
+            self._next_look = 0.0  # for another one
 
     def _reason_of(self, number: int) -> str:
         """Why a worker left by its own account; nothing for one that did not come to say so."""
-        with contextlib.suppress(KochiError):
+        with contextlib.suppress(OSError, KochiError):
             worker = find_worker(self._machine, number)
             return worker.reason if worker.state == "left" else ""
         return ""
@@ -216,7 +246,7 @@ class LocalWorkers:
         with self._lock:
             for process in self._running.values():
                 process.terminate()
-            deadline = time.monotonic() + _GRACE_SECONDS
+            deadline = time.monotonic() + self._grace()
             hastened = False
             while any(process.poll() is None for process in self._running.values()):
                 if time.monotonic() > deadline:
@@ -228,6 +258,13 @@ class LocalWorkers:
                         process.terminate()
                 time.sleep(0.02)
             self._running.clear()
+
+    def _grace(self) -> float:
+        if self._running:
+            with contextlib.suppress(OSError):
+                if not has_room(self._machine.directory):
+                    return _GRACE_WITHOUT_ROOM
+        return _GRACE_SECONDS
 
     def _kill(self) -> None:
         for process in self._running.values():

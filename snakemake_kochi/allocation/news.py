@@ -9,6 +9,7 @@ from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.scheduler import Allocation
+from snakemake_kochi.errors import KochiError
 
 # Seconds for which a reason that was told is not told again: that of an allocation changes with
 # each look of the scheduler's between a few, Priority and Resources for one.
@@ -18,7 +19,7 @@ _NO_REASON = frozenset({"", "None", "(null)"})
 
 
 class Once:
-    """Says each thing a single time."""
+    """Says each thing a single time, and what may pass once until it has passed."""
 
     def __init__(self, logger: LoggerExecutorInterface) -> None:
         self._logger = logger
@@ -28,6 +29,17 @@ class Once:
         if what not in self._said:
             self._said.add(what)
             self._logger.info(what)
+
+    def trouble(self, what: str, error: Exception) -> None:
+        """Something does not work at the moment, and is tried again."""
+        if what not in self._said:
+            self._said.add(what)
+            why = error.sentences if isinstance(error, KochiError) else error
+            self._logger.warning(f"{what} at the moment, and tried again: {why}")
+
+    def works(self, what: str) -> None:
+        """It does (again)."""
+        self._said.discard(what)
 
 
 class Reasons:

@@ -15,13 +15,14 @@ from snakemake_kochi.allocation.asked_for import Asked, AskedFor
 from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.allocation.news import Once
 from snakemake_kochi.allocation.questions import Pauses, Questions
-from snakemake_kochi.allocation.room import idle_elsewhere, idle_in_vain, is_without
+from snakemake_kochi.allocation.room import Room
 from snakemake_kochi.allocation.scheduler import (
     RefusedError,
     Scheduler,
     UnreachableError,
     Wanted,
 )
+from snakemake_kochi.allocation.setbacks import Setbacks
 from snakemake_kochi.allocation.sizing import (
     MARGIN,
     Limits,
@@ -34,7 +35,7 @@ from snakemake_kochi.allocation.sizing import (
 from snakemake_kochi.allocation.steady import Steady
 from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.errors import KochiError, WorkerError
-from snakemake_kochi.files import make_directory
+from snakemake_kochi.files import has_room, make_directory
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import (
@@ -57,6 +58,8 @@ _RESERVE = 10.0
 _WORKER_MB = 512
 # Seconds before more is asked for again where that was refused, beside what there is.
 _AFTER_REFUSAL = 60.0
+# Seconds before more is asked for where nothing can be written in KOCHI_ROOT.
+_WITHOUT_ROOM = 5.0
 
 
 class Provision:
@@ -72,6 +75,7 @@ class Provision:
         controller: str,
         asked: AskedFor,
         questions: Questions,
+        setbacks: Setbacks,
         logger: LoggerExecutorInterface,
         stopping: threading.Event,
     ) -> None:
@@ -84,15 +88,14 @@ class Provision:
         self._controller = controller
         self._asked = asked
         self._questions = questions
+        self._setbacks = setbacks
         self._logger = logger
         self._stopping = stopping
         self._once = Once(logger)
         # With a wish the nodes may be others, and their limits.
         self._limits_of: dict[Wish, Limits] = {NO_WISH: scheduler.limits()}
         self._submitted: list[str] = []
-        # By queue that waits: since when it was seen that they keep it waiting.
-        self._idle: dict[str, dict[str, float]] = {}
-        self._let_go: set[str] = set()
+        self._room = Room(asked, self._cancel, logger, _STEADY)
         self._steady = Steady()
         self._counts: dict[str, int] = {}  # of the jobs of each queue, at the last look
         self._last_shape: dict[str, Shape] = {}
@@ -124,7 +127,8 @@ class Provision:
     ) -> None:
         """See to one queue, whose allocations have the wish. `pending`, `workers`: of all queues,
         by queue, those that have not ended. Raises RefusedError, or UnreachableError; WorkerError
-        where nothing is left but jobs that are too large for all workers that come."""
+        where nothing is left but jobs that are too large for all workers that come, and where none
+        comes."""
         tickets = pending.get(queue, ())
         wanted_by = {ticket.job: ticket.resources for ticket in tickets}
         there = workers[queue]
@@ -137,7 +141,7 @@ class Provision:
         all_there = sum(map(len, workers.values())) + len(self._asked.coming())
         limits = self.limits(wish)
         room = limits.workers - all_there
-        self._make_room(queue, waiting, pending, workers, room)
+        self._room.make(queue, waiting, pending, workers, _in_all(there), room)
         wanted = workers_to_ask_for(
             waiting, supply, replace(limits, workers=len(supply) + max(0, room))
         )
@@ -147,7 +151,10 @@ class Provision:
             lasting = 0  # those that stay are of a kind that jobs wait for
         if shape is None or max(count, lasting) <= 0:
             self._steady.forget(queue)
-        elif self._is_time(queue, len(tickets), is_first=not supply):
+            return
+        if not self._asked.coming() and not any(workers.values()):
+            self._setbacks.check()
+        if self._is_time(queue, len(tickets), is_first=not supply):
             self._last_shape[queue] = shape
             is_alone = not self._asked.coming() and not any(
                 worker.is_live for found in workers.values() for worker in found
@@ -185,37 +192,6 @@ class Provision:
             f"for others: machines: {self._machine.name}: allocation: in kochi.yaml.",
         )
 
-    def _make_room(
-        self,
-        queue: str,
-        waiting: Mapping[Resources, int],
-        pending: Mapping[str, Sequence[Ticket]],
-        workers: Mapping[str, Sequence[WorkerState]],
-        room: int,
-    ) -> None:
-        """Let workers go that have had nothing to do for a while: those of other queues, and those
-        of this one where there may be no more and some jobs fit into none."""
-        there = [worker for worker in workers[queue] if worker.is_live]
-        lasting = [asked.id for asked in self._asked.all() if asked.lasting]
-        found = []
-        in_all = _in_all(there)
-        coming = [asked.supply for asked in self._asked.coming(queue)]
-        if room <= 0 and is_without(waiting, [*in_all.values(), *coming]):
-            # Also those that stay: these jobs would wait for ever.
-            found = idle_elsewhere(queue, workers, pending, self._let_go)
-            by_name = {worker.allocation: worker for worker in there if worker.allocation}
-            pairs = {name: (by_name[name], supply) for name, supply in in_all.items()}
-            found += [each for each in idle_in_vain(waiting, pairs) if each not in self._let_go]
-        elif waiting and not there:
-            found = idle_elsewhere(queue, workers, pending, {*lasting, *self._let_go})
-        now, before = time.monotonic(), self._idle.get(queue, {})
-        self._idle[queue] = {each: before.get(each, now) for each in found}
-        idle = [each for each, since in self._idle[queue].items() if now - since >= _STEADY]
-        if idle and self._cancel(idle):
-            self._let_go.update(idle)
-            self._asked.drop(idle)
-            self._logger.info(f"Given back to make room for others: {', '.join(idle)}")
-
     def _cancel(self, ids: Sequence[str]) -> bool:
         """Whether that was possible; else it is tried again after a while. Nothing depends on it:
         workers without jobs leave by themselves."""
@@ -235,7 +211,7 @@ class Provision:
         as_before = self._counts.get(queue) == tickets
         self._counts[queue] = tickets
         since = self._steady.seconds(queue)
-        if time.monotonic() < self._next_submission:
+        if time.monotonic() < self._next_submission or not self._setbacks.may_ask:
             return False
         return as_before or since >= _HANDING_OVER if is_first else since >= _STEADY
 
@@ -250,6 +226,7 @@ class Provision:
             seconds=shape.seconds,
             whole_node=shape.whole_node,
             count=count,
+            excluded=self._setbacks.excluded,
             wish=wish,
         )
         launch = Launch(
@@ -260,13 +237,20 @@ class Provision:
             None if lasting else self._machine.allocation.idle_timeout,
             self._machine.load_env_on_machine,
             _GRACE,
+            cancel_waiting=self._scheduler.cancels_waiting,
         )
         make_directory(self._paths.allocations)
+        if not has_room(self._paths.allocations):
+            # No worker could say that it is there. The run's queues are watched for that, too.
+            self._next_submission = time.monotonic() + _WITHOUT_ROOM
+            return
         self.has_asked = True
         try:
             ids = self._scheduler.submit(wanted, launch, self._submitted)
         except RefusedError as error:
             if is_alone:
+                if self._setbacks.excluded:
+                    raise self._setbacks.hopeless(error.message) from error
                 raise
             # A limit of how many there may be, mostly.
             self._next_submission = time.monotonic() + _AFTER_REFUSAL
@@ -287,11 +271,12 @@ class Provision:
         self._asked.add(ids, queue, Supply(shape.capacity, seconds), lasting)
         self._steady.forget(queue)
         self._questions.later()
-        which = ids[0] if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
-        many = f"{wanted.count} allocations" if wanted.count > 1 else "an allocation"
-        self._logger.info(
-            f"Asked for {many} of {wanted.describe()}: {which}, log: {launch.log(which)}"
-        )
+        if wanted.count == 1:
+            many, which, logs = "an allocation", ids[0], f"log: {launch.log(ids[0])}"
+        else:
+            many, which = f"{wanted.count} allocations", f"{ids[0]} to {ids[-1]}"
+            logs = f"logs: {launch.log('*')}"
+        self._logger.info(f"Asked for {many} of {wanted.describe()}: {which}, {logs}")
 
     def _memory(self, shape: Shape, wish: Wish) -> int:
         """In MiB, for the jobs and for the worker beside them."""

@@ -32,7 +32,7 @@ class UnreachableError(KochiError):
 class Wanted:
     """What one submission asks for: `count` allocations alike, each for one worker. `memory_mb` 0
     leaves it to the scheduler, as `seconds` None does; `arguments` are further ones, after all
-    others."""
+    others. Nodes that are `excluded` get none, if the scheduler can be told so."""
 
     cores: int
     memory_mb: int = 0
@@ -41,6 +41,7 @@ class Wanted:
     whole_node: bool = False
     count: int = 1
     arguments: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
     wish: Wish = NO_WISH
 
     def describe(self) -> str:
@@ -64,7 +65,8 @@ class Allocation:
     """An allocation as its scheduler tells of it. `id`: what its worker has as `allocation`;
     `reason`: the scheduler's own word for why it waits; `advice`: what a person can do about it,
     where it would wait for ever. Where nobody can be asked it is not `is_certain` that it will
-    come. `has_failed`: nodes could not begin it, and the scheduler holds it back for that."""
+    come. `has_failed`: nodes could not begin it, and the scheduler holds it back for that;
+    `was_cancelled`: somebody ended it, or others were preferred, and no node is to blame."""
 
     id: str
     state: State
@@ -73,13 +75,16 @@ class Allocation:
     advice: str = ""
     is_certain: bool = True
     has_failed: bool = False
+    was_cancelled: bool = False
 
 
 class Scheduler(Protocol):
     """The allocations of one controller. Where it `takes_wishes`, what a job wishes of its
-    allocation means something."""
+    allocation means something; where it `can_exclude`, nodes can be named on which none is to be.
+    """
 
     takes_wishes: bool
+    can_exclude: bool
 
     def limits(self, wish: Wish = NO_WISH) -> Limits:
         """What may be asked for, with a wish. Raises RefusedError, or UnreachableError."""
@@ -95,6 +100,10 @@ class Scheduler(Protocol):
         by id, by one question; none of either that were cancelled. None where nobody can be asked.
         Raises UnreachableError."""
 
+    def ends(self, ids: Collection[str]) -> dict[str, Allocation]:
+        """How those of the allocations ended of which that is still known, each with the first of
+        its nodes, by one question or two. Raises UnreachableError."""
+
     def cancel(self, ids: Iterable[str] = ()) -> None:
         """Cancel some, or all, by one command, as far as that is possible. Raises RefusedError, or
         UnreachableError."""
@@ -106,6 +115,11 @@ class Scheduler(Protocol):
     @property
     def how_to_cancel(self) -> str:
         """What a person types to cancel all."""
+
+    @property
+    def cancels_waiting(self) -> tuple[str, ...]:
+        """The command that cancels all that have not begun, on any node; none where there is
+        none."""
 
 
 def not_ended(found: Mapping[str, Allocation]) -> dict[str, Allocation]:

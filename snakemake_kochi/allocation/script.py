@@ -67,6 +67,8 @@ class AllocScript:
         self._scripts: dict[str, _Script] = {}
 
     takes_wishes = False
+    can_exclude = False
+    cancels_waiting = ()
 
     def limits(self, wish: Wish = NO_WISH) -> Limits:
         """By the machine's settings alone; what a worker finds on its node counts. GPUs are there
@@ -143,7 +145,9 @@ class AllocScript:
         script = self._scripts[name]
         if script.is_cancelled or not (status := script.process.poll()):
             return ""
-        lines = script.output.read_text("utf-8", "replace").splitlines()[-_LAST_LINES:]
+        lines: list[str] = []
+        with contextlib.suppress(OSError):
+            lines = script.output.read_text("utf-8", "replace").splitlines()[-_LAST_LINES:]
         how = f"exit status {status}" if status > 0 else f"ended by signal {-status}"
         said = ", and said:\n" + "\n".join(lines) if lines else " and no output"
         return f"alloc_script failed, with {how}{said}"
@@ -162,6 +166,10 @@ class AllocScript:
                 said = f"alloc_script has ended, its output is {script.output}"
                 found[name] = Allocation(name, "pending", said, is_certain=False)
         return found
+
+    def ends(self, ids: Collection[str]) -> dict[str, Allocation]:
+        """`find` has told all that can be known."""
+        return {}
 
     def cancel(self, ids: Iterable[str] = ()) -> None:
         """End the scripts that stay, which end their workers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
@@ -18,12 +18,11 @@ from snakemake_kochi.allocation.scheduler import (
     Scheduler,
     UnreachableError,
 )
-from snakemake_kochi.errors import KochiError, WorkerError
+from snakemake_kochi.allocation.setbacks import Setbacks, was_written
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import has_room
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import WorkerState, list_workers
-
-# So many allocations in a row without a worker in them, and something else is wrong.
-_MOST_FAILED = 3
 
 
 class Standing:
@@ -38,6 +37,7 @@ class Standing:
         controller: str,
         asked: AskedFor,
         questions: Questions,
+        setbacks: Setbacks,
         logger: LoggerExecutorInterface,
     ) -> None:
         self._paths = paths
@@ -50,7 +50,7 @@ class Standing:
         self._reasons = Reasons()
         self._losses = Losses(paths)
         self._former = FormerAllocations(paths, scheduler_of)
-        self._failed = 0  # in a row, without a worker in between
+        self._setbacks = setbacks
 
     def succeed(self, controllers: Sequence[str]) -> None:
         """See `interface.Workers`."""
@@ -58,10 +58,10 @@ class Standing:
 
     def look(self, workers: Sequence[WorkerState]) -> None:
         """Take note of all workers of the run that have not gone, and ask the scheduler where they
-        do not tell enough. Raises UnreachableError; WorkerError when allocations are of no use."""
+        do not tell enough. Raises UnreachableError."""
         came, went = self._asked.note_workers(workers)
         if came:
-            self._failed = 0
+            self._setbacks.worker_came()
         is_silent = self._losses.look(workers)
         if went or self._former.have_room:
             self._questions.at_once()
@@ -96,8 +96,7 @@ class Standing:
         self._questions.answered()
         if found is None:
             return
-        for asked in self._asked.note_answer(found):
-            self._note_end(asked, found.get(asked.id))
+        self._note_ends(self._asked.note_answer(found), found)
         coming = [found[asked.id] for asked in self._asked.coming() if asked.id in found]
         for news in self._reasons.news(coming):
             self._logger.info(news)
@@ -124,23 +123,39 @@ class Standing:
             self._logger.warning(f"Given back, because it is held: {', '.join(failed)} ({why})")
         return {**found, **failed}
 
-    def _note_end(self, asked: Asked, allocation: Allocation | None) -> None:
-        if asked.had_worker or self._had_worker(asked.id):
-            self._failed = 0
-            return
-        self._failed += 1
-        if self._failed >= _MOST_FAILED:
-            log = self._paths.allocation_log(self._controller, asked.id)
-            why = f": {allocation.reason}" if allocation is not None else ""
-            raise WorkerError(
-                f"{self._failed} allocations ended, and no worker had come; the last is "
-                f"{asked.id}, its log is {log}{why}",
-                "Read that log.",
-            )
+    def _note_ends(self, ended: Iterable[Asked], found: Mapping[str, Allocation]) -> None:
+        without = [asked.id for asked in ended if not asked.had_worker]
+        if not without or not has_room(self._paths.directory):
+            return  # on a full disk none can start, and no node is to blame
+        came = self._had_worker(without)
+        if came:
+            self._setbacks.worker_came()
+        unknown = [id for id in without if id not in came and id not in found]
+        known = {**found, **self._ends(unknown)}
+        cancelled = []
+        for id in without:
+            if id in came:
+                continue
+            end, log = known.get(id), self._paths.allocation_log(self._controller, id)
+            if end.was_cancelled if end is not None else not was_written(log):
+                cancelled.append(id)
+            else:
+                self._setbacks.failed(id, end, log)
+        if cancelled:
+            self._setbacks.cancelled(cancelled)
 
-    def _had_worker(self, allocation: str) -> bool:
-        """Whether one came and went between two looks."""
-        return any(
-            worker.allocation == allocation and worker.controller == self._controller
+    def _ends(self, ids: Sequence[str]) -> Mapping[str, Allocation]:
+        try:
+            return self._scheduler.ends(ids) if ids else {}
+        except UnreachableError:
+            return {}
+
+    def _had_worker(self, allocations: Collection[str]) -> set[str]:
+        """Those in which one came and went between two looks."""
+        return {
+            worker.allocation
             for worker in list_workers(self._paths)
-        )
+            if worker.allocation is not None
+            and worker.allocation in allocations
+            and worker.controller == self._controller
+        }

@@ -106,7 +106,7 @@ class TrialAllocations:
             time.sleep(_LOOK)
         # Those of a test that was interrupted.
         for queue in map(partial(Queue, self._paths), self._queues):
-            for job in (*queue.waiting(), *queue.running()):
+            for job in queue.jobs():
                 cancel(self._paths, job.job)
         remove_private_queues(self._paths, self._controller)
         for id in set(self._ids) - set(self._failed):
@@ -138,15 +138,16 @@ class TrialAllocations:
             setup=self._place.machine.load_env_on_machine,
         )
         seconds = min(self._patience + _TRIALS, longest or float("inf"))
-        arguments = (f"--exclude={','.join(not_on)}",) if any(not_on) else ()
-        wanted = Wanted(1, seconds=seconds, arguments=arguments)
+        wanted = Wanted(1, seconds=seconds, excluded=tuple(filter(None, not_on)))
         (id,) = self._scheduler.submit(wanted, launch, self._ids)
         self._ids.append(id)
         self._tell(f"Allocation {id} was asked for; waiting for its worker.")
         return self._wait(id, queue)
 
     def _workers(self, queue: str) -> list[WorkerState]:
-        return shared_workers(self._paths, queue, self._controller)
+        with contextlib.suppress(OSError):
+            return shared_workers(self._paths, queue, self._controller)
+        return []  # not known now
 
     def _wait(self, id: str, queue: str) -> TrialWorker:
         began = time.monotonic()
@@ -196,8 +197,7 @@ class TrialAllocations:
             why += text.strip().splitlines()[-_LOG_LINES:]
         said = "; ".join(filter(None, why))
         raise KochiError(
-            f"allocation {allocation.id} has ended, and no worker had come"
-            f"{': ' if said else ''}{said}",
+            f"allocation {allocation.id} ended before its worker came{': ' if said else ''}{said}",
             f"See its log: {log}",
         )
 

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from snakemake_kochi.artifacts.committer import branch, commit_pending, committer_lock
-from snakemake_kochi.artifacts.journal import RESERVED, pending
+from snakemake_kochi.artifacts.agreement import agree, begin_to_agree, discard_results
+from snakemake_kochi.artifacts.commit_stream import records_directory
+from snakemake_kochi.artifacts.committer import commit_missing, commit_pending, committer_lock
+from snakemake_kochi.artifacts.journal import pending
+from snakemake_kochi.artifacts.recorded import MERGED, branch, tip_of
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
-from snakemake_kochi.git import run_git, update_ref
+from snakemake_kochi.git import TRANSPORTS, run_git, update_ref
 from snakemake_kochi.paths import ProjectPaths
 
-MERGED = "kochi_artifacts"
+_REF = f"refs/heads/{MERGED}"
 _LOCK_TIMEOUT = 60.0  # seconds; a commit takes far less
+# The project is the user's own: in a partial clone git fetches what it lacks and needs.
+_LAZY = {"GIT_NO_LAZY_FETCH": "0"}
 
 
 @dataclass(frozen=True)
 class SyncReport:
-    """`results`: committed from the journal just now; `commits`: merged (0: there was nothing new);
-    `commit`: where kochi_artifacts is now; `directory`: its worktree."""
+    """`results`: committed from the journal just now; `missed`: committed from working directories,
+    as they were in no commit; `commits`: merged (0: there was nothing new); `commit`: where
+    kochi_artifacts is now; `directory`: its worktree."""
 
     machine: str
     results: int
+    missed: int
     commits: int
     commit: str
     directory: Path
@@ -38,12 +46,13 @@ class Commit:
     subject: str
 
 
-def initialise(repository: Path, directory: Path) -> None:
+def initialise(repository: Path, directory: Path, root: Path | None = None) -> None:
     """Create the branch kochi_artifacts and a worktree for it at a directory.
 
     The branch starts with an empty commit, or, if a remote has it, from there; one that exists
-    already is used. Raises KochiError when it has a worktree (it says where) or the directory is
-    not empty, GitError.
+    already is used. `root` is KOCHI_ROOT. Raises KochiError when the branch has a worktree (it says
+    where), and when the directory is not empty or below a repository's own directory or `root`;
+    GitError.
     """
     existing = _worktrees(repository).get(MERGED)
     if existing is not None and existing.exists():
@@ -51,22 +60,27 @@ def initialise(repository: Path, directory: Path) -> None:
             f"branch {MERGED} exists already, in {existing}", "Type there, or: kochi artifact sync"
         )
     place = directory.absolute()
+    _refuse_private(repository, directory, root)
     if os.path.lexists(place) and (not place.is_dir() or any(place.iterdir())):
         raise KochiError(f"{directory}: a directory that is empty or not there was expected")
-    if not _tip(repository, MERGED):
+    if not tip_of(repository, _REF):
         start = _remote_start(repository)
         if not start:
             empty = run_git(repository, "mktree", stdin=b"").decode().strip()
             message = "artifacts of kochi, a directory for each machine"
             made = run_git(repository, "commit-tree", "--no-gpg-sign", empty, "-m", message)
             start = made.decode().strip()
-        update_ref(repository, f"refs/heads/{MERGED}", start, "")
+        update_ref(repository, _REF, start, "")
     # Twice --force: a worktree that was removed by hand, locked or not, is still in git's list.
-    run_git(repository, "worktree", "add", "--quiet", "-f", "-f", os.fspath(place), MERGED)
+    words = ("worktree", "add", "--quiet", "-f", "-f", os.fspath(place), MERGED)
+    run_git(repository, *words, environment=_LAZY, transports=TRANSPORTS)
 
 
-def synchronise(repository: Path, paths: ProjectPaths, machine: str) -> SyncReport:
-    """Commit what is in the journal and merge the machine's branch into kochi_artifacts.
+def synchronise(
+    repository: Path, paths: ProjectPaths, machine: str, is_here: bool = True
+) -> SyncReport:
+    """Commit what is in the journal, and what lies in results/ and is in no commit, if the machine
+    `is_here`; merge the machine's branch into kochi_artifacts.
 
     The repository may be any of its worktrees. Raises KochiError when not initialised, or when the
     worktree has changes that are not committed; GitError when the merge fails: it is undone then.
@@ -77,27 +91,31 @@ def synchronise(repository: Path, paths: ProjectPaths, machine: str) -> SyncRepo
             f"{repository} has no worktree of the branch {MERGED}",
             "Type: kochi artifact init DIR",
         )
-    results = commit_pending(repository, paths, machine, _LOCK_TIMEOUT)
+    results, missed = 0, 0
+    if is_here:
+        results = commit_pending(repository, paths, machine, _LOCK_TIMEOUT)
+        missed = commit_missing(repository, paths, machine, _LOCK_TIMEOUT, thorough=True)
     name = branch(machine)
-    before = _tip(repository, MERGED)
-    if not _tip(repository, name):
-        return SyncReport(machine, results, 0, before, directory)
+    before = tip_of(repository, _REF)
+    if not tip_of(repository, f"refs/heads/{name}"):
+        return SyncReport(machine, results, missed, 0, before, directory)
     new = run_git(repository, "rev-list", "--count", f"refs/heads/{MERGED}..refs/heads/{name}")
     commits = int(new)
     if commits:
         _merge(directory, name)
-    return SyncReport(machine, results, commits, _tip(repository, MERGED), directory)
+    return SyncReport(machine, results, missed, commits, tip_of(repository, _REF), directory)
 
 
 def discard(repository: Path, paths: ProjectPaths, machine: str) -> int:
     """Delete a machine's branch and its journal; return how many results were in them.
 
-    What was merged into kochi_artifacts stays there. Raises NameNotFoundError, with the nearest
+    What was merged into kochi_artifacts stays there. What lies in results/ stays there, too, and is
+    not committed again. Raises NameNotFoundError, with the nearest
     machine, when there is neither; GitError when the branch is checked out.
     """
     name = branch(machine)
     with committer_lock(paths, machine, _LOCK_TIMEOUT):
-        tip, waiting = _tip(repository, name), pending(paths, machine)
+        tip, waiting = tip_of(repository, f"refs/heads/{name}"), pending(paths, machine)
         if not tip and not waiting:
             raise NameNotFoundError(
                 f"machine '{machine}' has no artifacts to discard",
@@ -109,25 +127,43 @@ def discard(repository: Path, paths: ProjectPaths, machine: str) -> int:
                 f"branch {name} is checked out in {worktree}",
                 f"Type: git worktree remove {worktree}",
             )
+        discard_results(paths, machine, repository)
         results = set(waiting)
         if tip:
             results |= _recorded(repository, tip, machine)
             run_git(repository, "update-ref", "-d", f"refs/heads/{name}", tip)
         for identity in waiting:
             shutil.rmtree(paths.journal(machine) / identity)
+        begin_to_agree(paths, machine)
+        agree(paths, machine, "")
     return len(results)
 
 
 def log(repository: Path, machine: str, limit: int = 10) -> tuple[Commit, ...]:
     """The newest commits of a machine's branch, newest first. Raises NameNotFoundError."""
     name = branch(machine)
-    if not _tip(repository, name):
+    if not tip_of(repository, f"refs/heads/{name}"):
         raise NameNotFoundError(
             f"machine '{machine}' has no artifacts yet", nearest(machine, _machines(repository))
         )
     form = "--format=%H%x00%cI%x00%s"
     lines = run_git(repository, "log", f"--max-count={limit}", form, f"refs/heads/{name}", "--")
     return tuple(Commit(*line.split("\0")) for line in lines.decode().splitlines())
+
+
+def _refuse_private(repository: Path, directory: Path, root: Path | None) -> None:
+    """Raise KochiError for a directory in which a worktree would be among the files of git's, which
+    would take them for hooks or refs, or of ours."""
+    place = directory.resolve()
+    beside = shlex.quote(f"{repository}-artifacts")
+    hint = f"Choose a directory outside of it; type, for example: kochi artifact init {beside}"
+    if root is not None and place.is_relative_to(root.resolve()):
+        raise KochiError(f"{directory} is in KOCHI_ROOT, {root}, where kochi keeps its own", hint)
+    existing = next(path for path in (place, *place.parents) if path.is_dir())
+    # It answers also for a bare repository, and for a .git that is elsewhere.
+    told = run_git(existing, "rev-parse", "--is-inside-git-dir", accept=(0, 128))
+    if told.strip() == b"true" or ".git" in map(str.lower, place.parts):
+        raise KochiError(f"{directory} is where git keeps a repository itself", hint)
 
 
 def _merge(directory: Path, name: str) -> None:
@@ -145,6 +181,8 @@ def _merge(directory: Path, name: str) -> None:
             *("--no-gpg-sign", "--no-verify-signatures", "--allow-unrelated-histories"),
             *("--no-autostash", "--strategy-option=no-renames", f"refs/heads/{name}"),
             *("-m", f"Merge branch {name}"),
+            environment=_LAZY,
+            transports=TRANSPORTS,
         )
     except GitError as error:
         conflicts = run_git(directory, "diff", "--name-only", "--diff-filter=U", "-z")
@@ -171,13 +209,6 @@ def _worktrees(repository: Path) -> dict[str, Path]:
     return found
 
 
-def _tip(repository: Path, name: str) -> str:
-    """The commit of a branch, "" if there is no such branch."""
-    ref = f"refs/heads/{name}"
-    found = run_git(repository, "rev-parse", "--verify", "--quiet", ref, accept=(0, 1))
-    return found.decode().strip()
-
-
 def _remote_start(repository: Path) -> str:
     """The branch as a colleague has pushed it; a second root would be merged for ever after."""
     listed = run_git(
@@ -196,6 +227,6 @@ def _machines(repository: Path) -> list[str]:
 
 
 def _recorded(repository: Path, tip: str, machine: str) -> set[str]:
-    records = f"{machine}/{RESERVED}/records"
-    listed = run_git(repository, "ls-tree", "-r", "-z", "--name-only", "--full-tree", tip, records)
+    options = ("-r", "-z", "--name-only", "--full-tree")
+    listed = run_git(repository, "ls-tree", *options, tip, records_directory(machine))
     return {Path(os.fsdecode(path)).stem for path in listed.split(b"\0") if path}

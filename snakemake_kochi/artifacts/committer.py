@@ -8,56 +8,76 @@ repository it works for) that writes its objects to the user's.
 
 from __future__ import annotations
 
-import hashlib
+import logging
 import os
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 
-from filelock import FileLock, Timeout
-
+from snakemake_kochi.artifacts.agreement import (
+    agree,
+    agreed_commit,
+    begin_to_agree,
+    disagree,
+    missing_results,
+)
+from snakemake_kochi.artifacts.attempts import (
+    earlier_nonces,
+    is_given_up,
+    is_redone,
+    is_same_point,
+)
+from snakemake_kochi.artifacts.commit_stream import UnreadableEntryError, record_path
+from snakemake_kochi.artifacts.commit_stream import stream_commits as _stream
 from snakemake_kochi.artifacts.journal import (
-    RESERVED,
     JournalEntry,
+    note_commit,
     pending,
     read_entry,
     remove_entries,
     set_aside,
 )
 from snakemake_kochi.artifacts.promise import is_commit_promised
+from snakemake_kochi.artifacts.recorded import (
+    Branch,
+    branch,
+    contains,
+    ever_recorded,
+    read_branch,
+    recorded,
+    records_beside,
+    tip_of,
+)
 from snakemake_kochi.errors import DamagedFileError, GitError, KochiError
-from snakemake_kochi.files import make_directory, to_json
-from snakemake_kochi.git import COMMITTER, run_git, stream_git, update_ref
+from snakemake_kochi.files import make_directory
+from snakemake_kochi.git import run_git, stream_git, update_ref
+from snakemake_kochi.locks import Held, LockBusyError, find_lock_settings
 from snakemake_kochi.paths import ProjectPaths
 
-_BLOCK = 1 << 20
 _MOVED_AT_MOST = 20  # commits by others between our reading the branch and moving it
 
+__all__ = [
+    "branch",
+    "commit_in_burst",
+    "commit_missing",
+    "commit_pending",
+    "committer_lock",
+    "record_path",
+]
 
-def branch(machine: str) -> str:
-    """Name of the branch of one machine. Raises KochiError when git allows no such name."""
-    if ".." in machine or machine.endswith((".", ".lock")):
-        raise KochiError(
-            f"machine name {machine!r} cannot be used: it becomes part of the name of a git branch",
-            "Rename it: no two dots in a row, no dot or '.lock' at the end.",
-        )
-    return f"kochi_artifacts_{machine}"
-
-
-def record_path(machine: str, identity: str) -> str:
-    """Where in the branch the record of a result is. One directory for all would be written anew,
-    whole, by every commit."""
-    shard = hashlib.sha256(identity.encode()).hexdigest()[:2]
-    return f"{machine}/{RESERVED}/records/{shard}/{identity}.json"
+_logger = logging.getLogger(__name__)
 
 
-def committer_lock(paths: ProjectPaths, machine: str, timeout: float) -> FileLock:
-    """The lock whose holder alone moves the machine's branch. Timeout in seconds, 0: no waiting."""
-    path = paths.committer_lock(machine)
-    make_directory(path.parent)
-    return FileLock(path, timeout=timeout, fallback_to_soft=False, preserve_lock_file=True)
+def committer_lock(
+    paths: ProjectPaths, machine: str, timeout: float
+) -> AbstractContextManager[Held]:
+    """The lock whose holder alone moves the machine's branch. Timeout in seconds, 0: no waiting.
+
+    Raises LockBusyError when others hold it for longer, KochiError when it cannot be held.
+    """
+    locks = find_lock_settings(paths.machine(machine))
+    return locks.hold(locks.paths.project(paths).committer, patience=timeout)
 
 
 def commit_pending(
@@ -71,11 +91,13 @@ def commit_pending(
     at any point, the next call completes the work, and a result whose record is in the branch is
     not committed again. Where a destination was a file and is now a directory, or the reverse, or
     the same file, the newest result wins; the older is in the history (for that, results that
-    exclude each other go into commits of their own). A damaged entry is set aside with a warning.
+    exclude each other go into commits of their own). An entry is removed when the branch is seen to
+    have its commit. One that is damaged is set aside with a warning, and so is one of an attempt
+    that was given up and whose point a later one has made again; one that cannot be read now stays.
     If the branch is checked out somewhere only the ref moves, and that worktree shows the new
     results as deleted until `git reset --hard`.
 
-    Raises GitError; the results stay in the journal then.
+    Raises GitError and OSError; the results stay in the journal then.
     """
     branch(machine)
     committed = 0
@@ -85,7 +107,7 @@ def commit_pending(
         try:
             with committer_lock(paths, machine, patience):
                 committed += _commit_journal(repository, paths, machine)
-        except Timeout:
+        except LockBusyError:
             break
     return committed
 
@@ -103,100 +125,227 @@ def commit_in_burst(
     try:
         with committer_lock(paths, machine, patience):
             # Before, too: those who end meanwhile need not come here and find it locked.
-            paths.committed(machine).touch(mode=0o600)
+            note_commit(paths, machine)
             committed = _commit_journal(repository, paths, machine)
-    except Timeout:
+    except LockBusyError:
         if patience:
-            raise KochiError(
-                f"another process has been committing for {patience:g} seconds"
-            ) from None
+            raise _busy(patience) from None
     # Asked after the lock was let go: who found it locked, with no promise, has relied on that.
     if not is_commit_promised(paths, machine):
         committed += commit_pending(repository, paths, machine)
     return committed
 
 
-@dataclass(frozen=True)
-class _Branch:
-    ref: str
-    tip: str  # "" before the first commit
-    objects: Path
-    object_format: str
+def commit_missing(
+    repository: Path,
+    paths: ProjectPaths,
+    machine: str,
+    patience: float = 0.0,
+    thorough: bool = False,
+) -> int:
+    """Commit what lies in working directories with its record and is in no commit; return how many
+    results that were.
+
+    They are looked at one by one only when the branch does not contain what was committed to it (it
+    was deleted or moved), when a result could not be journaled, or if `thorough`: where no commit
+    was ever noted, only then. What a later
+    commit of the branch, or of kochi_artifacts, has removed is not committed again. Raises GitError
+    and OSError, and KochiError when others hold the lock for longer than `patience` (seconds).
+    """
+    if not thorough and _is_agreed(repository, paths, machine, read_branch(repository, machine)):
+        return 0  # asked without the lock first: others may be committing for long
+    try:
+        with committer_lock(paths, machine, patience):
+            return _commit_missing(repository, paths, machine, thorough)
+    except LockBusyError:
+        raise _busy(patience) from None
 
 
 def _commit_journal(repository: Path, paths: ProjectPaths, machine: str) -> int:
     for _ in range(_MOVED_AT_MOST):
-        state = _read_branch(repository, machine)
+        state = read_branch(repository, machine)
         identities = pending(paths, machine)
-        recorded = _recorded(repository, state, machine, identities)
-        entries = _whole_entries(paths, machine, [i for i in identities if i not in recorded])
-        try:
-            if entries:
-                commit = _import(repository, paths, state, machine, entries)
+        there = recorded(repository, state, machine, identities)
+        entries = _whole_entries(paths, machine, [i for i in identities if i not in there])
+        entries = _counting(repository, paths, state, machine, entries)
+        was_agreed = _is_agreed(repository, paths, machine, state)
+        done = _put_into_branch(repository, paths, state, machine, entries)
+        if done is None:
+            continue
+        commit, committed = done
+        if was_agreed:
+            agree(paths, machine, commit)
+        remove_entries(paths, machine, {*there, *(entry.identity for entry in committed)})
+        note_commit(paths, machine)
+        return len(committed)
+    raise _moved_too_often(machine)
+
+
+def _commit_missing(
+    repository: Path, paths: ProjectPaths, machine: str, thorough: bool = False
+) -> int:
+    for _ in range(_MOVED_AT_MOST):
+        state = read_branch(repository, machine)
+        if not thorough and _is_agreed(repository, paths, machine, state):
+            return 0
+        begin_to_agree(paths, machine)
+        there = ever_recorded(repository, state, machine)
+        found, whole = missing_results(paths, machine, repository, there)
+        missing = [e for e in found if not _is_redone(repository, paths, state, machine, e)]
+        done = _put_into_branch(repository, paths, state, machine, missing)
+        if done is None:
+            continue
+        commit, committed = done
+        if whole and len(committed) == len(missing):
+            agree(paths, machine, commit)
+        return len(committed)
+    raise _moved_too_often(machine)
+
+
+def _put_into_branch(
+    repository: Path,
+    paths: ProjectPaths,
+    state: Branch,
+    machine: str,
+    entries: Sequence[JournalEntry],
+) -> tuple[str, list[JournalEntry]] | None:
+    """Commit entries, but those that cannot be read now. Returns the commit that the branch has
+    then, and the entries in it; None when the branch is not what it was: look again."""
+    commit, readable = state.tip, list(entries)
+    try:
+        while readable:
+            try:
+                commit = _import(repository, paths, state, machine, readable)
+            except UnreadableEntryError as error:
+                _not_now(error.entry.identity, error)
+                readable = [entry for entry in readable if entry is not error.entry]
+            else:
                 update_ref(repository, state.ref, commit, state.tip)
-        except GitError:
-            if _read_branch(repository, machine).tip == state.tip:
-                raise
-            continue  # somebody else has moved the branch: build on what it is now
-        remove_entries(paths, machine, {*recorded, *(entry.identity for entry in entries)})
-        paths.committed(machine).touch(mode=0o600)
-        return len(entries)
-    raise GitError(
-        f"branch {branch(machine)} was moved by others {_MOVED_AT_MOST} times while committing",
-        "The results are safe in the journal; the next run commits them.",
+                break
+    except GitError:
+        if tip_of(repository, state.ref) == state.tip:
+            raise
+        return None  # somebody else has moved the branch: build on what it is now
+    if not readable:
+        commit = state.tip
+    # The copies of the results are removed after this. Who deletes the branch later is noticed by
+    # `_is_agreed`.
+    return (commit, readable) if contains(repository, state.ref, commit) else None
+
+
+def _is_agreed(repository: Path, paths: ProjectPaths, machine: str, state: Branch) -> bool:
+    """Whether the branch still contains what was committed to it."""
+    agreed = agreed_commit(paths, machine)
+    return agreed is not None and (
+        agreed in ("", state.tip) or contains(repository, state.ref, agreed)
     )
+
+
+def _busy(patience: float) -> KochiError:
+    return KochiError(f"another process has been committing for {patience:g} seconds")
+
+
+def _moved_too_often(machine: str) -> GitError:
+    return GitError(
+        f"branch {branch(machine)} was moved by others {_MOVED_AT_MOST} times while committing",
+        "The results are safe; the next run commits them.",
+    )
+
+
+def _not_now(identity: str, why: Exception) -> None:
+    _logger.warning("result %s cannot be read now, and is committed later: %s", identity, why)
 
 
 def _whole_entries(
     paths: ProjectPaths, machine: str, identities: Sequence[str]
 ) -> list[JournalEntry]:
-    """The entries in the order they were journaled, damaged ones set aside."""
+    """The entries in the order they were journaled. Damaged ones are set aside."""
     entries = []
     for identity in identities:
         directory = paths.journal(machine) / identity
         try:
-            entries.append(read_entry(directory))
+            entry = read_entry(directory)
         except DamagedFileError as damaged:
-            set_aside(paths, machine, damaged, directory)
+            set_aside(paths.damaged_results(machine), directory, damaged.message)
+            # What the run left in its working directory may be whole.
+            disagree(paths, machine)
+        except FileNotFoundError:
+            continue  # where locks do not work another committer may have committed and removed it
+        except (OSError, KochiError) as error:
+            _not_now(identity, error)
+        else:
+            entries.append(entry)
     return sorted(entries, key=lambda entry: (entry.time, entry.identity))
 
 
-def _read_branch(repository: Path, machine: str) -> _Branch:
-    ref = f"refs/heads/{branch(machine)}"
-    tip = run_git(repository, "rev-parse", "--verify", "--quiet", ref, accept=(0, 1))
-    options = ("--show-object-format", "--path-format=absolute", "--git-path", "objects")
-    found = run_git(repository, "rev-parse", *options)
-    object_format, _, objects = found.removesuffix(b"\n").partition(b"\n")
-    place = Path(os.fsdecode(objects))
-    return _Branch(ref, tip.decode().strip(), place, object_format.decode())
+def _counting(
+    repository: Path,
+    paths: ProjectPaths,
+    state: Branch,
+    machine: str,
+    entries: Sequence[JournalEntry],
+) -> list[JournalEntry]:
+    """The entries but those that a later attempt has made again, which are set aside."""
+    counting = []
+    for entry in entries:
+        if _is_redone(repository, paths, state, machine, entry, entries):
+            why = (
+                f"result {entry.identity} is of attempt {entry.record['attempt']} of job "
+                f"{entry.record['job']}, which was given up: a later attempt has made it again"
+            )
+            set_aside(paths.late_results(machine), entry.directory, why)
+        else:
+            counting.append(entry)
+    return counting
 
 
-def _recorded(
-    repository: Path, state: _Branch, machine: str, identities: Sequence[str]
-) -> set[str]:
-    """Those of the identities whose record is in the branch already."""
-    if not state.tip:
-        return set()
-    asked = "".join(f"{state.tip}:{record_path(machine, name)}\n" for name in identities)
-    answers = run_git(repository, "cat-file", "--batch-check", stdin=asked.encode())
-    lines = answers.decode().splitlines()
-    return {
-        name
-        for name, answer in zip(identities, lines, strict=True)
-        if not answer.endswith(" missing")
-    }
+def _is_redone(
+    repository: Path,
+    paths: ProjectPaths,
+    state: Branch,
+    machine: str,
+    entry: JournalEntry,
+    others: Sequence[JournalEntry] = (),
+) -> bool:
+    """Whether an entry is of an attempt that was given up, and one of the others or the branch has
+    the same point of a later attempt."""
+    if not is_given_up(paths, entry.record):
+        return False
+    if any(is_redone(entry.record, other.record) for other in others):
+        return True
+    beside = records_beside(repository, state, machine, entry)
+    return any(is_redone(entry.record, record) for _, record in beside)
+
+
+def _superseded(
+    repository: Path, paths: ProjectPaths, state: Branch, machine: str, entry: JournalEntry
+) -> list[str]:
+    """The records in the branch that an entry takes the place of: those of the same point, of
+    attempts that were given up after they had been committed."""
+    if not (nonces := earlier_nonces(paths, entry.record)):
+        return []
+    return [
+        path
+        for path, record in records_beside(repository, state, machine, entry)
+        if record.get("nonce") in nonces and is_same_point(record, entry.record)
+    ]
 
 
 def _import(
     repository: Path,
     paths: ProjectPaths,
-    state: _Branch,
+    state: Branch,
     machine: str,
     entries: Sequence[JournalEntry],
 ) -> str:
     """Write the commits' objects and return the id of the last."""
-    place = paths.journal(machine)
-    with tempfile.TemporaryDirectory(prefix=".commit.", suffix=".tmp", dir=place) as temporary:
+    superseded = [
+        path for entry in entries for path in _superseded(repository, paths, state, machine, entry)
+    ]
+    place = make_directory(paths.journal(machine))
+    with tempfile.TemporaryDirectory(
+        prefix=".commit.", suffix=".tmp", dir=place, ignore_cleanup_errors=True
+    ) as temporary:
         form = f"--object-format={state.object_format}"
         # $GIT_DIR, as init in the current directory would be confused by a repository above it.
         scratch = {"GIT_DIR": temporary}
@@ -206,81 +355,20 @@ def _import(
         options = (
             # The journal's copy is removed right after: the objects have to be on disk by then.
             *("-c", "core.fsync=committed,loose-object", "-c", "core.fsyncMethod=batch"),
+            *_sharing(repository),
             *("fast-import", "--quiet", "--done", "--date-format=raw"),
         )
         answer = stream_git(
             repository,
-            _stream(state, machine, entries),
+            _stream(state.start, machine, entries, superseded),
             *options,
             environment=scratch | {"GIT_OBJECT_DIRECTORY": os.fspath(state.objects)},
         )
     return answer.decode().strip()
 
 
-def _stream(state: _Branch, machine: str, entries: Sequence[JournalEntry]) -> Iterator[bytes]:
-    """The commands of fast-import (see git-fast-import(1)); the answer is the last commit's id."""
-    parent = state.tip
-    for mark, group in enumerate(_compatible(entries), start=1):
-        yield from _stream_commit(mark, parent, machine, group)
-        parent = f":{mark}"
-    yield b"get-mark %s\ndone\n" % parent.encode()
-
-
-def _compatible(entries: Sequence[JournalEntry]) -> list[list[JournalEntry]]:
-    """Split the entries, in order, where one would overwrite what another of its commit wrote."""
-    groups: list[list[JournalEntry]] = []
-    files: set[str] = set()
-    directories: set[str] = set()
-    for entry in entries:
-        parents = {str(parent) for dest in entry.files for parent in PurePosixPath(dest).parents}
-        parents.discard(".")
-        if not groups or files & parents or (files | directories) & entry.files.keys():
-            groups.append([])
-            files, directories = set(), set()
-        groups[-1].append(entry)
-        files |= entry.files.keys()
-        directories |= parents
-    return groups
-
-
-def _stream_commit(
-    mark: int, parent: str, machine: str, entries: Sequence[JournalEntry]
-) -> Iterator[bytes]:
-    who = f"{COMMITTER['GIT_COMMITTER_NAME']} <{COMMITTER['GIT_COMMITTER_EMAIL']}>"
-    count = len(entries)
-    subject = f"{count} result{'s' if count != 1 else ''} from {machine}"
-    # An identity is what was run, when, and a nonce, with dots between.
-    labels = {entry.identity.rsplit(".", 2)[0] for entry in entries}
-    if len(labels) == 1:
-        subject = f"{labels.pop()}: {subject}"
-    message = "\n".join((subject, "", *(entry.identity for entry in entries))).encode()
-    yield b"commit refs/heads/new\nmark :%d\n" % mark
-    yield f"committer {who} {int(time.time())} +0000\n".encode()
-    yield b"data %d\n%s\n" % (len(message), message)
-    if parent:
-        yield f"from {parent}\n".encode()
-    for entry in entries:
-        for dest, (file, size) in entry.files.items():
-            yield b"M 100644 inline %s\ndata %d\n" % (_quoted(f"{machine}/{dest}"), size)
-            yield from _content(file, size)
-        record, place = to_json(entry.record), record_path(machine, entry.identity)
-        yield b"M 100644 inline %s\ndata %d\n%s\n" % (_quoted(place), len(record), record)
-    yield b"\n"
-
-
-def _content(file: Path, size: int) -> Iterator[bytes]:
-    with open(file, "rb") as stream:
-        while block := stream.read(_BLOCK):
-            size -= len(block)
-            yield block
-    if size:
-        # Git would take the commands that follow for the rest of the file.
-        raise DamagedFileError(f"{file}: changed while it was read")
-    yield b"\n"
-
-
-def _quoted(path: str) -> bytes:
-    raw = os.fsencode(path)
-    for character, escaped in ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n")):
-        raw = raw.replace(character, escaped)
-    return b'"' + raw + b'"'
+def _sharing(repository: Path) -> Sequence[str]:
+    """With whom the user's repository is shared: the one of a moment does not know."""
+    found = run_git(repository, "config", "--get", "core.sharedRepository", accept=(0, 1))
+    value = os.fsdecode(found.removesuffix(b"\n"))
+    return ("-c", f"core.sharedRepository={value}") if value else ()

@@ -1,6 +1,6 @@
 """The journal: where a result is safe before it is committed.
 
-journal/<identity>/     appears by one rename, complete and on disk, and goes when committed
+journal/<identity>/     appears by one rename, complete and on disk; goes when the branch has it
   entry.json            {"version", "identity", "time" (ns since 1970), "files": [{"dest", "file",
                         "size" (bytes)}], "record"}
   0, 1, ...             the files' contents
@@ -13,25 +13,37 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from snakemake_kochi.errors import ArtifactTooLargeError, DamagedFileError, KochiError, PhaseError
 from snakemake_kochi.files import (
+    answered,
     is_name,
+    is_there,
+    list_names,
     make_directory,
+    move,
     read_json,
+    sync,
+    sync_directory,
     to_json,
-    write_exclusively,
+    write_new,
 )
 from snakemake_kochi.paths import ProjectPaths
+
+Found = TypeVar("Found")
 
 VERSION = 1
 RESERVED = ".kochi"  # the branch's own directory in each machine's
 MEBIBYTE = 1 << 20
+SIZE_LIMIT = 100 * MEBIBYTE  # bytes; what is larger does not go into git
 _BLOCK = MEBIBYTE
+_NOT_LEFT = (FileNotFoundError, NotADirectoryError, PermissionError)
 COMMIT_INTERVAL = 5.0  # seconds
 _ABANDONED = 24 * 3600  # seconds; no copy of files below the size limit takes that long
 
@@ -60,21 +72,21 @@ class JournalEntry:
 
 
 def journal(
-    paths: ProjectPaths, machine: str, result: Result, size_limit: int = 100 * MEBIBYTE
+    paths: ProjectPaths, machine: str, result: Result, size_limit: int = SIZE_LIMIT
 ) -> None:
     """Copy a result into the journal; when this returns it outlives a crash of the computer.
 
     The same identity a second time changes nothing. Raises KochiError for a destination that
     cannot be one and for two that exclude each other, ArtifactTooLargeError for a file over
-    `size_limit` (bytes), PhaseError for a file that is missing or no regular file. Then nothing is
-    journaled.
+    `size_limit` (bytes), PhaseError for a file that is missing or no regular file, OSError when the
+    journal cannot be written. Then nothing is journaled.
     """
     if not is_name(result.identity):
         raise KochiError(f"a result cannot be called {result.identity!r}: not a name")
     check_destinations(result.files)
     directory = make_directory(paths.journal(machine))
     entry = directory / result.identity
-    if entry.exists():
+    if is_there(entry):
         return
     beside = directory / f".{result.identity}.{secrets.token_hex(4)}.tmp"
     make_directory(beside)
@@ -94,10 +106,10 @@ def journal(
             "files": files,
             "record": result.record,
         }
-        write_exclusively(beside / "entry.json", to_json(content), durable=True)
-        _to_disk(beside)
+        write_new(beside / "entry.json", to_json(content), durable=True)
+        sync_directory(beside)
         _rename_new(beside, entry)
-        _to_disk(directory)
+        sync_directory(directory)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -130,87 +142,126 @@ def check_destinations(destinations: Iterable[str]) -> None:
 
 
 def pending(paths: ProjectPaths, machine: str) -> tuple[str, ...]:
-    """Identities of the results waiting in the journal."""
-    try:
-        return tuple(sorted(filter(is_name, os.listdir(paths.journal(machine)))))
-    except FileNotFoundError:
-        return ()
+    """Identities of the results waiting in the journal. Raises OSError when not known now."""
+    return tuple(sorted(filter(is_name, list_names(paths.journal(machine)))))
 
 
 def is_commit_due(paths: ProjectPaths, machine: str) -> bool:
     """Whether a process that has just journaled a result should commit: the last commit was some
-    seconds ago. A run that takes long is then committed at once, short ones many together."""
+    seconds ago, or it is not known when. A run that takes long is then committed at once, short
+    ones many together."""
     try:
         age = time.time() - paths.committed(machine).stat().st_mtime
-    except FileNotFoundError:
+    except OSError:
         return True
     # The clock that the filesystem goes by may be ahead of ours.
     return not 0 <= age < COMMIT_INTERVAL
 
 
+def note_commit(paths: ProjectPaths, machine: str) -> None:
+    """Have `is_commit_due` know that somebody commits now."""
+    with suppress(OSError):  # on a full disk each run commits by itself
+        paths.committed(machine).touch(mode=0o600)
+
+
 def read_entry(directory: Path) -> JournalEntry:
-    """Read a journal entry and check that it is whole. Raises DamagedFileError."""
+    """Read a journal entry and check that it is whole.
+
+    Raises DamagedFileError when it certainly is not, FileNotFoundError when it is gone. Another
+    OSError or KochiError says that it may be read later, or by a newer version.
+    """
+    # The version is looked at here: an entry that is too new for us is not damaged.
+    content = _whole(directory, lambda: read_json(directory / "entry.json"))
     try:
-        content = read_json(directory / "entry.json", VERSION)
+        if (version := int(content["version"])) > VERSION:
+            raise KochiError(
+                f"{directory}: written by a newer snakemake_kochi (format {version}, this one "
+                f"reads up to {VERSION})"
+            )
         files = {
             str(item["dest"]): (directory / str(int(item["file"])), int(item["size"]))
             for item in content["files"]
         }
-        check_destinations(files)
-        entry = JournalEntry(
-            directory.name, directory, int(content["time"]), files, dict(content["record"])
-        )
-        for file, size in files.values():
-            found = file.stat().st_size
-            if found != size:
-                raise DamagedFileError(f"{file}: {size} bytes were expected, {found} are there")
-    except DamagedFileError:
-        raise
-    except (OSError, KeyError, TypeError, ValueError, KochiError) as error:
-        raise DamagedFileError(f"{directory}: not a whole journal entry ({error})") from error
-    return entry
-
-
-def set_aside(paths: ProjectPaths, machine: str, damaged: DamagedFileError, entry: Path) -> None:
-    """Move an entry that cannot be committed to where it is in nobody's way; never delete it."""
-    place = make_directory(paths.damaged_results(machine))
-    target = place / entry.name
-    if target.exists():
-        target = place / f"{entry.name}.{secrets.token_hex(4)}"
+        record, moment = dict(content["record"]), int(content["time"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"{directory}: not a whole journal entry ({error!r})") from error
     try:
-        os.rename(entry, target)
+        check_destinations(files)
+    except KochiError as error:
+        raise DamagedFileError(f"{directory}: {error.message}") from error
+    for file, size in files.values():
+        found = _whole(directory, partial(answered, partial(_size, file)))
+        if found != size:
+            raise DamagedFileError(f"{file}: {size} bytes were expected, {found} are there")
+    return JournalEntry(directory.name, directory, moment, files, record)
+
+
+def _whole(directory: Path, read: Callable[[], Found]) -> Found:
+    """What `read` returns.
+
+    A file that is missing in an entry, which appears as a whole, is damage only when the directory
+    does not list it, either: a look-up alone may be answered from a cache.
+    """
+    try:
+        return read()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        file = Path(error.filename)
+        if not is_there(directory):
+            raise
+        if file.name in list_names(directory):
+            raise KochiError(f"{file} is listed, but cannot be opened") from error
+        raise DamagedFileError(f"{file} is missing") from error
+
+
+def _size(file: Path) -> int:
+    # Opened: NFS asks the server then, and may answer a stat from what it remembers.
+    with open(file, "rb") as stream:
+        return os.fstat(stream.fileno()).st_size
+
+
+def set_aside(place: Path, entry: Path, why: str) -> None:
+    """Move an entry that is not to be committed to where it is in nobody's way; never delete it.
+    Where that fails it stays, and is none of the others' concern."""
+    try:
+        target = make_directory(place) / entry.name
+        if is_there(target):
+            target = place / f"{entry.name}.{secrets.token_hex(4)}"
+        move(entry, target)
     except FileNotFoundError:
         return  # where locks do not work another committer may have committed and removed it
-    _logger.warning("%s; set aside in %s", damaged.message, target)
+    except OSError as error:
+        _logger.warning("%s; it cannot be set aside now: %s", why, error)
+    else:
+        _logger.warning("%s; set aside in %s", why, target)
 
 
 def remove_entries(paths: ProjectPaths, machine: str, identities: Iterable[str]) -> None:
-    """Remove committed entries, and what journaling processes killed long ago have left."""
+    """Remove committed entries, and what journaling processes killed long ago have left. What
+    cannot be removed now is by a later commit."""
     directory = paths.journal(machine)
     for identity in identities:
         # Half a removal would look like a damaged entry; the record in the branch tells otherwise.
         shutil.rmtree(directory / identity, ignore_errors=True)
-    for leftover in directory.glob(".*.tmp"):
-        try:
-            abandoned = time.time() - leftover.stat().st_mtime > _ABANDONED
-        except FileNotFoundError:
-            continue
-        if abandoned:
-            shutil.rmtree(leftover, ignore_errors=True)
+    with suppress(OSError):
+        for leftover in directory.glob(".*.tmp"):
+            with suppress(FileNotFoundError):
+                if time.time() - leftover.stat().st_mtime > _ABANDONED:
+                    shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _copy(dest: str, source: Path, target: Path, size_limit: int) -> int:
     """Copy durably and return the size: what was read counts, a file may still grow."""
     try:
         # A named pipe would block for ever, here or in open().
-        if source.exists() and not source.is_file():
+        if is_there(source) and not source.is_file():
             raise PhaseError(f"artifact '{dest}': {source} is not a regular file")
-        with open(source, "rb") as reader, open(target, "xb") as writer:
+        with answered(lambda: open(source, "rb")) as reader, open(target, "xb") as writer:
             size = _copy_stream(dest, reader, writer, size_limit)
             writer.flush()
-            os.fsync(writer.fileno())
+            sync(writer.fileno())
     except OSError as error:
-        if error.filename != str(source):
+        # Others say that it is not known now: what the run has made is not to be thrown away.
+        if error.filename != str(source) or not isinstance(error, _NOT_LEFT):
             raise
         raise PhaseError(
             f"artifact '{dest}': {source} cannot be read ({error.strerror})",
@@ -236,17 +287,8 @@ def _copy_stream(dest: str, reader: IO[bytes], writer: IO[bytes], size_limit: in
 
 def _rename_new(beside: Path, entry: Path) -> None:
     try:
-        os.rename(beside, entry)
+        move(beside, entry)
     except OSError:
         # The same result journaled by somebody else in the meantime is as good.
-        if not entry.is_dir():
+        if not is_there(entry):
             raise
-
-
-def _to_disk(directory: Path) -> None:
-    """Without it a power failure may take the name though the content is safe."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

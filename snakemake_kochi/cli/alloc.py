@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from snakemake_kochi.cli.options import machine_option
+from snakemake_kochi.cli.options import COUNT, machine_option
 from snakemake_kochi.cli.output import remark, say
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory
@@ -57,7 +57,7 @@ class _Asked:
 )
 @click.option(
     *("-d", "--duplicates", "count"),
-    type=click.IntRange(min=1),
+    type=COUNT,
     metavar="COUNT",
     default=1,
     show_default=True,
@@ -116,7 +116,7 @@ def _ask(
     settings = machine.allocation
     arguments: tuple[str, ...] = ()
     if machine.scheduler == "slurm":
-        if spec is not None and spec.isdecimal():
+        if spec is not None and spec.isdecimal() and len(spec) < 10:
             settings = replace(settings, nodes=max(1, int(spec)))
         elif spec is not None:
             arguments = (f"--nodelist={spec}",)
@@ -256,6 +256,6 @@ def _ended_without_worker(asked: list[_Asked], news: Reasons) -> set[str]:
                     remark(line)
             continue
         why = f": {allocation.reason}" if allocation is not None else ""
-        remark(f"kochi: allocation {each.id} has ended, and no worker had come{why}")
+        remark(f"kochi: allocation {each.id} ended before its worker came{why}")
         ended.add(each.id)
     return ended

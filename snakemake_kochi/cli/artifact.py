@@ -7,13 +7,16 @@ from pathlib import Path
 
 import click
 
+from snakemake_kochi.artifacts.agreement import told_missed
 from snakemake_kochi.artifacts.branches import discard, initialise, log, synchronise
 from snakemake_kochi.artifacts.committer import branch
 from snakemake_kochi.cli.asking import agreed
 from snakemake_kochi.cli.options import json_option, machine_option, yes_option
 from snakemake_kochi.cli.output import local_time, print_json, print_table, say
 from snakemake_kochi.errors import GitError, KochiError
+from snakemake_kochi.files import is_there
 from snakemake_kochi.git import run_git
+from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.place import Place, find_place
 from snakemake_kochi.project.configuration import configuration_file, find_project
 
@@ -29,7 +32,7 @@ def command() -> None:
 def init_command(machine: str | None, directory: Path) -> None:
     """Check the branch kochi_artifacts out in DIRECTORY; make it if there is none."""
     place = _find_place(machine)
-    initialise(place.require_project().directory, directory)
+    initialise(place.require_project().directory, directory, place.root.directory)
     say(f"The results come to {directory.resolve()} with each: kochi artifact sync")
 
 
@@ -39,12 +42,19 @@ def init_command(machine: str | None, directory: Path) -> None:
 def sync_command(machine: str | None, as_json: bool) -> None:
     """Merge a machine's results into the branch kochi_artifacts."""
     place = _find_place(machine)
-    report = synchronise(place.require_project().directory, place.project_paths, place.machine.name)
+    project, paths = place.require_project(), place.project_paths
+    # A machine elsewhere has its KOCHI_ROOT there, and only its branch, fetched, is here.
+    if is_here := _is_here(place):
+        place.prepare_machine()
+    report = synchronise(project.directory, paths, place.machine.name, is_here)
     if as_json:
-        fields = ("machine", "results", "commits", "commit")
+        fields = ("machine", "results", "missed", "commits", "commit")
         data = {name: getattr(report, name) for name in fields}
         print_json(data | {"directory": str(report.directory)})
-    elif report.commits:
+        return
+    if report.missed:
+        say(f"Committed {told_missed(report.missed, report.machine)}")
+    if report.commits:
         where = report.directory / report.machine
         say(f"Merged {report.commits} commits of {branch(report.machine)}: see {where}")
     else:
@@ -62,6 +72,7 @@ def discard_command(machine: str | None, yes: bool, as_json: bool) -> int:
     question = f"Delete the branch {branch(name)} and the results waiting for it?"
     if not agreed(question, yes):
         return 1
+    place.prepare_machine()
     results = discard(project.directory, place.project_paths, name)
     if as_json:
         print_json({"machine": name, "results": results})
@@ -98,6 +109,16 @@ def _find_place(machine: str | None) -> Place:
                 return find_place(machine, start=directory)
         raise
     return find_place(machine)
+
+
+def _is_here(place: Place) -> bool:
+    """Whether the machine is below KOCHI_ROOT here, or has left results here to be committed."""
+    name, project = place.machine.name, place.require_project().directory
+    left = (place.project_paths.journal(name), WorkingPaths(project, name).records)
+    try:
+        return any(is_there(path) for path in (place.machine_paths.directory, *left))
+    except PermissionError:
+        return False  # it is a colleague's
 
 
 def _worktrees() -> list[Path]:

@@ -8,9 +8,16 @@ from collections.abc import Sequence
 import click
 
 from snakemake_kochi.cli.asking import agreed
-from snakemake_kochi.cli.options import json_option, machine_option, quiet_option, yes_option
+from snakemake_kochi.cli.options import (
+    NUMBER,
+    json_option,
+    machine_option,
+    quiet_option,
+    yes_option,
+)
 from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.cli.project_jobs import belongs_to
+from snakemake_kochi.locks import read_lock_settings
 from snakemake_kochi.place import Place, find_place
 from snakemake_kochi.queue import cancel_all, list_jobs
 
@@ -27,7 +34,7 @@ _SENTENCES = {
 @yes_option
 @quiet_option
 @json_option
-@click.argument("jobs", nargs=-1, type=click.IntRange(min=0), metavar="JOB...")
+@click.argument("jobs", nargs=-1, type=NUMBER, metavar="JOB...")
 def command(
     machine: str | None,
     all_jobs: bool,
@@ -41,6 +48,11 @@ def command(
         raise click.UsageError("either numbers of jobs or -a was expected")
     place = find_place(machine)
     place.require_here()
+    if read_lock_settings(place.machine_paths) is None:
+        place.prepare_machine()
+    else:
+        # Whatever is configured by now: jobs are cancelled in order to change that.
+        place.secure(place.machine_paths.directory)
     if all_jobs:
         jobs = _jobs_of_project(place)
         if jobs and not agreed(f"Cancel {len(jobs)} jobs: {' '.join(map(str, jobs))}?", yes):

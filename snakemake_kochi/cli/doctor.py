@@ -19,7 +19,7 @@ from snakemake_kochi.place import Place, find_place
 if TYPE_CHECKING:
     from snakemake_kochi.doctor import Finding, OtherNodes
 
-_DEADLINE = 10.0
+_DEADLINE = "10s"
 _WAIT = "10m"
 
 
@@ -45,10 +45,9 @@ _WAIT = "10m"
 )
 @click.option(
     "--deadline",
-    type=click.FloatRange(min=0.1),
+    type=duration,
     default=_DEADLINE,
     show_default=True,
-    metavar="SECONDS",
     help="How long a check may take before it is said to hang; with another node they have more.",
 )
 @json_option
@@ -76,7 +75,7 @@ def command(
     project = None if place.project is None else place.project.directory
     patient = Patient(
         place.machine_paths,
-        place.lock_dir,
+        place.machine.lock_directory,
         place.machine.lock_kind,
         project,
         queue,

@@ -49,6 +49,22 @@ class _EnqueueCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
+def _address(text: str) -> str:
+    """A repository, so far as one can be called that."""
+    from snakemake_kochi.project.values import (
+        has_control_character,
+        path_problem,
+        unusable_character,
+    )
+
+    wrong = unusable_character(text) or path_problem(text, is_one=False)
+    if not text or has_control_character(text):
+        wrong = f"{text!r}: a URL or the directory of a repository was expected"
+    if wrong:
+        raise click.BadParameter(wrong)
+    return text
+
+
 @dataclass(frozen=True)
 class Request:
     """What was typed."""
@@ -70,7 +86,10 @@ class Request:
 )
 @dependency_option(required=False)
 @click.option(
-    "-g", "--git", metavar="URL", help="Take the copy from this repository instead. Implies -c."
+    *("-g", "--git"),
+    type=_address,
+    metavar="URL",
+    help="Take the copy from this repository instead. Implies -c.",
 )
 @quiet_option
 @json_option

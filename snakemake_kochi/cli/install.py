@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from snakemake_kochi.cli.options import dependency_option, machine_option
+from snakemake_kochi.cli.options import COUNT, dependency_option, machine_option
 from snakemake_kochi.cli.serving import remark_without_worker
 from snakemake_kochi.place import Place, find_place
 from snakemake_kochi.project.recipes import Recipe, Requirement
@@ -20,7 +20,7 @@ from snakemake_kochi.project.recipes import Recipe, Requirement
 @click.option("--again", is_flag=True, help="Also what is installed already.")
 @click.option(
     "--cores",
-    type=click.IntRange(min=1),
+    type=COUNT,
     metavar="N",
     help="Installations at a time; by default as many as there are processors.",
 )

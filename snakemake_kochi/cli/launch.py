@@ -100,7 +100,7 @@ def _launch(
 
     # -P: as for the command `snakemake`, the project's own modules are not in the way of ours.
     words = [sys.executable, "-P", "-m", "snakemake", *_profile(place, arguments), *arguments]
-    found = launch(place, name, words, in_allocation, limit)
+    found = launch(place, name, words, in_allocation, limit, remark)
     say(f"Launched {found.launch.identity}, output: {found.paths.output}")
     if follow:
         return _follow(found)
@@ -162,9 +162,9 @@ def _follow(found: Found) -> int:
 
 def _show(found: Found, position: int) -> Found:
     """Its output from a position on, until it has ended."""
-    from snakemake_kochi.detached.control import settled
-    from snakemake_kochi.detached.launches import look_at
+    from snakemake_kochi.detached.control import Watch, settled
 
+    watch = Watch()
     check = question = time.monotonic()
     said = ""
     try:
@@ -172,7 +172,7 @@ def _show(found: Found, position: int) -> Found:
             moment = time.monotonic()
             if moment >= check:
                 check = moment + _CHECK
-                found = look_at(found.paths)
+                found = watch.look(found)
                 if moment >= question and not found.is_over:
                     question = moment + _QUESTION
                     found = settled(found)

@@ -11,6 +11,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Decorator = Callable[[_Function], _Function]
 
 
+# What is counted, and what has a number. Python has larger ones, but no file's size, range or name.
+COUNT = click.IntRange(min=1, max=2**31 - 1)
+NUMBER = click.IntRange(min=0, max=2**53)
+
+
 def machine_option(function: _Function) -> _Function:
     return click.option(
         *("-m", "--machine"),

@@ -28,6 +28,7 @@ def command(machine: str | None, dependencies: tuple[str, ...], words: tuple[str
     if dependencies:
         wanted = [Requirement.parse(text) for text in dependencies]
         recipes = place.require_project().resolve(wanted, place.machine.name)
+        place.secure(place.project_paths.directory)
         installs = current_installs(place.project_paths, place.machine, recipes)
     environment = Environment(place.machine.load_env_on_machine, installs, {})
     variables = os.environ | {"KOCHI_MACHINE": place.machine.name}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from snakemake_kochi.cli.options import machine_option
+from snakemake_kochi.cli.options import COUNT, machine_option
 from snakemake_kochi.cli.quantities import duration, memory
 
 
@@ -20,7 +20,7 @@ from snakemake_kochi.cli.quantities import duration, memory
 @click.option("-b", "--blocking", is_flag=True, help="Stay when the queues are empty.")
 @click.option(
     "--cores",
-    type=click.IntRange(min=1),
+    type=COUNT,
     metavar="N",
     help="Cores to give to jobs; by default those this process may run on.",
 )

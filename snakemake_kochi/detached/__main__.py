@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from snakemake_kochi.detached.launches import read_launch, write_end, write_processes
+from snakemake_kochi.detached.launches import processes_file, read_launch, write_end
 from snakemake_kochi.paths import LaunchPaths
 
 # Those by which a person, or a scheduler before the time is up, ends a run.
@@ -53,7 +53,9 @@ def main(directory: Path) -> int:
         print(f"kochi: {launch.command[0]} cannot be run: {error}", file=sys.stderr)
         write_end(paths, _CANNOT_EXECUTE)
         return _CANNOT_EXECUTE
-    write_processes(paths, process.pid)
+    file = processes_file(paths, process.pid)
+    file.write()
+    file.start()
     if told:
         pass_on(told[0], None)
     status = process.wait()

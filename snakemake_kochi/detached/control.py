@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-
-from filelock import FileLock, Timeout
 
 from snakemake_kochi.allocation.controller_job import (
     controller_job,
+    has_ended,
     interrupt_controller,
     submit_controller,
 )
@@ -22,48 +22,59 @@ from snakemake_kochi.detached.launches import (
     Found,
     Launch,
     last_launch,
+    launch_of,
     look_at,
     make_launch,
     write_gone,
 )
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import make_directory
+from snakemake_kochi.locks import LockBusyError, find_lock_settings
 from snakemake_kochi.paths import LaunchPaths, MachinePaths
 from snakemake_kochi.place import Place
+from snakemake_kochi.queue.controllers import ControllerState
 from snakemake_kochi.queue.explain import seconds_since
+from snakemake_kochi.queue.heartbeat import LOST_AFTER, Stillness, heartbeat_interval, sign_of_life
 
 _PATIENCE = 20.0  # seconds for an attendant to start
 _MOST_PATIENCE = 60.0  # after which it is not to start any more
 _PAUSE = 0.02
+_LOOK = 0.5  # seconds between two looks at one on another host
+_QUESTION = 10.0  # the same, between two questions to the scheduler
 _HOW = "To follow it, type: kochi launch --follow; to stop it: kochi launch --stop"
 
 
 def launch(
-    place: Place, name: str, command: Sequence[str], in_allocation: bool, limit: str | None
+    place: Place,
+    name: str,
+    command: Sequence[str],
+    in_allocation: bool,
+    limit: str | None,
+    say: Callable[[str], None],
 ) -> Found:
     """Start a command in the current directory, and leave it running: on this host, or in a small
     job of the machine's Slurm with a time limit. Raises KochiError, also when one launched here
-    goes on."""
+    goes on; where that takes a while to be known, it says so first."""
     machine = place.machine_paths
+    heartbeat_interval()  # the attendant could tell nobody of a wrong one
     if in_allocation and place.machine.scheduler is None:
         raise KochiError(
             f"machine {place.machine.name} has no scheduler to run it in",
             "Leave out --in-allocation, or say 'scheduler: slurm' of the machine in kochi.yaml.",
         )
     make_directory(machine.launches)
-    lock = FileLock(
-        machine.launches_lock, timeout=_PATIENCE, fallback_to_soft=False, preserve_lock_file=True
-    )
+    _await_elsewhere(machine, say)
+    locks = find_lock_settings(machine)
     try:
-        with lock:
+        with locks.hold(locks.paths.launches, patience=_PATIENCE):
             _refuse_a_second(machine)
             launched, paths = make_launch(machine, name, command, in_allocation)
             if in_allocation:
                 _submit(place, launched, paths, limit)
             else:
                 _start(place, paths)
-    except Timeout as error:
-        raise KochiError(f"another kochi launch does not end: {machine.launches_lock}") from error
+    except LockBusyError as error:
+        raise KochiError(f"another kochi launch does not end: {error}") from error
     return look_at(paths)
 
 
@@ -73,13 +84,82 @@ def _refuse_a_second(machine: MachinePaths) -> None:
         return
     hint = _HOW
     if found.state == "elsewhere" and found.processes is not None:
-        hint += f". It is on {found.processes.node.host}; if that is gone for good, remove "
-        hint += str(found.paths.directory)
+        hint += f". It is on {found.processes.node.host}"
+        if found.processes.heartbeat is None:
+            hint += f"; if that is gone for good, remove {found.paths.directory}"
     raise KochiError(
         f"a run launched in this directory goes on: {found.launch.identity} ({found.state}), "
         f"output: {found.paths.output}",
         hint,
     )
+
+
+def _await_elsewhere(machine: MachinePaths, say: Callable[[str], None]) -> None:
+    """Where the last one launched here is on another host, wait until it is known whether it goes
+    on; if it does not, that is noted."""
+    found, watch = find(machine), Watch()
+    if found is None or found.processes is None or found.processes.heartbeat is None:
+        return
+    first, sign = found.processes, _sign(found)
+    if found.state == "elsewhere":
+        say(
+            f"The last run launched in this directory is on {first.node.host}: for a sign of life "
+            f"of it this waits {LOST_AFTER * first.heartbeat_interval:.0f} s."
+        )
+    while found.state == "elsewhere" and _sign(found) == sign:
+        found = watch.look(found)
+        time.sleep(_LOOK)
+
+
+def _sign(found: Found) -> Hashable:
+    assert found.processes is not None
+    return sign_of_life(found.paths.process, found.processes.attendant, found.processes.heartbeat)
+
+
+class Watch:
+    """Sees of a run on another host that it does not go on: its heartbeat stands still."""
+
+    def __init__(self) -> None:
+        self._stillness = Stillness()
+
+    def look(self, found: Found) -> Found:
+        """How it stands now."""
+        began = time.monotonic()
+        found = look_at(found.paths)
+        processes = found.processes
+        if found.state != "elsewhere" or processes is None or processes.heartbeat is None:
+            return found
+        interval = processes.heartbeat_interval
+        still = self._stillness.note(found.launch.identity, _sign(found), interval, began)
+        if still >= LOST_AFTER * interval:
+            write_gone(found.paths)
+            return look_at(found.paths)
+        return found
+
+
+class Ends:
+    """What launches and the scheduler know of controllers on other hosts that are no more."""
+
+    def __init__(self, machine: MachinePaths) -> None:
+        self._machine = machine
+        self._launches: dict[str, LaunchPaths | None] = {}
+        self._due = 0.0
+
+    def is_over(self, controller: ControllerState, is_silent: bool) -> bool:
+        """Whether it is over. That its scheduler says so, which cannot reach its node, counts only
+        of one that is silent, too."""
+        name = controller.identity
+        if name not in self._launches:
+            paths = launch_of(self._machine, controller.node, controller.process)
+            self._launches[name] = paths
+        launch = self._launches[name]
+        with contextlib.suppress(OSError, KochiError):
+            if launch is not None and (state := look_at(launch).state) in ("ended", "killed"):
+                return state == "ended" or is_silent
+            if is_silent and controller.allocation and time.monotonic() >= self._due:
+                self._due = time.monotonic() + _QUESTION
+                return has_ended(controller.allocation)
+        return False  # unknown, which does not mean ended
 
 
 def _variables(place: Place) -> dict[str, str]:

@@ -1,12 +1,14 @@
 """What is on disk of a run that was launched, and how it stands.
 
 Three files, each with one writer: launch.json of who launched it, process.json of the attendant
-when it starts, end.json of the attendant when the run has ended. gone.json is of the first who
-learns, from the scheduler or because it does not begin, that there will be no end.json.
+from its start on, end.json of the attendant when the run has ended. gone.json is of the first who
+learns that there will be no end.json: from the scheduler, because it does not begin, or because its
+heartbeat stands still.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Sequence
@@ -25,6 +27,7 @@ from snakemake_kochi.files import (
 )
 from snakemake_kochi.paths import LaunchPaths, MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
+from snakemake_kochi.queue.heartbeat import HEARTBEAT_INTERVAL, HeartbeatFile
 
 VERSION = 1
 State = Literal["launched", "running", "unattended", "elsewhere", "ended", "killed"]
@@ -45,11 +48,15 @@ class Launch:
 
 @dataclass(frozen=True)
 class Processes:
-    """process.json: the attendant, the run's own process, and the node where both are."""
+    """process.json: the attendant, the run's own process, and the node where both are. `heartbeat`
+    grows by one each `heartbeat_interval` seconds while the attendant lives; None for one of a
+    release that gave no signs of life."""
 
     node: Node
     attendant: ProcessIdentity
     run: ProcessIdentity
+    heartbeat: int | None = None
+    heartbeat_interval: float = HEARTBEAT_INTERVAL
 
 
 @dataclass(frozen=True)
@@ -125,13 +132,13 @@ def read_launch(paths: LaunchPaths) -> Launch:
         raise DamagedFileError(f"{paths.launch}: not a launch ({error!r})") from error
 
 
-def write_processes(paths: LaunchPaths, run: int) -> None:
-    """By the attendant, of itself and of the process that it has started."""
+def processes_file(paths: LaunchPaths, run: int) -> HeartbeatFile:
+    """process.json of the calling attendant and of the process that it has started."""
     attendant, own = ProcessIdentity.of(os.getpid()), ProcessIdentity.of(run)
     assert attendant is not None
     assert own is not None
     data = {"node": vars(this_node()), "attendant": vars(attendant), "run": vars(own)}
-    write_atomically(paths.process, to_json({"version": VERSION, **data}))
+    return HeartbeatFile(paths.process, {"version": VERSION, **data})
 
 
 def write_end(paths: LaunchPaths, status: int) -> None:
@@ -171,6 +178,8 @@ def _read_processes(paths: LaunchPaths) -> Processes | None:
             Node.from_dict(data["node"]),
             ProcessIdentity.from_dict(data["attendant"]),
             ProcessIdentity.from_dict(data["run"]),
+            None if data.get("heartbeat") is None else int(data["heartbeat"]),
+            float(data.get("heartbeat_interval", HEARTBEAT_INTERVAL)),
         )
     except FileNotFoundError:
         return None
@@ -185,6 +194,17 @@ def _state_of(processes: Processes) -> State:
     if processes.attendant.is_alive():
         return "running"
     return "unattended" if processes.run.is_alive() else "killed"
+
+
+def launch_of(machine: MachinePaths, node: Node, run: ProcessIdentity) -> LaunchPaths | None:
+    """The launch that started a process, if one did. Reads a file for each launch."""
+    for identity in machine.launch_names():
+        paths = machine.launch(identity)
+        with contextlib.suppress(OSError, DamagedFileError):
+            processes = _read_processes(paths)
+            if processes is not None and (processes.node, processes.run) == (node, run):
+                return paths
+    return None
 
 
 def last_launch(machine: MachinePaths, directory: str) -> Found | None:

@@ -21,10 +21,10 @@ from snakemake_kochi.doctor.locks import contend
 from snakemake_kochi.doctor.messages import PATIENCE, hear, tell
 from snakemake_kochi.doctor.reporter import Reporter
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.locks.lock import advice, hold
+from snakemake_kochi.locks.settings import LockSettings, find_lock_settings
 from snakemake_kochi.paths import MachinePaths, TrialPaths
 from snakemake_kochi.queue import Queue, Ticket, cancel, find_job, reasons, shared_workers
-from snakemake_kochi.queue.lock import advice, hold
-from snakemake_kochi.queue.lock_settings import LockSettings, find_lock_settings
 from snakemake_kochi.queue.processes import Node, this_node
 
 _ROUNDS = 5

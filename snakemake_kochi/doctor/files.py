@@ -1,4 +1,4 @@
-"""Whether a directory keeps what the queue relies on: rename, link, FIFO and symbolic link."""
+"""Whether a directory has what the queue relies on, or can do without: rename, link, FIFO."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.doctor.child import other_process
 from snakemake_kochi.doctor.finding import Outcome
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import read_json, to_json, write_atomically, write_new
+from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically, write_new
 from snakemake_kochi.paths import TrialPaths
 from snakemake_kochi.queue.bell import Bell, ring
 
@@ -155,20 +156,52 @@ def examine_link(trial: TrialPaths) -> Outcome:
     if errors:
         return Outcome("failed", f"hard links cannot be made: {errors[0].strerror}", advice)
     said = f"{_LINKERS} threads made {_LINKS} names: {sum(won)} times one succeeded"
-    return Outcome("ok", said) if sum(won) == _LINKS else Outcome("failed", said, advice)
+    if sum(won) != _LINKS:
+        return Outcome("failed", said, advice)
+    return Outcome("ok", f"{said}; {_between_directories(sources[0], trial)}")
+
+
+def _between_directories(source: Path, trial: TrialPaths) -> str:
+    make_directory(trial.other_directory)
+    try:
+        os.link(source, trial.other_directory / source.name)
+    except OSError as error:
+        return f"none between directories ({error.strerror}): results are copied"
+    return "also between directories"
 
 
 def examine_bell(trial: TrialPaths) -> Outcome:
-    """What wakes workers, and how those of a queue are found."""
+    """What wakes workers."""
     bell = Bell(trial.bell)
     try:
-        link = trial.link("bell")
-        link.symlink_to(trial.bell.name)
-        if ring(link) and bell.wait(0):
-            return Outcome("ok", "a FIFO rings through a symbolic link")
+        if bell.is_silent:
+            said = "no FIFOs here: workers and controllers look ten times a second instead"
+            return Outcome("note", said)
+        if ring(trial.bell) and bell.wait(0):
+            return Outcome("ok", "a FIFO rings")
     finally:
         bell.close()
     return Outcome("failed", "a FIFO did not ring", "Name another kochi_root.")
+
+
+def examine_refusals(trial: TrialPaths) -> Outcome:
+    """What a queue can do without, where a filesystem refuses it."""
+    make_directory(trial.other_directory)
+    calls = {
+        "a rename of a directory": partial(os.rename, trial.other_directory, trial.link("moved")),
+        "a symbolic link": partial(os.symlink, trial.document.name, trial.link("symbolic")),
+    }
+    refused = []
+    for what, call in calls.items():
+        try:
+            call()
+        except OSError as error:
+            refused.append(f"{what} ({error.strerror})")
+    if refused:
+        return Outcome(
+            "note", f"refused: {', '.join(refused)}; what kochi does without it is slower"
+        )
+    return Outcome("ok", "directories can be renamed, symbolic links made")
 
 
 def sightings_from(data: dict[str, Any]) -> Sightings:

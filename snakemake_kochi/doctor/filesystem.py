@@ -13,8 +13,8 @@ import humanfriendly
 
 from snakemake_kochi.doctor.finding import Outcome
 from snakemake_kochi.files import write_new
+from snakemake_kochi.locks.lock import advice
 from snakemake_kochi.paths import TrialPaths
-from snakemake_kochi.queue.lock import advice
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _LEAST_BYTES = 2**30

@@ -16,15 +16,14 @@ from snakemake_kochi.doctor.filesystem import examine_filesystem
 from snakemake_kochi.doctor.finding import Outcome
 from snakemake_kochi.doctor.reporter import Reporter
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.lock import LockBusyError, advice, hold
-from snakemake_kochi.queue.lock_settings import (
-    Kind,
+from snakemake_kochi.locks.lock import Kind, LockBusyError, advice, hold
+from snakemake_kochi.locks.settings import (
     disagreement,
     find_lock_settings,
     intended_lock_settings,
     read_lock_settings,
 )
+from snakemake_kochi.paths import MachinePaths
 
 _TAKES = 20
 # Seconds until another process has started and tried.

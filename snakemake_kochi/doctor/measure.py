@@ -15,7 +15,12 @@ from typing import Any
 
 from snakemake_kochi.doctor.between_nodes import Pair, examine_between_nodes
 from snakemake_kochi.doctor.elsewhere import examine_elsewhere
-from snakemake_kochi.doctor.files import examine_bell, examine_link, examine_rename
+from snakemake_kochi.doctor.files import (
+    examine_bell,
+    examine_link,
+    examine_refusals,
+    examine_rename,
+)
 from snakemake_kochi.doctor.filesystem import examine_clock, examine_filesystem, examine_space
 from snakemake_kochi.doctor.locks import examine_locks
 from snakemake_kochi.doctor.node import examine_node
@@ -85,6 +90,7 @@ def _examine_machine(reporter: Reporter, machine: MachinePaths, nonce: str, of_a
         _examine_directory(reporter, where, trial, _ROOT_OF_ALL if of_all else "")
         reporter.run("link", where, lambda: examine_link(trial))
         reporter.run("bell", where, lambda: examine_bell(trial))
+        reporter.run("directories", where, lambda: examine_refusals(trial))
 
 
 def _examine_project(reporter: Reporter, project: Path, nonce: str, of_all: bool) -> None:

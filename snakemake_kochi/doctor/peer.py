@@ -15,9 +15,8 @@ from snakemake_kochi.doctor.files import watch
 from snakemake_kochi.doctor.locks import contend
 from snakemake_kochi.doctor.messages import TROUBLE, SilenceError, hear, tell
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.locks.lock import Kind, hold
 from snakemake_kochi.paths import TrialPaths
-from snakemake_kochi.queue.lock import hold
-from snakemake_kochi.queue.lock_settings import Kind
 from snakemake_kochi.queue.processes import this_node
 
 

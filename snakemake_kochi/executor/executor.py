@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import bisect
+import contextlib
+import os
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +23,7 @@ from snakemake_kochi.errors import DamagedFileError, KochiError, UserError, for_
 from snakemake_kochi.executor.admission import Admission
 from snakemake_kochi.executor.cancelling import Cancelling
 from snakemake_kochi.executor.choice import Choices
-from snakemake_kochi.executor.identity import Identities
+from snakemake_kochi.executor.identity import Identities, outputs_of_run
 from snakemake_kochi.executor.inner import InnerCommands
 from snakemake_kochi.executor.interrupts import FurtherInterrupts
 from snakemake_kochi.executor.passes import SchedulerPasses
@@ -28,13 +31,15 @@ from snakemake_kochi.executor.plugin import Executor
 from snakemake_kochi.executor.queue_watch import QueueWatch
 from snakemake_kochi.executor.receipt import Receipt
 from snakemake_kochi.executor.settings import check_settings
-from snakemake_kochi.executor.takeover import Held, Takeover
+from snakemake_kochi.executor.takeover import Held, Takeover, await_others, leave_to_heir
 from snakemake_kochi.executor.translate import (
     failure_message,
     make_ticket,
     queue_of,
 )
 from snakemake_kochi.executor.wishes import Wishes
+from snakemake_kochi.files import is_there, lacks_room, may_pass, show_new_files
+from snakemake_kochi.locks.probe import probe_locks
 from snakemake_kochi.place import Place, find_place
 from snakemake_kochi.queue import (
     Inbox,
@@ -46,19 +51,22 @@ from snakemake_kochi.queue import (
     Ticket,
     cancel_all,
     find_job,
-    jobs_of,
     private_queue,
     remove_private_queues,
     shared_workers,
 )
-from snakemake_kochi.queue.probe import probe_locks
+from snakemake_kochi.queue.postponed import Complaints
+from snakemake_kochi.queue.processes import this_node
 
 # How long the watcher sleeps when nobody rings: the limit for noticing that a worker died, and for
 # results from other nodes, whose bells do not reach us.
 _WATCH_SECONDS = 0.5
 _LOOK_SECONDS = 0.2
+_PAUSE = 0.5  # seconds until what could not be handed over is tried again
 # How much longer than a look the time between two is: it costs something for each pending job.
 _LOOK_SHARE = 30
+# How many jobs are looked for at each look, whose notice may be lost: a call for each.
+_LOOKED_FOR = 64
 # How many jobs are handed over at once. Fewer would make more locking and syncing than tickets;
 # before there are so many, no worker has anything to do.
 _AT_ONCE = 100
@@ -72,6 +80,16 @@ class _Pending:
     info: SubmittedJobInfo
     ticket: Ticket
     anew: Held | None = None
+
+
+@dataclass
+class _HandOver:
+    """Jobs that are to be handed over. `numbered`: their tickets, once they have job numbers; by
+    these it is known after an error which of them are there."""
+
+    queue: str
+    batch: Sequence[tuple[JobExecutorInterface, Ticket]]
+    numbered: Sequence[Ticket] | None = None
 
 
 class KochiExecutor(Executor):
@@ -97,7 +115,26 @@ class KochiExecutor(Executor):
         probe_locks(place.prepare_machine())
         self._queue_is_forced = settings.queue is not None
         self._has_workers = count > 0
-        self._inbox = Inbox.create(self._machine, self.workflow.workdir_init)
+        directory = self.workflow.workdir_init
+        self._inbox = Inbox.create(
+            self._machine,
+            directory,
+            outputs_of_run(self.workflow, directory),
+            os.environ.get("SLURM_JOB_ID"),
+        )
+        try:
+            self._inbox.give_signs_of_life()
+            self._begin(place, where, count)
+        except BaseException:
+            self._inbox.close()
+            raise
+
+    def _begin(self, place: Place, where: str, count: int) -> None:
+        settings, directory = self.workflow.executor_settings, self.workflow.workdir_init
+        self._queue_watch = QueueWatch(self._machine, self._inbox.identity, self.logger)
+        dead = await_others(
+            self._machine, directory, self._inbox, self._queue_watch.recover, self.logger
+        )
         self._default_queue = settings.queue or private_queue(self._inbox.identity)
         cores = settings.cores or self.workflow.resource_settings.cores
         self._workers = make_workers(
@@ -115,16 +152,15 @@ class KochiExecutor(Executor):
         )
         self._begin_with_nothing()
         self._admission = Admission(self.workflow, self._wishes, self._workers, self._queue_for)
-        self._queue_watch = QueueWatch(self._machine, self._inbox.identity, self.logger)
-        self._identities = Identities(self.workflow, self.workflow.workdir_init)
+        self._identities = Identities(self.workflow, directory)
         self._choices = Choices(self.workflow, settings.runner, self.logger)
         self._commands = InnerCommands(self)
         self._receipt = Receipt(self._machine, self._inbox.identity)
-        self._run_file = RunFile(self._machine, self._inbox.identity, self.workflow.workdir_init)
+        self._run_file = RunFile(self._machine, self._inbox.identity, directory)
         self._passes = SchedulerPasses(self.workflow)
-        self._takeover = Takeover(self._machine, self.workflow, self._inbox, self.logger)
+        self._takeover = Takeover(self._machine, self.workflow, self._inbox, self.logger, dead)
         self._workers.succeed(self._takeover.controllers)
-        self._takeover.begin()
+        self._takeover.begin(self._queue_watch.recover)
         atexit.register(self._close_unused)
         self._watcher = threading.Thread(target=self._watch, name="kochi-watcher", daemon=True)
         self._watcher.start()
@@ -133,15 +169,20 @@ class KochiExecutor(Executor):
         self._pending: dict[int, _Pending] = {}
         self._pending_lock = threading.Lock()
         self._used_queues: set[str] = set()
-        self._handing_over: set[str] = set()
+        self._unsure: set[int] = set()  # pending jobs that may not have been handed over
         self._ending: set[int] = set()
         self._known_results: deque[Result] = deque()
         self._held: list[Held] = []
+        self._late: deque[_HandOver] = deque()  # what was held, and can be handed over
+        self._next_hand_over = 0.0
         self._all_went_well = True
         self._has_begun = False  # to hand over
+        self._has_submitted = False
         self._has_told = False  # how the run ended
         self._has_told_of_cancelling = False
+        self._complaints = Complaints()
         self._next_look = 0.0
+        self._last_looked_for = -1  # the job
         self._stopping = threading.Event()
         self._further_interrupts = FurtherInterrupts()
         self._watcher_failed = False
@@ -184,7 +225,27 @@ class KochiExecutor(Executor):
             if not self._take_over(queue, job, ticket):
                 batch.append((job, ticket))
         if batch:
-            self._submit(queue, batch)
+            hand_over = _HandOver(queue, batch)
+            while not self._try_to_submit(hand_over):
+                time.sleep(_PAUSE)
+
+    def _try_to_submit(self, hand_over: _HandOver) -> bool:
+        """Returns False where it is to be tried again, after a while: the filesystem is full or in
+        trouble, and jobs of the run are on their way already. Raises OSError and KochiError."""
+        trouble = f"jobs for queue {hand_over.queue} are handed over later"
+        try:
+            self._submit(hand_over)
+        except (OSError, KochiError) as error:
+            if not self._has_submitted or self._stopping.is_set() or not may_pass(error):
+                raise
+            if lacks_room(error):
+                self._queue_watch.no_room()
+            else:
+                self._complaints.about(trouble, error)
+            return False
+        self._complaints.over(trouble)
+        self._queue_watch.found_room()
+        return True
 
     def _take_over(self, queue: str, job: JobExecutorInterface, ticket: Ticket) -> bool:
         """Wait for a job of an earlier run instead of handing one over, or before that."""
@@ -241,20 +302,26 @@ class KochiExecutor(Executor):
             self._identities.of(job, choice.shell_command),
         )
 
-    def _submit(self, name: str, batch: Sequence[tuple[JobExecutorInterface, Ticket]]) -> None:
+    def _submit(self, hand_over: _HandOver) -> None:
+        name = hand_over.queue
         self._used_queues.add(name)
         self._run_file.begin()
         self._workers.serve([name], self._wishes.of(name))
-        # Held until all are registered: a result may be there before `submit` returns.
         with self._pending_lock:
             self._inbox.note_queue(name)
-            self._handing_over.add(name)
-            submitted = Queue(self._machine, name).submit([ticket for _, ticket in batch])
-            self._say_where(submitted)
-            for (job, _), ticket in zip(batch, submitted, strict=True):
-                self._register(job, ticket)
-            # Not where that was interrupted: tickets are there that are not noted.
-            self._handing_over.discard(name)
+            queue, again = Queue(self._machine, name), hand_over.numbered is not None
+            if hand_over.numbered is None:
+                numbered = queue.number([ticket for _, ticket in hand_over.batch])
+                # Before they are there: a result may come at once, an interrupt or an error at any
+                # moment.
+                self._unsure.update(ticket.job for ticket in numbered)
+                for (job, _), ticket in zip(hand_over.batch, numbered, strict=True):
+                    self._register(job, ticket)
+                hand_over.numbered = numbered
+            queue.hand_over(hand_over.numbered, again)
+            self._say_where(hand_over.numbered)
+            self._unsure.difference_update(ticket.job for ticket in hand_over.numbered)
+            self._has_submitted = True
 
     def _say_where(self, tickets: Sequence[Ticket]) -> None:
         """One message, however many they are: one each took Snakemake longer than the hand-over."""
@@ -279,25 +346,35 @@ class KochiExecutor(Executor):
     def _hand_over_held(self) -> None:
         """Hand over what waited for other jobs to end."""
         with self._pending_lock:
-            ready = [held for held in self._held if self._takeover.has_ended(held.behind)]
-            self._held = [held for held in self._held if held not in ready]
-        for held in ready:
-            self._submit(held.queue, [(held.job, held.ticket)])
+            held = self._held
+            ready = [self._takeover.has_ended(each.behind) for each in held]
+            self._late += [
+                _HandOver(each.queue, [(each.job, each.ticket)])
+                for each, is_ready in zip(held, ready, strict=True)
+                if is_ready
+            ]
+            self._held = [each for each, is_ready in zip(held, ready, strict=True) if not is_ready]
+        while self._late and time.monotonic() >= self._next_hand_over:
+            if not self._try_to_submit(self._late[0]):
+                self._next_hand_over = time.monotonic() + _PAUSE
+                break
+            self._late.popleft()
 
     def _recall(self) -> None:
         """Hand over anew what was taken over while it ran, and then put back into a queue where
         only this run's own workers look: they run no tickets of others."""
         with self._pending_lock:
-            strays = [
-                pending
+            strays = {
+                pending.ticket.job: pending.anew
                 for pending in self._pending.values()
                 if pending.anew is not None and self._is_stray(pending.ticket)
-            ]
-            for pending in strays:
-                assert pending.anew is not None
-                del self._pending[pending.ticket.job]
-                self._held.append(replace(pending.anew, behind=(pending.ticket.job,)))
-        cancel_all(self._machine, [pending.ticket.job for pending in strays])
+            }
+        for job, outcome in cancel_all(self._machine, strays).items():
+            if isinstance(outcome, Exception):
+                continue  # it is told with the next look
+            with self._pending_lock:
+                del self._pending[job]
+                self._held.append(replace(strays[job], behind=(job,)))
 
     def _is_stray(self, ticket: Ticket) -> bool:
         if shared_workers(self._machine, ticket.queue):
@@ -322,7 +399,11 @@ class KochiExecutor(Executor):
                 while self._known_results:
                     results.append(self._known_results.popleft())
                 self._report(results)
-                self._look_after_workers()
+                try:
+                    self._look_after_workers()
+                except OSError as error:
+                    # What is not known now is looked at again; the jobs in the workers go on.
+                    self._complaints.about("the run cannot be looked after now", error)
         except Exception as error:
             self._watcher_failed = True
             # Whatever it is, Snakemake must hear of it: it would wait for ever.
@@ -333,6 +414,7 @@ class KochiExecutor(Executor):
     def _report(self, results: Sequence[Result]) -> None:
         with self._pending_lock:
             found = [(self._pending.pop(result.job, None), result) for result in results]
+        _show_outputs([(known.ticket, result) for known, result in found if known and result.ok])
         for known, result in found:
             if known is None:
                 continue
@@ -366,9 +448,22 @@ class KochiExecutor(Executor):
         with self._pending_lock:
             for pending in self._pending.values():
                 queues[pending.ticket.queue].append(pending.ticket)
+        self._queue_watch.look_for_room()
         self._workers.look_after(queues)
         for queue, tickets in queues.items():
             self._queue_watch.look(queue, tickets, self._has_workers)
+        for queue in self._takeover.queues_of_ending() - queues.keys():
+            self._queue_watch.recover(queue)
+        self._known_results.extend(self._inbox.find_unnoticed(self._next_to_look_for()))
+
+    def _next_to_look_for(self) -> list[int]:
+        """Some of the pending jobs, each in its turn."""
+        with self._pending_lock:
+            jobs = sorted(self._pending)
+        start = bisect.bisect_right(jobs, self._last_looked_for)
+        some = jobs[start : start + _LOOKED_FOR]
+        self._last_looked_for = some[-1] if some else -1
+        return some
 
     def print_job_error(
         self, job_info: SubmittedJobInfo, msg: str | None = None, **kwargs: Any
@@ -404,6 +499,8 @@ class KochiExecutor(Executor):
         # A report of its own for each cancelled job would bury what a person has to know.
         self._stop_watching()
         self._all_went_well = False
+        if self._inbox.heir is not None:
+            return
         try:
             cancelling = self._cancel_all()
             cancelling.wait(lambda: self._further_interrupts.is_noted)
@@ -419,21 +516,33 @@ class KochiExecutor(Executor):
 
     def _cancel_all(self) -> Cancelling:
         with self._pending_lock:
+            for job in self._never_handed_over():
+                del self._pending[job]
             self._ending |= set(self._pending)
             self._held.clear()
-        # An interrupt may have come between handing tickets over and taking note of them.
-        unnoted = jobs_of(self._machine, [self._inbox.identity], self._handing_over)
-        self._ending |= {view.job for view in unnoted}
-        self._handing_over.clear()
+            self._late.clear()
         return Cancelling(self._machine, sorted(self._ending), self.logger)
+
+    def _never_handed_over(self) -> list[int]:
+        """The jobs whose hand-over was interrupted, or failed, and did not come about."""
+        found: list[int] = []
+        unsure = [self._pending[job].ticket for job in self._unsure & self._pending.keys()]
+        for ticket in unsure:
+            # What is not known now is told to end.
+            with contextlib.suppress(OSError, KochiError):
+                missing = Queue(self._machine, ticket.queue).find_missing([ticket])
+                found += [each.job for each in missing]
+        return found
 
     @property
     def _has_unended(self) -> bool:
-        """Whether jobs of this run may go on after it: no other may then start beside them."""
+        """Whether jobs of this run may go on after it, as far as is known: no other may then start
+        beside them."""
         jobs = self._ending.union(self._pending)
-        return bool(self._handing_over) or any(
-            not self._machine.job(job).result.exists() for job in jobs
-        )
+        try:
+            return any(not is_there(self._machine.job(job).result) for job in jobs)
+        except OSError:
+            return True
 
     def _stop_watching(self) -> None:
         self._stopping.set()
@@ -448,7 +557,8 @@ class KochiExecutor(Executor):
             # Snakemake shuts down without waiting for jobs, or cancelling them.
             self._watcher_failed = False
             self.cancel_jobs([])
-        self._workers.stop(lambda: self._further_interrupts.is_noted)
+        if self._inbox.heir is None:
+            self._workers.stop(lambda: self._further_interrupts.is_noted)
         self._close()
         self._passes.end_timers()
         super().shutdown()
@@ -462,14 +572,26 @@ class KochiExecutor(Executor):
 
     def _close(self) -> None:
         atexit.unregister(self._close_unused)
-        self._takeover.end(self._all_went_well)
-        self._give_receipt()
+        if self._inbox.heir is not None:
+            # Jobs, queues and allocations are that one's; local workers end with this process.
+            leave_to_heir(self.workflow)
+            self._inbox.leave()
+            return
+        self._tidily(lambda: self._takeover.end(self._all_went_well))
+        self._tidily(self._give_receipt)
         if not self._queue_is_forced:
-            remove_private_queues(self._machine, self._inbox.identity)
+            self._tidily(lambda: remove_private_queues(self._machine, self._inbox.identity))
         if self._has_unended:
             self._inbox.leave()
         else:
             self._inbox.close()
+
+    def _tidily(self, step: Callable[[], object]) -> None:
+        """A step of tidying up, without which the run has ended all the same."""
+        try:
+            step()
+        except (OSError, KochiError) as error:
+            self.logger.warning(f"Not everything could be tidied up after the run: {error}")
 
     def _give_receipt(self) -> None:
         """Say how the jobs were executed, and what they took."""
@@ -480,3 +602,25 @@ class KochiExecutor(Executor):
         unreported = [pending.ticket for pending in self._pending.values()]
         if lines := self._receipt.lines(self._run_file.first_worker, unreported):
             self.logger.info("\n".join(lines))
+
+
+def _show_outputs(ended: Sequence[tuple[Ticket, Result]]) -> None:
+    """Have the outputs of jobs on other nodes seen here before Snakemake looks for them. A
+    directory is listed only where what the job has left is not seen, and once for all of them."""
+    here = this_node().host
+    outputs = {
+        os.path.join(ticket.directory, name): seen
+        for ticket, result in ended
+        if result.node != here
+        for name, seen in result.outputs.items()
+    }
+    for directory in {os.path.dirname(path) for path in outputs if _state(path) != outputs[path]}:
+        show_new_files(directory)
+
+
+def _state(path: str) -> tuple[int, int] | None:
+    """As in Result.outputs; None for what cannot be seen."""
+    with contextlib.suppress(OSError):
+        found = os.stat(path)
+        return found.st_mtime_ns, found.st_size
+    return None

@@ -128,6 +128,17 @@ def outputs_of(job: Any, directory: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(relative_to(path, directory) for path in paths))
 
 
+def outputs_of_run(workflow: Any, directory: str) -> set[str] | None:
+    """All files that a run is to make, as `outputs_of` has them; None where more may come to light
+    while it runs, or where that cannot be told."""
+    try:
+        if any(rule.is_checkpoint for rule in workflow.rules):
+            return None
+        return {path for job in workflow.dag.needrun_jobs() for path in outputs_of(job, directory)}
+    except Exception:
+        return None
+
+
 def relative_to(path: str, directory: str) -> str:
     """A path as `outputs_of` has it."""
     prefix = directory.rstrip("/") + "/"

@@ -120,15 +120,17 @@ class Receipt:
         said = [ran] if (ran := self._tally.describe()) else []
         workers = self._workers(first_worker)
         allocated = [worker for worker in workers if worker.allocation is not None]
-        asked = {
-            note.allocation: note.submitted
-            for note in list_allocations(self._machine, self._controller)
-        }
+        asked: dict[str, str] = {}
+        with contextlib.suppress(OSError):  # what is not known now is left out
+            asked = {
+                note.allocation: note.submitted
+                for note in list_allocations(self._machine, self._controller)
+            }
         count = len({*asked, *(worker.allocation for worker in allocated)})
         if not count:
             return [*said, *self._suggestions(in_allocations=False)]
         for ticket in unreported:
-            with contextlib.suppress(FileNotFoundError, DamagedFileError):
+            with contextlib.suppress(OSError, DamagedFileError):
                 self._add(ticket, read_result(self._machine.job(ticket.job).result))
         spent = sum((self._spent(worker, asked) for worker in allocated), NodeTime())
         said.append(f"{pluralize(count, 'allocation')}, {spent.describe()}")
@@ -140,7 +142,7 @@ class Receipt:
         """The attempts before the last one, after which the ticket went back to the queue."""
         paths = self._machine.job(ticket.job)
         for number in range(1, attempt):
-            with contextlib.suppress(FileNotFoundError, DamagedFileError):
+            with contextlib.suppress(OSError, DamagedFileError):
                 began = read_attempt(paths.attempt(number))
                 ended = read_ended_attempt(paths.ended(number))
                 seconds = _seconds_between(began.started, ended.ended)
@@ -148,10 +150,10 @@ class Receipt:
 
     def _workers(self, first: int) -> Iterator[WorkerState]:
         last = first - 1
-        with contextlib.suppress(DamagedFileError):
+        with contextlib.suppress(OSError, DamagedFileError):
             last = read_next(self._machine, "worker") - 1
         for number in range(first, last + 1):
-            with contextlib.suppress(KochiError):
+            with contextlib.suppress(OSError, KochiError):
                 worker = find_worker(self._machine, number)
                 if worker.controller == self._controller:
                     yield worker

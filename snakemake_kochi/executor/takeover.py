@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,12 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.executor.identity import is_forced
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import Ended, Estate, Inbox, Running, Ticket
+from snakemake_kochi.queue import Ended, Estate, Inbox, OtherControllers, Running, Ticket
 
 # Seconds. What its worker ends together with the dead controller is over by then.
 _ENDING_SECONDS = 15.0
 _PAUSE = 0.05
+_LOOK = 0.5
 
 
 @dataclass(frozen=True)
@@ -29,18 +30,71 @@ class Held:
     behind: tuple[int, ...] = ()
 
 
+def await_others(
+    machine: MachinePaths,
+    directory: str,
+    inbox: Inbox,
+    look_after: Callable[[str], None],
+    logger: LoggerExecutorInterface,
+) -> dict[str, float]:
+    """Wait until it is known of all other runs in the directory that make the same files that they
+    are over; return the controllers that are dead though their files do not tell, as `Estate.find`
+    takes them. Meanwhile their queues are looked after: workers there may have died, too.
+
+    Raises KochiError for a run that goes on.
+    """
+    # Here: without another run it is not needed.
+    from snakemake_kochi.detached.control import Ends
+
+    others = OtherControllers(machine, directory, inbox.identity, Ends(machine).is_over)
+    told = set()
+    while watched := others.look():
+        for each in watched:
+            state = each.state
+            if each.seconds_left is not None and state.identity not in told:
+                told.add(state.identity)
+                logger.warning(
+                    f"A run in this directory was started on {state.node.host} (process "
+                    f"{state.process.pid}, since {state.started}), and it cannot be asked from "
+                    "here whether it goes on: for a sign of life this one waits "
+                    f"{each.seconds_left:.0f} s, before it takes over; else each job would be done "
+                    "twice."
+                )
+            for queue in state.queues or ():
+                look_after(queue)
+        time.sleep(_LOOK)
+    return others.dead
+
+
+def leave_to_heir(workflow: Any) -> None:
+    """Keep Snakemake from what it does at its end, in a directory that another run has taken over:
+    it would remove the empty directories for the outputs of that one's jobs, and its lock."""
+    workflow.dag.cleanup_workdir = _do_nothing
+    workflow.persistence.unlock = _do_nothing
+
+
+def _do_nothing() -> None:
+    pass
+
+
 class Takeover:
     """Finds for each job whether an earlier run left it. Nothing is looked at twice, and without
     such a run nothing at all."""
 
     def __init__(
-        self, machine: MachinePaths, workflow: Any, inbox: Inbox, logger: LoggerExecutorInterface
+        self,
+        machine: MachinePaths,
+        workflow: Any,
+        inbox: Inbox,
+        logger: LoggerExecutorInterface,
+        dead: Mapping[str, float],
     ) -> None:
+        """`dead`: see `await_others`."""
         self._workflow = workflow
         self._logger = logger
-        self._estate = Estate.find(machine, workflow.workdir_init, inbox.identity)
-        for dead in self._estate.controllers:
-            inbox.adopt(machine, dead)
+        self._estate = Estate.find(machine, workflow.workdir_init, inbox.identity, dead)
+        for each in self._estate.controllers:
+            inbox.adopt(machine, each)
 
     @property
     def controllers(self) -> tuple[str, ...]:
@@ -51,8 +105,9 @@ class Takeover:
     def is_empty(self) -> bool:
         return self._estate.is_empty
 
-    def begin(self) -> None:
-        """Take back what waited, wait for what is ending, and say what was found."""
+    def begin(self, look_after: Callable[[str], None]) -> None:
+        """Take back what waited, wait for what is ending, and say what was found. Meanwhile the
+        queues are looked after."""
         if self.is_empty:
             return
         withdrawn = self._estate.withdraw()
@@ -70,7 +125,12 @@ class Takeover:
         if found:
             self._logger.info(f"A run in this directory was killed. {' '.join(found)}")
         deadline = time.monotonic() + _ENDING_SECONDS
-        while not all(map(self._estate.has_ended, withdrawn)) and time.monotonic() < deadline:
+        look = 0.0
+        while (queues := self._estate.queues_of_ending()) and time.monotonic() < deadline:
+            if time.monotonic() >= look:
+                look = time.monotonic() + _LOOK
+                for queue in queues:
+                    look_after(queue)
             time.sleep(_PAUSE)
 
     def find(self, job: JobExecutorInterface, ticket: Ticket) -> Running | Ended | None:
@@ -92,6 +152,10 @@ class Takeover:
                 "killed: they write the same files, but are not the same."
             )
         return tuple(jobs)
+
+    def queues_of_ending(self) -> set[str]:
+        """Where jobs are that were ended and are not over yet."""
+        return self._estate.queues_of_ending()
 
     def has_ended(self, jobs: Collection[int]) -> bool:
         return all(map(self._estate.has_ended, jobs))

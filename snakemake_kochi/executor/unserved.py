@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
+from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Ticket, WorkerState, seconds_left, shared_workers
 
@@ -23,7 +24,7 @@ class Unserved:
 
     def look(self, queue: str, tickets: Collection[Ticket], has_own_workers: bool) -> None:
         """`tickets` are those of the queue that have not ended; a run that `has_own_workers`
-        serves by itself what nobody else does."""
+        serves by itself what nobody else does. Raises OSError where that is not known now."""
         if queue in self._told:
             return
         workers = shared_workers(self._machine, queue, self._controller)
@@ -48,7 +49,7 @@ class Unserved:
             ]
             if any(obstacle is None for _, obstacle in obstacles):
                 continue
-            if self._machine.job(ticket.job).attempt(1).exists():
+            if is_there(self._machine.job(ticket.job).attempt(1)):
                 continue  # it runs already; the time left is less than what it asked for
             rule = ticket.labels.get("rule", ticket.name)
             named = "; ".join(f"worker {number}: {why}" for number, why in obstacles[:3])

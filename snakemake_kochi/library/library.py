@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from snakemake_kochi.errors import (
     for_snakemake,
     nearest,
 )
+from snakemake_kochi.files import is_there
 from snakemake_kochi.library.batch import BatchRules, BuildRule
 from snakemake_kochi.library.names import Directories, RuleNames, verbatim
 from snakemake_kochi.library.recipe import RecipeRule
@@ -188,14 +189,22 @@ def _forget_what_is_gone(directories: Directories) -> None:
     KOCHI_ROOT was emptied: Snakemake then makes them again."""
     for file in directories.existing_manifests():
         with suppress(DamagedFileError):
-            if all(Path(install.prefix).is_dir() for install in read_manifest(file)):
+            if _are_there(Path(install.prefix) for install in read_manifest(file)):
                 continue
         file.unlink()
     for file in directories.existing_builds():
         with suppress(DamagedFileError):
-            if read_build(file).tree.is_dir():
+            if _are_there([read_build(file).tree]):
                 continue
         file.unlink()
+
+
+def _are_there(directories: Iterable[Path]) -> bool:
+    """Also where it is not known now: nothing is made again for that."""
+    try:
+        return all(map(is_there, directories))
+    except OSError:
+        return True
 
 
 def _globs(config: Mapping[str, Any]) -> Sequence[Sequence[str]]:

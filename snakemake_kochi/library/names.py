@@ -10,6 +10,7 @@ from typing import Any
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.library.patterns import looks_endless
+from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.project.values import encode_component
 
 _LONGEST = 64
@@ -67,13 +68,15 @@ class Directories:
 
     @property
     def results(self) -> str:
-        """Artifacts, tables and plots."""
-        return f"results/{self.machine}"
+        return str(self._paths.results)
 
     @property
     def _state(self) -> str:
-        # Beside Snakemake's own state: what only says which installation, build or run is current.
-        return f".snakemake/kochi/{self.machine}"
+        return str(self._paths.state)
+
+    @property
+    def _paths(self) -> WorkingPaths:
+        return WorkingPaths(Path(), self.machine)
 
     def manifest(self, dependency: str, recipe: str) -> str:
         return f"{self._state}/installs/{dependency}/{recipe}.json"
@@ -91,4 +94,4 @@ class Directories:
         return f"{self._state}/builds/{rule}"
 
     def records(self, experiment: str, batch: str) -> str:
-        return f"{self._state}/records/{experiment}/{batch}"
+        return f"{self._paths.records}/{experiment}/{batch}"

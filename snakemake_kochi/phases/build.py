@@ -7,10 +7,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from filelock import FileLock
-
 from snakemake_kochi.errors import PhaseError
-from snakemake_kochi.files import make_directory, to_json, write_atomically
+from snakemake_kochi.files import is_there, make_directory, to_json, write_last
+from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.phases.build_file import BUILD_VERSION, Build
 from snakemake_kochi.phases.digest import digest_of
 from snakemake_kochi.phases.freeze import Freeze
@@ -75,9 +74,10 @@ def build_experiment(
     }
     digest = digest_of(description)
     place = freeze.paths.build(freeze.machine_name, digest)
-    make_directory(place.lock.parent)
-    with FileLock(place.lock, fallback_to_soft=False, preserve_lock_file=True):
-        if place.manifest.exists():
+    locks = find_lock_settings(freeze.root.machine(freeze.machine_name))
+    own = locks.paths.project(freeze.paths).build(digest)
+    with freeze.root.explaining(), locks.hold(own) as lock:
+        if is_there(place.manifest):
             return Build(digest, place.tree)
         # Built in its final place: compilers write the path they run in into what they make.
         shutil.rmtree(place.directory, ignore_errors=True)
@@ -111,5 +111,6 @@ def build_experiment(
             "started": datetime.fromtimestamp(watch.started, UTC).isoformat(),
             "seconds": round(watch.seconds, 6),
         }
-        write_atomically(place.manifest, to_json(record))
+        lock.require()
+        write_last(place.manifest, to_json(record), place.directory)
     return Build(digest, place.tree)

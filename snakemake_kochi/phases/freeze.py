@@ -8,6 +8,7 @@ $KOCHI_FREEZE names.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -21,7 +22,15 @@ from snakemake_kochi.errors import (
     NameNotFoundError,
     nearest,
 )
-from snakemake_kochi.files import expand_user, make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.files import (
+    expand_user,
+    is_there,
+    make_directory,
+    read_json,
+    to_json,
+    write_atomically,
+)
+from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import ProjectPaths, Root
 from snakemake_kochi.project.configuration import configuration_file, find_project, load_project
 from snakemake_kochi.project.document import read_text
@@ -104,8 +113,11 @@ def take_freeze(
     where = f"machines: {machine}: kochi_root in {config_file}"
     root = Root.find(project.machine(machine).kochi_root, where=where)
     paths = root.project(directory)
+    root.secure(paths.directory)
     with root.explaining():
-        make_directory(paths.directory)
+        # Before any of the run's processes comes first, and settles the default.
+        used = project.machine(machine)
+        settle_locks(root.machine(machine), used.lock_directory, used.lock_kind)
     snapshot = freeze(directory, paths.store, _outputs(start, directory, root))
     experiments = {}
     for path in _experiment_files(directory, experiment_globs):
@@ -131,7 +143,7 @@ def take_freeze(
     }
     content = to_json(data)
     file = paths.freeze(hashlib.sha256(content).hexdigest()[:32])
-    if not file.exists():
+    if not is_there(file):
         make_directory(file.parent)
         write_atomically(file, content)
     return load_freeze(file)
@@ -190,6 +202,7 @@ def _local_source(recipe: Recipe, project: Project, paths: ProjectPaths) -> dict
         if not mirror.is_dir():
             # Not this run's concern unless the recipe is used: then the install says so.
             return None
+        _refuse_around(mirror, paths.directory, recipe)
         snapshot = freeze(mirror, paths.store, SNAKEMAKE_STATE)
         return {"mirror": str(mirror), "tree": snapshot.tree, "base": snapshot.base or ""}
     if recipe.git is None or not (local := local_repository(recipe.git, project.directory)):
@@ -203,7 +216,20 @@ def _local_source(recipe: Recipe, project: Project, paths: ProjectPaths) -> dict
     return {"git": recipe.git, "commit": commit}
 
 
+def _refuse_around(mirror: Path, store: Path, recipe: Recipe) -> None:
+    """Without a repository's .gitignore all files count: what is kept would be part of itself, and
+    it is somebody's home or disk that is mirrored."""
+    if not store.resolve().is_relative_to(mirror):
+        return
+    if not any(is_there(each / ".git") for each in (mirror, *mirror.parents)):
+        raise KochiError(
+            f"mirror_dir of {recipe}: {mirror} contains KOCHI_ROOT, where copies of it are kept",
+            "Name the directory of the sources alone in kochi.yaml.",
+        )
+
+
 def local_repository(git: str, directory: Path) -> str | None:
     """The absolute path of a `git:` that is a directory of this computer, else None."""
     path = directory / expand_user(git.removeprefix("file://"), "git")
-    return str(path.resolve()) if path.is_dir() else None
+    # Not Path.is_dir: an address may be longer than a path.
+    return str(path.resolve()) if os.path.isdir(path) else None

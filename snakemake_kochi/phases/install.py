@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from snakemake_kochi.errors import PhaseError
-from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.files import (
+    LINK_REFUSED,
+    answered,
+    is_there,
+    link_atomically,
+    make_directory,
+    read_json,
+    to_json,
+    write_atomically,
+    write_last,
+)
+from snakemake_kochi.locks import Held, find_lock_settings
 from snakemake_kochi.paths import InstallPaths, ProjectPaths
 from snakemake_kochi.phases.digest import digest_of
 from snakemake_kochi.phases.freeze import Freeze, local_repository
@@ -39,9 +50,9 @@ def install_recipe(
     source = _source(freeze, recipe)
     paths, machine = freeze.paths, freeze.machine_name
     digest = digest_of(_description(freeze.machine, recipe, dependencies, source))
-    lock = paths.install_lock(machine, recipe.dependency, recipe.name)
-    make_directory(lock.parent)
-    with FileLock(lock, fallback_to_soft=False, preserve_lock_file=True):
+    locks = find_lock_settings(freeze.root.machine(machine))
+    own = locks.paths.project(paths).install(recipe.dependency, recipe.name)
+    with freeze.root.explaining(), locks.hold(own) as lock:
         serial = _serial(paths, machine, recipe, digest, again)
         name = digest if serial == 1 else f"{digest}-{serial}"
         place = paths.install(machine, recipe.dependency, recipe.name, name)
@@ -53,10 +64,10 @@ def install_recipe(
             source=source,
             activate_script=recipe.activate_script,
         )
-        if place.manifest.exists() and place.prefix.is_dir():
+        if is_there(place.manifest) and is_there(place.prefix):
             print(f"{recipe.dependency}:{recipe.name} is installed already in {place.prefix}")
         else:
-            _install(freeze, recipe, dependencies, install, place)
+            _install(freeze, recipe, dependencies, install, place, lock)
         _make_current(place, paths.current_install(machine, recipe.dependency, recipe.name))
     return merge([*[(dependency,) for dependency in dependencies], (install,)])
 
@@ -124,11 +135,11 @@ def _serial(paths: ProjectPaths, machine: str, recipe: Recipe, digest: str, agai
     serial = 1
     while True:
         following = paths.install(machine, recipe.dependency, recipe.name, f"{digest}-{serial + 1}")
-        if not following.manifest.exists():
+        if not is_there(following.manifest):
             break
         serial += 1
     name = digest if serial == 1 else f"{digest}-{serial}"
-    installed = paths.install(machine, recipe.dependency, recipe.name, name).manifest.exists()
+    installed = is_there(paths.install(machine, recipe.dependency, recipe.name, name).manifest)
     return serial + 1 if again and installed else serial
 
 
@@ -138,6 +149,7 @@ def _install(
     dependencies: Sequence[Install],
     install: Install,
     place: InstallPaths,
+    lock: Held,
 ) -> None:
     # Without a manifest nobody uses what is there: it is the rest of an installation that failed.
     shutil.rmtree(place.directory, ignore_errors=True)
@@ -165,7 +177,7 @@ def _install(
         )
     if status != 0:
         link = freeze.paths.current_install(freeze.machine_name, recipe.dependency, recipe.name)
-        good = link.exists()
+        good = is_there(link)
         raise PhaseError(
             f"{recipe.dependency}:{recipe.name}: the install script ended with exit status "
             f"{status} in {place.source}; its output is in {place.log}",
@@ -179,8 +191,10 @@ def _install(
         "seconds": round(watch.seconds, 6),
         "depends": [asdict(dependency) for dependency in dependencies],
     }
-    write_atomically(place.record, to_json(record), durable=True)
-    write_atomically(place.manifest, to_json({"version": MANIFEST_VERSION, **asdict(install)}))
+    write_atomically(place.record, to_json(record))
+    lock.require()
+    manifest = {"version": MANIFEST_VERSION, **asdict(install)}
+    write_last(place.manifest, to_json(manifest), place.directory)
 
 
 def _get_source(freeze: Freeze, recipe: Recipe, install: Install, place: InstallPaths) -> None:
@@ -197,10 +211,25 @@ def _get_source(freeze: Freeze, recipe: Recipe, install: Install, place: Install
 
 def _make_current(place: InstallPaths, link: Path) -> None:
     """Switch the link to an installation by one rename: there is always a whole one behind it."""
-    temporary = link.with_name(f"{link.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(place.directory.name)
-    os.replace(temporary, link)
+    try:
+        link_atomically(link, place.directory)
+    except OSError as error:
+        if error.errno not in LINK_REFUSED:
+            raise
+        # A filesystem without symbolic links: a file with the name.
+        write_atomically(link, os.fsencode(place.directory.name))
+
+
+def _current_place(link: Path) -> InstallPaths | None:
+    try:
+        name = answered(partial(os.readlink, link))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        name = os.fsdecode(answered(link.read_bytes))
+    return InstallPaths(link.with_name(name))
 
 
 def current_record(
@@ -209,8 +238,8 @@ def current_record(
     """The record of the installation in use (its manifest's keys, node, started as ISO time,
     seconds), or None when the recipe is not installed."""
     link = paths.current_install(machine, dependency, recipe)
-    place = InstallPaths(link.resolve())
-    if not place.prefix.is_dir():
+    place = _current_place(link)
+    if place is None or not is_there(place.prefix):
         return None
     try:
         return read_json(place.record, MANIFEST_VERSION)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from snakemake_kochi.artifacts.agreement import disagree, note_directory, told_missed
 from snakemake_kochi.artifacts.journal import Result, is_commit_due, journal, pending
 from snakemake_kochi.artifacts.promise import is_commit_promised, promise_to_commit
 from snakemake_kochi.errors import ArtifactTooLargeError, KochiError
+from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.run import Output
@@ -27,48 +29,83 @@ _PATIENCE = 30.0  # seconds
 def keep_result(freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequence[Output]) -> None:
     """Journal a run's artifacts and record, and commit what is journaled if that is due.
 
-    Raises KochiError when the journal cannot be written. That a commit fails now (a full disk, a
-    branch somebody holds) does not fail the run: the journal keeps it for the next commit. What is
-    too large for git, or of a project outside of git, stays in the results directory alone.
+    Raises KochiError when the artifacts are not what can be kept. That they cannot be journaled or
+    committed now (a full disk, a branch somebody holds) does not fail the run, which would lose
+    what it has made: they lie in the results directory, with the record, and are committed later.
+    What is too large for git, of a project outside of git, or not among the record's artifacts
+    stays there alone.
     """
-    if not (freeze.repository / ".git").exists():
+    paths, machine = freeze.paths, freeze.machine_name
+    if freeze.snapshot["base"] is None and not _is_repository(freeze.repository):
+        # Or it is one, without a commit, whose .git is away for a moment.
+        disagree(paths, machine)
         print(f"kochi: {freeze.directory} is no git repository: artifacts stay in results/ alone")
         return
-    files = {output.destination: output.file for output in outputs}
+    kept = {artifact["dest"] for artifact in record["artifacts"]}
+    files = {each.destination: each.file for each in outputs if each.destination in kept}
     result = Result(identity=record["identity"], files=files, record=record)
     try:
-        journal(freeze.paths, freeze.machine_name, result)
+        journal(paths, machine, result)
     except ArtifactTooLargeError as error:
         # Not a failed run: that would throw away what may have taken hours.
         print(f"kochi: not kept in git, only in results/: {error}", file=sys.stderr)
         return
-    paths, machine = freeze.paths, freeze.machine_name
+    except OSError as error:
+        disagree(paths, machine)
+        print(
+            f"kochi: kept in results/ only for now: {error}\n"
+            "The next run, or 'kochi artifact sync', commits it from there.",
+            file=sys.stderr,
+        )
+        return
     if is_commit_due(paths, machine) or not is_commit_promised(paths, machine):
-        _commit(freeze.repository, paths, machine)
+        with _not_now():
+            from snakemake_kochi.artifacts.committer import commit_in_burst  # it brings in git
+
+            commit_in_burst(freeze.repository, paths, machine)
 
 
 def commit_at_exit(
     repository: Path, paths: ProjectPaths, machine: str, wanted: Callable[[], bool]
 ) -> None:
-    """Have this process commit at its end what runs have left in the journal, if `wanted` says so
-    then. Killed, it leaves that to those that run still, and to the next process."""
+    """Have this process commit at its end what runs have left in the journal, and what lies in
+    results/ in the current directory and is in no commit, if `wanted` says so then. Killed, it
+    leaves that to those that run still, and to the next process."""
     promise = ExitStack()
     promise.enter_context(promise_to_commit(paths, machine))
+    note_directory(paths, machine, Path.cwd().resolve())
+    was_repository = _is_repository(repository)
 
     def commit_rest() -> None:
         promise.close()
-        if wanted() and (repository / ".git").exists() and pending(paths, machine):
-            _commit(repository, paths, machine, _PATIENCE)
+        if wanted() and (was_repository or _is_repository(repository)):
+            with _not_now():
+                _commit_rest(repository, paths, machine)
 
     atexit.register(commit_rest)
 
 
-def _commit(repository: Path, paths: ProjectPaths, machine: str, patience: float = 0.0) -> None:
-    from snakemake_kochi.artifacts.committer import commit_in_burst  # it brings in git
+def _commit_rest(repository: Path, paths: ProjectPaths, machine: str) -> None:
+    from snakemake_kochi.artifacts.committer import commit_in_burst, commit_missing
 
+    if pending(paths, machine):
+        commit_in_burst(repository, paths, machine, _PATIENCE)
+    if count := commit_missing(repository, paths, machine, _PATIENCE):
+        print(f"kochi: committed {told_missed(count, machine)}", file=sys.stderr)
+
+
+def _is_repository(directory: Path) -> bool:
     try:
-        commit_in_burst(repository, paths, machine, patience)
-    except (KochiError, KeyboardInterrupt) as error:
+        return is_there(directory / ".git")
+    except OSError:
+        return True  # not known now: git will say
+
+
+@contextmanager
+def _not_now() -> Iterator[None]:
+    try:
+        yield
+    except (KochiError, OSError, KeyboardInterrupt) as error:
         print(
             f"kochi: not committed yet: {error or 'interrupted'}\n"
             "The result is kept; 'kochi artifact sync' commits it.",

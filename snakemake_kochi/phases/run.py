@@ -7,12 +7,14 @@ import platform
 import secrets
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from snakemake_kochi.artifacts.attempts import stop_if_given_up
 from snakemake_kochi.errors import PhaseError, ScriptError
 from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
@@ -68,8 +70,8 @@ def run_task(
     The record (JSON): "version", "identity", "experiment", "batch", "name", "parameters",
     "duplicate", "machine", "node", "worker", "queue", "job", "attempt", "nonce", "runner",
     "snapshot", "recipes", "build", "started" and "ended" (ISO 8601, UTC), "seconds", "exit_status",
-    "artifacts". Raises PhaseError when the script fails or an artifact is missing; nothing is
-    written then.
+    "artifacts": those that may be committed. Raises PhaseError when the script fails or an artifact
+    is missing; nothing is written then.
     """
     variables = _job_variables(freeze, task)
     environment = Environment(freeze.load_environment, installs, {**variables, **task.variables})
@@ -94,7 +96,20 @@ def run_task(
             )
         record = _record(freeze, task, build, installs, watch, variables)
         record["exit_status"] = status
-        _write_outputs(record, outputs, directory, captured)
+        allowed = (directory, freeze.repository, Path(freeze.root))
+        files = {
+            output.destination: _file_of(output, directory, captured)
+            for output in outputs
+            if output.type != "stats"
+        }
+        stop_if_given_up(freeze.paths, record)
+        private = [output for output in outputs if _is_elsewhere(output, files, allowed)]
+        record["artifacts"] = [
+            {"type": output.type, "dest": output.destination, "src": output.source}
+            for output in outputs
+            if output not in private
+        ]
+        _write_outputs(record, outputs, files)
     return record
 
 
@@ -150,24 +165,42 @@ def _record(
     }
 
 
+def _file_of(output: Output, directory: Path, captured: Path) -> Path:
+    """The file that an artifact is a copy of, without links."""
+    if output.type == "stdout":
+        return captured
+    file = directory / str(output.source)
+    if not file.is_file():
+        raise PhaseError(
+            f"artifact {output.destination}: the run left no file {output.source} in its workspace",
+            "Correct 'src' of the artifact, or let the run script write that file.",
+        )
+    return file.resolve()
+
+
+def _is_elsewhere(output: Output, files: Mapping[str, Path], allowed: Sequence[Path]) -> bool:
+    """Whether a link leads out of the `allowed` directories: published by mistake, or by
+    deceit. The run does not fail, which would throw away what may have taken hours."""
+    if output.type != "file":
+        return False
+    real = files[output.destination]
+    if any(real.is_relative_to(place.resolve()) for place in allowed):
+        return False
+    print(
+        f"kochi: artifact {output.destination} is not kept in git, only in results/: "
+        f"{output.source} is a link to {real}, which is neither in the workspace nor in the "
+        "project or KOCHI_ROOT\nIf its content is the result, let the run script copy it.",
+        file=sys.stderr,
+    )
+    return True
+
+
 def _write_outputs(
-    record: dict[str, Any], outputs: Sequence[Output], directory: Path, captured: Path
+    record: dict[str, Any], outputs: Sequence[Output], files: Mapping[str, Path]
 ) -> None:
-    for output in outputs:
-        if output.type == "file" and not (directory / str(output.source)).is_file():
-            raise PhaseError(
-                f"artifact {output.destination}: the run left no file {output.source} "
-                "in its workspace",
-                "Correct 'src' of the artifact, or let the run script write that file.",
-            )
-    record["artifacts"] = [
-        {"type": output.type, "dest": output.destination, "src": output.source}
-        for output in outputs
-    ]
     for output in outputs:
         make_directory(output.file.parent)
         if output.type == "stats":
             output.file.write_bytes(to_json(record))
         else:
-            source = captured if output.type == "stdout" else directory / str(output.source)
-            shutil.copyfile(source, output.file)
+            shutil.copyfile(files[output.destination], output.file)

@@ -2,48 +2,70 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from snakemake_kochi.files import make_directory
+from snakemake_kochi.files import list_names, make_directory
 from snakemake_kochi.processes import ProcessIdentity, this_node
 
-_NAME = re.compile(r"(?P<boot>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]{8}")
+_NAME = re.compile(
+    r"(?P<host>[0-9a-f]{8})-(?P<boot>[0-9a-f]{8})-(?P<namespace>[0-9a-f]+)"
+    r"-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]{8}"
+)
 
 
 @contextmanager
 def scratch_directory(workspaces: Path) -> Iterator[Path]:
     """A new empty directory for the calling process, in one that is made if need be.
 
-    Its name tells the process it belongs to, so that what a killed one left is removed by the next
-    phase on this node.
+    Its name tells the process it belongs to, for good, so that what a killed one left is removed:
+    by the next phase where that process could be seen, or, after the next boot, on that host.
     """
     parent = make_directory(workspaces)
     _sweep(parent)
     own = ProcessIdentity.of(os.getpid())
     assert own is not None
-    directory = parent / f"{_boot()}-{own.pid}-{own.start}-{secrets.token_hex(4)}"
-    make_directory(directory)
+    words = (*_here(), str(own.pid), str(own.start), secrets.token_hex(4))
+    directory = make_directory(parent / "-".join(words))
     try:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _boot() -> str:
-    """Names this boot of this node: elsewhere the process's number means nothing."""
-    return this_node().boot.replace("-", "")[:8].ljust(8, "0")
+def _here() -> tuple[str, str, str]:
+    """This host, its boot and the pid namespace, each short: scripts make sockets in there, whose
+    paths may have 107 characters."""
+    node = this_node()
+    host = hashlib.sha256(f"{node.host}\0{node.machine}".encode()).hexdigest()[:8]
+    boot = node.boot.replace("-", "")[:8].ljust(8, "0")
+    return host, boot, f"{int(re.sub(r'[^0-9]', '', node.namespace)):x}"
 
 
 def _sweep(parent: Path) -> None:
-    for entry in os.listdir(parent):
-        match = _NAME.fullmatch(entry)
-        if match is None or match["boot"] != _boot():
-            continue
-        if not ProcessIdentity(int(match["pid"]), int(match["start"])).is_alive():
-            shutil.rmtree(parent / entry, ignore_errors=True)
+    # What cannot be looked at or removed now is left to the next phase.
+    with suppress(OSError):
+        for entry in list_names(parent):
+            if _is_forsaken(entry):
+                shutil.rmtree(parent / entry, ignore_errors=True)
+
+
+def _is_forsaken(entry: str) -> bool:
+    """Whether no process can be left to which a directory of that name belongs."""
+    found = _NAME.fullmatch(entry)
+    host, boot, namespace = _here()
+    if found is None or found["host"] != host:
+        return False
+    if found["boot"] != boot:
+        # As in Node.has_rebooted_since: two hosts of one name are told apart by their ids only.
+        return this_node().machine != "" and "00000000" not in (found["boot"], boot)
+    if found["namespace"] != namespace:
+        # A container of this host: its numbers mean nothing here.
+        return False
+    return not ProcessIdentity(int(found["pid"]), int(found["start"])).is_alive()

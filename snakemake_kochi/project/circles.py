@@ -1,10 +1,53 @@
-"""Recipes that depend on each other in a circle."""
+"""The order of things that need each other, and circles in it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-from snakemake_kochi.project.recipes import Project, Recipe
+if TYPE_CHECKING:
+    from snakemake_kochi.project.recipes import Project, Recipe
+
+Thing = TypeVar("Thing")
+
+_SHOWN = 10  # of the names of a chain
+
+
+def in_order(
+    things: Iterable[Thing],
+    needed_by: Callable[[Thing], Iterable[Thing]],
+    circle: Callable[[list[Thing]], object],
+) -> list[Thing]:
+    """The things, and all that they need, each after those it needs itself.
+
+    `circle` is told of each circle. Depth first, and without recursion: chains may be long.
+    """
+    order: dict[Thing, None] = {}
+    path: dict[Thing, Iterator[Thing]] = {}
+    for thing in things:
+        if thing not in order:
+            path[thing] = iter(needed_by(thing))
+        while path:
+            last = next(reversed(path))
+            other = next((each for each in path[last] if each not in order), None)
+            if other is None:
+                del path[last]
+                order[last] = None
+            elif other in path:
+                names = list(path)
+                circle(names[names.index(other) :])
+            else:
+                path[other] = iter(needed_by(other))
+    return list(order)
+
+
+def chain(names: Sequence[object]) -> str:
+    """`a -> b -> c`; of a long one the beginning and the end."""
+    shown = [str(name) for name in names]
+    if len(shown) > _SHOWN:
+        half = _SHOWN // 2
+        shown[half:-half] = [f"... {len(shown) - 2 * half} more ..."]
+    return " -> ".join(shown)
 
 
 def find_circles(project: Project) -> Iterator[tuple[Recipe, ...]]:
@@ -26,28 +69,31 @@ def find_circles(project: Project) -> Iterator[tuple[Recipe, ...]]:
                 yield circle
 
 
+def longest_chain(project: Project) -> int:
+    """How many recipes depend on each other in a row, whatever the machine. Of circles there may be
+    none."""
+    by_name = {
+        str(recipe): recipe for known in project.dependencies.values() for recipe in known.values()
+    }
+    lengths: dict[str, int] = {}
+
+    def needed_by(name: str) -> list[str]:
+        return [str(other) for other in by_name[name].depends if str(other) in by_name]
+
+    for name in in_order(by_name, needed_by, lambda circle: None):
+        lengths[name] = 1 + max((lengths.get(other, 0) for other in needed_by(name)), default=0)
+    return max(lengths.values(), default=0)
+
+
 def _circles(project: Project, recipes: list[Recipe], machine: str) -> list[tuple[Recipe, ...]]:
     """One circle for each dependency that leads back."""
     found: list[tuple[Recipe, ...]] = []
-    done: set[str] = set()
-    path: dict[str, Recipe] = {}
+    by_name = {str(recipe): recipe for recipe in recipes}
 
-    def visit(recipe: Recipe) -> None:
-        name = str(recipe)
-        if name in path:
-            names = list(path)
-            found.append(tuple(path[other] for other in names[names.index(name) :]))
-            return
-        if name in done:
-            return
-        path[name] = recipe
-        for requirement in recipe.depends:
-            other = project.dependencies.get(requirement.dependency, {}).get(requirement.recipe)
-            if other is not None and requirement.on(machine):
-                visit(other)
-        del path[name]
-        done.add(name)
+    def needed_by(name: str) -> Iterator[str]:
+        for requirement in by_name[name].depends:
+            if str(requirement) in by_name and requirement.on(machine):
+                yield str(requirement)
 
-    for recipe in recipes:
-        visit(recipe)
+    in_order(by_name, needed_by, lambda names: found.append(tuple(by_name[n] for n in names)))
     return found

@@ -13,7 +13,7 @@ from snakemake_kochi.errors import ConfigError, GitError
 from snakemake_kochi.files import expand_user
 from snakemake_kochi.git import run_git
 from snakemake_kochi.paths import Root
-from snakemake_kochi.project.circles import find_circles
+from snakemake_kochi.project.circles import chain, find_circles, longest_chain
 from snakemake_kochi.project.document import (
     Document,
     KeyPath,
@@ -34,9 +34,11 @@ from snakemake_kochi.project.reading import (
 )
 from snakemake_kochi.project.recipes import Project, Recipe
 from snakemake_kochi.project.shape import check_shape
-from snakemake_kochi.project.values import environment_name, value_problem
+from snakemake_kochi.project.values import environment_name, path_problem, value_problem
 
 FILE_NAME = "kochi.yaml"
+# Snakemake goes from rule to rule by recursion, and gives up after some 500.
+_LONGEST_CHAIN = 300
 
 
 def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Path:
@@ -56,7 +58,7 @@ def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Pa
             )
         return top or start.absolute()
     if top is None:
-        if Root.find(environment=environment).configuration.is_file():
+        if Root.find(environment=environment).has_configuration():
             return start.absolute()
         if (found := nearest_file(start)) is not None:
             raise ConfigError(
@@ -100,8 +102,8 @@ def configuration_file(directory: Path, environment: Mapping[str, str] = os.envi
     if configured is not None:
         return configured
     own = directory / FILE_NAME
-    common = Root.find(environment=environment).configuration
-    return common if common.is_file() and not own.exists() else own
+    root = Root.find(environment=environment)
+    return root.configuration if not own.exists() and root.has_configuration() else own
 
 
 def _configured(environment: Mapping[str, str]) -> Path | None:
@@ -217,12 +219,29 @@ def _check_recipe(recipe: Recipe, path: KeyPath, problems: Problems) -> None:
     for key in ("git", "mirror", "mirror_dir"):
         if any(problems.is_unknown((*place, key)) for place in (path, path[:2])):
             return  # where the source comes from is not known
+    _check_places(recipe, path, problems)
     if recipe.mirror and not recipe.mirror_dir:
         problems.add(path, f"{recipe} mirrors nothing: a key 'mirror_dir' was expected")
     if recipe.git is None:
         for key in ("branch", "commit_hash"):
             if getattr(recipe, key):
                 problems.add((*path, key), f"{recipe} has a {key} but no key 'git' to take it from")
+
+
+def _check_places(recipe: Recipe, path: KeyPath, problems: Problems) -> None:
+    def place(key: str) -> KeyPath:
+        return problems.locations.first((*path, key), (*path[:2], key))
+
+    if recipe.git is not None:
+        is_path = ":" not in recipe.git.partition("/")[0]
+        if wrong := path_problem(recipe.git, is_path):
+            problems.add(place("git"), wrong)
+    if recipe.mirror_dir is not None:
+        if wrong := path_problem(recipe.mirror_dir):
+            problems.add(place("mirror_dir"), wrong)
+        if os.path.normpath(recipe.mirror_dir) in ("/", "//"):
+            said = "all of this computer's files; the directory of the sources was expected"
+            problems.add(place("mirror_dir"), said)
 
 
 def _envs(data: Mapping[str, Scalar], path: KeyPath, problems: Problems) -> dict[str, str]:
@@ -247,11 +266,15 @@ def _check_requirements(project: Project, document: Document) -> None:
 
 
 def _check_circles(project: Project, document: Document) -> None:
-    for circle in find_circles(project):
+    circles = list(find_circles(project))
+    if not circles and (length := longest_chain(project)) > _LONGEST_CHAIN:
+        said = f"{length} recipes depend on each other in a row"
+        document.problems.add(("dependencies",), f"{said}; at most {_LONGEST_CHAIN} are possible")
+    for circle in circles:
         first = circle[0]
         entries = document.data["dependencies"][first.dependency]["recipes"]
         index = next(i for i, own in enumerate(entries) if own and str(own["name"]) == first.name)
-        names = " -> ".join(map(str, (*circle, first)))
+        names = chain((*circle, first))
         document.problems.add(
             ("dependencies", first.dependency, "recipes", index),
             f"recipes depend on each other in a circle: {names}",

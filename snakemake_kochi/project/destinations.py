@@ -11,11 +11,10 @@ from snakemake_kochi.project.document import KeyPath, Problems
 from snakemake_kochi.project.grid import Batch, Point
 from snakemake_kochi.project.points import varying_parameters
 from snakemake_kochi.project.templates import Template
-from snakemake_kochi.project.values import has_control_character
+from snakemake_kochi.project.values import has_control_character, path_problem
 
 # A batch's table and plot, `<experiment>/<batch>.csv` and so on, are written beside its artifacts.
 _TABLE_SUFFIXES = (".csv", ".md", ".png")
-_COMPONENT_BYTES = 255  # of a file name, on every filesystem in use
 # Git refuses to record these, the spellings of other systems included.
 _GIT_DIRECTORY = re.compile(r"(\.git|git~1)[ .]*(:.*)?", re.IGNORECASE)
 
@@ -32,9 +31,7 @@ def dest_problem(dest: str) -> str | None:
     for component in components:
         if _GIT_DIRECTORY.fullmatch(component):
             return f"git does not keep files named '{component}'"
-        if len(component.encode("utf-8", "surrogateescape")) > _COMPONENT_BYTES:
-            return f"'{component[:40]}...' is longer than {_COMPONENT_BYTES} bytes"
-    return None
+    return path_problem(dest)
 
 
 def src_problem(src: str) -> str | None:
@@ -44,7 +41,7 @@ def src_problem(src: str) -> str | None:
         return "a path relative to the workspace, without '..', was expected"
     if has_control_character(src):
         return "a control character (as a line break) is not possible in a path"
-    return None
+    return path_problem(src)
 
 
 def normalise_dest(dest: str) -> str:

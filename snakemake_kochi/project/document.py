@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import yaml
 
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.project.values import implied_tag
+from snakemake_kochi.project.values import implied_tag, unusable_character
 
 KeyPath = tuple[str | int, ...]
 
@@ -24,10 +25,14 @@ _KINDS = {
     f"{_PREFIX}bool": "boolean",
     f"{_PREFIX}null": "null",
 }
-# Aliases of aliases grow without bound from a few lines.
-_MAXIMUM_NODES = 1_000_000
+# More than a person writes, and read in seconds. Aliases of aliases grow without bound from a few
+# lines, and the parser in C ends the process when it runs out of stack.
+MAXIMUM_NODES = 100_000
+MAXIMUM_DEPTH = 100
+_MOST_READ_AGAIN = 500_000  # characters, for a better message
 
 MAXIMUM_LINES = 20  # about one batch: thousands of points may have a problem each
+_MOST_LINES = 100  # about one file
 
 
 class Scalar(str):
@@ -78,7 +83,8 @@ class Locations:
         line = self.line(path)
         place = self.file if line is None else f"{self.file}:{line}"
         key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-        return f"{place}: {key.removeprefix('.')}: {message}" if key else f"{place}: {message}"
+        said = f"{_shortened(key.removeprefix('.'), 300)}: " if key else ""
+        return f"{place}: {said}{_shortened(message, 900)}"
 
     def first(self, *paths: KeyPath) -> KeyPath:
         """The first of the key paths that is in the file, else the last."""
@@ -86,6 +92,15 @@ class Locations:
 
     def error(self, path: KeyPath, message: str) -> ConfigError:
         return ConfigError(self.describe(path, message))
+
+
+def _shortened(text: str, most: int) -> str:
+    """A text in one line, with its middle left out: megabytes would bury what is said."""
+    if len(text) > most:
+        text = f"{text[: most // 2]} ... {text[-most // 2 :]}"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class Problems:
@@ -135,7 +150,7 @@ class Problems:
         """
         return [text for text, _ in self._shown(limit, place)]
 
-    def raise_all(self, limit: int | None = None, place: KeyPath = ()) -> None:
+    def raise_all(self, limit: int | None = _MOST_LINES, place: KeyPath = ()) -> None:
         """Raise one ConfigError with the lines, if there are any."""
         if self._found:
             raise ConfigError("\n".join(self.lines(limit, place)))
@@ -171,13 +186,9 @@ class _Converter:
         self.lines: dict[KeyPath, int] = {}
         self.problems = Problems(Locations(file, self.lines))
         self._open: set[int] = set()
-        self._count = 0
 
     def convert(self, node: yaml.Node, path: KeyPath) -> Any:
         self.lines.setdefault(path, _line(node))
-        self._count += 1
-        if self._count > _MAXIMUM_NODES:
-            raise self.problems.locations.error(path, "too much data; are aliases nested?")
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
         if id(node) in self._open:
@@ -198,12 +209,19 @@ class _Converter:
             self.problems.add(path, f"the YAML tag {node.tag!r} has no meaning here; remove it")
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Scalar:
-        implied = implied_tag(node.value)
         kind = _KINDS.get(node.tag)
-        if kind is None or (kind != "string" and node.tag != implied):
+        if kind is None or (kind != "string" and node.tag != implied_tag(node.value)):
             self.problems.add(path, f"the YAML tag {node.tag!r} does not fit here; remove it")
             kind = "string"
-        return Scalar(node.value, kind)
+        return Scalar(self._text(node, path), kind)
+
+    def _text(self, node: yaml.ScalarNode, path: KeyPath) -> str:
+        """A text that can be an argument, a part of a path, and written to a file."""
+        text = str(node.value)
+        if wrong := unusable_character(text):
+            self.problems.add(path, wrong)
+            text = re.sub("[\0\ud800-\udfff]", "", text)
+        return text
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         own: dict[str, Any] = {}
@@ -213,7 +231,7 @@ class _Converter:
             if not isinstance(key_node, yaml.ScalarNode):
                 self.problems.add((*path, "?"), "a key was expected to be text")
                 continue
-            key = str(key_node.value)
+            key = self._text(key_node, path)
             if key_node.tag == f"{_PREFIX}merge":
                 merged |= self._merged(value_node, path)
                 continue
@@ -238,28 +256,100 @@ class _Converter:
         return merged
 
 
-def read_yaml(file: str, text: str) -> Document:
-    """Read one YAML document; an empty one is an empty mapping.
+class _Bounded:
+    """Keeps a loader of PyYAML's, which composes by recursion, to the bounds of a document."""
 
-    Raises ConfigError with file and line when it is not YAML. What can be told without giving up
-    (a key given twice) is left in the document's problems.
-    """
-    converter = _Converter(file)
+    _depth = 0
+    _nodes = 0
+
+    def descend_resolver(self, current_node: yaml.Node | None, current_index: Any) -> None:
+        self._depth += 1
+        self._nodes += 1
+        if self._depth > MAXIMUM_DEPTH:
+            raise _bound(current_node, f"nested too deeply, in more than {MAXIMUM_DEPTH} levels")
+        if self._nodes > MAXIMUM_NODES:
+            raise _bound(current_node, f"too much data, more than {MAXIMUM_NODES} keys and values")
+
+    def ascend_resolver(self) -> None:
+        self._depth -= 1
+
+
+def _bound(around: yaml.Node | None, said: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(None, None, said, None if around is None else around.start_mark)
+
+
+class _Loader(_Bounded, yaml.SafeLoader):
+    pass
+
+
+# Ten times faster, but it says less of what is wrong. PyYAML may have been built without it.
+_FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _FastLoader(_Bounded, _FASTEST):
+    pass
+
+
+def compose(file: str, text: str) -> yaml.Node | None:
+    """The nodes of a YAML document, None for an empty one. Raises ConfigError with file and line
+    when it is not YAML, or too much."""
+    if (found := yaml.reader.Reader.NON_PRINTABLE.search(text)) is not None:
+        line = text.count("\n", 0, found.start()) + 1
+        said = f"the character U+{ord(found[0]):04X} is not allowed"
+        raise _not_yaml(file, said, line)
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = {} if node is None else converter.convert(node, ())
+        try:
+            node = yaml.compose(text, Loader=_FastLoader)
+        except yaml.MarkedYAMLError:
+            if len(text) > _MOST_READ_AGAIN:
+                raise
+            node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         said = " ".join(part for part in (error.context, error.problem) if part)
         if "flow mapping" in said:
             said += "; quote texts that contain { or }"
         raise _not_yaml(file, said, None if mark is None else mark.line + 1) from error
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        said = f"the character U+{error.character:04X} is not allowed"
-        raise _not_yaml(file, said, line) from error
-    except RecursionError as error:
-        raise _not_yaml(file, "nested too deeply", None) from error
+    if node is not None and (size := _expanded_size(node)) > MAXIMUM_NODES:
+        about = str(size) if size < 10**9 else "more than a billion"
+        raise ConfigError(
+            f"{file}: too much data, {about} keys and values with what its aliases stand for; at "
+            f"most {MAXIMUM_NODES} are possible"
+        )
+    return node
+
+
+def _expanded_size(top: yaml.Node) -> int:
+    """How many nodes there are, those counted again that an alias stands for."""
+    sizes: dict[int, int] = {}
+    left = [(top, False)]
+    while left:
+        node, is_counted = left.pop()
+        if is_counted:
+            sizes[id(node)] = 1 + sum(sizes[id(each)] for each in _parts(node))
+        elif id(node) not in sizes:
+            # In itself it counts nothing: that is told as a problem of its own.
+            sizes[id(node)] = 0
+            left.append((node, True))
+            left += [(each, False) for each in _parts(node)]
+    return sizes[id(top)]
+
+
+def _parts(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [each for pair in node.value for each in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else []
+
+
+def read_yaml(file: str, text: str) -> Document:
+    """Read one YAML document; an empty one is an empty mapping.
+
+    Raises ConfigError with file and line when it is not YAML, or too much. What can be told without
+    giving up (a key given twice) is left in the document's problems.
+    """
+    converter = _Converter(file)
+    node = compose(file, text)
+    data = {} if node is None else converter.convert(node, ())
     if isinstance(data, Scalar) and data.kind == "null":
         data = {}
     return Document(data, converter.problems.locations, converter.problems)

@@ -9,9 +9,17 @@ from typing import Any
 
 import yaml
 
+from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.project.checks import note_grid_problems
 from snakemake_kochi.project.destinations import dest_problem, normalise_dest, src_problem
-from snakemake_kochi.project.document import Document, KeyPath, Problems, Scalar, read_yaml
+from snakemake_kochi.project.document import (
+    Document,
+    KeyPath,
+    Problems,
+    Scalar,
+    compose,
+    read_yaml,
+)
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.expressions import TemplateError
 from snakemake_kochi.project.frozen import FrozenDict
@@ -51,8 +59,8 @@ def is_experiment(text: str) -> bool:
     if "run" not in text:
         return False
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError):
+        node = compose("", text)
+    except ConfigError:
         return re.search(r"^run\s*:", text, re.MULTILINE) is not None
     if not isinstance(node, yaml.MappingNode):
         return False

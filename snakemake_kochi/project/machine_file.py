@@ -11,6 +11,7 @@ from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.machines import LOCAL, SBATCH_OPTIONS, AllocationSettings, Machine
 from snakemake_kochi.project.reading import check_name, names, optional_text, script, section
 from snakemake_kochi.project.sbatch import is_option, joined_options, refused_to_machine
+from snakemake_kochi.project.values import path_problem
 from snakemake_kochi.quantities import memory_of, walltime_of
 
 _NUMBERS = ("nodes", "cores", "gpus", "min_workers", "max_workers")
@@ -96,6 +97,9 @@ def _arguments(data: Mapping[str, Any], path: KeyPath, problems: Problems) -> tu
 
 def _check(machine: Machine, data: Mapping[str, Any], path: KeyPath, problems: Problems) -> None:
     settings = machine.allocation
+    for key in ("work_dir", "kochi_root", "lock_dir"):
+        if wrong := path_problem(getattr(machine, key) or ""):
+            problems.add((*path, key), wrong)
     if machine.name == LOCAL and machine.hosts:
         problems.add((*path, "hosts"), "'local' is any computer; name another machine for these")
     for pattern in machine.hosts:

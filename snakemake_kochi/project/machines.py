@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from snakemake_kochi.files import expand_path
 
 LOCAL = "local"
 
@@ -55,6 +58,11 @@ class Machine:
     allocation: AllocationSettings = field(default_factory=AllocationSettings)
     load_env_on_login_node: str = ""
     load_env_on_machine: str = ""
+
+    @property
+    def lock_directory(self) -> Path | None:
+        """Its directory of locks as a path here. Raises KochiError when a variable is not set."""
+        return expand_path(self.lock_dir, f"lock_dir of {self.name}") if self.lock_dir else None
 
     @property
     def has_allocations(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 
 from snakemake_kochi.files import is_name
@@ -18,7 +19,14 @@ from snakemake_kochi.project.values import (
     value_problem,
 )
 
+_log = logging.getLogger(__name__)
+
 MAXIMUM_POINTS = 1_000_000
+# Nobody repeats one point so often; a zero too many is noticed before anything is made.
+MAXIMUM_DUPLICATES = 10_000
+# From here on planning takes minutes and a gigabyte.
+_MANY_POINTS = 100_000
+_MOST_TOLD = 10**12
 
 
 def job_name_problem(name: str) -> str | None:
@@ -92,12 +100,19 @@ def make_points(
     or empty, in them.
     """
     path: KeyPath = ("batches", batch.name)
+    if batch.duplicates > MAXIMUM_DUPLICATES:
+        told = f"{batch.duplicates} duplicates; at most {MAXIMUM_DUPLICATES} are possible"
+        problems.add((*path, "duplicates"), told)
+        return ()
     count = batch.duplicates
     for values in columns.values():
         count *= len(values)
     if count > MAXIMUM_POINTS:
-        problems.add(path, f"{count} points; at most {MAXIMUM_POINTS} are possible")
+        told = str(count) if count <= _MOST_TOLD else f"more than {_MOST_TOLD}"
+        problems.add(path, f"{told} points; at most {MAXIMUM_POINTS} are possible")
         return ()
+    if count >= _MANY_POINTS:
+        _log.warning("batch %s has %d points: to plan them takes minutes", batch.name, count)
     all_texts = PointTexts.parse(batch.job_name, batch.queue, batch.artifacts)
     encodings: dict[str, str] = {}
     known: dict[tuple[str, ...], PointTexts] = {}

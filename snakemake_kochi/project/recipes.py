@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.files import expand_user, is_name
+from snakemake_kochi.project.circles import chain, in_order
 from snakemake_kochi.project.machines import Machine
 
 
@@ -127,33 +128,41 @@ class Project:
         """All recipes needed on a machine, each after those it depends on itself.
 
         `origin` says in messages who requires them. Raises NameNotFoundError for an unknown recipe,
-        ConfigError when they come to depend on two recipes of one dependency. (Of circles there is
-        none: kochi.yaml would not have been read.)
+        ConfigError when they come to depend on two recipes of one dependency. Of circles there is
+        none: kochi.yaml would not have been read.
         """
-        order: list[Recipe] = []
-        ways: dict[str, tuple[str, ...]] = {}  # dependency -> how we came to its recipe
+        chosen: dict[str, Requirement] = {}  # by dependency
+        parents: dict[str, str | None] = {}  # who asked first
 
-        def visit(requirement: Requirement, way: tuple[str, ...]) -> None:
-            if not requirement.on(machine):
-                return
-            here = (*way, str(requirement))
-            known = ways.setdefault(requirement.dependency, here)
-            if known[-1] != str(requirement):
-                raise ConfigError(
-                    f"two recipes of '{requirement.dependency}' on machine '{machine}':\n"
-                    f"  {' -> '.join(known)}\n  {' -> '.join(here)}",
-                    "Make both ask for the same recipe.",
-                )
-            if known is not here:
-                return
-            recipe = self.recipe(requirement)
-            for other in recipe.depends:
-                visit(other, here)
-            order.append(recipe)
+        def way_to(name: str | None) -> Iterator[str]:
+            while name is not None:
+                yield name
+                name = parents[name]
+            yield origin
 
-        for requirement in requirements:
-            visit(requirement, (origin,))
-        return tuple(order)
+        def needed(parent: str | None, wanted: Iterable[Requirement]) -> Iterator[str]:
+            for requirement in wanted:
+                if not requirement.on(machine):
+                    continue
+                name = str(requirement)
+                known = str(chosen.setdefault(requirement.dependency, requirement))
+                if known != name:
+                    ways = ([*way_to(known)], [name, *way_to(parent)])
+                    first, second = (chain(way[::-1]) for way in ways)
+                    raise ConfigError(
+                        f"two recipes of '{requirement.dependency}' on machine '{machine}':\n"
+                        f"  {first}\n  {second}",
+                        "Make both ask for the same recipe.",
+                    )
+                parents.setdefault(name, parent)
+                yield name
+
+        def needed_by(name: str) -> Iterator[str]:
+            dependency, _, _ = name.partition(":")
+            return needed(name, self.recipe(chosen[dependency]).depends)
+
+        order = in_order(needed(None, requirements), needed_by, lambda _: None)
+        return tuple(self.recipe(chosen[name.partition(":")[0]]) for name in order)
 
     def mirror_directory(self, recipe: Recipe) -> Path | None:
         """The directory a recipe mirrors, absolute; None if it does not mirror."""

@@ -19,6 +19,8 @@ _NO_VALUE = Scalar("", "null")
 _SCRIPT = Scalar(":")
 _TEXT = Scalar("x")
 _ABSENT = object()
+# Of anything that is counted; schedulers have 32 bits for it.
+MAXIMUM_NUMBER = 2**31 - 1
 
 
 def _is_kind(*kinds: str) -> Any:
@@ -31,11 +33,14 @@ def _minimum(
     if not validator.is_type(instance, "integer"):
         return
     try:
-        too_small = instance.whole_number < minimum
-    except ValueError:
-        too_small = True
-    if too_small:
-        yield jsonschema.ValidationError(f"{minimum} or more was expected, not {instance}")
+        number = instance.whole_number
+    except ValueError:  # too many digits
+        number = MAXIMUM_NUMBER + 1
+    if number < minimum:
+        yield jsonschema.ValidationError(f"{minimum} or more was expected, not {_short(instance)}")
+    if number > MAXIMUM_NUMBER:
+        said = f"{MAXIMUM_NUMBER} or less was expected, not {_short(instance)}"
+        yield jsonschema.ValidationError(said)
 
 
 @functools.cache
@@ -224,5 +229,8 @@ def _found(instance: Any) -> str:
     if instance.kind == "boolean":
         return f"{instance} (quote it if a text is meant)"
     kind = "text" if instance.kind == "string" else "number"
-    shown = instance if len(instance) <= 60 else f"{instance[:57]}..."
-    return f"the {kind} '{shown}'"
+    return f"the {kind} '{_short(instance)}'"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."

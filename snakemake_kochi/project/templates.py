@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from snakemake_kochi.project.circles import chain, in_order
 from snakemake_kochi.project.expressions import Expression, TemplateError
 
 # `$` before anything else is itself, so that prices and regular expressions need no escaping.
@@ -94,22 +95,12 @@ def dependency_order(values: Mapping[str, tuple[Value, ...]]) -> list[str]:
 
     Raises TemplateError for a cycle, naming it. Names that are not in `values` are left out.
     """
-    order: dict[str, None] = {}
-    path: list[str] = []
 
-    def visit(name: str) -> None:
-        if name in path:
-            cycle = " -> ".join([*path[path.index(name) :], name])
-            raise TemplateError(f"parameters refer to each other in a circle: {cycle}")
-        if name in order or name not in values:
-            return
-        path.append(name)
-        for value in values[name]:
-            for other in value.names:
-                visit(other)
-        path.pop()
-        order[name] = None
+    def needed_by(name: str) -> Iterator[str]:
+        return (other for value in values[name] for other in value.names if other in values)
 
-    for name in values:
-        visit(name)
-    return list(order)
+    def refuse(circle: list[str]) -> None:
+        names = chain([*circle, circle[0]])
+        raise TemplateError(f"parameters refer to each other in a circle: {names}")
+
+    return in_order(values, needed_by, refuse)

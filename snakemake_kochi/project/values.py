@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 import urllib.parse
 from typing import Any
@@ -10,6 +12,9 @@ from snakemake_kochi.errors import ConfigError
 
 # Linux refuses a program one environment variable of more than 128 KiB.
 MAXIMUM_LENGTH = 100_000
+# In bytes: what the kernel takes, less what we put before and after it.
+MAXIMUM_PATH = 3_000
+_MAXIMUM_COMPONENT = 255  # of a file name, on every filesystem in use
 
 SUBSTITUTED = ("batch_name", "duplicate")
 # Columns of every batch's table, beside those of its parameters and metrics.
@@ -46,14 +51,30 @@ def metric_problem(name: str) -> str | None:
 
 def value_problem(text: str) -> str | None:
     """What keeps a text from being the value of an environment variable, or None."""
-    if "\0" in text:
-        return "a value cannot contain a NUL character"
     if len(text) > MAXIMUM_LENGTH:
         return f"the value is longer than {MAXIMUM_LENGTH} characters; put it into a file"
+    return unusable_character(text)
+
+
+def unusable_character(text: str) -> str | None:
+    """What keeps a text from being an argument of a program or a part of a path, or None."""
+    if "\0" in text:
+        return "a value cannot contain a NUL character"
     try:
         text.encode()
     except UnicodeEncodeError:
         return "the value contains half a character (a lone surrogate)"
+    return None
+
+
+def path_problem(text: str, is_one: bool = True) -> str | None:
+    """What keeps a text from being a path that any filesystem has, or None; where not `is_one`, it
+    may be a URL."""
+    if len(os.fsencode(text)) > MAXIMUM_PATH:
+        return f"'{text[:40]}...' is longer than {MAXIMUM_PATH} bytes"
+    for component in text.split("/") if is_one else ():
+        if len(os.fsencode(component)) > _MAXIMUM_COMPONENT:
+            return f"'{component[:40]}...' is longer than {_MAXIMUM_COMPONENT} bytes"
     return None
 
 
@@ -65,8 +86,14 @@ def implied_tag(text: str) -> str:
     """The tag YAML 1.1 gives to a text without quotes."""
     import yaml  # not at the top: a run needs only names and encodings
 
-    resolver: Any = yaml.resolver.Resolver()
-    return str(resolver.resolve(yaml.ScalarNode, text, (True, False)))
+    return str(_resolver().resolve(yaml.ScalarNode, text, (True, False)))
+
+
+@functools.cache
+def _resolver() -> Any:
+    import yaml
+
+    return yaml.resolver.Resolver()
 
 
 def typed(text: str) -> int | float | bool | str:

@@ -17,8 +17,8 @@ from snakemake_kochi.queue.ids import allocate_ids
 from snakemake_kochi.queue.inbox import Inbox
 from snakemake_kochi.queue.jobs import JobView, find_job, list_jobs, view_ended
 from snakemake_kochi.queue.lock import QueueRemovedError, ids_lock, queue_lock
-from snakemake_kochi.queue.lock_settings import LockSettings, settle_locks
 from snakemake_kochi.queue.observation import Observer
+from snakemake_kochi.queue.other_controllers import OtherControllers
 from snakemake_kochi.queue.queue import Answer, Claim, Queue, QueueView, list_queues
 from snakemake_kochi.queue.recovery import recover
 from snakemake_kochi.queue.result import Attempt, EndedAttempt, Result
@@ -54,8 +54,8 @@ __all__ = [
     "Claim",
     "Inbox",
     "JobView",
-    "LockSettings",
     "Observer",
+    "OtherControllers",
     "Queue",
     "QueueRemovedError",
     "QueueView",
@@ -88,7 +88,6 @@ __all__ = [
     "private_queue",
     "remove_private_queues",
     "queue_lock",
-    "settle_locks",
     "reasons",
     "recover",
     "ring",

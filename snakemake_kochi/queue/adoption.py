@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
+import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.files import is_there, list_names
+from snakemake_kochi.paths import ControllerPaths, MachinePaths
 from snakemake_kochi.queue.cancellation import cancel_all
 from snakemake_kochi.queue.controllers import (
     ControllerState,
-    dead_controllers,
     forget_controller,
     inherit,
+    is_same_directory,
     jobs_of,
+    list_controllers,
     queues_of,
 )
 from snakemake_kochi.queue.entries import find_entry, queue_names
@@ -34,6 +36,8 @@ from snakemake_kochi.queue.ticket import Ticket, read_ticket
 from snakemake_kochi.queue.workers import read_worker
 
 _log = logging.getLogger(__name__)
+
+_NOBODY: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -77,37 +81,43 @@ class Estate:
         self._workers = {view.job: view.worker for view in live if view.worker is not None}
         self._taken: set[int] = set()
         self._withdrawn: set[int] = set()
+        self._ending: set[int] = set()
         self._writers: dict[str, set[int]] = defaultdict(set)
         for job, ticket in self._live.items():
             for output in ticket.outputs:
                 self._writers[output].add(job)
 
     @classmethod
-    def find(cls, machine: MachinePaths, directory: str, heir: str) -> Estate:
+    def find(
+        cls, machine: MachinePaths, directory: str, heir: str, dead: Mapping[str, float] = _NOBODY
+    ) -> Estate:
         """What the controllers that died left of a directory, written as in the tickets.
 
         `heir`, the identity of the caller's inbox, takes over from them; those that another
-        living controller took over from are left to it. Without a dead controller this costs one
-        small file for each that there is.
+        living controller took over from are left to it. `dead` are controllers that are dead though
+        their files do not tell, each with the seconds that it is given to see the heir, if it goes
+        on after all. Without a dead controller this costs one small file for each that there is.
         """
         inherited = [
             state
-            for state in dead_controllers(machine)
-            if _is_to_be_inherited(machine, state, directory)
-            and inherit(machine, state.identity, heir)
+            for state in list_controllers(machine)
+            if (state.is_dead or state.identity in dead)
+            and _is_to_be_inherited(machine, state, directory)
+            and inherit(machine, state.identity, heir, dead)
         ]
         if not inherited:
             return cls(machine, directory, ())
+        # One that goes on must have seen that it has an heir before its jobs are listed.
+        time.sleep(max(dead.get(state.identity, 0.0) for state in inherited))
         identities, queues = [state.identity for state in inherited], queues_of(inherited)
         for name in queue_names(machine) if queues is None else sorted(queues):
             # What dead workers had begun is finished or waits again.
             recover(machine, name)
-        live = [
-            view
-            for view in jobs_of(machine, identities, queues)
-            if view.ticket is not None and view.ticket.directory == directory
-        ]
-        return cls(machine, directory, identities, live, queues)
+        live = jobs_of(machine, identities, queues)
+        names = {view.ticket.directory for view in live if view.ticket is not None}
+        here = {name for name in names if is_same_directory(name, directory)}
+        own = [view for view in live if view.ticket is not None and view.ticket.directory in here]
+        return cls(machine, directory, identities, own, queues)
 
     @property
     def is_empty(self) -> bool:
@@ -133,7 +143,7 @@ class Estate:
     def _controller_of_worker(self, job: int) -> str | None:
         worker = self._workers.get(job)
         if worker is not None:
-            with contextlib.suppress(FileNotFoundError, DamagedFileError):
+            with contextlib.suppress(OSError, DamagedFileError):
                 state = read_worker(self._machine, worker)
                 # One in an allocation does not see its controller die, and goes on.
                 return state.controller if state.allocation is None else None
@@ -141,6 +151,7 @@ class Estate:
 
     def _cancel(self, jobs: Collection[int]) -> None:
         self._withdrawn.update(jobs)
+        self._ending.update(jobs)
         outcomes = cancel_all(self._machine, jobs)
         for job, outcome in outcomes.items():
             # A full disk, say: it stays in the way of others until it has ended.
@@ -148,7 +159,16 @@ class Estate:
                 _log.warning("job %d could not be cancelled: %s", job, outcome)
 
     def has_ended(self, job: int) -> bool:
-        return self._machine.job(job).result.exists()
+        """False also while that is not known."""
+        with contextlib.suppress(OSError):
+            return is_there(self._machine.job(job).result)
+        return False
+
+    def queues_of_ending(self) -> set[str]:
+        """Where jobs are that were withdrawn and have not ended: the worker of one may have died,
+        on another host say, which somebody has to see."""
+        self._ending = {job for job in self._ending if not self.has_ended(job)}
+        return {self._live[job].queue for job in self._ending}
 
     def running(self) -> list[int]:
         """The jobs that run still and that nobody took."""
@@ -159,7 +179,7 @@ class Estate:
         """How many jobs succeeded after their controller had died."""
         count = 0
         for identity in self.controllers:
-            for path in _listed(self._machine.controller(identity).inbox):
+            for path in _notices(self._machine.controller(identity)):
                 result = _read(path)
                 count += result is not None and result.ok
         return count
@@ -235,7 +255,7 @@ class Estate:
         to do anything about."""
         for identity in self.controllers:
             paths = self._machine.controller(identity)
-            for path in (*_listed(paths.inbox), *_listed(paths.delivered)):
+            for path in (*_notices(paths), *paths.delivered_notices()):
                 result = _read(path)
                 if result is not None and result.ok:
                     yield result.job
@@ -246,9 +266,9 @@ class Estate:
         try:
             result = read_result(paths.result)
             ticket = read_ticket(paths.ticket)
-        except (FileNotFoundError, DamagedFileError):
+        except (OSError, DamagedFileError):
             return None
-        if not result.ok or ticket.directory != self._directory:
+        if not result.ok or not is_same_directory(ticket.directory, self._directory):
             return None
         return Ended(ticket, result)
 
@@ -281,11 +301,14 @@ class Estate:
 
 
 def _is_to_be_inherited(machine: MachinePaths, state: ControllerState, directory: str) -> bool:
-    if state.directory in (None, directory):
+    if state.directory is None or is_same_directory(state.directory, directory):
         return True
     # Where the directory is gone nobody else will ever take over. Where it is only not mounted now
     # somebody will, and that matters as long as there are jobs.
-    is_gone = not os.path.isdir(state.directory)
+    try:
+        is_gone = not is_there(state.directory)
+    except OSError:
+        return False
     return is_gone and not jobs_of(machine, [state.identity], state.queues)
 
 
@@ -300,14 +323,12 @@ def _is_unchanged(ended: Ended) -> bool:
     return bool(seen) and seen == dict(ended.result.outputs)
 
 
-def _listed(directory: Path) -> list[Path]:
-    with contextlib.suppress(FileNotFoundError):
-        return sorted(directory.iterdir())
-    return []
+def _notices(paths: ControllerPaths) -> list[Path]:
+    return [paths.inbox / name for name in sorted(list_names(paths.inbox))]
 
 
 def _read(notice: Path) -> Result | None:
     try:
         return read_result(notice)
-    except (FileNotFoundError, DamagedFileError):
+    except (OSError, DamagedFileError):
         return None  # just read by another thread, or nothing that could be told from it

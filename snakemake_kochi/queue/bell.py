@@ -2,11 +2,13 @@
 
 It only wakes. What happened is read from the queue's files, so a lost ring costs a time-out and
 nothing else; processes on other nodes, where a FIFO carries nothing, live on the time-out alone.
+So do all on a filesystem that has no FIFOs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import stat
@@ -14,21 +16,41 @@ from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
 
+# What is answered where there are no FIFOs.
+_NO_FIFOS = frozenset({errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+# Seconds after which who waits looks by itself where no bell can ring.
+SILENT_WAIT = 0.1
+
 
 class Bell:
-    """The waiting end. Creates the FIFO (mode 0600) when it is not there."""
+    """The waiting end. Creates the FIFO (mode 0600) when it is not there.
+
+    `is_silent`: there can be none, so that nobody rings.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with contextlib.suppress(FileExistsError):
+        self.is_silent = False
+        try:
             os.mkfifo(path, 0o600)
-        if not stat.S_ISFIFO(path.lstat().st_mode):
-            raise KochiError(f"{path} is in the way: a FIFO was expected there")
-        # Opened for writing too: with no writer left a FIFO is at its end, and poll would return
-        # at once, for ever.
-        self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            if error.errno not in _NO_FIFOS:
+                raise
+            self.is_silent = True
+        self._descriptor = self._open()
         self._poll = select.poll()
         self._poll.register(self._descriptor, select.POLLIN)
+
+    def _open(self) -> int:
+        if self.is_silent:
+            return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        if not stat.S_ISFIFO(self.path.lstat().st_mode):
+            raise KochiError(f"{self.path} is in the way: a FIFO was expected there")
+        # Opened for writing too: with no writer left a FIFO is at its end, and poll would return
+        # at once, for ever.
+        return os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def fileno(self) -> int:
         """For an event loop that waits on other things as well; call `drain` when readable."""
@@ -44,6 +66,8 @@ class Bell:
 
     def wait(self, timeout: float) -> bool:
         """Sleep until rung, at most `timeout` seconds; return whether it rang."""
+        if self.is_silent:
+            timeout = min(timeout, SILENT_WAIT)
         if self._poll.poll(max(0.0, timeout) * 1000):
             return self.drain()
         return False

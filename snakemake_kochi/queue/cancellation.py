@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import make_directory, write_exclusively
+from snakemake_kochi.files import is_there, make_directory, write_exclusively
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.queue.bell import ring
 from snakemake_kochi.queue.entries import Entry, find_entries, find_entry, queue_names
@@ -68,8 +68,10 @@ def cancel_all(
             # One queue that cannot be listed keeps nobody from cancelling in the others.
             _log.warning("queue %s: %s", name, error)
     for job in wanted:
-        if outcomes.get(job) == "cancelling" and machine.job(job).result.exists():
-            outcomes[job] = "cancelled"
+        if outcomes.get(job) == "cancelling":
+            with contextlib.suppress(OSError):  # it was told, whatever is known of its end
+                if is_there(machine.job(job).result):
+                    outcomes[job] = "cancelled"
         elif job not in outcomes:
             # It had ended, was moved just now, or is not known.
             try:
@@ -125,7 +127,7 @@ def _cancel_in(machine: MachinePaths, queue: QueuePaths, job: int) -> Outcome | 
 def _cancel_entry(machine: MachinePaths, queue: QueuePaths, entry: Entry) -> Outcome | None:
     """Call with the queue's lock held; None when the job has ended."""
     paths = machine.job(entry.job)
-    if paths.result.exists():
+    if is_there(paths.result):
         if entry.worker is None:
             # Somebody was killed in ending it. In the queue of one run nobody claims any more.
             _complete_waiting(machine, queue, entry)

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import os
 import shutil
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import is_name, read_json, to_json, write_exclusively
+from snakemake_kochi.files import is_name, is_there, read_json, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.controller_file import VERSION, last_heir
 from snakemake_kochi.queue.entries import controller_names, queue_names
-from snakemake_kochi.queue.inbox import VERSION
+from snakemake_kochi.queue.heartbeat import HEARTBEAT_INTERVAL
 from snakemake_kochi.queue.jobs import JobView
 from snakemake_kochi.queue.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue.queue import Queue
+from snakemake_kochi.queue.ticket import now
 
 
 @dataclass(frozen=True)
 class ControllerState:
     """controller.json: who a controller is, and in which directory it works (None when that is
     not known). `queues` are those into which it may have handed over tickets (None: any); it has
-    `left` when it ended before all its jobs did."""
+    `left` when it ended before all its jobs did, or a person said that it is gone. `heartbeat`
+    grows by one with each write, at least every `heartbeat_interval` seconds; None for one of a
+    release that gave no signs of life. `allocation` is the scheduler's name of that in which it
+    is."""
 
     identity: str
     node: Node
@@ -29,6 +35,10 @@ class ControllerState:
     directory: str | None
     queues: tuple[str, ...] | None = None
     left: bool = False
+    started: str = ""
+    heartbeat: int | None = None
+    heartbeat_interval: float = HEARTBEAT_INTERVAL
+    allocation: str | None = None
 
     @property
     def is_dead(self) -> bool:
@@ -57,11 +67,13 @@ def remove_private_queues(machine: MachinePaths, controller: str) -> None:
 
 
 def read_controller(machine: MachinePaths, identity: str) -> ControllerState:
-    """Raises FileNotFoundError, or DamagedFileError."""
+    """Raises OSError, FileNotFoundError among them, or DamagedFileError."""
     path = machine.controller(identity).state
     data = read_json(path, VERSION)
+    is_gone = is_there(machine.controller(identity).gone)
     try:
         directory, queues = data.get("directory"), data.get("queues")
+        heartbeat, allocation = data.get("heartbeat"), data.get("allocation")
         if queues is not None:
             queues = tuple(map(str, queues))
             if not all(map(is_name, queues)):
@@ -72,50 +84,49 @@ def read_controller(machine: MachinePaths, identity: str) -> ControllerState:
             process=ProcessIdentity.from_dict(data["process"]),
             directory=None if directory is None else str(directory),
             queues=queues,
-            left=data.get("left") is True,
+            left=data.get("left") is True or is_gone,
+            started=str(data.get("started", "")),
+            heartbeat=None if heartbeat is None else int(heartbeat),
+            heartbeat_interval=float(data.get("heartbeat_interval", HEARTBEAT_INTERVAL)),
+            allocation=None if allocation is None else str(allocation),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{path}: not a controller's state ({error!r})") from error
 
 
-def dead_controllers(machine: MachinePaths) -> list[ControllerState]:
-    """The controllers that certainly are no more and left their inbox.
-
-    Of those on other nodes that were killed nothing is known. One whose file cannot be
-    read may be just being made.
-    """
+def list_controllers(machine: MachinePaths) -> list[ControllerState]:
+    """All that have not ended in good order. One whose file cannot be read is left out: it may be
+    just being made."""
     found = []
     for identity in controller_names(machine):
-        try:
-            state = read_controller(machine, identity)
-        except (FileNotFoundError, DamagedFileError):
-            continue
-        if state.is_dead:
-            found.append(state)
+        with contextlib.suppress(FileNotFoundError, DamagedFileError):
+            found.append(read_controller(machine, identity))
     return found
 
 
-def inherit(machine: MachinePaths, dead: str, heir: str) -> bool:
+def is_same_directory(one: str, other: str) -> bool:
+    """Whether two names mean the same directory here, as far as that can be seen."""
+    with contextlib.suppress(OSError):
+        return one == other or os.path.samefile(one, other)
+    return False
+
+
+def inherit(machine: MachinePaths, dead: str, heir: str, others: Collection[str] = ()) -> bool:
     """Become the one controller that takes over from a dead one; False when another one did.
 
-    Who took over and died or ended since is followed by the next. Two controllers that both wait
-    for the same job would both report it.
+    Who took over and died or ended since is followed by the next; the `others` are dead, too.
+    Two controllers that both wait for the same job would both report it.
     """
-    paths = machine.controller(dead)
-    for number in itertools.count(1):
-        path = paths.heir(number)
-        try:
-            current = str(read_json(path, VERSION).get("heir"))
-        except FileNotFoundError:
-            content = to_json({"version": VERSION, "heir": heir})
-            if write_exclusively(path, content):
+    while True:
+        number, last = last_heir(machine, dead)
+        if last is not None:
+            if last.controller == heir:
                 return True
-            current = str(read_json(path, VERSION).get("heir"))
-        if current == heir:
+            if last.controller not in others and not _is_gone(machine, last.controller):
+                return False
+        notice = {"version": VERSION, "heir": heir, "host": this_node().host, "time": now()}
+        if write_exclusively(machine.controller(dead).heir(number + 1), to_json(notice)):
             return True
-        if not _is_gone(machine, current):
-            return False
-    raise AssertionError("unreachable")
 
 
 def _is_gone(machine: MachinePaths, identity: str) -> bool:
@@ -141,14 +152,13 @@ def queues_of(states: Iterable[ControllerState]) -> set[str] | None:
 def jobs_of(
     machine: MachinePaths, controllers: Collection[str], queues: Collection[str] | None = None
 ) -> list[JobView]:
-    """The waiting and running jobs that some controllers handed over, in all queues or in some.
-    Reads every ticket of them."""
+    """The waiting and running jobs that some controllers handed over, in all queues or in some;
+    none is missed. Reads every ticket of them, and holds each queue's lock for a moment."""
     names = queue_names(machine) if queues is None else sorted(queues)
     return [
         view
         for name in (names if controllers else ())
-        for queue in (Queue(machine, name),)
-        for view in (*queue.waiting(), *queue.running())
+        for view in Queue(machine, name).jobs()
         if view.ticket is not None and view.ticket.controller in controllers
     ]
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from snakemake_kochi.files import is_name
+from snakemake_kochi.files import is_name, list_names
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 
 _WAITING = re.compile(r"(\d+)-([1-9]\d*)\.json")
@@ -27,22 +25,18 @@ class Entry:
 
 
 def _list(directory: Path) -> list[str]:
-    try:
-        return [name for name in os.listdir(directory) if not name.startswith(".")]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    return [name for name in list_names(directory) if not name.startswith(".")]
 
 
 def _entries(
     directory: Path,
     pattern: re.Pattern[str],
     newest_first: bool = False,
-    skip: Collection[str] = (),
+    skip: Container[int] = (),
 ) -> Iterator[Entry]:
     # Names are padded, and matched one by one: whoever wants the first need not pay for all.
-    names = [name for name in _list(directory) if name not in skip]
-    for name in sorted(names, reverse=newest_first):
-        if match := pattern.fullmatch(name):
+    for name in sorted(_list(directory), reverse=newest_first):
+        if (match := pattern.fullmatch(name)) and int(match[1]) not in skip:
             yield Entry(directory / name, *map(int, match.groups()))
 
 
@@ -51,8 +45,8 @@ def waiting_shards(queue: QueuePaths) -> list[str]:
     return sorted(_list(queue.waiting))
 
 
-def shard_entries(shard: Path, skip: Collection[str] = ()) -> Iterator[Entry]:
-    """The waiting tickets of one directory, in their order, without some files."""
+def shard_entries(shard: Path, skip: Container[int] = ()) -> Iterator[Entry]:
+    """The waiting tickets of one directory, in their order, without those of some jobs."""
     return _entries(shard, _WAITING, skip=skip)
 
 
@@ -68,20 +62,25 @@ def running_entries(queue: QueuePaths) -> list[Entry]:
 
 
 def find_entry(queue: QueuePaths, job: int) -> Entry | None:
-    """The ticket of that job, if this queue has it. Reads two directories, opens no file."""
-    waiting = _entries(queue.waiting_shard(job), _WAITING)
-    candidates = itertools.chain(waiting, _entries(queue.running, _RUNNING))
-    return next((entry for entry in candidates if entry.job == job), None)
+    """The ticket of that job, if this queue has it. See `find_entries`."""
+    return find_entries(queue, (job,)).get(job)
 
 
-def find_entries(queue: QueuePaths, jobs: Collection[int]) -> dict[int, Entry]:
-    """Those of the jobs whose ticket this queue has. Lists a directory for each shard of them and
-    one more, opens no file."""
-    wanted = set(jobs)
-    shards = {queue.waiting_shard(job) for job in wanted}
-    entries = [entry for shard in shards for entry in _entries(shard, _WAITING)]
-    entries += _entries(queue.running, _RUNNING)
-    return {entry.job: entry for entry in entries if entry.job in wanted}
+def find_entries(queue: QueuePaths, jobs: Collection[int] | None = None) -> dict[int, Entry]:
+    """The tickets of those of the jobs that this queue has, or of all (None). Lists a directory for
+    each shard of them and one more, opens no file.
+
+    Without the queue's lock one may be missed only if it moves twice meanwhile.
+    """
+    if jobs is None:
+        shards = [queue.waiting / shard for shard in _list(queue.waiting)]
+    else:
+        shards = [queue.waiting / name for name in {queue.shard_name(job) for job in jobs}]
+    # Before and after: what is put back, or claimed, between two listings is in one of the three.
+    before = running_entries(queue)
+    waiting = [entry for shard in shards for entry in _entries(shard, _WAITING)]
+    found = {entry.job: entry for entry in (*before, *waiting, *running_entries(queue))}
+    return found if jobs is None else {job: found[job] for job in jobs if job in found}
 
 
 def count_waiting(queue: QueuePaths) -> int:

@@ -7,23 +7,30 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import link_atomically, make_directory, to_json, write_atomically
+from snakemake_kochi.files import (
+    link_atomically,
+    list_names,
+    make_directory,
+    move,
+    to_json,
+    write_new,
+)
 from snakemake_kochi.paths import ControllerPaths, MachinePaths
 from snakemake_kochi.queue.bell import Bell, ring
+from snakemake_kochi.queue.controller_file import VERSION, ControllerFile, Heir
 from snakemake_kochi.queue.entries import Entry
+from snakemake_kochi.queue.job_set import JobSet
 from snakemake_kochi.queue.jobs import damaged_result
+from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.result import Result, read_result
 from snakemake_kochi.queue.ticket import now
 
 _log = logging.getLogger(__name__)
-
-VERSION = 1
 
 
 class Inbox:
@@ -33,26 +40,39 @@ class Inbox:
     `identity`.
     """
 
-    def __init__(self, machine: MachinePaths, identity: str, state: Mapping[str, Any]) -> None:
+    def __init__(self, machine: MachinePaths, identity: str, file: ControllerFile) -> None:
         self.identity = identity
         self._machine = machine
         self._paths = paths = machine.controller(identity)
-        self._state = dict(state)
+        self._file = file
+        self._queues: tuple[str, ...] = ()
         self._watched: tuple[ControllerPaths, ...] = (paths,)
         self._bell = Bell(paths.bell)
-        self._delivered: set[tuple[int, str]] = set()
-        self._unreadable: set[Path] = set()
+        # Not by nonce: a job has one result, and what is told in its place is the end of it, too.
+        self._delivered = JobSet()
+        self._complaints = Complaints()
 
     @classmethod
-    def create(cls, machine: MachinePaths, directory: str | None = None) -> Inbox:
+    def create(
+        cls,
+        machine: MachinePaths,
+        directory: str | None = None,
+        outputs: Collection[str] | None = None,
+        allocation: str | None = None,
+    ) -> Inbox:
         """Make a new inbox for the calling process, which hands over tickets of one directory:
-        there the next controller looks for what this one leaves when it is killed."""
+        there the next controller looks for what this one leaves when it is killed. `outputs` are
+        all files that its tickets may write, relative to the directory (None: any), `allocation`
+        is the scheduler's name of that in which the process is."""
         node = this_node()
         host = "".join(c if c.isascii() and (c.isalnum() or c in "._") else "_" for c in node.host)
         identity = f"{host.strip('.')[:64] or 'host'}-{os.getpid()}-{secrets.token_hex(4)}"
         paths = machine.controller(identity)
         make_directory(paths.inbox)
         make_directory(paths.delivered)
+        if outputs is not None:
+            data = {"version": VERSION, "outputs": sorted(outputs)}
+            write_new(paths.outputs, to_json(data))
         process = ProcessIdentity.of(os.getpid())
         assert process is not None
         state = {
@@ -62,27 +82,37 @@ class Inbox:
             "process": vars(process),
             "directory": directory,
             "started": now(),
+            "allocation": allocation,
         }
-        write_atomically(paths.state, to_json(state))
-        return cls(machine, identity, state)
+        return cls(machine, identity, ControllerFile(machine, identity, state))
+
+    def give_signs_of_life(self) -> None:
+        """From now on until it is closed: a controller that gives none for long is taken for dead
+        on other hosts."""
+        self._file.start()
+
+    @property
+    def heir(self) -> Heir | None:
+        """The controller that took over from this one, if one did: then its jobs are that one's."""
+        return self._file.heir
 
     def note_queue(self, name: str) -> None:
         """Note that tickets are about to be handed over to a queue: who takes over from this
         controller looks only into those that it noted, into all if it noted none.
 
-        Raises KochiError when that cannot be written.
+        Raises KochiError when that cannot be written, or when another one took over.
         """
-        queues = self._state.get("queues", [])
-        if name in queues:
+        self._file.require_no_heir()
+        if name in self._queues:
             return
-        state = {**self._state, "queues": [*queues, name]}
+        queues = (*self._queues, name)
         try:
-            write_atomically(self._paths.state, to_json(state))
+            self._file.write(queues=queues)
         except OSError as error:
             raise KochiError(
                 f"no ticket was handed over: cannot write {self._paths.state}: {error.strerror}"
             ) from error
-        self._state = state
+        self._queues = queues
 
     def adopt(self, machine: MachinePaths, dead: str) -> None:
         """Also watch the inbox of a controller that is dead: jobs of it may be running still.
@@ -92,45 +122,78 @@ class Inbox:
         paths = machine.controller(dead)
         make_directory(paths.inbox)
         make_directory(paths.delivered)
-        link_atomically(paths.bell, self._paths.bell)
+        with contextlib.suppress(OSError):  # without symbolic links: results are looked for
+            link_atomically(paths.bell, self._paths.bell)
         self._watched = (*self._watched, paths)
 
     def wait(self, timeout: float) -> list[Result]:
         """Sleep until rung, at most `timeout` seconds, and return the results that came in.
 
         Each is returned once. A damaged ticket of another controller also ends here: pass over
-        jobs that are not yours.
+        jobs that are not yours. Raises KochiError when another controller took over: what comes in
+        is for that one.
         """
         self._bell.wait(timeout)
+        self._file.require_no_heir()
         return [result for paths in self._watched for result in self._take_in(paths)]
 
     def _take_in(self, paths: ControllerPaths) -> Iterator[Result]:
-        for name in sorted(os.listdir(paths.inbox)):
-            path = paths.inbox / name
-            try:
-                result = read_result(path)
-                # Not unlinked: we may be killed before anything is done about it.
-                os.replace(path, paths.delivered_notice(name))
-            except FileNotFoundError:
-                continue
-            except DamagedFileError as error:
-                _log.warning("%s", error.message)
-                # Only a second name of the result's file goes; the file stays with the job.
-                path.unlink(missing_ok=True)
-                job = name.split("-")[0]
-                if not job.isdecimal():
-                    continue
-                result = damaged_result(self._machine, Entry(path, int(job), 1), error.message)
-            except OSError as error:
-                # Perhaps it can be read, or moved, with the next look.
-                if path not in self._unreadable:
-                    _log.warning("a result cannot be taken in yet: %s", error)
-                self._unreadable.add(path)
-                continue
-            # Who completes what a dead worker began cannot know whether the notice was read.
-            if (result.job, result.nonce) not in self._delivered:
-                self._delivered.add((result.job, result.nonce))
-                yield result
+        try:
+            names = sorted(list_names(paths.inbox))
+        except OSError as error:
+            self._complaints.about(f"results in {paths.inbox} cannot be taken in now", error)
+            return
+        self._complaints.over(f"results in {paths.inbox} cannot be taken in now")
+        for name in names:
+            job = name.split("-")[0]
+            if job.isdecimal() and (result := self._take(paths, name, int(job))) is not None:
+                yield from self._new(result)
+
+    def _take(self, paths: ControllerPaths, name: str, job: int) -> Result | None:
+        path = paths.inbox / name
+        try:
+            result = self._read(path, job)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            # Perhaps it can be read with the next look.
+            self._complaints.about("a result cannot be read yet", error)
+            return None
+        try:
+            # Not unlinked: we may be killed before anything is done about it.
+            delivered = paths.delivered_notice(name, job)
+            make_directory(delivered.parent)
+            move(path, delivered)
+        except OSError as error:
+            # What was read counts, though it will be met here again.
+            self._complaints.about("a result cannot be put away yet", error)
+        else:
+            self._complaints.over("a result cannot be put away yet")
+        return result
+
+    def _read(self, path: Path, job: int) -> Result:
+        """Raises OSError."""
+        try:
+            return read_result(path)
+        except DamagedFileError as error:
+            _log.warning("%s", error.message)
+            return damaged_result(self._machine, Entry(path, job, 1), error.message)
+
+    def _new(self, result: Result) -> Iterator[Result]:
+        # Who completes what a dead worker began cannot know whether the notice was read.
+        if result.job not in self._delivered:
+            self._delivered.add(result.job)
+            yield result
+
+    def find_unnoticed(self, jobs: Iterable[int]) -> list[Result]:
+        """The results of those of the jobs that have ended and of which no notice came: it may be
+        lost with a node, or by a filesystem. Costs a call for each job."""
+        found: list[Result] = []
+        for job in jobs:
+            # What is not known now is looked for again.
+            with contextlib.suppress(OSError):
+                found += self._new(self._read(self._machine.job(job).result, job))
+        return found
 
     def wake(self) -> None:
         """Make a `wait` in another thread return."""
@@ -141,12 +204,14 @@ class Inbox:
 
         With jobs that have not ended, `leave` it.
         """
+        self._file.stop()
         self._bell.close()
         shutil.rmtree(self._paths.inbox.parent, ignore_errors=True)
 
     def leave(self) -> None:
         """Close it, but leave it to the next controller of the directory, on whatever host, as if
         this one had been killed: it must not start beside jobs that have not ended."""
+        self._file.stop()
         with contextlib.suppress(OSError):  # then the end of the process tells it
-            write_atomically(self._paths.state, to_json({**self._state, "left": True}))
+            self._file.write(left=True)
         self._bell.close()

@@ -10,11 +10,21 @@ import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from snakemake_kochi.errors import DamagedFileError, NameNotFoundError
-from snakemake_kochi.files import make_directory, to_json, write_exclusively
+from snakemake_kochi.files import (
+    LINK_REFUSED,
+    answered,
+    is_there,
+    make_directory,
+    move,
+    to_json,
+    write_exclusively,
+)
+from snakemake_kochi.locks import read_lock_settings
 from snakemake_kochi.paths import JobPaths, MachinePaths, QueuePaths
 from snakemake_kochi.queue.bell import ring
 from snakemake_kochi.queue.entries import (
@@ -27,6 +37,7 @@ from snakemake_kochi.queue.entries import (
     waiting_entries,
 )
 from snakemake_kochi.queue.ids import read_next
+from snakemake_kochi.queue.lock import QueueRemovedError, queue_lock
 from snakemake_kochi.queue.result import Result, read_attempt, read_result
 from snakemake_kochi.queue.ticket import Ticket, now, read_ticket
 
@@ -80,9 +91,16 @@ def unexecuted_result(
 def notify(machine: MachinePaths, result: Result, controller: str) -> None:
     """Put a result into a controller's inbox and ring. A controller that is gone gets nothing."""
     paths = machine.controller(controller)
-    # A second name of the result's file and not a copy: there is one text of what happened.
+    notice = paths.notice(result.job, result.nonce)
     with contextlib.suppress(FileExistsError, FileNotFoundError):
-        os.link(machine.job(result.job).result, paths.notice(result.job, result.nonce))
+        try:
+            # A second name of the result's file and not a copy: one text of what happened.
+            answered(partial(os.link, machine.job(result.job).result, notice))
+        except OSError as error:
+            # Some filesystems (AFS, BeeGFS before 7) link within one directory only.
+            if error.errno not in LINK_REFUSED:
+                raise
+            write_exclusively(notice, to_json(result.to_dict()))
     ring(paths.bell)
 
 
@@ -112,7 +130,7 @@ def end_ticket(machine: MachinePaths, path: Path, ticket: Ticket, result: Result
     make_directory(paths.directory)
     content = to_json(result.to_dict())
     if not write_exclusively(paths.result, content):
-        if _nonce_of(paths) == result.nonce:
+        if nonce_of(paths) == result.nonce:
             # The disk was full after its link: what follows is done now.
             return complete(machine, path, ticket)
         write_exclusively(paths.late_result(result.nonce), content)
@@ -120,14 +138,15 @@ def end_ticket(machine: MachinePaths, path: Path, ticket: Ticket, result: Result
         return False
     if ticket.controller is not None:
         notify(machine, result, ticket.controller)
-    os.rename(path, paths.ticket)
+    move(path, paths.ticket)
     return True
 
 
-def _nonce_of(paths: JobPaths) -> str | None:
+def nonce_of(paths: JobPaths) -> str | None:
+    """That of the result which counts; None where there is none that can be read."""
     try:
         return read_result(paths.result).nonce
-    except DamagedFileError:
+    except (FileNotFoundError, DamagedFileError):
         return None
 
 
@@ -135,7 +154,7 @@ def complete(machine: MachinePaths, path: Path, ticket: Ticket) -> bool:
     """Finish what a dead process began: if the ticket has a result already, tell the controller
     (perhaps again) and take it out of the queue. Returns whether it had one."""
     paths = machine.job(ticket.job)
-    if not paths.result.exists():
+    if not is_there(paths.result):
         return False
     try:
         if ticket.controller is not None:
@@ -147,7 +166,7 @@ def complete(machine: MachinePaths, path: Path, ticket: Ticket) -> bool:
         entry = Entry(path, ticket.job, ticket.attempt)
         _notify_of_damage(machine, entry, ticket.controller, error.message)
     with contextlib.suppress(FileNotFoundError):
-        os.rename(path, paths.ticket)
+        move(path, paths.ticket)
     return True
 
 
@@ -165,7 +184,7 @@ def set_aside(machine: MachinePaths, queue: QueuePaths, entry: Entry, why: str) 
         for controller in controller_names(machine):
             notify(machine, result, controller)
     with contextlib.suppress(FileNotFoundError):
-        os.rename(entry.path, kept)
+        move(entry.path, kept)
     _log.warning("job %d failed: %s", entry.job, result.detail)
 
 
@@ -197,7 +216,7 @@ def view_entry(machine: MachinePaths, entry: Entry) -> JobView | None:
         started=started,
         result=None,
         log=paths.log,
-        cancelling=paths.cancel.exists(),
+        cancelling=is_there(paths.cancel),
     )
 
 
@@ -233,12 +252,26 @@ def find_job(machine: MachinePaths, job: int) -> JobView:
             entry = find_entry(machine.queue(name), job)
             if entry is not None and (view := view_entry(machine, entry)) is not None:
                 return view
+    if (view := _find_job_locked(machine, job)) is not None:
+        return view
     following = read_next(machine, "job")
     known = f"jobs 0 to {following - 1} are known" if following else "there are none"
     raise NameNotFoundError(
         f"there is no job {job} on machine {machine.name}; {known}",
         "List them with: kochi show jobs -t",
     )
+
+
+def _find_job_locked(machine: MachinePaths, job: int) -> JobView | None:
+    """Where it moves from queue to worker and back as quickly as one looks."""
+    # Before locks are settled nobody moves anything, and who only reads settles none.
+    names = () if read_lock_settings(machine) is None else queue_names(machine)
+    for name in names:
+        with contextlib.suppress(QueueRemovedError), queue_lock(machine, name):
+            entry = find_entry(machine.queue(name), job)
+            if entry is not None and (view := view_entry(machine, entry)) is not None:
+                return view
+    return view_ended(machine, job)
 
 
 def _live_jobs(machine: MachinePaths, limit: int) -> Iterator[JobView]:

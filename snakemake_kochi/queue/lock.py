@@ -1,48 +1,19 @@
-"""The locks of a machine's queues and counters, of the one kind that was settled, or a refusal."""
+"""The locks of a machine's queues and counters."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import logging
-import math
-import os
-import random
-import secrets
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
-
-from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout, lock_descriptor
-from filelock import unlock_descriptor as unlock
 
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import is_there
+from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.lock_settings import Kind, find_lock_settings
-
-_log = logging.getLogger(__name__)
-
-# What the kernel answers when the filesystem has no flock at all. Contention is EAGAIN (or EACCES
-# on some filesystems) and filelock keeps those apart: a busy lock is waited for, this is not.
-_UNSUPPORTED = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
-# Seconds; with filelock's usual 50 ms a busy queue would make 20 claims a second.
-_POLL_INTERVAL = 0.003
-# A look at a lease is some requests to the file server, of each who waits.
-_LEASE_POLL_INTERVAL = 0.02
-# Seconds after which a lease that its holder, on another node, does not renew is taken from it.
-# All processes of a machine must agree on it.
-_LEASE_DURATION = 30.0
-# Seconds between two looks whether it was taken from him.
-_FORSAKEN_LOOK = 1.0
 
 
 class QueueRemovedError(KochiError):
     """The queue does not exist (any more): its controller removed it."""
-
-
-class LockBusyError(KochiError):
-    """Others had the lock for as long as one wanted to wait."""
 
 
 @contextlib.contextmanager
@@ -57,7 +28,7 @@ def queue_lock(machine: MachinePaths, queue: str, complain_after: float = 30.0) 
     directory = machine.queue(queue).directory
     _require(directory)
     settings = find_lock_settings(machine)
-    with hold(settings.paths.queue(queue), settings.kind, complain_after):
+    with settings.hold(settings.paths.queue(queue), complain_after):
         # Whoever removes a queue does it under this lock.
         _require(directory)
         yield
@@ -67,170 +38,10 @@ def queue_lock(machine: MachinePaths, queue: str, complain_after: float = 30.0) 
 def ids_lock(machine: MachinePaths, complain_after: float = 30.0) -> Iterator[None]:
     """Hold the lock of the machine's counters. Waits and raises as `queue_lock` does."""
     settings = find_lock_settings(machine)
-    with hold(settings.paths.ids, settings.kind, complain_after):
+    with settings.hold(settings.paths.ids, complain_after):
         yield
-
-
-@contextlib.contextmanager
-def hold(
-    path: Path, kind: Kind, complain_after: float = 30.0, patience: float = math.inf
-) -> Iterator[None]:
-    """Hold the lock at `path`; a file is made with mode 0600, its directory is not.
-
-    Raises LockBusyError when others have it for `patience` seconds (0: it is tried once), and
-    KochiError when the filesystem does not support that kind of lock, or the file cannot be opened.
-    Another kind is never used instead: it would exclude nobody.
-    """
-    held = _hold_flock if kind == "flock" else _hold_lease
-    with held(path, complain_after, time.monotonic() + patience):
-        yield
-
-
-@contextlib.contextmanager
-def _hold_flock(path: Path, complain_after: float, deadline: float) -> Iterator[None]:
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise _refusal(path, "open", error) from error
-    try:
-        _wait_for(descriptor, path, complain_after, deadline)
-        try:
-            yield
-        finally:
-            # Closing is not enough: a child that another thread is just starting has it open, too.
-            with contextlib.suppress(OSError):
-                unlock(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _wait_for(descriptor: int, path: Path, complain_after: float, deadline: float) -> None:
-    complain_at = time.monotonic() + complain_after
-    try:
-        while not lock_descriptor(descriptor, blocking=False):
-            if time.monotonic() >= deadline:
-                raise _busy(path)
-            time.sleep(_POLL_INTERVAL)
-            if time.monotonic() >= complain_at:
-                complain_at = time.monotonic() + complain_after
-                _complain(path, f"`fuser -v {path}` on that node")
-    except OSError as error:
-        raise _refusal(path, "flock", error) from error
-
-
-@contextlib.contextmanager
-def _hold_lease(path: Path, complain_after: float, deadline: float) -> Iterator[None]:
-    # One object for all attempts: it remembers since when its holder has not renewed the lease.
-    lease = SoftFileLease(
-        path, lease_duration=_LEASE_DURATION, mode=0o600, poll_interval=_LEASE_POLL_INTERVAL
-    )
-    forsaken = _Forsaken(path)
-    complain_at = time.monotonic() + complain_after
-    while True:
-        left = min(deadline, complain_at) - time.monotonic()
-        try:
-            # filelock would make a directory that is not there, and lock what nobody else does.
-            path.parent.stat()
-            lease.acquire(timeout=max(0.0, min(left, _FORSAKEN_LOOK)))
-            break
-        except Timeout:
-            forsaken.look()
-            if time.monotonic() >= deadline:
-                raise _busy(path) from None
-            if time.monotonic() >= complain_at:
-                complain_at = time.monotonic() + complain_after
-                _complain(path, f"named in {path}")
-        except LeaseSettingsMismatch as error:
-            raise KochiError(
-                f"the lock {path} is held by another version of snakemake_kochi: {error}",
-                "End all workers and runs of the machine that are of the other version.",
-            ) from error
-        except OSError as error:
-            raise _refusal(path, "open", error) from error
-    try:
-        yield
-    finally:
-        lease.release()
-        if lease.compromise is not None:
-            _log.warning(
-                "the lock %s was taken away while it was held (%s): this process or its filesystem "
-                "stood still for %g seconds",
-                path,
-                lease.compromise.reason,
-                _LEASE_DURATION,
-            )
-
-
-class _Forsaken:
-    """Removes a lease that is not renewed where filelock, which waits only half as long, does not.
-
-    Where a filesystem cannot exchange two names (NFS) present versions of filelock leave the lease
-    of a process that was killed for ever: without that nobody can be sure not to take a new one.
-    Here it is put back when that happens; for a moment two may then hold it, and the queue stands
-    that.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        # Not all at once: who removes it second may find a new one.
-        self._patience = _LEASE_DURATION * random.uniform(2.0, 2.5)
-        self._seen: tuple[int, ...] = ()
-        self._since = 0.0
-
-    def look(self) -> None:
-        """To be called again and again while it is waited for."""
-        with contextlib.suppress(OSError), open(self._path, "rb") as file:
-            # Opened: of what is open, and only then, NFS has the present times. And as long as it
-            # is open no other file has its number.
-            found = os.fstat(file.fileno())
-            seen = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
-            if seen != self._seen:
-                self._seen, self._since = seen, time.monotonic()
-            elif time.monotonic() - self._since >= self._patience:
-                self._remove(found)
-
-    def _remove(self, expected: os.stat_result) -> None:
-        aside = self._path.with_name(f".{self._path.name}-{secrets.token_hex(8)}")
-        self._path.rename(aside)
-        try:
-            if os.path.samestat(aside.stat(), expected):
-                _log.warning("the lock %s was not renewed any more: removed", self._path)
-            else:
-                with contextlib.suppress(FileExistsError):
-                    self._path.hardlink_to(aside)
-        finally:
-            aside.unlink()
-
-
-def _complain(path: Path, holder: str) -> None:
-    _log.warning("still waiting for the lock %s (its holder: %s)", path, holder)
-
-
-def advice(kind: Kind) -> str:
-    """What to do where locks of that kind do not work."""
-    other = ", or, where there is none, lock_kind: lease" if kind == "flock" else ""
-    return (
-        "In kochi.yaml name a directory where they work, the same for all nodes (machines: NAME: "
-        f"lock_dir){other}. To examine one: kochi doctor."
-    )
-
-
-def _busy(path: Path) -> LockBusyError:
-    return LockBusyError(f"the lock {path} is held by another")
 
 
 def _require(directory: Path) -> None:
-    if not directory.exists():
+    if not is_there(directory):
         raise QueueRemovedError(f"{directory} does not exist: nothing is left to be locked")
-
-
-def _refusal(path: Path, call: Literal["open", "flock"], error: OSError) -> KochiError:
-    number = errno.errorcode.get(error.errno or 0, str(error.errno))
-    if call == "flock" and error.errno in _UNSUPPORTED:
-        return KochiError(
-            f"the filesystem of {path.parent} does not support file locks "
-            f"(flock: {error.strerror}, {number})",
-            advice("flock"),
-        )
-    what = "opened" if call == "open" else "locked"
-    return KochiError(f"the lock {path} cannot be {what}: {error.strerror} ({call}: {number})")

@@ -1,22 +1,22 @@
 """Whether a worker is dead, so that its tickets may go to others: seen here, or from another node.
 
 On its own node that is a question to the kernel. From elsewhere all there is to see is its
-heartbeat, and no two clocks agree: what counts is for how long the observer, by its own monotonic
-clock, saw it stand still.
+heartbeat (see `heartbeat.py`).
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable
 
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.heartbeat import LOST_AFTER, SETTLING, Stillness, sign_of_life
 from snakemake_kochi.queue.postponed import Postponed
 from snakemake_kochi.queue.processes import this_node
 from snakemake_kochi.queue.ticket import now
@@ -24,28 +24,16 @@ from snakemake_kochi.queue.workers import LostNotice, WorkerState, read_worker
 
 _log = logging.getLogger(__name__)
 
-# All in heartbeat intervals of the worker, 5 seconds by default.
-LOST_AFTER = 12
-# Before that its keeper ends it, if it can see what others will see.
+# In heartbeat intervals of the worker, 5 seconds by default. Before it is taken for lost its keeper
+# ends it, if it can see what others will see.
 KEEPER_PATIENCE = 6
-# A worker that goes on after it was taken for lost must have seen that, and killed its jobs,
-# before the first of its tickets is given away.
-_SETTLING = 2
 # Seconds between two looks at those workers of a queue that hold nothing: a file for each.
 _ALL_INTERVAL = 5.0
 _SECONDS_PER_WORKER = 1.0
-# What is counted between two looks. An observer that slept, or whose filesystem hung, saw nothing.
-_MOST_COUNTED = 3
-
-# A worker's sign of life: equal means that it stood still.
-_Sign = tuple[object, ...]
-
-
-@dataclass(frozen=True)
-class _Sight:
-    sign: _Sign
-    ended: float  # when the last look was over
-    still: float  # seconds
+# How many of the workers with jobs a worker watches.
+_NEIGHBOURS = 8
+# Heartbeats without which one of them is silent.
+_SILENT_AFTER = 2
 
 
 class Observer:
@@ -53,10 +41,15 @@ class Observer:
     others: an observer without a past sees only what needs none. `postponed` are the tickets of
     the dead that could not be given away."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, worker: int | None = None
+    ) -> None:
+        """`worker`: the number of the worker whose observer it is, if it is one's."""
         self._clock = clock
-        self._sights: dict[int, _Sight] = {}
+        self._worker = worker
+        self._stillness = Stillness(clock)
         self._all_due: dict[str, float] = {}
+        self._silent: set[int] = set()
         self.postponed = Postponed(clock)
 
     def is_time_for_all(self, queue: str) -> bool:
@@ -68,6 +61,19 @@ class Observer:
         did not grow with their number, their looks would grow with its square."""
         interval = max(_ALL_INTERVAL, count * _SECONDS_PER_WORKER)
         self._all_due[queue] = self._clock() + interval
+
+    def share_of(self, workers: Iterable[int]) -> list[int]:
+        """Those of the workers that this observer watches: a worker's the next ones by number, the
+        first after the last. So each is watched by several, and all of them make as many looks as
+        there are workers, not as the square of that. Those that are silent it goes on watching,
+        and others besides: many may have died together. A controller's watches all."""
+        others = sorted(workers)
+        if self._worker is None or len(others) <= _NEIGHBOURS:
+            return others
+        silent = self._silent.intersection(others)
+        heard = [worker for worker in others if worker not in silent]
+        first = bisect.bisect_right(heard, self._worker)
+        return sorted({*silent, *[*heard, *heard][first : first + _NEIGHBOURS]})
 
     def find_dead(self, machine: MachinePaths, workers: Iterable[int]) -> dict[int, WorkerState]:
         """Those of the workers of which nothing can still happen to a ticket.
@@ -91,19 +97,16 @@ class Observer:
         Raises OSError or DamagedFileError when its file cannot be read.
         """
         began = self._clock()
-        # The time of the file is a sign, too: on a full disk nothing else can be written. It is
-        # compared with itself only.
-        time_written = machine.worker(worker).state.stat().st_mtime_ns
         state = read_worker(machine, worker)
-        sign: _Sign = ("lost",)
+        sign: Hashable = "lost"
         if not state.taken_for_lost:
-            sign = (state.process, state.heartbeat, time_written)
-        last = self._sights.get(worker)
-        still = 0.0
-        if last is not None and last.sign == sign:
-            most = _MOST_COUNTED * state.heartbeat_interval
-            still = last.still + max(0.0, min(began - last.ended, most))
-        self._sights[worker] = _Sight(sign, self._clock(), still)
+            path = machine.worker(worker).state
+            sign = sign_of_life(path, state.process, state.heartbeat)
+        still = self._stillness.note(worker, sign, state.heartbeat_interval, began)
+        if still >= _SILENT_AFTER * state.heartbeat_interval:
+            self._silent.add(worker)
+        else:
+            self._silent.discard(worker)
         return state, still
 
     def _is_dead(self, machine: MachinePaths, state: WorkerState, still: float) -> bool:
@@ -112,7 +115,7 @@ class Observer:
         if state.is_on_this_node:
             return False  # perhaps it is stopped; then its keeper will end it
         if state.taken_for_lost:
-            return still >= _SETTLING * state.heartbeat_interval
+            return still >= SETTLING * state.heartbeat_interval
         if still >= LOST_AFTER * state.heartbeat_interval:
             take_for_lost(machine, state, still)
         return False

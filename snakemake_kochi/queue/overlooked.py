@@ -7,10 +7,13 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from snakemake_kochi.files import answered
 from snakemake_kochi.paths import QueuePaths
 from snakemake_kochi.queue.entries import Entry, shard_entries, waiting_shards
+from snakemake_kochi.queue.job_set import JobSet
 
 # Seconds during which a directory's time must have stood still before it is relied upon: on some
 # filesystems it has whole seconds, and two changes within one leave the same time.
@@ -50,13 +53,15 @@ class Overlooked:
     """
 
     def __init__(self) -> None:
-        self._names: dict[str, set[str]] = {}  # by the name of the shard
+        self._jobs = JobSet()
+        self._shards_with_some: set[str] = set()
         self._seen: dict[str, _Seen] = {}
         self._listed: _Listing | None = None
 
     def add(self, entry: Entry) -> None:
         """Overlook a ticket from now on."""
-        self._names.setdefault(entry.path.parent.name, set()).add(entry.path.name)
+        self._jobs.add(entry.job)
+        self._shards_with_some.add(entry.path.parent.name)
 
     def entries(
         self, queue: QueuePaths, first_shard: str = "", tidy: bool = False
@@ -92,8 +97,8 @@ class Overlooked:
         if known is not None and moment < known.until and modified == known.modified:
             return known.names, False
         names = waiting_shards(queue)
-        for gone in self._names.keys() - set(names):
-            del self._names[gone]
+        for gone in self._shards_with_some.difference(names):
+            self._shards_with_some.remove(gone)
             self._seen.pop(gone, None)
         # A change within one tick of the clock leaves the same time. Where the file server's clock
         # is another, a ticket put back may be overtaken for a moment; none is missed.
@@ -104,16 +109,15 @@ class Overlooked:
     def _look_into(self, shard: str, path: Path, tidy: bool) -> Iterator[Entry]:
         # Before it is listed: a change in between then shows as a newer time.
         moment, modified = time.monotonic(), _modified(path)
-        names = []
-        for entry in shard_entries(path, self._names.get(shard, ())):
-            names.append(entry.path.name)
+        has_others = False
+        for entry in shard_entries(path, self._jobs):
             yield entry
-        known = self._names.get(shard)
-        if known is None:
+            has_others |= entry.job not in self._jobs
+        if shard not in self._shards_with_some:
             if tidy:
                 with contextlib.suppress(OSError):
                     path.rmdir()
-        elif modified is not None and known.issuperset(names):
+        elif modified is not None and not has_others:
             seen = self._seen.get(shard)
             first = seen.first if seen is not None and seen.modified == modified else moment
             self._seen[shard] = _Seen(modified, first, moment)
@@ -130,6 +134,6 @@ class Overlooked:
 
 def _modified(directory: Path | str) -> int | None:
     try:
-        return os.stat(directory).st_mtime_ns
+        return answered(partial(os.stat, directory)).st_mtime_ns
     except FileNotFoundError:
         return None

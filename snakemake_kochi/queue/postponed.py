@@ -7,7 +7,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from snakemake_kochi.errors import KochiError
+
 _log = logging.getLogger(__name__)
+
+_SAY_AGAIN = 60.0  # seconds
 
 
 class Postponed:
@@ -34,3 +38,25 @@ class Postponed:
     def forget(self, path: Path) -> None:
         """It was done, or is not there any more."""
         self._due.pop(path, None)
+
+
+class Complaints:
+    """Logs warnings that each new try would repeat: at once, and then every minute."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, tuple[int | str | None, float]] = {}
+
+    def about(self, what: str, error: OSError | KochiError) -> None:
+        reason = error.message if isinstance(error, KochiError) else str(error)
+        # The text may name a temporary file, which is another one each time.
+        kind = error.errno if isinstance(error, OSError) else reason
+        last, again = self._said.get(what, (None, 0.0))
+        moment = time.monotonic()
+        if kind != last or moment >= again:
+            self._said[what] = (kind, moment + _SAY_AGAIN)
+            _log.warning("%s: %s", what, reason)
+
+    def over(self, what: str) -> None:
+        """It works (again)."""
+        if self._said.pop(what, None):
+            _log.info("no longer: %s", what)

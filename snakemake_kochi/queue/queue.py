@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
-import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Literal
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import make_directory, to_json, write_exclusively
+from snakemake_kochi.files import is_there, make_directory, move, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.entries import (
     Entry,
     count_waiting,
+    find_entries,
+    find_entry,
     has_waiting,
     queue_names,
     running_entries,
@@ -29,6 +31,7 @@ from snakemake_kochi.queue.jobs import (
     complete,
     end_ticket,
     new_nonce,
+    nonce_of,
     set_aside,
     unexecuted_result,
     view_entry,
@@ -104,16 +107,33 @@ class Queue:
 
         Raises KochiError when they cannot be written.
         """
+        numbered = self.number(tickets)
+        self.hand_over(numbered)
+        return numbered
+
+    def number(self, tickets: Sequence[Ticket]) -> list[Ticket]:
+        """The tickets with job numbers, for `hand_over`. Raises KochiError."""
         if not tickets:
             return []
         numbers = allocate_ids(self.machine, "job", len(tickets))
-        given = [
+        return [
             ticket.handed_over(job, self.name, self.machine.name)
             for ticket, job in zip(tickets, numbers, strict=True)
         ]
+
+    def hand_over(self, numbered: Sequence[Ticket], again: bool = False) -> None:
+        """Hand over what was numbered, all or none, in this order. `again`: after an error, which
+        may have come when it was done: only what is not there.
+
+        Raises KochiError when they cannot be written.
+        """
+        if not numbered:
+            return
         try:
             self.paths.make()
-            aside = written_aside(self.paths, new_nonce(), given)
+            if again and not (numbered := self.find_missing(numbered)):
+                return
+            aside = written_aside(self.paths, new_nonce(), numbered)
             with aside as directory, queue_lock(self.machine, self.name):
                 move_in(self.paths, directory)
         except OSError as error:
@@ -122,7 +142,15 @@ class Queue:
                 f"{error.strerror}"
             ) from error
         ring_subscribers(self.machine, self.paths)
-        return given
+
+    def find_missing(self, numbered: Sequence[Ticket]) -> list[Ticket]:
+        """Those of the tickets that are neither in the queue nor have ended. Raises OSError and
+        KochiError when that is not known now."""
+        there: dict[int, Entry] = {}
+        with contextlib.suppress(QueueRemovedError), queue_lock(self.machine, self.name):
+            there = find_entries(self.paths, [ticket.job for ticket in numbered])
+        left = (ticket for ticket in numbered if ticket.job not in there)
+        return [ticket for ticket in left if not is_there(self.machine.job(ticket.job).result)]
 
     def claim(self, worker: int, accept: Callable[[Ticket], Answer], limit: int = 1) -> list[Claim]:
         """Take up to `limit` tickets for a worker, in the order in which they were handed over.
@@ -250,7 +278,7 @@ class Queue:
         # A cancel or a result that somebody was killed over.
         if complete(self.machine, entry.path, ticket):
             return None
-        if self.machine.job(entry.job).cancel.exists():
+        if is_there(self.machine.job(entry.job).cancel):
             result = unexecuted_result(self.machine, entry, "cancelled")
             end_ticket(self.machine, entry.path, ticket, result)
             return None
@@ -259,12 +287,9 @@ class Queue:
     def _take(self, entry: Entry, ticket: Ticket, worker: int) -> list[Claim]:
         target = self.paths.running_ticket(entry.job, entry.attempt, worker)
         try:
-            os.rename(entry.path, target)
+            move(entry.path, target)
         except FileNotFoundError:
-            # Only where the lock does not keep others out: the rename still does. Or it was done,
-            # and a network filesystem lost the answer and asked again.
-            if not target.exists():
-                return []
+            return []  # only where the lock does not keep others out: the rename still does
         return [Claim(ticket, worker, new_nonce(), target)]
 
     def finish(self, claim: Claim, result: Result) -> bool:
@@ -275,23 +300,27 @@ class Queue:
         it can be tried again.
         """
         (outcome,) = self.finish_all([(claim, result)])
-        if isinstance(outcome, OSError):
+        if isinstance(outcome, (OSError, KochiError)):
             raise outcome
         return outcome
 
-    def finish_all(self, ended: Sequence[tuple[Claim, Result]]) -> list[bool | OSError]:
+    def finish_all(
+        self, ended: Sequence[tuple[Claim, Result]]
+    ) -> list[bool | OSError | KochiError]:
         """`finish` for several under one lock: for each what that returns or raises."""
         with queue_lock(self.machine, self.name):
             return [self._finish(claim, result) for claim, result in ended]
 
-    def _finish(self, claim: Claim, result: Result) -> bool | OSError:
+    def _finish(self, claim: Claim, result: Result) -> bool | OSError | KochiError:
         paths = self.machine.job(claim.ticket.job)
         try:
             make_directory(paths.directory)
-            if claim.path.exists():
+            if is_there(claim.path):
                 return end_ticket(self.machine, claim.path, claim.ticket, result)
+            if nonce_of(paths) == result.nonce:
+                return True  # published before, and then an answer was lost
             write_exclusively(paths.late_result(result.nonce), to_json(result.to_dict()))
-        except OSError as error:
+        except (OSError, KochiError) as error:
             return error
         return False
 
@@ -299,7 +328,7 @@ class Queue:
         """Give up a claim without a result, for a `reason` that is noted with its `detail`. The
         processes of the attempt must have ended."""
         with queue_lock(self.machine, self.name):
-            if claim.path.exists():
+            if is_there(claim.path):
                 host = this_node().host
                 end = ended_attempt(self.machine, claim.entry, reason, claim.worker, host, detail)
                 requeue(self.machine, self.paths, claim.entry, claim.ticket, end)
@@ -316,16 +345,46 @@ class Queue:
         with contextlib.suppress(QueueRemovedError), queue_lock(self.machine, self.name):
             if has_waiting(self.paths) or running_entries(self.paths) or self._has_damaged():
                 return False
-            # Renamed first and at once: who waits for the lock learns from it that it is gone.
-            removed = self.paths.removed(new_nonce())
-            os.rename(self.paths.directory, removed)
-            shutil.rmtree(removed, ignore_errors=True)
+            self._remove_locked()
         return True
+
+    def _remove_locked(self) -> None:
+        removed = self.paths.removed(new_nonce())
+        try:
+            # Renamed first and at once: who waits for the lock learns from it that it is gone.
+            move(self.paths.directory, removed)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            removed = self.paths.directory  # no rename for directories there
+        shutil.rmtree(removed, ignore_errors=True)
 
     def _has_damaged(self) -> bool:
         with contextlib.suppress(FileNotFoundError):
             return next(self.paths.damaged.iterdir(), None) is not None
         return False
+
+    def jobs(self) -> list[JobView]:
+        """All tickets that wait or run: also those that are moved meanwhile. Raises OSError and
+        KochiError when the queue cannot be listed or locked."""
+        entries: dict[int, Entry] = {}
+        with contextlib.suppress(QueueRemovedError), queue_lock(self.machine, self.name):
+            entries = find_entries(self.paths)
+        views = (self._present_view(entry) for _, entry in sorted(entries.items()))
+        return [view for view in views if view is not None]
+
+    def _present_view(self, entry: Entry) -> JobView | None:
+        """None when its job has ended."""
+        present: Entry | None = entry
+        while present is not None:
+            if (view := view_entry(self.machine, present)) is not None:
+                return view
+            # It was claimed, or put back, since it was listed.
+            present = find_entry(self.paths, entry.job)
+            if present is None and not is_there(self.machine.job(entry.job).result):
+                with queue_lock(self.machine, self.name):
+                    present = find_entry(self.paths, entry.job)
+        return None
 
     def waiting(self) -> list[JobView]:
         return self._views(list(waiting_entries(self.paths)))

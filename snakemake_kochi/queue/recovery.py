@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Mapping
 from typing import Literal
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import make_directory, to_json, write_exclusively
+from snakemake_kochi.files import is_there, make_directory, move, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.queue.entries import Entry, running_entries
 from snakemake_kochi.queue.jobs import complete, end_ticket, set_aside, unexecuted_result
@@ -71,10 +70,10 @@ def requeue(
     if complete(machine, entry.path, ticket):
         return "had ended"
     paths = machine.job(entry.job)
-    if paths.cancel.exists():
+    if is_there(paths.cancel):
         end_ticket(machine, entry.path, ticket, unexecuted_result(machine, entry, "cancelled"))
         return "cancelled"
-    began = paths.attempt(entry.attempt).exists() or paths.ended(entry.attempt).exists()
+    began = is_there(paths.attempt(entry.attempt)) or is_there(paths.ended(entry.attempt))
     is_over = began or end.reason != "drained"
     if is_over:
         make_directory(paths.directory)
@@ -86,7 +85,7 @@ def requeue(
             return f"it is given up: {detail}"
     target = queue.waiting_ticket(entry.job, entry.attempt + 1 if is_over else entry.attempt)
     make_directory(target.parent)
-    os.rename(entry.path, target)
+    move(entry.path, target)
     return "put back"
 
 
@@ -141,7 +140,8 @@ def recover(machine: MachinePaths, name: str, observer: Observer | None = None) 
     time, several at once. Raises OSError when the queue cannot be listed.
     """
     queue = machine.queue(name)
-    watched = {entry.worker for entry in running_entries(queue) if entry.worker is not None}
+    holders = {entry.worker for entry in running_entries(queue) if entry.worker is not None}
+    watched = holders if observer is None else set(observer.share_of(holders))
     if observer is not None and observer.is_time_for_all(name):
         # One that died idle would be taken for one that serves the queue, for ever.
         everybody = subscribers(queue)

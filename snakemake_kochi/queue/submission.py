@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from snakemake_kochi.files import make_directory, to_json, write_new
+from snakemake_kochi.files import make_directory, move, to_json, write_new
 from snakemake_kochi.paths import QueuePaths
 from snakemake_kochi.queue.ticket import Ticket
 
@@ -46,23 +45,25 @@ def move_in(queue: QueuePaths, aside: Path) -> None:
             if _move_shard(source, target):
                 moved.append((source, target))
                 continue
+            make_directory(target)
             for ticket in sorted(source.iterdir()):
-                os.replace(ticket, target / ticket.name)
+                move(ticket, target / ticket.name)
                 moved.append((ticket, target / ticket.name))
     except BaseException:
         # Nobody can have claimed one of them: the lock is held.
         for source, target in reversed(moved):
-            os.rename(target, source)
+            move(target, source)
         raise
 
 
 def _move_shard(source: Path, target: Path) -> bool:
-    """A whole directory by one rename, unless there is one already with tickets in it: so the lock
-    is held for milliseconds, however many tickets there are."""
+    """A whole directory by one rename: so the lock is held for milliseconds, however many tickets
+    there are. Not where there is one already with tickets in it, nor where a filesystem has no
+    rename for directories (EXDEV)."""
     try:
-        os.rename(source, target)
+        move(source, target)
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EXDEV):
             raise
         return False
     return True

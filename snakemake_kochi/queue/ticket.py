@@ -313,6 +313,6 @@ def _require_texts(key: str, mapping: object) -> None:
 
 
 def read_ticket(path: Path) -> Ticket:
-    """Read a ticket's file. Raises FileNotFoundError, or DamagedFileError when it is damaged or
-    written by a newer version."""
-    return Ticket.from_dict(read_json(path, VERSION), path)
+    """Read a ticket's file. Raises FileNotFoundError, or DamagedFileError when it is damaged,
+    written by a newer version or by another user."""
+    return Ticket.from_dict(read_json(path, VERSION, is_ours=True), path)

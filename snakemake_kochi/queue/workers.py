@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from snakemake_kochi.errors import DamagedFileError, NameNotFoundError, nearest
-from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.files import (
+    is_there,
+    list_names,
+    make_directory,
+    read_json,
+    to_json,
+    write_atomically,
+)
 from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.queue.bell import ring
 from snakemake_kochi.queue.capacity import Capacity
 from snakemake_kochi.queue.entries import worker_numbers
+from snakemake_kochi.queue.heartbeat import HEARTBEAT_INTERVAL
 from snakemake_kochi.queue.processes import Node, ProcessIdentity, this_node
 
 _log = logging.getLogger(__name__)
 
 VERSION = 2
 State = Literal["running", "leaving", "draining", "left"]
-HEARTBEAT_INTERVAL = 5.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,7 @@ def read_worker(machine: MachinePaths, worker: int) -> WorkerState:
             by_queue=_counts(data.get("by_queue", {})),
             ahead=tuple(map(int, data.get("ahead", ()))),
             heartbeat_interval=float(data.get("heartbeat_interval", HEARTBEAT_INTERVAL)),
-            taken_for_lost=machine.worker(worker).lost.exists(),
+            taken_for_lost=is_there(machine.worker(worker).lost),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedFileError(f"{path}: not a worker's state ({error!r})") from error
@@ -214,7 +219,8 @@ def find_lost(machine: MachinePaths, workers: Iterable[int]) -> dict[int, Worker
     readable file is one whose file was tampered with: it is not declared lost."""
     lost = {}
     for worker in workers:
-        with contextlib.suppress(FileNotFoundError, DamagedFileError):
+        # What is not known now proves nothing.
+        with contextlib.suppress(OSError, DamagedFileError):
             state = read_worker(machine, worker)
             if state.is_lost:
                 lost[worker] = state
@@ -247,20 +253,15 @@ def read_queues(machine: MachinePaths, worker: int) -> tuple[str, ...]:
 def subscribe(machine: MachinePaths, worker: int, queue: QueuePaths) -> None:
     """Have a worker's bell rung whenever something is put into the queue."""
     queue.make()
-    target = Path(os.path.relpath(machine.worker(worker).bell, queue.bells))
-    with contextlib.suppress(FileExistsError):
-        queue.bell(worker).symlink_to(target)
+    queue.subscription(worker).touch(mode=0o600)
 
 
 def unsubscribe(queue: QueuePaths, worker: int) -> None:
-    queue.bell(worker).unlink(missing_ok=True)
+    queue.subscription(worker).unlink(missing_ok=True)
 
 
 def subscribers(queue: QueuePaths) -> list[int]:
-    try:
-        return sorted(int(name) for name in os.listdir(queue.bells) if name.isdecimal())
-    except FileNotFoundError:
-        return []
+    return sorted(int(name) for name in list_names(queue.bells) if name.isdecimal())
 
 
 def shared_workers(
@@ -280,7 +281,8 @@ def shared_workers(
 
 def ring_subscribers(machine: MachinePaths, queue: QueuePaths) -> None:
     """Wake the workers that serve a queue. One that died is taken off the list; one on another
-    node looks by itself after a while."""
-    for worker in subscribers(queue):
-        if not ring(queue.bell(worker)) and find_lost(machine, [worker]):
-            unsubscribe(queue, worker)
+    node, and one that is not known of now, looks by itself after a while."""
+    with contextlib.suppress(OSError):
+        for worker in subscribers(queue):
+            if not ring(machine.worker(worker).bell) and find_lost(machine, [worker]):
+                unsubscribe(queue, worker)

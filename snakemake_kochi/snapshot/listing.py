@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.errors import GitError
-from snakemake_kochi.git import run_git
+from snakemake_kochi.git import run_git, without_filters
+
+# A directory of files, unpacked from somewhere, may itself look like a bare repository.
+_FILES_ONLY = ("-c", "safe.bareRepository=explicit")
 
 
 @dataclass(frozen=True)
@@ -37,19 +40,30 @@ def list_files(directory: Path, excluded: Callable[[str], bool]) -> Listing:
         kept = [path for path in _walk_plain(directory) if not excluded(path)]
         return Listing(tuple(kept), None, True)
     paths, untracked = [], False
-    for path, tracked in _walk_repository(directory):
+    nested: list[Path] = []
+    for path, tracked in _walk_repository(directory, nested):
         if not excluded(path):
             paths.append(path)
             untracked = untracked or not tracked
-    base, changed = _compare_with_commit(directory, prefix, excluded)
-    return Listing(tuple(dict.fromkeys(paths)), base, base is None or changed or untracked)
+    head = run_git(
+        directory, *_FILES_ONLY, "rev-parse", "--verify", "--quiet", "HEAD^{commit}", accept=(0, 1)
+    )
+    base = head.decode().strip() or None
+    # Not by one `git status` alone, which runs others inside, with the filters of those.
+    dirty = (
+        base is None
+        or untracked
+        or _is_changed(directory, directory, prefix, excluded)
+        or any(_is_changed(inside, directory, "", excluded) for inside in nested)
+    )
+    return Listing(tuple(dict.fromkeys(paths)), base, dirty)
 
 
 def _place_in_repository(directory: Path) -> str | None:
     """The directory's path below the top of its repository ("" for the top), None without one."""
     try:
         inside, _, prefix = run_git(
-            directory, "rev-parse", "--is-inside-work-tree", "--show-prefix"
+            directory, *_FILES_ONLY, "rev-parse", "--is-inside-work-tree", "--show-prefix"
         ).partition(b"\n")
     except GitError as error:
         if "not a git repository (or any" in error.message:
@@ -58,7 +72,9 @@ def _place_in_repository(directory: Path) -> str | None:
     if inside != b"true":
         raise GitError(f"{directory} is inside a bare repository or .git: there are no files")
     place = os.fsdecode(prefix.removesuffix(b"\n"))
-    if place and run_git(directory, "check-ignore", "-z", "--stdin", stdin=b".", accept=(0, 1)):
+    if place and run_git(
+        directory, *_FILES_ONLY, "check-ignore", "-z", "--stdin", stdin=b".", accept=(0, 1)
+    ):
         return None
     return place
 
@@ -70,7 +86,7 @@ def _walk_plain(directory: Path) -> Iterator[str]:
         begin = "" if inner == "." else f"{inner}/"
         if begin and ".git" in (*directories, *files):
             directories.clear()
-            yield from (begin + path for path, _ in _walk_nested(Path(parent), None))
+            yield from (begin + path for path, _ in _walk_nested(Path(parent), None, []))
             continue
         directories[:] = [name for name in directories if name != ".git"]
         links = [name for name in directories if os.path.islink(os.path.join(parent, name))]
@@ -79,10 +95,17 @@ def _walk_plain(directory: Path) -> Iterator[str]:
                 yield begin + name
 
 
-def _walk_repository(directory: Path) -> Iterator[tuple[str, bool]]:
-    """Each file's path and whether it is tracked."""
+def _walk_repository(directory: Path, nested: list[Path]) -> Iterator[tuple[str, bool]]:
+    """Each file's path and whether it is tracked; `nested` gets the repositories inside."""
     listed = run_git(
-        directory, "ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard"
+        directory,
+        *_FILES_ONLY,
+        "ls-files",
+        "-z",
+        "-t",
+        "--cached",
+        "--others",
+        "--exclude-standard",
     )
     real = _RealDirectories(directory)
     for line in filter(None, listed.split(b"\0")):
@@ -91,18 +114,21 @@ def _walk_repository(directory: Path) -> Iterator[tuple[str, bool]]:
         if _is_content(mode):
             yield path, tracked
         elif stat.S_ISDIR(mode) and os.path.lexists(directory / path / ".git"):
-            for inner, inner_tracked in _walk_nested(directory / path, directory):
+            for inner, inner_tracked in _walk_nested(directory / path, directory, nested):
                 yield f"{path}/{inner}", tracked and inner_tracked
 
 
-def _walk_nested(nested: Path, outer: Path | None) -> Iterator[tuple[str, bool]]:
+def _walk_nested(
+    inside: Path, outer: Path | None, nested: list[Path]
+) -> Iterator[tuple[str, bool]]:
     """A repository inside; a worktree of the outer one is another branch's, not a source."""
     try:
-        if outer is None or _common_directory(nested) != _common_directory(outer):
-            yield from _walk_repository(nested)
+        if outer is None or _common_directory(inside) != _common_directory(outer):
+            yield from _walk_repository(inside, nested)
+            nested.append(inside)
     except GitError:
         # A `.git` that leads nowhere, as in a copied submodule: the files are there all the same.
-        yield from ((path, False) for path in _walk_plain(nested))
+        yield from ((path, False) for path in _walk_plain(inside))
 
 
 def _is_content(mode: int) -> bool:
@@ -110,7 +136,9 @@ def _is_content(mode: int) -> bool:
 
 
 def _common_directory(repository: Path) -> bytes:
-    return run_git(repository, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    return run_git(
+        repository, *_FILES_ONLY, "rev-parse", "--path-format=absolute", "--git-common-dir"
+    )
 
 
 class _RealDirectories:
@@ -144,24 +172,24 @@ class _RealDirectories:
             return 0
 
 
-def _compare_with_commit(
-    directory: Path, prefix: str, excluded: Callable[[str], bool]
-) -> tuple[str | None, bool]:
-    """The commit checked out, and whether a tracked file below the directory differs from it."""
-    head = run_git(directory, "rev-parse", "--verify", "--quiet", "HEAD^{commit}", accept=(0, 1))
-    base = head.decode().strip() or None
+def _is_changed(repository: Path, top: Path, prefix: str, excluded: Callable[[str], bool]) -> bool:
+    """Whether a tracked file differs from the commit that is checked out in the repository of
+    `top`, in which that is at `prefix`, or in one inside."""
+    begin = "" if repository == top else f"{os.path.relpath(repository, top)}/"
     try:
         status = run_git(
-            directory,
+            repository,
+            *_FILES_ONLY,
             *("status", "--porcelain=v2", "-z", "--untracked-files=no", "--no-renames"),
-            *("--ignore-submodules=none", "--", "."),
+            *("--ignore-submodules=dirty", "--", "."),
+            environment=without_filters(repository),
         )
     except GitError:
-        # A filter the user has not installed, an unmerged .gitmodules: no proof that it is clean.
-        return base, True
+        # An unmerged .gitmodules, objects that are missing: no proof that it is clean.
+        return True
     fields = {b"1": 8, b"u": 10}
     for line in filter(None, status.split(b"\0")):
         path = os.fsdecode(line.split(b" ", fields[line[:1]])[-1])
-        if not excluded(path.removeprefix(prefix)):
-            return base, True
-    return base, False
+        if not excluded(begin + path.removeprefix(prefix)):
+            return True
+    return False

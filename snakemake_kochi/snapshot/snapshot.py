@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
-from snakemake_kochi.files import make_directory
+from snakemake_kochi.files import make_directory, move
 from snakemake_kochi.git import run_git
 from snakemake_kochi.snapshot.listing import list_files
 from snakemake_kochi.snapshot.patterns import matcher
@@ -155,7 +155,7 @@ def _must_not_exist(destination: Path) -> None:
 def _rename_new(made: Path, destination: Path) -> None:
     _must_not_exist(destination)
     try:
-        os.rename(made, destination)
+        move(made, destination)
     except OSError:
         _must_not_exist(destination)
         raise

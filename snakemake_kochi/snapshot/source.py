@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -10,12 +11,17 @@ import tempfile
 from pathlib import Path
 
 from snakemake_kochi.errors import GitError, KochiError, nearest
-from snakemake_kochi.files import make_directory
-from snakemake_kochi.git import run_git
+from snakemake_kochi.files import is_there, make_directory, move
+from snakemake_kochi.git import REMOTE_TRANSPORTS, SERVE, TRANSPORTS, run_git
 from snakemake_kochi.snapshot.store import create_store, run_in_store
 
 _FULL_IDENTITY = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _ABBREVIATED_IDENTITY = re.compile(r"[0-9a-f]{4,64}")
+# gitremote-helpers(7): `ext::sh -c ...` runs a command, `fd::17` waits for ever.
+_HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9+.-]*::")
+_HOW_TO_ADDRESS = (
+    "Give a directory, or an address that begins with https://, ssh://, git://, http:// or file://"
+)
 
 
 def resolve_source(git: str, branch: str | None, commit: str | None) -> str:
@@ -23,8 +29,9 @@ def resolve_source(git: str, branch: str | None, commit: str | None) -> str:
 
     `git` is a remote or a local path. A full commit id is not looked up: `fetch_source` does. An
     abbreviated one of a remote needs its history, which is fetched without files. Raises GitError:
-    unreachable, no such branch (with the nearest name), no such commit.
+    unreachable, no such branch (with the nearest name), no such commit, no such transport.
     """
+    _check_address(git)
     if branch is not None or commit is None:
         return _resolve_branch(git, branch)
     wanted = commit.lower()
@@ -38,7 +45,8 @@ def resolve_source(git: str, branch: str | None, commit: str | None) -> str:
     if _is_path(git):
         return _find_commit(Path(git).expanduser(), git, wanted)
     with tempfile.TemporaryDirectory(prefix="kochi-") as temporary:
-        _run_on(git, Path(temporary), "clone", "--bare", "--filter=tree:0", "--", git, "history")
+        options = ("--bare", "--filter=tree:0", *_served(git))
+        _run_on(git, Path(temporary), "clone", *options, "--", git, "history")
         return _find_commit(Path(temporary) / "history", git, wanted)
 
 
@@ -55,6 +63,7 @@ def fetch_source(
     """
     if os.path.lexists(destination):
         raise KochiError(f"{destination} exists already; a directory that does not was expected")
+    _check_address(git)
     found = resolve_source(git, branch if commit is None else None, commit)
     make_directory(destination.parent)
     beside = make_directory(
@@ -67,22 +76,37 @@ def fetch_source(
         run_git(tree, "checkout", "--quiet", "--detach", found)
         if not _is_path(git):
             kept = f"+HEAD:refs/sources/{found}"
-            run_in_store(store, "fetch", "--quiet", "--no-tags", os.fspath(tree), kept)
-        # Git refuses local submodules because of hostile remotes; a local path is the user's own.
-        local = ("-c", "protocol.file.allow=always") if _is_local(git) else ()
-        run_git(tree, *local, "submodule", "--quiet", "update", "--init", "--recursive")
-        os.rename(tree, destination)
+            words = ("fetch", "--quiet", "--no-tags", os.fspath(tree), kept)
+            run_in_store(store, *words, transports=("file",))
+        # No local submodules of hostile remotes; a local path is the user's own.
+        transports = TRANSPORTS if _is_local(git) else REMOTE_TRANSPORTS
+        words = ("submodule", "--quiet", "update", "--init", "--recursive")
+        run_git(tree, *words, transports=transports)
+        move(tree, destination)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return found
 
 
 def _clone(git: str, store: Path, destination: Path) -> None:
-    options = ["--quiet", "--no-checkout", "--template=", "--origin=origin"]
+    options = ["--quiet", "--no-checkout", "--template=", "--origin=origin", *_served(git)]
     if not _is_path(git):
         create_store(store)
         options += ["--reference-if-able", os.fspath(store.absolute()), "--dissociate"]
     _run_on(git, destination.parent, "clone", *options, "--", _address(git), destination.name)
+
+
+def _check_address(git: str) -> None:
+    if not _is_path(git) and (found := _HELPER.match(git)):
+        raise GitError(
+            f"the repository {git} is not read: '{found[0]}' in an address has git run a program",
+            _HOW_TO_ADDRESS,
+        )
+
+
+def _served(git: str) -> tuple[str, ...]:
+    """The option by which a repository of this computer is read, whatever it has configured."""
+    return (f"--upload-pack={SERVE}",) if _is_local(git) else ()
 
 
 def _is_local(git: str) -> bool:
@@ -90,28 +114,41 @@ def _is_local(git: str) -> bool:
 
 
 def _is_path(git: str) -> bool:
-    return Path(git).expanduser().exists()
+    return _is_any(Path(git).expanduser())
 
 
 def _address(git: str) -> str:
     """A local path as an absolute one: git runs in another directory than the caller."""
     path = Path(git).expanduser()
-    return os.fspath(path.absolute()) if path.exists() else git
+    return os.fspath(path.absolute()) if _is_any(path) else git
+
+
+def _is_any(path: Path) -> bool:
+    try:
+        return is_there(path)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False  # an address may be longer than a path
+        raise
 
 
 def _run_on(git: str, directory: Path, *arguments: str) -> bytes:
     try:
-        return run_git(directory, *arguments)
+        return run_git(directory, *arguments, transports=TRANSPORTS)
     except GitError as error:
+        refused = re.search("transport '.*' not allowed", error.message)
         raise GitError(
             f"the repository {git} cannot be read: {error.message}",
-            f"Check the address and your access: git ls-remote {git}",
+            _HOW_TO_ADDRESS
+            if refused
+            else f"Check the address and your access: git ls-remote {git}",
         ) from error
 
 
 def _resolve_branch(git: str, branch: str | None) -> str:
     wanted = ("HEAD", "refs/heads/*", "refs/tags/*")
-    listed = _run_on(git, Path.cwd(), "ls-remote", "--quiet", "--", _address(git), *wanted)
+    words = ("ls-remote", "--quiet", *_served(git), "--", _address(git))
+    listed = _run_on(git, Path.cwd(), *words, *wanted)
     refs: dict[str, str] = {}
     for line in listed.decode("utf-8", "surrogateescape").splitlines():
         identity, _, ref = line.partition("\t")
@@ -146,11 +183,10 @@ def _fetch_by_name(git: str, clone: Path, commit: str) -> None:
         < 0
     ):
         return
-    # Hosting services serve any commit; of a local repository we may ask the same.
-    serve = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"
-    local = (f"--upload-pack={serve}",) if _is_local(git) else ()
     try:
-        run_git(clone, "fetch", "--quiet", *local, "origin", commit)
+        # Hosting services serve any commit; of a local repository we may ask the same.
+        words = ("fetch", "--quiet", *_served(git), "origin", commit)
+        run_git(clone, *words, transports=TRANSPORTS)
     except GitError as error:
         raise GitError(
             f"the repository {git} has no commit '{commit}'",

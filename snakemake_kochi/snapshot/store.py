@@ -11,14 +11,12 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from filelock import FileLock
-
 from snakemake_kochi.errors import GitError
-from snakemake_kochi.files import make_directory
-from snakemake_kochi.git import run_git, update_ref
+from snakemake_kochi.files import is_there, make_directory, move, write_atomically
+from snakemake_kochi.git import run_git
 
 # A snapshot has the bytes of the working tree, whatever .gitattributes and the user's configuration
 # say: line endings, keyword expansion, encodings and filters would be done twice or not undone.
@@ -62,6 +60,7 @@ def run_in_store(
     environment: Mapping[str, str] | None = None,
     stdin: bytes | None = None,
     accept: Iterable[int] = (0,),
+    transports: Collection[str] = (),
 ) -> bytes:
     """Run git on the store; with `directory` as working tree and `index` where a command needs
     them. Raises GitError."""
@@ -71,7 +70,12 @@ def run_in_store(
     if index is not None:
         variables["GIT_INDEX_FILE"] = os.path.abspath(index)
     return run_git(
-        directory or store, *arguments, environment=variables, stdin=stdin, accept=tuple(accept)
+        directory or store,
+        *arguments,
+        environment=variables,
+        stdin=stdin,
+        accept=tuple(accept),
+        transports=transports,
     )
 
 
@@ -80,27 +84,27 @@ def store_environment(store: Path) -> dict[str, str]:
     return {"GIT_DIR": os.path.abspath(store), **_OWN_CONFIGURATION}
 
 
-def _lock(store: Path) -> FileLock:
-    path = store.with_name(f"{store.name}.lock")
-    return FileLock(path, fallback_to_soft=False, preserve_lock_file=True)
-
-
 def create_store(store: Path) -> None:
-    """Create the store unless it is there. Safe from several processes at once."""
-    if (store / "HEAD").exists():
+    """Create the store unless it is there. Safe from several processes at once, on any nodes: no
+    lock is needed, for a directory with files in it is replaced by no rename."""
+    if is_there(store / "HEAD"):
         return
     make_directory(store.parent)
-    with _lock(store):
-        if (store / "HEAD").exists():
-            return
-        new = store.with_name(f".{store.name}.{secrets.token_hex(4)}.tmp")
-        make_directory(new)
+    new = make_directory(store.with_name(f".{store.name}.{secrets.token_hex(4)}.tmp"))
+    try:
         run_in_store(new, "init", "--quiet", "--bare", "--template=")
         (new / "config").write_text(_CONFIGURATION)
         make_directory(new / "info")
         (new / "info" / "attributes").write_text(_ATTRIBUTES)
         make_directory(new / "indexes")
-        os.rename(new, store)
+        try:
+            move(new, store)
+        except OSError:
+            # Another was quicker.
+            if not is_there(store / "HEAD"):
+                raise
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def write_tree(store: Path, directory: Path, paths: Iterable[str]) -> str:
@@ -161,7 +165,9 @@ def keep_tree(store: Path, tree: str) -> str:
     date = {"GIT_AUTHOR_DATE": "946684800 +0000", "GIT_COMMITTER_DATE": "946684800 +0000"}
     made = run_in_store(store, "commit-tree", tree, "-m", f"snapshot {tree}", environment=date)
     commit = made.decode().strip()
-    with _lock(store):
-        if not run_in_store(store, "rev-parse", "--verify", "--quiet", ref, accept=(0, 1)):
-            update_ref(store, ref, commit, "", store_environment(store))
+    # Not by git, whose lock a process that is killed leaves behind: whoever writes it, and however
+    # often, it is the same.
+    file = store / ref
+    make_directory(file.parent)
+    write_atomically(file, f"{commit}\n".encode(), durable=True)
     return commit

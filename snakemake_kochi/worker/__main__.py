@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import Root
-from snakemake_kochi.queue.workers import HEARTBEAT_INTERVAL
+from snakemake_kochi.queue.heartbeat import heartbeat_interval
 from snakemake_kochi.worker.start import run_worker
 
 
@@ -33,15 +34,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--echo", action="store_true", help="show the jobs' output")
     parser.add_argument("--idle-wait", type=float, default=2.0, metavar="SECONDS")
     parser.add_argument("--grace", type=float, default=5.0, metavar="SECONDS")
-    parser.add_argument("--heartbeat", type=float, default=HEARTBEAT_INTERVAL, metavar="SECONDS")
+    parser.add_argument(
+        "--cancel-waiting", default="", metavar="COMMAND", help="for when the controller is dead"
+    )
+    parser.add_argument("--heartbeat", type=float, metavar="SECONDS")
     given = parser.parse_args(arguments)
     if given.cores is not None and given.cores < 1:
         parser.error("--cores: a number from 1 was expected")
     if given.memory_mb is not None and given.memory_mb < 1:
         parser.error("--memory-mb: a number of MiB from 1 was expected")
     try:
+        root = Root(given.root.absolute())
+        machine = root.machine(given.machine)
+        # Who started this one has told of any doubts.
+        root.secure(machine.directory)
         return run_worker(
-            Root(given.root.absolute()).machine(given.machine),
+            machine,
             given.queue,
             cores=given.cores,
             memory_mb=given.memory_mb,
@@ -56,7 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
             controller=given.controller,
             idle_wait=given.idle_wait,
             grace=given.grace,
-            heartbeat=given.heartbeat,
+            cancel_waiting=shlex.split(given.cancel_waiting),
+            heartbeat=given.heartbeat or heartbeat_interval(),
         )
     except KochiError as error:
         print(f"kochi worker: {error.message}", file=sys.stderr)

@@ -7,14 +7,19 @@ process, so they end with it, however it ends, and jobs do not inherit them.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from snakemake_kochi.files import make_directory
+from snakemake_kochi.files import answered, make_directory
 
+# Answers that say what the filesystem is like; any other may be of this moment.
+_UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 # CPUs by socket; within one in the order of their numbers.
@@ -86,23 +91,26 @@ class CpuLeases:
     def __init__(self, path: Path) -> None:
         """Raises OSError when there can be no such file."""
         make_directory(path.parent)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._file = answered(partial(os.open, path, flags, 0o600))
 
     def take(self, cpus: Sequence[int]) -> list[int]:
         """All of the CPUs or none; returns those that somebody else holds: empty when taken.
 
-        Never waits. Raises LeasesUnsupportedError where parts of a file cannot be locked.
+        Never waits. Raises LeasesUnsupportedError where parts of a file cannot be locked, and
+        OSError where it is not known now; then, too, none is taken, as far as can be done about it.
         """
-        taken: list[int] = []
-        for first, last in _ranges(cpus):
-            if self._lock(first, last - first + 1):
-                taken += range(first, last + 1)
-                continue
-            held = [cpu for cpu in range(first, last + 1) if not self._lock(cpu, 1)]
-            taken += set(range(first, last + 1)).difference(held)
-            if held:
-                self.give_back(taken)
-                return held
+        try:
+            for first, last in _ranges(cpus):
+                if self._lock(first, last - first + 1):
+                    continue
+                if held := [cpu for cpu in range(first, last + 1) if not self._lock(cpu, 1)]:
+                    self.give_back(set(cpus).difference(held))
+                    return held
+        except (OSError, LeasesUnsupportedError):
+            with contextlib.suppress(OSError):
+                self.give_back(cpus)
+            raise
         return []
 
     def _lock(self, first: int, count: int) -> bool:
@@ -111,10 +119,14 @@ class CpuLeases:
         except (BlockingIOError, PermissionError):  # POSIX allows EAGAIN and EACCES
             return False
         except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
             raise LeasesUnsupportedError(error.strerror) from error
         return True
 
     def give_back(self, cpus: Iterable[int]) -> None:
+        """Those that this process does not hold stay as they are. Raises OSError; then some may be
+        held still, and it can be tried again."""
         for first, last in _ranges(cpus):
             fcntl.lockf(self._file, fcntl.LOCK_UN, last - first + 1, first)
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.ticket import Resources
 from snakemake_kochi.worker.cpus import (
     CpuLeases,
@@ -17,6 +18,9 @@ from snakemake_kochi.worker.cpus import (
 from snakemake_kochi.worker.gpus import Gpus
 
 _log = logging.getLogger(__name__)
+
+_NOT_PINNED = "jobs are not pinned to CPUs now"
+_STILL_HELD = "CPUs cannot be given back to other workers of this node now"
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Devices:
         self._leases = leases if cores <= len(self._cpus) else None
         self._free_cpus = set(self._cpus)
         self._free_gpus = list(gpus.names)
+        self._held_still: set[int] = set()  # CPUs whose locks could not be given back yet
+        self._complaints = Complaints()
 
     def allot(self, wanted: Resources) -> Allotment:
         """Never waits: a job for which too few CPUs are free is not pinned. The caller knows from
@@ -74,6 +80,10 @@ class Devices:
                 _log.warning("jobs are not pinned to CPUs: no locks for them here (%s)", error)
                 self._leases = None
                 return None
+            except OSError as error:
+                self._complaints.about(_NOT_PINNED, error)
+                return None
+            self._complaints.over(_NOT_PINNED)
             if not held:
                 self._free_cpus.difference_update(chosen)
                 return frozenset(chosen)
@@ -84,8 +94,21 @@ class Devices:
         """To be called when the last process of the job is gone."""
         if allotment.pinned is not None:
             self._free_cpus |= allotment.pinned
-            if self._leases is not None:
-                self._leases.give_back(allotment.pinned)
+            self._held_still |= allotment.pinned
+            self.give_back_leases()
         taken = {*self._free_gpus, *allotment.gpus}
         # In their order again: a job that asks for two gets neighbours if it can.
         self._free_gpus = [name for name in self._gpus.names if name in taken]
+
+    def give_back_leases(self) -> None:
+        """To be called now and then: what could not be given back is tried again. It matters to
+        other workers only: this one may take what it holds."""
+        if self._leases is None or not self._held_still:
+            return
+        try:
+            self._leases.give_back(self._held_still & self._free_cpus)
+        except OSError as error:
+            self._complaints.about(_STILL_HELD, error)
+        else:
+            self._held_still.clear()
+            self._complaints.over(_STILL_HELD)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import is_there
 from snakemake_kochi.queue.explain import seconds_left, seconds_since
 from snakemake_kochi.queue.lock import QueueRemovedError
+from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.result import Result, UncountedReason
 from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.worker.health import Health
 from snakemake_kochi.worker.slot import Slot
 from snakemake_kochi.worker.state import StateFile
-from snakemake_kochi.worker.troubles import RETRY, Complaints
+from snakemake_kochi.worker.troubles import RETRY
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ class Ends:
             result = slot.result(self._state.state.node.host)
             fault = self._health.fault_behind(result, slot.claim.ticket.directory)
             if fault is not None:
-                done += self._put_back(slot, "node failed", fault)
+                done += self._put_back(slot, self._health.reason, fault)
                 continue
             results.setdefault(slot.claim.ticket.queue, []).append((slot, result))
         for ended in results.values():
@@ -110,7 +113,9 @@ class Ends:
 
     def _machine_is_there(self, slot: Slot) -> bool:
         # Else its filesystem is away, and the queue may come back with it.
-        return self._queue_of(slot.claim.ticket).machine.queues.is_dir()
+        with contextlib.suppress(OSError):
+            return is_there(self._queue_of(slot.claim.ticket).machine.queues)
+        return False
 
     def _count(self, queue: str, result: Result) -> None:
         if result.reason == "cancelled":

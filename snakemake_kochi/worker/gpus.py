@@ -46,6 +46,8 @@ def find_gpus(
         return visible
     if "," in option or not option.strip().isdecimal():
         return Gpus(_given_names(option), visible.variables, is_given=True)
+    if len(option.strip()) > 4:
+        raise WorkerError(f"--gpus {option[:40]}: as many as a node has were expected")
     count = int(option)
     if not visible.names:
         return Gpus(tuple(map(str, range(count))), visible.variables, is_given=True)

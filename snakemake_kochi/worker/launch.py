@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from functools import partial
 
-from snakemake_kochi.files import make_directory, to_json, write_exclusively
+from snakemake_kochi.files import answered, is_there, make_directory, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.processes import NONCE_VARIABLE, this_node
 from snakemake_kochi.queue.queue import Claim
@@ -42,8 +42,8 @@ class Launcher:
     def start(self, claim: Claim) -> Slot:
         """Start a claimed ticket.
 
-        Raises OSError when a file or a process cannot be made, and AlreadyBegunError; then nothing
-        of the job has been executed and nothing of it is left.
+        Raises OSError or KochiError when a file or a process cannot be made, and AlreadyBegunError;
+        then nothing of the job has been executed and nothing of it is left.
         """
         allotment = self._devices.allot(claim.ticket.resources)
         try:
@@ -56,7 +56,7 @@ class Launcher:
         paths = self._machine.job(claim.ticket.job)
         make_directory(paths.directory)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        log = os.open(paths.log, flags, 0o600)
+        log = answered(partial(os.open, paths.log, flags, 0o600))
         try:
             offset = _write_header(log, claim)
             # The job's processes hold the log itself, not a pipe to the worker: however much they
@@ -100,7 +100,8 @@ class Launcher:
         if not write_exclusively(path, to_json(attempt.to_dict())):
             # Only where neither the lock nor the rename kept two workers apart; this still does.
             raise AlreadyBegunError(f"{what} was begun by another worker")
-        if paths.ended(ticket.attempt).exists() or paths.result.exists():
+        # Where that is not known now it is not started: others may be running it already.
+        if is_there(paths.ended(ticket.attempt)) or is_there(paths.result):
             # This worker stood still after the claim, and was taken for lost.
             raise AlreadyBegunError(f"{what} has been given up by others")
         return attempt.started

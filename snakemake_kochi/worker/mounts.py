@@ -7,6 +7,8 @@ import os
 import stat
 from pathlib import Path
 
+from snakemake_kochi.files import is_there
+
 _FSTAB = Path("/etc/fstab")
 
 
@@ -19,7 +21,7 @@ def unmounted_above(directory: Path) -> Path | None:
     not have removed anything, or where fstab(5) has it.
     """
     with contextlib.suppress(OSError):
-        nearest = next(parent for parent in directory.parents if parent.exists()).resolve()
+        nearest = next(parent for parent in directory.parents if is_there(parent)).resolve()
         if nearest in _mount_points_of_fstab() and not nearest.is_mount():
             return nearest
         is_bare = nearest == Path("/") or not any(nearest.iterdir())

@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.queue.lock import QueueRemovedError
+from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.queue import Claim, Queue
 from snakemake_kochi.queue.result import UncountedReason
 from snakemake_kochi.queue.ticket import Ticket
-from snakemake_kochi.worker.troubles import RETRY, Complaints
+from snakemake_kochi.worker.troubles import RETRY
 
 _log = logging.getLogger(__name__)
 

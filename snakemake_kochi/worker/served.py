@@ -22,7 +22,7 @@ class Served:
         self._machine = machine
         self._state = state
         self._troubles = troubles
-        self._observer = Observer()
+        self._observer = Observer(worker=state.state.worker)
         self._queues: dict[str, Queue] = {}
 
     @property

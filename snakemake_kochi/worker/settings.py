@@ -16,7 +16,8 @@ class WorkerSettings:
     `environment`: what its jobs start from; `stay`: whether it waits when its queues are empty, and
     then for `idle_timeout` seconds, or for ever (None); `idle_wait`: seconds after which an idle
     worker looks by itself, for what happened on other nodes; `grace`: seconds between SIGTERM and
-    SIGKILL for a job that is to end; `walltime`: when the worker itself has to be gone.
+    SIGKILL for a job that is to end; `cancel_waiting`: a command that cancels the allocations of
+    its controller that have not begun; `walltime`: when the worker itself has to be gone.
     """
 
     environment: Mapping[str, str]
@@ -25,4 +26,5 @@ class WorkerSettings:
     parent: ProcessIdentity | None = None
     idle_wait: float = 2.0
     grace: float = 5.0
+    cancel_waiting: tuple[str, ...] = ()
     walltime: Walltime = field(default_factory=lambda: Walltime(None, 0.0))

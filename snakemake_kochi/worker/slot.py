@@ -12,6 +12,7 @@ from typing import Literal
 
 from humanfriendly.text import pluralize
 
+from snakemake_kochi.files import answered
 from snakemake_kochi.queue.processes import ProcessIdentity, find_job_processes, send_signal
 from snakemake_kochi.queue.queue import Claim
 from snakemake_kochi.queue.result import Reason, Result
@@ -230,6 +231,6 @@ def _seen_outputs(ticket: Ticket) -> dict[str, tuple[int, int]]:
     seen = {}
     for name in ticket.outputs:
         with contextlib.suppress(OSError):
-            found = Path(ticket.directory, name).stat()
+            found = answered(Path(ticket.directory, name).stat)
             seen[name] = (found.st_mtime_ns, found.st_size)
     return seen

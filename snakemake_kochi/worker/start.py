@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
 
 from snakemake_kochi.errors import KochiError, WorkerError
-from snakemake_kochi.files import make_directory, to_json, write_exclusively
+from snakemake_kochi.files import is_there, make_directory, to_json, write_exclusively
+from snakemake_kochi.locks.probe import probe_locks
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.capacity import Capacity
+from snakemake_kochi.queue.heartbeat import HEARTBEAT_INTERVAL
 from snakemake_kochi.queue.ids import allocate_ids
-from snakemake_kochi.queue.probe import probe_locks
 from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.workers import (
-    HEARTBEAT_INTERVAL,
     WorkerState,
     assign_queues,
     read_queues,
@@ -61,6 +62,7 @@ def run_worker(
     controller: str | None = None,
     idle_wait: float = 2.0,
     grace: float = 5.0,
+    cancel_waiting: Sequence[str] = (),
     heartbeat: float = HEARTBEAT_INTERVAL,
 ) -> int:
     """Be a worker; return its exit status when it leaves.
@@ -73,7 +75,9 @@ def run_worker(
     `allocation` is the scheduler's name of that in which it is. With `echo` the jobs' output is
     shown. With `controller`, the identity of an inbox, it claims the tickets of that controller and
     no others. It leaves when the process `parent` ends. SIGTERM, SIGINT, SIGUSR1 and SIGHUP end the
-    jobs within `grace` seconds and put them back; a second one does it at once. `idle_wait` is in
+    jobs within `grace` seconds and put them back; a second one does it at once. In an allocation it
+    also leaves when it has no job and its controller is dead, and then runs `cancel_waiting`, which
+    cancels the allocations of that controller that have not begun. `idle_wait` is in
     seconds, as is `heartbeat`: without a sign of life for LOST_AFTER times that, it is taken for
     lost on other nodes.
 
@@ -102,6 +106,7 @@ def run_worker(
         parent=None if parent is None else _identify(parent),
         idle_wait=idle_wait,
         grace=grace,
+        cancel_waiting=tuple(cancel_waiting),
         walltime=limit,
     )
 
@@ -139,10 +144,14 @@ def _work(
     shown: Echo,
 ) -> int:
     """The worker's own process, from its registration to its end."""
-    # Before it can claim anything.
-    if not write_exclusively(machine.worker(state.worker).state, to_json(state.to_dict())):
-        raise _started_before(machine, state.worker)
-    with log_to_file(machine, state.worker):
+    with contextlib.ExitStack() as stack:
+        try:
+            # Before it can claim anything.
+            if not write_exclusively(machine.worker(state.worker).state, to_json(state.to_dict())):
+                raise _started_before(machine, state.worker)
+            stack.enter_context(log_to_file(machine, state.worker))
+        except OSError as error:
+            raise _not_started(machine, state.worker, error) from error
         _log.info("worker %d started on machine %s: %s", state.worker, machine.name, state)
         shown.say(f"Kochi worker {state.worker} started on machine {machine.name}.", "=" * WIDTH)
         adopt_orphans()
@@ -173,22 +182,23 @@ def _number_and_queues(
 ) -> tuple[int, tuple[str, ...]]:
     number = allocate_ids(machine, "worker", 1)[0] if worker is None else worker
     paths = machine.worker(number)
-    if paths.state.exists():
-        raise _started_before(machine, number)
     try:
+        if is_there(paths.state):
+            raise _started_before(machine, number)
         make_directory(paths.directory)
         if queues:
             assign_queues(machine, number, queues)
-    except OSError as error:
-        raise WorkerError(
-            f"worker {number} on machine {machine.name} cannot be started: {error}"
-        ) from error
-    try:
         return number, read_queues(machine, number)
     except FileNotFoundError as error:
         raise WorkerError(
             f"worker {number} on machine {machine.name} has no queue to serve", "Use --queue NAME."
         ) from error
+    except OSError as error:
+        raise _not_started(machine, number, error) from error
+
+
+def _not_started(machine: MachinePaths, worker: int, error: OSError) -> WorkerError:
+    return WorkerError(f"worker {worker} on machine {machine.name} cannot be started: {error}")
 
 
 def _started_before(machine: MachinePaths, worker: int) -> WorkerError:

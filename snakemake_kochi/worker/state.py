@@ -15,13 +15,15 @@ from typing import Any
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.heartbeat import LATE, time_awake_or_asleep
+from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.workers import WorkerState, read_lost_notice
 
 _log = logging.getLogger(__name__)
 
 _LEAST_BETWEEN = 0.5  # seconds; short jobs must not make a write each
-_LATE = 3  # heartbeats; after that others may have given up the worker
+_UNWRITTEN = "the worker's state cannot be written now"
 
 
 class StateFile:
@@ -32,9 +34,10 @@ class StateFile:
         self._machine = machine
         self._path = machine.worker(state.worker).state
         self._written = time.monotonic()
-        self._looked = _time_awake_or_asleep()
+        self._looked = time_awake_or_asleep()
         self._lost_to: str | None = None
         self._changed = False
+        self._complaints = Complaints()
 
     @property
     def deadline(self) -> float:
@@ -46,8 +49,8 @@ class StateFile:
     def lost_to(self) -> str | None:
         """The host on which the worker was taken for lost: then its tickets are not its own any
         more, for good. None when it was not; to be asked before it claims or starts anything."""
-        asleep = _time_awake_or_asleep() - self._looked
-        if asleep > _LATE * self.state.heartbeat_interval:
+        asleep = time_awake_or_asleep() - self._looked
+        if asleep > LATE * self.state.heartbeat_interval:
             self._look_for_loss()
         return self._lost_to
 
@@ -56,10 +59,12 @@ class StateFile:
         self.state = replace(self.state, **changes)
         self._changed = True
 
-    def update(self, **changes: Any) -> None:
-        """Change fields of the state; written now."""
+    def update(self, **changes: Any) -> bool:
+        """Change fields of the state; written now. Returns whether it was: if not, it is tried
+        again with `write_when_due`, and others act upon what was there before."""
         self.touch(**changes)
         self._write()
+        return not self._changed
 
     def write_when_due(self) -> None:
         if time.monotonic() >= self.deadline:
@@ -90,8 +95,11 @@ class StateFile:
             write_atomically(self._path, to_json(self.state.to_dict()))
         except OSError as error:
             # A full disk must not end the jobs.
-            _log.warning("the worker's state cannot be written: %s", error)
+            self._changed = True
+            self._complaints.about(_UNWRITTEN, error)
             self._set_time()
+        else:
+            self._complaints.over(_UNWRITTEN)
         self._look_for_loss()
 
     def _set_time(self) -> None:
@@ -100,7 +108,7 @@ class StateFile:
             os.utime(self._path)
 
     def _look_for_loss(self) -> None:
-        self._looked = _time_awake_or_asleep()
+        self._looked = time_awake_or_asleep()
         if self._lost_to is None:
             try:
                 self._lost_to = read_lost_notice(self._machine, self.state.worker).observer
@@ -109,8 +117,3 @@ class StateFile:
             except OSError:
                 return
             _log.warning("taken for lost by %s: ending the jobs", self._lost_to)
-
-
-def _time_awake_or_asleep() -> float:
-    # Other clocks stand still while the node is suspended, and those of other nodes do not.
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

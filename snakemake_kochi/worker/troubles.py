@@ -3,40 +3,17 @@ worker goes on with what it can, tries again, and says so now and then."""
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from snakemake_kochi.errors import KochiError
-
-_log = logging.getLogger(__name__)
+from snakemake_kochi.queue.postponed import Complaints
 
 Returned = TypeVar("Returned")
 
 RETRY = 1.0  # seconds until what did not work is tried again
-_SAY_AGAIN = 60.0  # seconds
-
-
-class Complaints:
-    """Logs warnings that each new try would repeat: at once, and then every minute."""
-
-    def __init__(self) -> None:
-        self._said: dict[str, tuple[str, float]] = {}
-
-    def about(self, what: str, error: OSError | KochiError) -> None:
-        reason = error.message if isinstance(error, KochiError) else str(error)
-        last, again = self._said.get(what, ("", 0.0))
-        moment = time.monotonic()
-        if reason != last or moment >= again:
-            self._said[what] = (reason, moment + _SAY_AGAIN)
-            _log.warning("%s: %s", what, reason)
-
-    def over(self, what: str) -> None:
-        """It works (again)."""
-        if self._said.pop(what, None):
-            _log.info("no longer: %s", what)
 
 
 class Troubles:

@@ -10,23 +10,26 @@ import select
 import signal
 import time
 from functools import partial
-from pathlib import Path
 
+from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.bell import Bell
+from snakemake_kochi.queue.bell import SILENT_WAIT, Bell
 from snakemake_kochi.queue.capacity import format_duration
+from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.processes import ProcessIdentity, send_signal
 from snakemake_kochi.queue.queue import Claim
 from snakemake_kochi.queue.ticket import Resources, now
 from snakemake_kochi.queue.workers import WorkerState
 from snakemake_kochi.worker.ahead import Ahead
 from snakemake_kochi.worker.claiming import Claimer
+from snakemake_kochi.worker.controller_watch import ControllerWatch
 from snakemake_kochi.worker.devices import Devices
 from snakemake_kochi.worker.echo import Echo
 from snakemake_kochi.worker.ends import Ends
 from snakemake_kochi.worker.health import Health
 from snakemake_kochi.worker.launch import AlreadyBegunError, Launcher
 from snakemake_kochi.worker.looks import Looks
+from snakemake_kochi.worker.orders import Orders
 from snakemake_kochi.worker.passed import Passed
 from snakemake_kochi.worker.returns import Returns
 from snakemake_kochi.worker.runners.choice import Runners
@@ -40,8 +43,8 @@ from snakemake_kochi.worker.unknown import UnknownClaims
 
 _log = logging.getLogger(__name__)
 
-_ECHO_INTERVAL = 0.1  # seconds between two looks into a growing log
 _LEAVE_PATIENCE = 15.0  # seconds
+_UNSTARTED = "a job cannot be started here now"
 
 
 class Worker:
@@ -65,6 +68,7 @@ class Worker:
         self._state = StateFile(machine, state)
         self._settings = settings
         self._wake = wake
+        self._devices = devices
         self._launcher = Launcher(machine, settings.environment, runners, devices)
         self._runners = runners
         self._echo = echo
@@ -81,12 +85,15 @@ class Worker:
         self._unknown = UnknownClaims(machine, state.worker)
         self._pause_until = 0.0
         self._ahead = Ahead(state.capacity.cores)
+        self._controller_watch = ControllerWatch(machine, state)
         self._claimer = Claimer(
             state.worker, state.capacity, settings.walltime, self._passed, self._ahead
         )
         self._looks = Looks(settings.idle_wait)
         self._look_due = True
-        self._controller = _directory_of(machine, state)
+        self._orders = Orders(machine, state)
+        self._complaints = Complaints()
+        self._parent_end: int | None = None  # a descriptor that tells of it
         self._idle_end = math.inf  # in monotonic seconds, when it is time to leave without a job
         self._begin_to_idle()
 
@@ -96,12 +103,14 @@ class Worker:
             signals = stack.enter_context(Signals(self._wake))
             bell = Bell(self._machine.worker(self._number).bell)
             stack.callback(bell.close)
+            if bell.is_silent:
+                self._looks = Looks(min(SILENT_WAIT, self._settings.idle_wait))
             parent = self._settings.parent
-            descriptor = None if parent is None else open_process(parent.pid)
-            if descriptor is not None:
-                stack.callback(os.close, descriptor)
+            self._parent_end = None if parent is None else open_process(parent.pid)
+            if self._parent_end is not None:
+                stack.callback(os.close, self._parent_end)
             poll = select.poll()
-            for source in (signals, bell, descriptor, *self._runners.watched):
+            for source in (signals, bell, self._parent_end, *self._runners.watched):
                 if source is not None:
                     poll.register(source, select.POLLIN)
             stack.enter_context(self._state.signs_of_life())
@@ -109,11 +118,16 @@ class Worker:
             self._served.read()
             while self._turn(poll, signals, bell):
                 pass
+        self._controller_watch.cancel_waiting(self._settings.cancel_waiting)
         return 1 if self._health.cause or self._state.lost_to else 0
 
     def _turn(self, poll: select.poll, signals: Signals, bell: Bell) -> bool:
         """One wake-up; returns whether there will be another."""
-        poll.poll(self._time_out() * 1000)
+        for descriptor, _ in poll.poll(self._time_out() * 1000):
+            if descriptor == self._parent_end:
+                # Readable for good: the loop would not sleep any more, for as long as the end of a
+                # job cannot be written, say.
+                poll.unregister(descriptor)
         signals.drain()
         for watched in self._runners.watched:
             watched.attend()
@@ -134,6 +148,8 @@ class Worker:
             self._look_for_cancels()
             if self._unknown.is_time():
                 self._return_unknown()
+            self._controller_watch.look()
+            self._devices.give_back_leases()
             self._looks.put_off()
         self._advance()
         self._start_ahead()
@@ -147,7 +163,7 @@ class Worker:
         if self._is_stopping:
             return False
         if self._settings.stay:
-            return time.monotonic() < self._idle_end or not self._may_leave_waiting()
+            return not self._is_time_to_leave or not self._may_leave_waiting()
         return not self._may_leave()
 
     def _time_out(self) -> float:
@@ -155,16 +171,17 @@ class Worker:
         moment = time.monotonic()
         deadlines = [due for slot in self._slots if (due := slot.next_due) is not None]
         deadlines += [self._state.deadline, self._ahead.deadline, self._returns.deadline]
-        deadlines.append(self._troubles.deadline)
-        if not self._slots:
+        deadlines += [self._troubles.deadline, self._echo.deadline]
+        watch = self._controller_watch
+        is_idle = not self._slots and self._ahead.first is None
+        # Only where it would be heeded: once past, it would keep the loop from sleeping.
+        if is_idle and self._settings.stay and not watch.is_dead and not watch.is_in_doubt:
             deadlines.append(self._idle_end)
         if not self._stops:
             is_free = self._look_due and self._ahead.first is None
             deadlines.append(self._pause_until if is_free else self._looks.deadline)
             if (left := self._settings.walltime.seconds_left()) is not None:
                 deadlines.append(moment + left)
-        if self._echo.is_following:
-            deadlines.append(moment + _ECHO_INTERVAL)
         return max(0.0, min(deadlines) - moment)
 
     def _heed_stops(self, signals: Signals) -> None:
@@ -189,26 +206,19 @@ class Worker:
             slot.end("put back", self._settings.grace if stops == 1 else 0.0)
 
     def _look_for_controller(self) -> None:
-        """The run that started it may be over: nobody may be there to end a worker elsewhere."""
-        if self._controller is None or self._reason_to_stop is not None:
-            return
-        # Where not even those of others are there, the filesystem is away, and may come back.
-        if not self._controller.exists() and self._controller.parent.is_dir():
+        if self._reason_to_stop is None and self._orders.is_run_over():
             self._reason_to_stop = "the run that started it is over"
 
     def _look_for_cancels(self) -> None:
+        running = [slot.claim.ticket.job for slot in self._slots if slot.stop is None]
+        cancelled = self._orders.cancelled([*running, *self._ahead.jobs])
         for slot in self._slots:
             job = slot.claim.ticket.job
-            if slot.stop is None and self._is_cancelled(job):
+            if slot.stop is None and job in cancelled:
                 _log.info("cancelling job %d", job)
                 slot.end("cancel", self._settings.grace)
-        cancelled = [job for job in self._ahead.jobs if self._is_cancelled(job)]
         for claim in self._ahead.take_cancelled(cancelled):
             self._returns.give_back(claim)
-
-    def _is_cancelled(self, job: int) -> bool:
-        # Not Path.exists, which raises what an ill filesystem answers.
-        return os.path.exists(self._machine.job(job).cancel)
 
     def _return_unknown(self) -> None:
         running = (slot.claim.ticket.job for slot in self._slots)
@@ -261,6 +271,8 @@ class Worker:
         return self._stops > 0 or self._reason_to_stop is not None
 
     def _heed_health(self) -> None:
+        if self._health.is_in_doubt():
+            self._pause_until = time.monotonic() + RETRY
         if self._health.cause is not None:
             self._reason_to_stop = self._reason_to_stop or f"set aside: {self._health.cause}"
 
@@ -292,7 +304,7 @@ class Worker:
             is_paused = time.monotonic() < self._pause_until
             if is_paused or not self._capacity.fits(claim.ticket.resources, self._resources()):
                 break
-            if self._is_cancelled(claim.ticket.job):
+            if self._orders.cancelled([claim.ticket.job]):
                 self._returns.give_back(self._ahead.take_first())
                 continue
             if not self._runners.is_ready(claim.ticket):
@@ -321,25 +333,26 @@ class Worker:
             except AlreadyBegunError as error:
                 _log.warning("%s", error)
                 continue
-            except OSError as error:
+            except (OSError, KochiError) as error:
                 self._start_failed(claims[position:], error)
                 return
             self._health.started()
+            self._complaints.over(_UNSTARTED)
             self._slots.append(slot)
             self._ahead.job_began(ticket.job)
             _log.info("job %d (%s) started, attempt %d", ticket.job, ticket.name, ticket.attempt)
             self._echo.job_started(ticket.job, ticket.name, slot.log, slot.offset)
             self._note_running()
 
-    def _start_failed(self, claims: list[Claim], error: OSError) -> None:
+    def _start_failed(self, claims: list[Claim], error: OSError | KochiError) -> None:
         """No file or no process can be made for the first of the claims: another may do better."""
         ticket = claims[0].ticket
-        _log.warning("job %d cannot be started here: %s", ticket.job, error)
+        self._complaints.about(_UNSTARTED, error)
         fault = self._health.start_failed(error, ticket.directory)
         self._pause_until = time.monotonic() + RETRY
         for unused in claims:
             if unused is claims[0] and fault is not None:
-                self._returns.give_back(unused, "node failed", fault)
+                self._returns.give_back(unused, self._health.reason, fault)
             else:
                 self._returns.give_back(unused)
         self._heed_health()
@@ -347,6 +360,15 @@ class Worker:
     def _begin_to_idle(self) -> None:
         if self._settings.idle_timeout is not None:
             self._idle_end = time.monotonic() + self._settings.idle_timeout
+
+    @property
+    def _is_time_to_leave(self) -> bool:
+        """Whether there is nothing to wait for. In doubt it waits for certainty: the allocations
+        that wait are of no use when the controller is dead."""
+        watch = self._controller_watch
+        if watch.is_dead:
+            return not self._served.is_in_trouble()
+        return time.monotonic() >= self._idle_end and not watch.is_in_doubt
 
     def _may_leave_waiting(self) -> bool:
         """Whether there is nothing for it, after it has waited for long; see `_may_leave`."""
@@ -356,8 +378,10 @@ class Worker:
         if self._slots or self._ahead.first is not None or self._returns.jobs:
             self._state.update(state="running")
             return False
-        waited = format_duration(self._settings.idle_timeout or 0.0)
-        self._state.touch(reason=f"it had no job for {waited}")
+        why = f"it had no job for {format_duration(self._settings.idle_timeout or 0.0)}"
+        if self._controller_watch.is_dead:
+            why = "the run that started it was killed, and it has no job"
+        self._state.touch(reason=why)
         return True
 
     def _may_leave(self) -> bool:
@@ -368,7 +392,10 @@ class Worker:
         """
         if time.monotonic() < self._pause_until or self._served.is_in_trouble():
             return False
-        self._state.update(state="leaving")
+        if not self._state.update(state="leaving"):
+            self._pause_until = time.monotonic() + RETRY
+            self._state.touch(state="running")
+            return False
         self._return_unknown()
         tried, queues = self._troubles.tried, self._served.queues
         is_sure = all(tried(queue.name, queue.recover) is not None for queue in queues)
@@ -412,12 +439,3 @@ class Worker:
         # Where jobs may be running still, and the keeper goes on to end them, "left" would have
         # others give their tickets away at once.
         self._state.update(state="draining" if self._slots else "left", reason=reason)
-
-
-def _directory_of(machine: MachinePaths, state: WorkerState) -> Path | None:
-    """That of its controller, if that is there now. An allocation may begin when the run that asked
-    for it is over: there the directory has to be there."""
-    if state.controller is None:
-        return None
-    directory = machine.controller(state.controller).directory
-    return directory if state.allocation is not None or directory.is_dir() else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 import subprocess
@@ -9,15 +10,19 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from faulty_filesystem import FaultyFilesystem
 
+from snakemake_kochi import files
 from snakemake_kochi.allocation import local_workers
 from snakemake_kochi.allocation.local_workers import LocalWorkers
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import Resources
+from snakemake_kochi.queue.entries import worker_numbers
 from snakemake_kochi.queue.workers import read_queues
 from snakemake_kochi.worker.node import capacity_of_this_node, gpus_of_this_node
 
@@ -140,3 +145,54 @@ def test_a_worker_that_does_not_leave_is_killed(
         time.sleep(0.01)
     workers.stop()
     assert started[0].returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("error", [errno.ESTALE, errno.EIO])
+@pytest.mark.parametrize(("call", "path"), [("readdir", "*/bells"), ("rename", "*/queues.json")])
+def test_what_an_ill_filesystem_does_not_let_be_done_is_told_once_and_done_later(
+    tmp_path: Path,
+    started: Started,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    path: str,
+    error: int,
+) -> None:
+    monkeypatch.setattr(local_workers, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(files, "_STALE_PATIENCE", 0.1)
+    with FaultyFilesystem(tmp_path / "backing", tmp_path / "shared") as filesystem:
+        workers = make(filesystem.path)
+        machine = Root(filesystem.path).machine("local")
+        machine.queue("a").make()
+        with filesystem.fault(call, error, path) as fault:
+            workers.serve(["a"])
+            workers.look_after(PENDING)
+            assert workers.will_serve("a")
+            assert not started
+            assert filesystem.count(fault) >= 2
+        workers.look_after(PENDING)
+        workers.look_after(PENDING)
+        assert len(started) == 1
+        assert read_queues(machine, max(worker_numbers(machine))) == ("a",)
+        workers.stop()
+    assert caplog.text.count("cannot be looked after at the moment") == 1
+
+
+def test_a_queue_that_was_left_to_another_worker_stays_so_while_that_is_not_known(
+    tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_workers, "_LOOK_SECONDS", 0.0)
+    workers = make(tmp_path)
+    there: list[Any] = [True]
+
+    def shared(*_: object) -> list[Any]:
+        if not there:
+            raise OSError(errno.EIO, "not now")
+        return [SimpleNamespace(worker=7, is_on_this_node=True)]
+
+    monkeypatch.setattr(local_workers, "shared_workers", shared)
+    workers.serve(["a"])
+    there.clear()
+    workers.look_after(PENDING)
+    assert not workers.will_serve("a")
+    assert not started

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Collection, Iterable
@@ -10,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty_filesystem import FaultyFilesystem
+from support import wait_until
 
+from snakemake_kochi import files
 from snakemake_kochi.allocation import allocated_workers, ending, provision
 from snakemake_kochi.allocation.allocated_workers import AllocatedWorkers
 from snakemake_kochi.allocation.asked_for import AskedFor
@@ -24,6 +28,7 @@ from snakemake_kochi.allocation.scheduler import (
     UnreachableError,
     Wanted,
 )
+from snakemake_kochi.allocation.setbacks import Setbacks
 from snakemake_kochi.allocation.sizing import Limits
 from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.errors import KochiError, WorkerError
@@ -39,6 +44,8 @@ class Scheduler:
     """Says yes, and notes what it was asked for and what was cancelled."""
 
     takes_wishes = True
+    can_exclude = True
+    cancels_waiting = ()
     how_to_cancel = ""
 
     def __init__(self, limits: Limits) -> None:
@@ -56,6 +63,9 @@ class Scheduler:
     def find(self) -> dict[str, Allocation]:
         return {}
 
+    def ends(self, ids: Collection[str]) -> dict[str, Allocation]:
+        return {}
+
     def cancel(self, ids: Iterable[str] = ()) -> None:
         self.cancelled += ids
 
@@ -71,6 +81,7 @@ class Run:
         logger: Any = logging.getLogger("test")
         root = Root(directory)
         self._asked = AskedFor()
+        self.setbacks = Setbacks(self.scheduler.can_exclude, logger)
         self._provision = Provision(
             root,
             root.machine("own"),
@@ -79,6 +90,7 @@ class Run:
             "me",
             self._asked,
             Questions(logger),
+            self.setbacks,
             logger,
             threading.Event(),
         )
@@ -161,6 +173,40 @@ def test_a_worker_that_stays_makes_room_for_jobs_of_another_queue(tmp_path: Path
     run.come("b", "2_0", 4)
     run.look(4)
     assert (run.cores, run.scheduler.cancelled) == ([1, 4], ["1_0"])
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_a_worker_that_no_job_fits_leaves_its_node_to_one_that_waits_for_a_node(
+    tmp_path: Path, least: int
+) -> None:
+    run = Run(tmp_path, workers=3, least=least)
+    run.wait("a", SMALL)
+    run.look()
+    run.come("a", "1_0", 1)
+    run.wait("a", LARGE)
+    run.look(1)
+    assert run.scheduler.cancelled == []  # there may be a free node
+    run.look(3)
+    assert run.cores[:2] == [1, 4]
+    assert run.scheduler.cancelled[:1] == ["1_0"]
+
+
+def test_a_worker_of_another_queue_leaves_its_node_though_jobs_fit_those_that_are_there(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path, workers=3)
+    run.wait("b", SMALL)
+    run.look()
+    run.come("b", "1_0", 1)
+    run.wait("b")
+    run.wait("a", SMALL)
+    run.come("a", "other", 1, running={1: "2026-01-01T00:00:00+00:00"})
+    run.look()
+    assert run.scheduler.cancelled == []
+    run.wait("a", SMALL, SMALL)
+    run.look(3)
+    assert run.cores == [1, 1]
+    assert run.scheduler.cancelled == ["1_0"]
 
 
 def test_a_worker_with_a_job_and_one_that_jobs_fit_stay(tmp_path: Path) -> None:
@@ -264,6 +310,28 @@ def test_what_is_being_asked_for_when_the_run_ends_is_told_and_cancelled(
     assert "To end it, type: scancel mine" in caplog.text
     workers._thread.join(20)
     assert not workers._thread.is_alive()
+
+
+def test_workers_that_are_not_known_for_a_while_end_no_run_and_nothing_more_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(files, "_STALE_PATIENCE", 0.1)
+    scheduler = Scheduler(Limits(2, Capacity(8, 16_000)))
+    with FaultyFilesystem(tmp_path / "backing", tmp_path / "shared") as filesystem:
+        workers = allocated(filesystem.path, scheduler)
+        Root(filesystem.path).machine("own").queue("a").make()
+        pending = {"a": [Ticket("x", ("x",), "/")]}
+        with filesystem.fault("readdir", errno.ESTALE, "*/bells") as fault:
+            workers.serve(["a"])
+            workers.look_after(pending)
+            assert workers.will_serve("a")
+            wait_until(lambda: filesystem.count(fault) > 20)
+            workers.look_after(pending)
+            assert scheduler.wanted == []
+        wait_until(lambda: scheduler.wanted)
+        workers.look_after(pending)
+        workers.stop()
+    assert caplog.text.count("cannot be looked after at the moment") == 1
 
 
 def test_while_allocations_end_the_scheduler_is_asked_at_ever_longer_pauses(

@@ -79,6 +79,17 @@ def test_what_was_submitted_although_the_answer_got_lost_is_not_submitted_twice(
     assert len(fake.calls("sbatch")) == 1
 
 
+def test_excluded_nodes_are_added_to_those_that_the_machine_excludes(fake, launch):
+    fake.answers("sbatch", says("12"))
+    asking = slurm(arguments=("--exclude=a[1-2]", "-xb"))
+    asking.submit(ONE, launch, [])
+    asking.submit(dataclasses.replace(ONE, excluded=("c", "d")), launch, [])
+    first, second = fake.calls("sbatch")
+    assert first.endswith("--exclude=a[1-2] -xb")
+    # Of several, sbatch heeds the last.
+    assert second.endswith("--exclude=a[1-2] -xb --exclude=b,c,d")
+
+
 def test_an_answer_that_got_lost_is_remembered_until_the_next_submission(fake, launch):
     fake.answers("sbatch", says(TIMED_OUT, 1))
     fake.answers("squeue", says("7|PENDING||Priority"))
@@ -260,6 +271,17 @@ def test_no_answer_now_is_not_an_end(fake, squeue, sacct):
         fake.answers("sacct", sacct)
     with pytest.raises(UnreachableError, match="squeue"):
         slurm().find()
+
+
+def test_how_allocations_ended_is_known_from_squeue_or_from_sacct_with_their_first_nodes(fake):
+    fake.answers("squeue", says("1|FAILED|a[01-02,4]|NonZeroExitCode\n2|RUNNING|b|None"))
+    fake.answers("sacct", says("3_1|CANCELLED by 7|None assigned|None\n4|NODE_FAIL|n1,n2|None"))
+    found = slurm().ends(["1", "2", "3_1", "4", "5"])
+    assert {id: (each.nodes, each.was_cancelled) for id, each in found.items()} == {
+        "1": ("a01", False),
+        "3_1": ("", True),
+        "4": ("n1", False),
+    }
 
 
 def test_what_is_no_line_of_an_answer_is_left_out(fake):

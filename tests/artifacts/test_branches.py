@@ -69,6 +69,18 @@ def test_a_second_clone_goes_on_from_the_remote_branch(
     assert git(tmp_path / "theirs", "rev-parse", "HEAD") == git(worktree, "rev-parse", "HEAD")
 
 
+def test_in_a_partial_clone_what_a_colleague_has_pushed_is_fetched_for_the_worktree(
+    repository: Path, paths: ProjectPaths, worktree: Path, tmp_path: Path
+) -> None:
+    put(paths, "a", "a.log")
+    synchronise(repository, paths, MACHINE)
+    git(repository, "config", "uploadpack.allowFilter", "true")
+    words = ("--filter=blob:none", f"file://{repository}", "colleague")
+    git(tmp_path, "clone", "--quiet", *words)
+    initialise(tmp_path / "colleague", tmp_path / "theirs")
+    assert visible(tmp_path / "theirs") == {"local/a.log"}
+
+
 def test_syncing_commits_the_journal_and_merges_each_machine(
     repository: Path,
     paths: ProjectPaths,
@@ -195,3 +207,25 @@ def test_the_log_shows_the_newest_commits_first(repository: Path, paths: Project
     assert found[0].commit == git(repository, "rev-parse", branch(MACHINE)).strip()
     with pytest.raises(NameNotFoundError):
         log(repository, "nowhere")
+
+
+@pytest.mark.parametrize(
+    "place", [".git/hooks/x", ".git/x/../y", "link/x", "bare/refs/x", "root", "root/a/b", ".GIT/x"]
+)
+def test_a_worktree_among_the_files_of_git_or_of_kochi_is_refused(
+    repository: Path, tmp_path: Path, place: str
+) -> None:
+    git(repository, "init", "--quiet", "--bare", "bare")
+    (repository / "link").symlink_to(".git/hooks")
+    (repository / "root").mkdir()
+    with pytest.raises(KochiError, match=f"kochi artifact init {repository}-artifacts") as caught:
+        initialise(repository, repository / place, root=repository / "root")
+    assert "KOCHI_ROOT" in str(caught.value) or "git keeps a repository" in str(caught.value)
+    assert "kochi_artifacts" not in git(repository, "for-each-ref")
+    assert git(repository, "worktree", "list").count("\n") == 1
+
+
+def test_a_worktree_in_the_git_directory_of_another_place_is_refused(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet", "--separate-git-dir=elsewhere", "project")
+    with pytest.raises(KochiError, match="git keeps a repository"):
+        initialise(tmp_path / "project", tmp_path / "elsewhere" / "x")

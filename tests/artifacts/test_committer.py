@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -15,12 +16,16 @@ from pathlib import Path
 
 import pytest
 from git_helpers import BAD_NAME, git, write
+from support import wait_until
 
 from snakemake_kochi.artifacts import committer
+from snakemake_kochi.artifacts import recorded as recorded_module
 from snakemake_kochi.artifacts.committer import branch, commit_pending, record_path
 from snakemake_kochi.artifacts.journal import Result, journal, pending
 from snakemake_kochi.artifacts.promise import is_commit_promised, promise_to_commit
 from snakemake_kochi.errors import DamagedFileError, GitError, KochiError, PhaseError
+from snakemake_kochi.locks import find_lock_settings, settle_locks
+from snakemake_kochi.locks import lock as lock_module
 from snakemake_kochi.paths import ProjectPaths, Root
 
 MACHINE = "local"
@@ -207,7 +212,7 @@ _KILLED_AT = """
 import os, signal, sys
 from pathlib import Path
 from snakemake_kochi import git
-from snakemake_kochi.artifacts import committer
+from snakemake_kochi.artifacts import committer, recorded
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.paths import ProjectPaths
 
@@ -228,6 +233,7 @@ def counted(function, after):
 
 for name in ("run_git", "stream_git", "update_ref", "remove_entries", "_stream"):
     setattr(committer, name, counted(getattr(committer, name), after=False))
+recorded.run_git = counted(recorded.run_git, after=False)
 commit_pending(Path(sys.argv[1]), ProjectPaths(Path(sys.argv[2])), "local")
 """
 
@@ -395,14 +401,15 @@ def test_the_number_of_git_processes_does_not_grow_with_the_results(
     repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = []
-    for name in ("run_git", "stream_git", "update_ref"):
-        original = getattr(committer, name)
+    used = ((committer, "run_git"), (committer, "stream_git"), (committer, "update_ref"))
+    for module, name in (*used, (recorded_module, "run_git")):
+        original = getattr(module, name)
 
         def counted(*arguments: object, _original: object = original, **options: object) -> object:
             counts.append(arguments)
             return _original(*arguments, **options)  # type: ignore[operator]
 
-        monkeypatch.setattr(committer, name, counted)
+        monkeypatch.setattr(module, name, counted)
     needed = []
     for round_, results in enumerate((1, 2, 150)):
         counts.clear()
@@ -507,9 +514,12 @@ def _promise(paths: ProjectPaths, promised: Event) -> None:
         signal.pause()
 
 
+@pytest.mark.parametrize("kind", ["flock", "lease"])
 def test_a_promise_to_commit_is_seen_by_all_and_ends_with_the_last_process_that_made_it(
-    paths: ProjectPaths,
+    paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
+    monkeypatch.setattr(lock_module, "_LEASE_DURATION", 2.0)
+    settle_locks(paths.machine(MACHINE), kind=kind)
     assert not is_commit_promised(paths, MACHINE)
     events = [multiprocessing.Event() for _ in range(2)]
     processes = [multiprocessing.Process(target=_promise, args=(paths, event)) for event in events]
@@ -520,7 +530,24 @@ def test_a_promise_to_commit_is_seen_by_all_and_ends_with_the_last_process_that_
         assert is_commit_promised(paths, MACHINE)
         process.kill()
         process.join()
-    assert not is_commit_promised(paths, MACHINE)
+    # A lease stays for a moment.
+    wait_until(lambda: not is_commit_promised(paths, MACHINE), "nobody promises")
+
+
+def test_a_promise_that_was_kept_leaves_nothing_behind(paths: ProjectPaths) -> None:
+    locks = find_lock_settings(paths.machine(MACHINE)).paths.project(paths)
+    with promise_to_commit(paths, MACHINE):
+        (promise,) = locks.promises.iterdir()
+    assert list(locks.promises.iterdir()) == []
+    write(promise, "")
+    long_ago = time.time() - 10 * 86400
+    os.utime(promise, (long_ago, long_ago))
+    with promise_to_commit(paths, MACHINE):
+        assert not promise.exists(), "that of one that was killed"
+        os.utime(next(locks.promises.iterdir()), (long_ago, long_ago))
+        with promise_to_commit(paths, MACHINE):
+            assert len(list(locks.promises.iterdir())) == 2, "a run may take long"
+        assert is_commit_promised(paths, MACHINE)
 
 
 def test_who_waits_for_the_committer_in_vain_is_told(repository: Path, paths: ProjectPaths) -> None:
@@ -531,3 +558,28 @@ def test_who_waits_for_the_committer_in_vain_is_told(repository: Path, paths: Pr
     ):
         committer.commit_in_burst(repository, paths, MACHINE, 0.1)
     assert pending(paths, MACHINE) == ("a",)
+
+
+@pytest.mark.parametrize("results", [1, 150])
+@pytest.mark.parametrize("shared", ["group", "0660", None])
+def test_objects_have_the_permissions_that_the_repository_is_shared_with(
+    repository: Path, paths: ProjectPaths, shared: str | None, results: int
+) -> None:
+    """As loose objects, and as a pack."""
+    git(repository, "init", "--quiet", *([f"--shared={shared}"] if shared else []))
+    objects = repository / ".git" / "objects"
+    before = set(objects.rglob("*"))
+    previous = os.umask(0o077)
+    try:
+        for number in range(results):
+            put(paths, f"r{number}", {f"{number}": b"%d" % number})
+        assert commit_pending(repository, paths, MACHINE) == results
+    finally:
+        os.umask(previous)
+    made = {path: stat.S_IMODE(path.stat().st_mode) for path in set(objects.rglob("*")) - before}
+    assert made
+    assert any(path.suffix == ".pack" for path in made) == (results > 100)
+    for path, mode in made.items():
+        assert bool(mode & stat.S_IRGRP) == (shared is not None), path
+        if path.is_dir():
+            assert bool(mode & stat.S_IWGRP) == (shared is not None), path

@@ -154,7 +154,7 @@ def test_an_allocation_that_ends_before_a_worker_has_come_is_told(
     configure("alloc_script: 'sleep 1.2; echo too late; exit 5'")
     done = kochi("alloc", "-q", "q", "-f")
     assert done.status == 1
-    assert "has ended, and no worker had come" in done.err
+    assert "ended before its worker came" in done.err
     assert "exit status 5, and said:\ntoo late" in done.err
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import git
+import yaml
+from support import git, write
 
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal
-from snakemake_kochi.paths import Root
+from snakemake_kochi.paths import Root, WorkingPaths
 
 from .conftest import Outcome
 
@@ -25,6 +27,19 @@ def add_result(project: Path, name: str) -> None:
     result = Result(identity=name, files={f"fib/{name}.log": file}, record={"identity": name})
     journal(paths, "local", result)
     commit_pending(project, paths, "local")
+
+
+def lie_in_results(project: Path, name: str) -> None:
+    """Leave a result as a run does that has not journaled it."""
+    working = WorkingPaths(project, "local")
+    write(working.results / f"fib/{name}.log", f"result {name}\n")
+    record = {
+        "identity": name,
+        "machine": "local",
+        "ended": "2026-01-01T00:00:00+00:00",
+        "artifacts": [{"type": "stdout", "dest": f"fib/{name}.log", "src": None}],
+    }
+    write(working.records / name / "record.json", json.dumps(record))
 
 
 def test_results_come_to_the_worktree_as_in_the_tutorial(
@@ -85,3 +100,46 @@ def test_outside_of_a_project_it_says_what_to_type(kochi: Kochi) -> None:
     outcome = kochi("artifact", "log")
     assert outcome.status == 1
     assert "git init" in outcome.err
+
+
+@pytest.mark.parametrize("directory", [".git/hooks/x", "../root/artifacts"])
+def test_a_directory_of_git_or_of_kochi_itself_is_refused(
+    project: Path, kochi: Kochi, directory: str
+) -> None:
+    outcome = kochi("artifact", "init", directory)
+    assert outcome.status == 1
+    assert f"kochi artifact init {project}-artifacts" in outcome.err
+    assert "kochi_artifacts" not in git(project, "for-each-ref")
+
+
+def test_syncing_says_that_results_were_in_no_commit(project: Path, kochi: Kochi) -> None:
+    kochi("artifact", "init", "../proj-artifacts")
+    for name in ("first", "second"):
+        lie_in_results(project, name)
+    outcome = kochi("artifact", "sync")
+    assert "Committed 2 results that lay in results/local and in no commit" in outcome.out
+    assert "Merged" in outcome.out
+    assert (project.parent / "proj-artifacts/local/fib/first.log").read_text() == "result first\n"
+    assert "no commit" not in kochi("artifact", "sync").out
+    lie_in_results(project, "third")
+    assert kochi("artifact", "sync", "--json").data["missed"] == 1
+
+
+def test_the_fetched_branch_of_a_machine_that_is_elsewhere_is_merged(
+    project: Path, kochi: Kochi
+) -> None:
+    kochi("artifact", "init", "../proj-artifacts")
+    add_result(project, "first")
+    git(project, "branch", "kochi_artifacts_cluster", "kochi_artifacts_local")
+    # Directories of its own: they cannot be made here.
+    (project.parent / "a file").write_text("")
+    elsewhere = project.parent / "a file" / "kochi"
+    file = project / "kochi.yaml"
+    cluster = {"scheduler": "slurm", "kochi_root": str(elsewhere), "lock_dir": str(elsewhere)}
+    configuration = yaml.safe_load(file.read_text())
+    configuration.setdefault("machines", {})["cluster"] = cluster
+    file.write_text(yaml.safe_dump(configuration))
+    outcome = kochi("artifact", "sync", "-m", "cluster")
+    assert outcome.status == 0, outcome.err
+    assert "Merged 1 commits of kochi_artifacts_cluster" in outcome.out
+    assert not elsewhere.exists()

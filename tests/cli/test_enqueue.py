@@ -339,3 +339,14 @@ def test_a_cancelled_job_leaves_no_copy_behind(
     while kochi("show", "job", "0", "--json").data["state"] != "ended":
         time.sleep(0.02)
     assert not place.exists()
+
+
+def test_a_mirror_in_which_kochi_root_lies_is_refused_before_it_is_read(
+    project: Path, tmp_path: Path, kochi: Callable[..., Outcome]
+) -> None:
+    recipe = "{name: own, mirror: true, mirror_dir: '..', script: make}"
+    (project / "kochi.yaml").write_text(f"dependencies: {{tool: {{recipes: [{recipe}]}}}}\n")
+    done = kochi("enqueue", "-q", "q", "-c", "true")
+    assert done.status == 1
+    assert done.err.startswith(f"kochi: mirror_dir of tool:own: {tmp_path} contains KOCHI_ROOT")
+    assert not list((tmp_path / "root" / "projects").glob("*/freezes"))

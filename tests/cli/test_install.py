@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from faulty_filesystem import FaultyFilesystem
 from support import git
 
 from .conftest import Outcome
@@ -105,3 +107,18 @@ def test_a_worker_is_asked_for_when_the_queue_has_none(
     ((_, command, variables),) = called  # type: ignore[misc]
     assert "--kochi-queue nobody --jobs 3" in " ".join(command)
     assert variables["KOCHI_ROOT"] == os.environ["KOCHI_ROOT"]
+
+
+def test_without_symbolic_links_an_installation_is_current_all_the_same(
+    project: Path, kochi: Kochi, shell: Kochi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FaultyFilesystem(tmp_path / "backing", tmp_path / "shared") as filesystem:
+        monkeypatch.setenv("KOCHI_ROOT", str(filesystem.path / "root"))
+        with filesystem.fault("symlink", errno.EPERM, "*/.current.*") as fault:
+            assert shell("install", "-d", "tool:release").status == 0
+            first = prefix(kochi, "tool:release")
+            assert shell("install", "-d", "tool:release", "--again").status == 0
+            assert filesystem.count(fault) == 2
+        assert state(kochi, "tool:release") == "installed"
+        assert prefix(kochi, "tool:release") != first
+        assert (Path(prefix(kochi, "tool:release")) / "tool").exists()

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,8 +19,10 @@ import pytest
 from slurm_cluster import SlurmCluster
 from support import git, wait_until, write
 
+from snakemake_kochi.detached.control import Watch
 from snakemake_kochi.detached.launches import Found, last_launch, make_launch, write_end
 from snakemake_kochi.paths import Root
+from snakemake_kochi.processes import this_node
 
 from .conftest import COMMAND, Outcome
 
@@ -218,12 +221,17 @@ def test_the_last_of_several_within_a_second_is_the_last(here: Path) -> None:
         write_end(paths, 0)
 
 
-def test_a_run_on_another_host_is_left_alone(kochi: Kochi, here: Path) -> None:
+def test_a_run_of_an_earlier_release_on_another_host_is_left_alone(
+    kochi: Kochi, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its attendant writes the file once.
+    monkeypatch.setenv("KOCHI_HEARTBEAT", "1000")
     begin(kochi, here)
     file = launched().paths.process
     own = file.read_text()
     data = json.loads(own)
     data["node"] |= {"host": "login2", "machine": "another"}
+    del data["heartbeat"], data["heartbeat_interval"]
     file.write_text(json.dumps(data))
     assert launched().state == "elsewhere"
     second, stopped = kochi("launch", "--", "all"), kochi("launch", "--stop")
@@ -232,6 +240,44 @@ def test_a_run_on_another_host_is_left_alone(kochi: Kochi, here: Path) -> None:
     assert "It is on login2; if that is gone for good, remove" in second.err
     assert "the run is on login2, which is not this host" in stopped.err
     assert launched().state == "running"
+
+
+@pytest.mark.parametrize("text", ["5s", "0", "-1", "nan", "inf", ""])
+def test_a_heartbeat_that_is_no_number_of_seconds_is_told_before_anything_starts(
+    kochi: Kochi, here: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("KOCHI_HEARTBEAT", text)
+    refused = kochi("launch", "--", "all")
+    said = f"KOCHI_HEARTBEAT is '{text}': a number of seconds above 0 was expected"
+    assert refused.status == 1
+    assert said in refused.err
+    worker = subprocess.run(
+        [
+            *(sys.executable, "-m", "snakemake_kochi.worker", "--root", here / "root"),
+            *("--machine", "local", "--queue", "q"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert worker.returncode == 1
+    assert worker.stderr.startswith(f"kochi worker: {said}\n")
+
+
+def test_a_run_on_another_host_that_can_write_nothing_more_gives_signs_of_life(
+    kochi: Kochi, here: Path
+) -> None:
+    _, paths = make_launch(Root.find().machine("local"), "", ["true"], is_job=False)
+    process = vars(this_node()) | {"host": "login2", "machine": "another"}
+    identity = {"pid": 1, "start": 1}
+    data = {"version": 1, "node": process, "attendant": identity, "run": identity}
+    paths.process.write_text(json.dumps(data | {"heartbeat": 1, "heartbeat_interval": 0.01}))
+    watch = Watch()
+    for moment in range(100):
+        os.utime(paths.process, (moment, moment))  # as on a full disk
+        assert watch.look(launched()).state == "elsewhere"
+        time.sleep(0.01)
+    wait_until(lambda: watch.look(launched()).state == "killed")
 
 
 @pytest.mark.parametrize(

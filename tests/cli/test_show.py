@@ -339,6 +339,24 @@ def test_the_log_of_an_installation_is_the_newest_one_even_if_it_failed(
     assert kochi("show", "log", "install", "tool:broken", "-f").out == "trying\n"
 
 
+def test_who_only_reads_does_not_settle_which_locks_the_machine_uses(
+    project: Path, kochi: Kochi, shell: Kochi, tmp_path: Path
+) -> None:
+    """With those of the default settled, all that hands over or works would be refused."""
+    submit(kochi, "true")
+    install("tool:release")
+    machine = Root.find().machine("local")
+    machine.lock_settings.unlink()  # as one is told to, who is to use others
+    (tmp_path / "locks").mkdir()
+    with open(project / "kochi.yaml", "a") as file:
+        file.write(f"machines: {{local: {{lock_dir: {tmp_path}/locks}}}}\n")
+    assert shell("show", "log", "install", "tool:release", "-f").status == 0
+    assert shell("show", "job", 99).status == 1
+    assert not machine.lock_settings.exists()
+    assert shell("cancel", 0).status == 0
+    assert shell("enqueue", "-q", "test", "true").status == 0
+
+
 def test_paths_are_told(installed: Path, kochi: Kochi, work: Work) -> None:
     submit(kochi, "true")
     work()

@@ -126,7 +126,7 @@ def test_a_result_of_which_only_the_notice_was_read_is_adopted(two: Path) -> Non
             first, second = ("a", "b") if "output: a.txt" in output else ("b", "a")
             let_go(two, second)
             # The notices of the dead controller are kept as long as they may be needed.
-            wait_until(lambda: list(machine().glob("controllers/*/delivered/*.json")))
+            wait_until(lambda: list(machine().glob("controllers/*/delivered/*/*.json")))
             controller.kill()
             controller.wait()
         for lock in (two / ".snakemake" / "locks").iterdir():

@@ -9,9 +9,9 @@ import pytest
 from run_helpers import nothing_is_left, results
 from support import write
 
+from snakemake_kochi.locks import settle_locks
+from snakemake_kochi.locks.settings import find_lock_settings
 from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import settle_locks
-from snakemake_kochi.queue.lock_settings import find_lock_settings
 
 RUN = ("--executor", "kochi", "--jobs", "4")
 

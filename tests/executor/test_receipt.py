@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import statistics
 from datetime import datetime
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from faulty_filesystem import FaultyFilesystem
 from run_helpers import results
 from support import write
 
@@ -265,3 +267,20 @@ def test_a_run_without_waste_says_no_more_than_how_its_jobs_ran(
     lines = done.stdout.splitlines()
     last = lines.index("kochi ran 1 job: 1 by shell")
     assert lines[last + 1].startswith("Complete log")
+
+
+def test_what_an_ill_filesystem_does_not_tell_is_left_out(tmp_path: Path) -> None:
+    with FaultyFilesystem(tmp_path / "backing", tmp_path / "shared") as filesystem:
+        machine = Root(filesystem.path).machine("local")
+        worker = a_worker(machine, 0, 100)
+        receipt = Receipt(machine, CONTROLLER)
+        asked = machine.allocation_note(CONTROLLER, "x")
+        make_directory(asked.parent)
+        asked.write_text("{}")
+        whole = receipt.lines(worker)
+        ways = ("*/worker.json", "*/ids.json", f"*/{asked.name}")
+        for path in ways:
+            with filesystem.fault("open", errno.EIO, path) as fault:
+                assert len(receipt.lines(worker)) <= len(whole)
+                assert filesystem.count(fault)
+    assert whole

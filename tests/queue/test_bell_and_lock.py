@@ -12,8 +12,9 @@ import threading
 import pytest
 
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.locks.lock import hold
 from snakemake_kochi.queue import Bell, queue_lock, ring
-from snakemake_kochi.queue.lock import QueueRemovedError, hold
+from snakemake_kochi.queue.lock import QueueRemovedError
 
 
 def test_a_ring_before_the_wait_is_not_lost(tmp_path):
@@ -69,7 +70,7 @@ def test_the_lock_file_stays_the_same_and_private(machine):
 
 HOLD = """\
 import pathlib, sys
-from snakemake_kochi.queue.lock import hold
+from snakemake_kochi.locks.lock import hold
 with hold(pathlib.Path(sys.argv[1]), sys.argv[2]):
     print("held", flush=True)
     sys.stdin.read()
@@ -88,7 +89,7 @@ def test_a_busy_lock_is_waited_for_and_that_is_said(tmp_path, caplog, kind):
         def emit(self, record):
             holder.stdin.close()
 
-    logger = logging.getLogger("snakemake_kochi.queue.lock")
+    logger = logging.getLogger("snakemake_kochi.locks.lock")
     handler = LetGo()
     logger.addHandler(handler)
     try:
@@ -114,7 +115,7 @@ def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path, kind):
 @pytest.mark.parametrize("kind", ["flock", "lease"])
 def test_processes_that_race_for_a_lock_have_it_one_after_the_other(tmp_path, kind):
     code = (
-        "import pathlib, sys\nfrom snakemake_kochi.queue.lock import hold\n"
+        "import pathlib, sys\nfrom snakemake_kochi.locks.lock import hold\n"
         "count = pathlib.Path(sys.argv[3])\n"
         "for _ in range(20):\n"
         "    with hold(pathlib.Path(sys.argv[1]), sys.argv[2]):\n"
@@ -169,7 +170,7 @@ def test_who_waits_for_the_lock_of_a_queue_that_is_removed_learns_it(machine):
         except QueueRemovedError:
             said.append("removed")
 
-    logger = logging.getLogger("snakemake_kochi.queue.lock")
+    logger = logging.getLogger("snakemake_kochi.locks.lock")
     handler = Waiting()
     logger.addHandler(handler)
     thread = threading.Thread(target=wait)

@@ -13,12 +13,13 @@ import pytest
 from support import write
 
 from snakemake_kochi.errors import ConfigError, DamagedFileError, KochiError
+from snakemake_kochi.locks import lock as lock_module
+from snakemake_kochi.locks import settle_locks
+from snakemake_kochi.locks.lock import LockBusyError, hold
+from snakemake_kochi.locks.settings import find_lock_settings
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.place import find_place
-from snakemake_kochi.queue import Queue, Ticket, allocate_ids, settle_locks
-from snakemake_kochi.queue import lock as lock_module
-from snakemake_kochi.queue.lock import LockBusyError, hold
-from snakemake_kochi.queue.lock_settings import find_lock_settings
+from snakemake_kochi.queue import Queue, Ticket, allocate_ids
 
 MakeTicket = Callable[..., Ticket]
 
@@ -223,7 +224,7 @@ def test_a_lock_need_not_be_waited_for_for_ever(tmp_path: Path, kind: str) -> No
 
 FORSAKEN = """\
 import logging, os, pathlib, sys
-from snakemake_kochi.queue import lock
+from snakemake_kochi.locks import lock
 logging.basicConfig()
 lock._LEASE_DURATION, lock._FORSAKEN_LOOK = 0.5, 0.1
 path = pathlib.Path("lock")

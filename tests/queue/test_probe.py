@@ -16,11 +16,12 @@ import pytest
 from support import write
 
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.locks import probe as probe_module
+from snakemake_kochi.locks import settle_locks
+from snakemake_kochi.locks.lock import hold
+from snakemake_kochi.locks.probe import probe_locks
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import Queue, Ticket, settle_locks
-from snakemake_kochi.queue import probe as probe_module
-from snakemake_kochi.queue.lock import hold
-from snakemake_kochi.queue.probe import probe_locks
+from snakemake_kochi.queue import Queue, Ticket
 from snakemake_kochi.queue.processes import this_node
 
 KOCHI = ("-m", "snakemake_kochi.cli")
@@ -148,7 +149,7 @@ def test_a_lock_that_hangs_is_given_up_and_named(tmp_path: Path) -> None:
         "import pathlib, sys, time\n"
         "from snakemake_kochi.paths import Root\n"
         "from snakemake_kochi.errors import KochiError\n"
-        "from snakemake_kochi.queue.probe import probe_locks\n"
+        "from snakemake_kochi.locks.probe import probe_locks\n"
         "try:\n    probe_locks(Root.find().machine('local'), deadline=0.3)\n"
         "except KochiError as error:\n    print(error)\n"
     )

@@ -178,7 +178,7 @@ def test_a_queue_with_a_ticket_that_was_set_aside_is_kept(machine, ticket, caplo
 
 def test_all_or_no_tickets_are_handed_over(machine, ticket, monkeypatch):
     queue = Queue(machine, "q")
-    real, calls = os.replace, []
+    real, calls = os.rename, []
 
     def full_disk(source, target):
         calls.append(target)
@@ -187,7 +187,7 @@ def test_all_or_no_tickets_are_handed_over(machine, ticket, monkeypatch):
         real(source, target)
 
     queue.submit([ticket()])
-    monkeypatch.setattr(os, "replace", full_disk)
+    monkeypatch.setattr(os, "rename", full_disk)
     with pytest.raises(KochiError, match="No space left"):
         queue.submit([ticket()] * 10)
     monkeypatch.undo()

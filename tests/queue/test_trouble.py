@@ -193,7 +193,7 @@ def test_a_notice_that_cannot_be_read_is_a_failure(
     inbox.close()
 
 
-def test_a_notice_that_cannot_be_taken_in_now_comes_later(
+def test_a_notice_that_cannot_be_put_away_now_is_told_once_and_put_away_later(
     machine: MachinePaths, ticket: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inbox = Inbox.create(machine)
@@ -205,9 +205,13 @@ def test_a_notice_that_cannot_be_taken_in_now_comes_later(
         def full(source: Path, target: Path) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        patch.setattr(os, "replace", full)
-        assert inbox.wait(0) == []
-    assert [result.ok for result in inbox.wait(0)] == [True]
+        patch.setattr(os, "rename", full)
+        assert [result.ok for result in inbox.wait(0)] == [True]
+    paths = machine.controller(inbox.identity)
+    assert len(list(paths.inbox.iterdir())) == 1
+    assert inbox.wait(0) == []
+    assert list(paths.inbox.iterdir()) == []
+    assert len(paths.delivered_notices()) == 1
     inbox.close()
 
 

@@ -143,7 +143,7 @@ def test_what_keeps_a_worker_from_coming_is_a_failure(
             project.cluster.run_on(node, "umount", str(locks))
     assert doctor.process.returncode == 1
     assert between["verdict"] == "failed"
-    assert "has ended, and no worker had come: " in between["measured"]
+    assert "ended before its worker came: " in between["measured"]
     assert "is not the directory of locks that" in between["measured"]
     log = Path(between["advice"].removeprefix("See its log: "))
     assert "is not the directory of locks that" in log.read_text()

@@ -15,7 +15,7 @@ from slurm_cluster import SlurmCluster
 from support import wait_until
 
 from snakemake_kochi.queue import find_worker, list_workers
-from snakemake_kochi.queue.observation import LOST_AFTER
+from snakemake_kochi.queue.heartbeat import LOST_AFTER
 
 QUICK = 0.5  # seconds between two signs of life of a worker
 

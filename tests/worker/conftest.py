@@ -74,7 +74,7 @@ class Site:
                 *("--root", str(self.root.directory), "--machine", "local", *given),
             ],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=options.pop("stdout_to", subprocess.PIPE),  # type: ignore[arg-type]
             text=True,
             **options,  # type: ignore[call-overload]
         )

@@ -30,7 +30,7 @@ def mount() -> Iterator[Mount]:
 
     def make(directory: Path, size: str) -> Path:
         directory.mkdir()
-        options = ["-t", "tmpfs", "-o", f"size={size}", "kochi-test"]
+        options = ["-t", "tmpfs", "-o", f"size={size},mode=700", "kochi-test"]
         subprocess.run(["mount", *options, str(directory)], check=True)
         mounted.append(directory)
         return directory

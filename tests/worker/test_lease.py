@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from snakemake_kochi.queue import settle_locks
+from snakemake_kochi.locks import settle_locks
 
 
 def test_jobs_run_beside_each_other_and_no_lease_is_left(site):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import time
 from pathlib import Path
@@ -164,9 +165,9 @@ def test_an_output_that_is_shown_in_parts_is_shown_whole(tmp_path):
     echo.job_started(0, "large", log, 0)
     echo.job_ended(0, "")
     echo.pump()
-    assert echo.is_following
+    assert echo.deadline < math.inf
     echo.pump(everything=True)
-    assert not echo.is_following
+    assert echo.deadline == math.inf
     assert content + b"\n" + b"-" * 80 in terminal.getvalue()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_kochi.files import to_json, write_exclusively
+from snakemake_kochi.files import make_directory, to_json, write_atomically, write_exclusively
 from snakemake_kochi.queue import Queue, find_worker
 from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.result import Attempt
@@ -31,7 +31,7 @@ def few_files(site: Site) -> Iterator[Callable[[], list[Path]]]:
     """The site's root on a filesystem with few inodes; a call takes all that are left."""
     directory = site.root.directory
     directory.mkdir()
-    options = ["-t", "tmpfs", "-o", "size=4m,nr_inodes=60", "kochi-test"]
+    options = ["-t", "tmpfs", "-o", "size=4m,nr_inodes=60,mode=700", "kochi-test"]
     subprocess.run(["mount", *options, str(directory)], check=True)
 
     def take() -> list[Path]:
@@ -146,6 +146,44 @@ def test_an_idle_worker_that_cannot_reach_its_queue_says_so_and_goes_on_with_oth
     (site.directory / "well").touch()
     assert site.ended(0).result.ok  # type: ignore[union-attr]
     assert "no longer: ill cannot be used now" in log_of(site)
+
+
+def test_a_worker_of_a_dead_controller_sleeps_while_it_cannot_see_whether_to_leave(
+    site: Site,
+) -> None:
+    state = site.machine.controller("c").state
+    make_directory(state.parent)
+    node = {"host": "login", "machine": "m", "boot": "b", "namespace": "pid:[1]"}
+    fields = {"version": 1, "node": node, "process": {"pid": 5, "start": 5}, "left": True}
+    write_atomically(state, to_json(fields))
+    worker = site.start_changed(
+        """
+        import errno
+        from pathlib import Path
+        from snakemake_kochi.queue.queue import Queue
+        from snakemake_kochi.worker.worker import Worker
+        claim, turn = Queue.claim, Worker._turn
+        tries = turns = 0
+        def fail(self, *arguments, **options):
+            global tries
+            tries += 1
+            if tries < 4:
+                raise OSError(errno.EIO, "Input/output error")
+            Path("turns").write_text(f"{turns}\\n")
+            return claim(self, *arguments, **options)
+        def count(self, *arguments):
+            global turns
+            turns += 1
+            return turn(self, *arguments)
+        Queue.claim, Worker._turn = fail, count
+        """,
+        *("--controller", "c", "--allocation", 7, "--cores", 1, *SOON),
+        *("--stay", "--idle-timeout", 0.1),
+        cwd=site.directory,
+        stderr=-3,
+    )
+    assert worker.wait(60) == 0
+    assert int(site.wait_for("turns")) < 500
 
 
 def test_a_worker_that_leaves_when_all_is_done_does_not_while_that_cannot_be_seen(

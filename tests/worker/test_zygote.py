@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from faulty_filesystem import FaultyFilesystem
 from support import wait_until
 
 from snakemake_kochi.queue import Queue, Resources, Ticket, cancel
@@ -443,3 +445,22 @@ def test_a_worker_that_is_told_to_stop_puts_back_and_leaves_no_zygote(site, work
     assert not any(map(is_running, everything))
     assert site.job(job).state == "waiting"
     assert json.loads(site.machine.worker(0).state.read_text())["state"] == "left"
+
+
+def test_an_error_that_passes_takes_the_zygote_from_few_jobs(site, workflow):
+    with FaultyFilesystem(site.directory / "backing", site.root.directory) as filesystem:
+        (first,) = workflow.submit("shell", 1)
+        with filesystem.fault("create", errno.EIO, "*/workers/0/zygote-0.log", times=1):
+            worker = site.start_changed(
+                """
+                from snakemake_kochi.worker.runners import zygote
+                zygote._RETRY = 0.1
+                """,
+                *("--cores", 1, "--stay"),
+                stderr=-3,
+            )
+            assert workflow.runners_of(first) == ["command"]
+        assert workflow.runners_of(*workflow.submit("shell", 2)) == ["zygote"]
+        assert worker_log(site).count("WARNING no zygote can be started now") == 1
+        worker.terminate()
+        assert worker.wait() == 0

@@ -15,8 +15,12 @@ _PENDING = frozenset({"CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQU
 _RUNNING = frozenset(
     {"COMPLETING", "RESIZING", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
 )
-# What sacct says of one that has not begun.
-_NO_NODES = "None assigned"
+# Ended by people, or for others: that tells nothing of a node.
+_CANCELLED = frozenset({"CANCELLED", "PREEMPTED", "REVOKED"})
+# What sacct, and squeue of the first node, say of one that has not begun.
+_NO_NODES = ("None assigned", "n/a")
+# The first of `a[01-04,7],b3` is a01.
+_FIRST_NODE = re.compile(r"([^\[,]*)(?:\[(\w+)[^\]]*\])?([^\[,]*)")
 
 
 def read_listing(said: str, machine: str) -> dict[str, Allocation]:
@@ -25,13 +29,20 @@ def read_listing(said: str, machine: str) -> dict[str, Allocation]:
     lines = (line.split("|", 3) for line in said.splitlines() if line.count("|") >= 3)
     return {
         id: Allocation(
-            *(id, _state(word), reason, "" if nodes == _NO_NODES else nodes),
+            *(id, _state(word), reason, "" if nodes in _NO_NODES else nodes),
             advice(reason, id, machine),
             has_failed=has_failed(reason),
+            was_cancelled=word.partition(" ")[0] in _CANCELLED,
         )
         for ids, word, nodes, reason in lines
         for id in _each(ids)
     }
+
+
+def first_node(nodes: str) -> str:
+    """The one on which the worker is, of those of an allocation as Slurm writes them."""
+    found = _FIRST_NODE.match(nodes)
+    return "".join(filter(None, found.groups())) if found else ""
 
 
 def _each(ids: str) -> Iterator[str]:

@@ -11,9 +11,9 @@ import re
 import threading
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from pathlib import Path
+from functools import partial
 
 from tenacity import (
     Retrying,
@@ -32,7 +32,6 @@ from snakemake_kochi.allocation.scheduler import (
     UnreachableError,
     Wanted,
     not_ended,
-    time_limit,
 )
 from snakemake_kochi.allocation.sizing import Limits
 from snakemake_kochi.allocation.slurm.answers import (
@@ -41,8 +40,9 @@ from snakemake_kochi.allocation.slurm.answers import (
     is_unknown_partition,
     where,
 )
+from snakemake_kochi.allocation.slurm.arguments import sbatch_arguments
 from snakemake_kochi.allocation.slurm.commands import NoProgramError, run
-from snakemake_kochi.allocation.slurm.listing import read_listing
+from snakemake_kochi.allocation.slurm.listing import first_node, read_listing
 from snakemake_kochi.allocation.slurm.partitions import Partition, limits_of, read_partitions
 from snakemake_kochi.allocation.slurm.withheld import without_withheld
 from snakemake_kochi.allocation.wishes import NO_WISH, Wish
@@ -84,6 +84,7 @@ class Slurm:
     name."""
 
     takes_wishes = True
+    can_exclude = True
 
     def __init__(
         self,
@@ -112,7 +113,8 @@ class Slurm:
         """See `Scheduler.submit`. What an earlier call submitted without an answer is returned by
         the next one, and nothing more is submitted by it."""
         log = launch.log("%j" if wanted.count == 1 else "%A_%a")
-        command = ["sbatch", "--parsable", *self._arguments(wanted, launch, log)]
+        arguments = sbatch_arguments(self._name, self._settings, wanted, launch, log)
+        command = ["sbatch", "--parsable", *arguments]
         script = launch.script(_ID, _CORES)
         self._clusters.update(
             _clusters([*self._settings.arguments, *wanted.arguments, *wanted.wish.arguments])
@@ -177,42 +179,6 @@ class Slurm:
         # There may be another.
         self._is_uncertain = any(_number(id) != first for id in lost)
         return [id for id in lost if _number(id) == first]
-
-    def _arguments(self, wanted: Wanted, launch: Launch, log: Path) -> list[str]:
-        settings = wanted.wish.over(self._settings)
-        arguments = [
-            f"--job-name={self._name}",
-            f"--output={log}",
-            *(wanted.wish.shape or self._shape(wanted, settings)),
-            # Its shell alone: it has become the worker, which tells its jobs.
-            f"--signal=B:USR1@{int(2 * launch.grace)}",
-            "--requeue",
-            "--open-mode=append",
-        ]
-        if gres := wanted.wish.generic_resources(settings, wanted.gpus):
-            arguments.append(f"--gres={gres}")
-        if wanted.seconds is not None:
-            arguments.append(f"--time={time_limit(wanted.seconds)}")
-        if wanted.count > 1:
-            arguments.append(f"--array=1-{wanted.count}")
-        for option in ("partition", "account", "qos", "reservation", "constraint"):
-            if (value := getattr(settings, option)) is not None:
-                arguments.append(f"--{option}={value}")
-        return [*arguments, *settings.arguments, *wanted.arguments, *wanted.wish.arguments]
-
-    @staticmethod
-    def _shape(wanted: Wanted, settings: AllocationSettings) -> list[str]:
-        """For one worker that leads, on the first of its nodes."""
-        arguments = [
-            f"--nodes={settings.nodes}",
-            "--ntasks-per-node=1",
-            f"--cpus-per-task={wanted.cores}",
-        ]
-        if wanted.memory_mb:
-            arguments.append(f"--mem={wanted.memory_mb}M")
-        if wanted.whole_node:
-            arguments.append("--exclusive")
-        return arguments
 
     def _explained(self, error: RefusedError, wanted: Wanted) -> RefusedError:
         """A refusal, with where to change what, and how."""
@@ -302,10 +268,27 @@ class Slurm:
                 return None
         raise UnreachableError(failure.message) from failure
 
-    def _squeue(self) -> str:
+    def ends(self, ids: Collection[str]) -> dict[str, Allocation]:
+        """See `Scheduler.ends`. Slurm's controller keeps what has ended for some minutes, but for
+        what was cancelled of an array before it began; the database, if there is one, all."""
+        found: dict[str, Allocation] = {}
+        failure: KochiError | None = None
+        for ask in (partial(self._squeue, "--states=all"), self._sacct):
+            try:
+                found = {**read_listing(ask(), self._machine), **found}
+            except KochiError as error:
+                failure = failure or error
+            known = {id: found[id] for id in ids if id in found and found[id].state == "ended"}
+            if len(known) == len(ids):
+                break
+        if isinstance(failure, UnreachableError) and not known:
+            raise failure
+        return {id: replace(each, nodes=first_node(each.nodes)) for id, each in known.items()}
+
+    def _squeue(self, *which: str) -> str:
         return self._run(
             *("squeue", "--noheader", "--array", f"--name={self._name}"),
-            *(f"--user={os.getuid()}", "--format=%i|%T|%N|%r"),
+            *(f"--user={os.getuid()}", *which, "--format=%i|%T|%N|%r"),
         )
 
     def _sacct(self) -> str:
@@ -347,14 +330,23 @@ class Slurm:
     def how_to_cancel(self) -> str:
         return f"scancel --name={self._name}"
 
+    @property
+    def cancels_waiting(self) -> tuple[str, ...]:
+        named = (f"--name={self._name}", f"--user={os.getuid()}", "--state=PENDING")
+        return ("scancel", *self._where, "--quiet", *named)
+
     def _run(self, program: str, *arguments: str, text: str = "") -> str:
         """One of Slurm's commands, at the clusters at which this one's allocations are."""
-        clusters = sorted(filter(None, self._clusters))
-        if not clusters or program == "sbatch":
-            return run([program, *arguments], self._pace.answer, text)
+        where = () if program == "sbatch" else self._where
+        return run([program, *where, *arguments], self._pace.answer, text)
+
+    @property
+    def _where(self) -> tuple[str, ...]:
+        if not any(self._clusters):
+            return ()
         # The default one has a name that is not known here.
-        which = "all" if "" in self._clusters else ",".join(clusters)
-        return run([program, f"--clusters={which}", *arguments], self._pace.answer, text)
+        which = "all" if "" in self._clusters else ",".join(sorted(self._clusters))
+        return (f"--clusters={which}",)
 
 
 def _says_all(settings: AllocationSettings) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from snakemake_kochi.cli.options import json_option, machine_option
+from snakemake_kochi.cli.options import NUMBER, json_option, machine_option
 from snakemake_kochi.cli.output import (
     clock_duration,
     coloured,
@@ -24,7 +24,7 @@ from snakemake_kochi.queue import AttemptView, JobView, attempts, find_job, reas
 @click.command("job")
 @machine_option
 @json_option
-@click.argument("job", type=click.IntRange(min=0))
+@click.argument("job", type=NUMBER)
 def command(machine: str | None, as_json: bool, job: int) -> None:
     """All about one job; why it waits, if it does, and how its attempts ended."""
     paths = find_place(machine).machine_paths

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import click
 
-from snakemake_kochi.cli.options import json_option, machine_option
+from snakemake_kochi.cli.options import COUNT, json_option, machine_option
 from snakemake_kochi.cli.output import coloured, local_time, print_json, print_table, remark
 from snakemake_kochi.cli.project_jobs import belongs_to
 from snakemake_kochi.cli.show.job_data import state_of, to_dict
@@ -20,7 +20,7 @@ from snakemake_kochi.queue import JobView, list_jobs
 @click.option("-t", "--terminated", is_flag=True, help="Also those that ended.")
 @click.option(
     *("-l", "--limit"),
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=30,
     show_default=True,
     help="How many, the newest first.",

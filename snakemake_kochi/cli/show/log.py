@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
-from filelock import FileLock, Timeout
 
 from snakemake_kochi.cli.following import show_file
-from snakemake_kochi.cli.options import machine_option
+from snakemake_kochi.cli.options import NUMBER, machine_option
 from snakemake_kochi.cli.output import remark
 from snakemake_kochi.errors import NameNotFoundError
+from snakemake_kochi.locks import intended_lock_settings, is_held, read_lock_settings
 from snakemake_kochi.place import find_place
 from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.queue import find_job, find_worker
@@ -31,7 +30,7 @@ def _follow_option(function: Callable[..., Any]) -> Callable[..., Any]:
 @command.command("job")
 @machine_option
 @_follow_option
-@click.argument("job", type=click.IntRange(min=0))
+@click.argument("job", type=NUMBER)
 def job_log(machine: str | None, follow: bool, job: int) -> None:
     """The output of a job."""
     paths = find_place(machine).machine_paths
@@ -45,7 +44,7 @@ def job_log(machine: str | None, follow: bool, job: int) -> None:
 @command.command("worker")
 @machine_option
 @_follow_option
-@click.argument("worker", type=click.IntRange(min=0))
+@click.argument("worker", type=NUMBER)
 def worker_log(machine: str | None, follow: bool, worker: int) -> None:
     """The log of a worker."""
     paths = find_place(machine).machine_paths
@@ -72,14 +71,10 @@ def install_log(machine: str | None, follow: bool, recipe: str) -> None:
             f"{found} was never installed on machine '{place.machine.name}'",
             f"Type: kochi install -d {found}",
         )
-    lock = place.project_paths.install_lock(*names)
-    show_file(log, follow, lambda: _is_free(lock))
-
-
-def _is_free(lock: Path) -> bool:
-    """Whether nobody is installing: who does holds the lock."""
-    try:
-        with FileLock(lock, timeout=0, fallback_to_soft=False, preserve_lock_file=True):
-            return True
-    except Timeout:
-        return False
+    # Who only reads settles nothing.
+    locks = read_lock_settings(place.machine_paths) or intended_lock_settings(
+        place.machine_paths, place.machine.lock_directory, place.machine.lock_kind
+    )
+    lock = locks.paths.project(place.project_paths).install(found.dependency, found.name)
+    # Who installs holds the lock.
+    show_file(log, follow, lambda: not is_held(lock, locks.kind))

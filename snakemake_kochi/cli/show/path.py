@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from snakemake_kochi.cli.options import json_option, machine_option
+from snakemake_kochi.cli.options import NUMBER, json_option, machine_option
 from snakemake_kochi.cli.output import print_json
 from snakemake_kochi.place import find_place
 from snakemake_kochi.project.recipes import Requirement
@@ -37,7 +37,7 @@ def project_path(machine: str | None, as_json: bool) -> None:
 @command.command("worker")
 @machine_option
 @json_option
-@click.argument("worker", type=click.IntRange(min=0))
+@click.argument("worker", type=NUMBER)
 def worker_path(machine: str | None, as_json: bool, worker: int) -> None:
     """The directory of a worker."""
     paths = find_place(machine).machine_paths
@@ -48,7 +48,7 @@ def worker_path(machine: str | None, as_json: bool, worker: int) -> None:
 @command.command("job")
 @machine_option
 @json_option
-@click.argument("job", type=click.IntRange(min=0))
+@click.argument("job", type=NUMBER)
 def job_path(machine: str | None, as_json: bool, job: int) -> None:
     """The directory of a job; it is made when the job starts."""
     paths = find_place(machine).machine_paths

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 TYPE_CHECKING = False  # not from typing, for its size
 if TYPE_CHECKING:
-    from typing import Protocol
+    from typing import Protocol, TypeVar
+
+    Answer = TypeVar("Answer")
 
     class Job(Protocol):
         """What is needed of a ticket."""
@@ -78,10 +81,23 @@ def await_release(held: int, worker: int) -> None:
         os._exit(CANNOT_EXECUTE)
 
 
+def asked_again(call: Callable[[], Answer]) -> Answer:
+    """Make a call that may be repeated, again while the answer is ESTALE: see files.answered."""
+    try:
+        return call()
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+    # Only here, for the size of all that it imports.
+    from snakemake_kochi.files import answered
+
+    return answered(call)
+
+
 def enter(job: Job, environment: dict[str, str]) -> int:
     """Go to the job's directory, and say so in the environment; returns an exit status."""
     try:
-        os.chdir(job.directory)
+        asked_again(lambda: os.chdir(job.directory))
     except OSError as error:
         say(job, f"cannot enter the directory {job.directory!r}: {error.strerror}")
         return CANNOT_EXECUTE
@@ -92,7 +108,7 @@ def enter(job: Job, environment: dict[str, str]) -> int:
 def execute(job: Job, program: str, arguments: list[str], environment: dict[str, str]) -> int:
     """Become the program; returns only when that cannot be, with an exit status."""
     try:
-        os.execvpe(program, arguments, environment)
+        asked_again(lambda: os.execvpe(program, arguments, environment))
     except FileNotFoundError as error:
         say(job, f"the command {program!r} was not found: {error.strerror}")
         return NOT_FOUND

@@ -12,6 +12,8 @@ import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from snakemake_kochi.worker.runners.job_process import asked_again
+
 TYPE_CHECKING = False  # not from typing, for its size: see spawner_process
 if TYPE_CHECKING:
     from snakemake_kochi.queue.ticket import ShellJob, Ticket
@@ -44,6 +46,12 @@ def prepare(
     """Make ready for the command, in the current directory; returns it, and adds to its
     environment. `temporary`: the answer of find_temporary_directory, if it is known already.
     Raises UnpreparedError or OSError."""
+    return asked_again(lambda: _prepare(ticket, shell, environment, temporary))
+
+
+def _prepare(
+    ticket: Ticket, shell: ShellJob, environment: dict[str, str], temporary: str | None
+) -> str:
     _refuse_protected(ticket.outputs)
     for path in ticket.outputs:
         _remove(path, path in shell.directories)
@@ -147,9 +155,44 @@ def _make_directories(paths: Collection[str]) -> None:
                 os.makedirs(path, exist_ok=True)
 
 
+def show_awaited(arguments: Sequence[str]) -> None:
+    """Have the files seen, as far as they are there, for which a Snakemake with these arguments
+    waits before it does anything: it only asks for them, again and again."""
+    awaited = _values_of("--wait-for-files", arguments)
+    for path in _values_of("--wait-for-files-file", arguments):
+        _missing([path])
+        with contextlib.suppress(OSError), open(path, errors="surrogateescape") as lines:
+            awaited += [line.strip() for line in lines]
+    _missing(awaited)
+
+
+def _values_of(option: str, arguments: Sequence[str]) -> list[str]:
+    if option not in arguments:
+        return []
+    values = []
+    for word in arguments[arguments.index(option) + 1 :]:
+        if word.startswith("--"):
+            break
+        values.append(word)
+    return values
+
+
+def _missing(paths: Iterable[str]) -> list[str]:
+    """Those that are not there, after a second look by way of their directories, if need be."""
+    missing = [path for path in paths if not os.path.exists(path)]
+    if not missing:
+        return []
+    # Only here, for the size of all that it imports.
+    from snakemake_kochi.files import show_new_files
+
+    for directory in {os.path.dirname(path) for path in missing}:
+        show_new_files(directory)
+    return [path for path in missing if not os.path.exists(path)]
+
+
 def _wait_for(paths: Sequence[str], seconds: float) -> None:
     """Files that another node has written may take a while to be seen on this one."""
-    missing = [path for path in paths if not os.path.exists(path)]
+    missing = _missing(paths)
     if not missing:
         return
     _note(f"waiting at most {seconds:g} seconds for missing files: {', '.join(missing)}")
@@ -164,7 +207,7 @@ def _wait_for(paths: Sequence[str], seconds: float) -> None:
             )
         time.sleep(min(pause, left))
         pause = min(2 * pause, _LONGEST_PAUSE)
-        missing = [path for path in missing if not os.path.exists(path)]
+        missing = _missing(missing)
 
 
 def _note(text: str) -> None:

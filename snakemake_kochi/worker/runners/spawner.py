@@ -90,11 +90,13 @@ class Spawner:
     def _start(self) -> socket.socket:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(_PATIENCE)
-        packages = Path(snakemake_kochi.__file__).parents[1]
+        # Ours, and for what is imported only where it is needed, those of the worker.
+        packages = [str(Path(snakemake_kochi.__file__).parents[1])]
+        packages += [path for path in sys.path if os.path.isabs(path)]
         command = [sys.executable, "-I", "-S", str(spawner_process.__file__)]
         with its:
             self._process = subprocess.Popen(
-                [*command, str(its.fileno()), str(os.getpid()), str(packages)],
+                [*command, str(its.fileno()), str(os.getpid()), *packages],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 cwd="/",

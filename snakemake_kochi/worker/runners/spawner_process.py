@@ -2,7 +2,7 @@
 
 A fork costs what the forking process has in memory, and both pay for it, the child and afterwards
 the parent; a worker has several times more than this. Started by path, as
-`python -I -S spawner_process.py <socket> <pid of the worker> <directory of our packages>`.
+`python -I -S spawner_process.py <socket> <pid of the worker> <directories of packages>...`.
 
 A request is one message, a JSON object, with two file descriptors beside it: the log, and the gate
 from which the job's process reads its release. The answer is the request's number and that of this
@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 if __name__ == "__main__":
-    sys.path.append(sys.argv[3])
+    sys.path += sys.argv[3:]
 
 from snakemake_kochi.worker.runners.job_process import (
     CANNOT_EXECUTE,

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+from snakemake_kochi.files import IN_TROUBLE
 from snakemake_kochi.paths import WorkerPaths
+from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.worker.runners.child import Child
 from snakemake_kochi.worker.runners.interface import RunnerUnavailableError
@@ -33,6 +35,8 @@ _WORTH_IT = 3
 _MOST_WASTED = 3
 # Seconds for one that was told to end, before it is killed.
 _END_PATIENCE = 2.0
+# Seconds after an error of the filesystem; meanwhile jobs go to the next runner.
+_RETRY = 10.0
 
 # Seconds. One that was not used for so long was not wasted; its workflow had nothing for it.
 _UNUSED = 60.0
@@ -85,11 +89,17 @@ class _Zygote:
 @dataclass
 class _Workflow:
     """What is known of the workflow of a key. `wasted`: how many zygotes were, in a row; `unfit`:
-    why there will be no more, or None."""
+    why there will be no more, or None; `not_before`: when the next may be started, in monotonic
+    seconds."""
 
     reads_cores: bool = False
     wasted: int = 0
     unfit: str | None = None
+    not_before: float = 0.0
+
+    @property
+    def may_have_one(self) -> bool:
+        return self.unfit is None and time.monotonic() >= self.not_before
 
 
 # A key, and the number of cores, if the workflow asked for it when it was parsed.
@@ -115,6 +125,7 @@ class ZygoteRunner:
         self._ending: list[tuple[ZygoteLink, float]] = []
         self._epoll = select.epoll()
         self._planned: tuple[Ticket, _Plan | None] | None = None
+        self._complaints = Complaints()
 
     # ---- Runner
 
@@ -137,9 +148,10 @@ class ZygoteRunner:
         zygote = self._zygotes.get(self._place(plan, ticket))
         if zygote is not None:
             return zygote.link.is_ready
-        if self._workflows[plan.key].unfit is None:
+        workflow = self._workflows[plan.key]
+        if workflow.may_have_one:
             self._begin(plan, ticket)
-        return self._workflows[plan.key].unfit is not None
+        return not workflow.may_have_one
 
     def start(
         self,
@@ -235,8 +247,14 @@ class ZygoteRunner:
         try:
             link = ZygoteLink(program, arguments, cores, directory, environment, self._free_log())
         except OSError as error:
-            self._give_up(plan.key, str(error))
+            workflow = self._workflows[plan.key]
+            if error.errno in IN_TROUBLE:
+                workflow.not_before = time.monotonic() + _RETRY
+                self._complaints.about("no zygote can be started now", error)
+            else:
+                self._give_up(plan.key, str(error))
             return
+        self._complaints.over("no zygote can be started now")
         self._zygotes[self._place(plan, ticket)] = _Zygote(link, cores)
         self._epoll.register(link, select.EPOLLIN)
         _log.info("zygote %d reads the workflow in %s", link.pid, ticket.directory)

@@ -28,6 +28,7 @@ from snakemake_kochi.worker.runners.job_process import (
     end_with_parent,
     lead_session,
 )
+from snakemake_kochi.worker.runners.preparation import show_awaited
 from snakemake_kochi.worker.runners.zygote_copies import Copies, Job
 from snakemake_kochi.worker.runners.zygote_end import end_as_python_does, keep_what_is_there
 from snakemake_kochi.worker.runners.zygote_messages import VERSION, receive, send
@@ -231,6 +232,7 @@ class _Zygote:
                     os.close(held)
                     os.close(log)
                     self._take_over(message)
+                    show_awaited(message["options"])
                     status = _execute(self._workflow, message["options"])
         finally:
             os._exit(status)

@@ -1,7 +1,7 @@
 """Whether the locks of a machine work, tried out before anybody relies on them.
 
 Some filesystems refuse them, some grant them to everybody, and on some the call never returns. So
-they are tried in a child process, which can be given up: `python -m snakemake_kochi.queue.probe
+they are tried in a child process, which can be given up: `python -m snakemake_kochi.locks.probe
 DIRECTORY KIND PATIENCE`.
 """
 
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.locks.lock import Kind, LockBusyError, advice, hold
+from snakemake_kochi.locks.settings import LockSettings, find_lock_settings
 from snakemake_kochi.paths import LockPaths, MachinePaths
-from snakemake_kochi.queue.lock import LockBusyError, advice, hold
-from snakemake_kochi.queue.lock_settings import Kind, LockSettings, find_lock_settings
-from snakemake_kochi.queue.processes import this_node
+from snakemake_kochi.processes import this_node
 
 # Seconds until Python runs: on a cluster many nodes may just be loading it from one file server.
 _START_PATIENCE = 60.0
@@ -72,7 +72,7 @@ def probe_locks(machine: MachinePaths, deadline: float = 10.0) -> None:
 def _start(words: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         # -P: a queue.py in the user's directory must not be imported in place of the library.
-        [sys.executable, "-P", "-m", "snakemake_kochi.queue.probe", *words],
+        [sys.executable, "-P", "-m", "snakemake_kochi.locks.probe", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import secrets
 import socket
 import stat
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 from snakemake_kochi.errors import ConfigError, DamagedFileError, KochiError, nearest
 from snakemake_kochi.files import (
     PRIVATE_DIRECTORY,
+    is_there,
     make_directory,
     read_json,
     to_json,
     write_exclusively,
 )
+from snakemake_kochi.locks.lock import Held, Kind, hold
 from snakemake_kochi.paths import LockPaths, MachinePaths
-from snakemake_kochi.queue.ticket import now
 
 VERSION = 1
-Kind = Literal["flock", "lease"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,14 @@ class LockSettings:
     host: str = ""  # who settled it, and when
     time: str = ""
     nonce: str = ""
+
+    def hold(
+        self, path: Path, complain_after: float = 30.0, patience: float = math.inf
+    ) -> AbstractContextManager[Held]:
+        """Hold one of these locks (a path of `paths`). Waits and raises as `lock.hold` does."""
+        if path.parent != self.paths.directory:
+            make_directory(path.parent)
+        return hold(path, self.kind, complain_after, patience)
 
     def __str__(self) -> str:
         return f"{self.kind} in {self.paths.directory}"
@@ -67,7 +78,7 @@ class LockSettings:
         """Raises DamagedFileError."""
         directory = Path(str(data.get("directory")))
         kind = data.get("kind")
-        if kind not in get_args(Kind) or not data.get("directory"):
+        if kind not in get_args(Kind) or not data.get("directory") or "\0" in str(directory):
             raise _damaged(machine, f"no directory of locks, or no kind that is known ({kind!r})")
         return cls(
             machine=machine,
@@ -157,7 +168,7 @@ def _settle(wanted: LockSettings) -> LockSettings:
         kind=wanted.kind,
         lock_dir=wanted.lock_dir,
         host=socket.gethostname(),
-        time=now(),
+        time=datetime.now(UTC).isoformat(timespec="microseconds"),
         nonce=secrets.token_hex(8),
     )
     _make_lock_directory(settled)
@@ -196,7 +207,7 @@ def _check_directory(settings: LockSettings) -> None:
         make_directory(settings.paths.directory)
         return
     directory = settings.paths.directory
-    if not settings.paths.settled(settings.nonce).exists():
+    if not is_there(settings.paths.settled(settings.nonce)):
         raise KochiError(
             f"{directory} is not the directory of locks that {settings.host} settled for machine "
             f"'{settings.machine.name}': either lock_dir is not the same directory on all nodes, "

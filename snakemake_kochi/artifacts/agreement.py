@@ -1,0 +1,232 @@
+"""Whether the branch of results and the results in working directories agree, and what is missing.
+
+A branch can be deleted or moved by its owner. So it is noted up to which commit it has all results;
+when it does not contain that commit any more, each record beside the results is looked up in it.
+
+Below artifacts/<machine>/:
+  agreed.json                  {"version", "commit": "" when there is none, null while the results
+                               are looked at}; where it never was, nothing counts as missing
+  disagreed                    is there when a result may lie in a working directory alone
+  discarded.json               {"version", "identities": of results that are to be in no commit}
+  directories/<digest>.json    {"version", "directory": where Snakemake ran, and so results lie}
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.artifacts.journal import SIZE_LIMIT, JournalEntry, check_destinations
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.files import (
+    answered,
+    is_name,
+    is_there,
+    list_names,
+    make_directory,
+    move,
+    read_json,
+    to_json,
+    write_atomically,
+)
+from snakemake_kochi.paths import ProjectPaths, WorkingPaths
+
+VERSION = 1
+
+_logger = logging.getLogger(__name__)
+
+
+def agreed_commit(paths: ProjectPaths, machine: str) -> str | None:
+    """The newest commit up to which no result is missing; None when that is not known.
+
+    "", which any branch agrees with, where nothing was ever noted: what lies in results/ of before
+    (of an earlier release, of a KOCHI_ROOT that was emptied) may have been discarded.
+    """
+    try:
+        if is_there(paths.disagreement(machine)):
+            return None
+        commit = read_json(paths.agreement(machine), VERSION)["commit"]
+    except FileNotFoundError:
+        return ""
+    except (OSError, KeyError, DamagedFileError):
+        return None
+    return commit if isinstance(commit, str) else None
+
+
+def begin_to_agree(paths: ProjectPaths, machine: str) -> None:
+    """Call with the committer's lock held, before the results are looked at for an agreement."""
+    with suppress(OSError):
+        _note_agreed(paths, machine, None)
+        paths.disagreement(machine).unlink(missing_ok=True)
+
+
+def agree(paths: ProjectPaths, machine: str, commit: str) -> None:
+    """Note that no result is missing in a commit. Who has disagreed meanwhile, without the lock, is
+    not overruled. Call with the committer's lock held."""
+    with suppress(OSError):  # an older note is as true
+        _note_agreed(paths, machine, commit)
+
+
+def _note_agreed(paths: ProjectPaths, machine: str, commit: str | None) -> None:
+    make_directory(paths.agreement(machine).parent)
+    content = to_json({"version": VERSION, "commit": commit})
+    write_atomically(paths.agreement(machine), content)
+
+
+def disagree(paths: ProjectPaths, machine: str) -> None:
+    """Note that a result may lie in a working directory alone."""
+    marker = paths.disagreement(machine)
+    try:
+        make_directory(marker.parent)
+        marker.touch(mode=0o600)
+    except OSError:
+        with suppress(OSError):  # a full disk has room for no new file, but for another name
+            move(paths.agreement(machine), marker)
+
+
+def note_directory(paths: ProjectPaths, machine: str, directory: Path) -> None:
+    """Note that Snakemake runs in a directory: its results are looked at, too."""
+    file = paths.working_directory(machine, directory)
+    with suppress(OSError):
+        if not is_there(file):
+            make_directory(file.parent)
+            content = {"version": VERSION, "directory": os.fspath(directory)}
+            write_atomically(file, to_json(content))
+
+
+def discard_results(paths: ProjectPaths, machine: str, project: Path) -> None:
+    """Note of all results that lie in working directories that they are not to be committed."""
+    identities = []
+    for working in _directories(paths, machine, project):
+        with _reading(working):
+            identities += [record["identity"] for _, record in _records(working)]
+    file = paths.discarded(machine)
+    make_directory(file.parent)
+    write_atomically(file, to_json({"version": VERSION, "identities": sorted(identities)}))
+
+
+def missing_results(
+    paths: ProjectPaths, machine: str, project: Path, recorded: Collection[str]
+) -> tuple[list[JournalEntry], bool]:
+    """What lies in working directories with its record, which is not among those recorded; as if
+    it were journaled. And whether that is all: a directory that cannot be read now is named, and
+    the others are looked at.
+
+    What was changed or removed since its run is not what the record tells of, and is passed over;
+    so is what is too large for git, and what was discarded. Raises OSError when KOCHI_ROOT
+    cannot be read now.
+    """
+    discarded = _discarded(paths, machine)
+    entries, read = [], []
+    for working in (directories := _directories(paths, machine, project)):
+        with _reading(working):
+            for file, record in _records(working):
+                if record["identity"] in recorded or record["identity"] in discarded:
+                    continue
+                try:
+                    if (entry := _entry(working, file, record)) is not None:
+                        entries.append(entry)
+                except DamagedFileError as error:
+                    _logger.warning("not committed: %s", error.message)
+            read.append(working)
+    whole = len(read) == len(directories)
+    return sorted(entries, key=lambda entry: (entry.time, entry.identity)), whole
+
+
+@contextmanager
+def _reading(working: WorkingPaths) -> Iterator[None]:
+    """Go on without a directory that cannot be read now: its disk may never come back."""
+    try:
+        yield
+    except OSError as error:
+        _logger.warning(
+            "%s: the results there cannot be read now, and are looked at later: %s",
+            working.directory,
+            error,
+        )
+
+
+def told_missed(count: int, machine: str) -> str:
+    """What `missing_results` are, for people."""
+    results = "1 result that lay" if count == 1 else f"{count} results that lay"
+    return (
+        f"{results} in results/{machine} and in no commit: the branch was deleted or moved, or a "
+        "result could not be kept when its run ended (a full disk, say)"
+    )
+
+
+def _discarded(paths: ProjectPaths, machine: str) -> set[str]:
+    try:
+        return set(read_json(paths.discarded(machine), VERSION)["identities"])
+    except FileNotFoundError:
+        return set()
+    except (DamagedFileError, KeyError, TypeError) as error:
+        raise DamagedFileError(
+            f"{paths.discarded(machine)}: cannot be read ({error})",
+            "Remove it, if all that lies in results/ is to be committed.",
+        ) from error
+
+
+def _records(working: WorkingPaths) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Every record in a working directory, after its file."""
+    for file in _files_called("record.json", working.records):
+        try:
+            record = read_json(file)
+            if is_name(record["identity"]) and record["machine"] == working.machine:
+                yield file, record
+        except FileNotFoundError:
+            continue  # its run is just done again
+        except (DamagedFileError, KeyError, TypeError) as error:
+            _logger.warning("%s: not a record, and its result not committed (%s)", file, error)
+
+
+def _directories(paths: ProjectPaths, machine: str, project: Path) -> Sequence[WorkingPaths]:
+    place = paths.working_directories(machine)
+    found = {project.resolve()}
+    for name in list_names(place):
+        if name.endswith(".json"):
+            with suppress(DamagedFileError, KeyError):
+                found.add(Path(str(read_json(place / name, VERSION)["directory"])))
+    return [WorkingPaths(directory, machine) for directory in sorted(found)]
+
+
+def _files_called(name: str, directory: Path) -> list[Path]:
+    def refuse(error: OSError) -> None:
+        # Left out, they would count as looked at.
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise error
+
+    walk = os.walk(directory, onerror=refuse)
+    return sorted(Path(parent, name) for parent, _, names in walk if name in names)
+
+
+def _entry(working: WorkingPaths, file: Path, record: Mapping[str, Any]) -> JournalEntry | None:
+    """None when there is nothing to commit. Raises DamagedFileError, OSError."""
+    written = answered(partial(os.stat, file)).st_mtime_ns
+    files = {}
+    try:
+        moment = int(datetime.fromisoformat(record["ended"]).timestamp() * 1e9)
+        destinations = [str(artifact["dest"]) for artifact in record["artifacts"]]
+        check_destinations(destinations)
+    except (KeyError, TypeError, ValueError, KochiError) as error:
+        raise DamagedFileError(f"{file}: not a record ({error})") from error
+    for dest in destinations:
+        place = working.results / dest
+        try:
+            found = answered(partial(os.lstat, place))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if found.st_size > SIZE_LIMIT:
+            return None
+        # A run writes its record last.
+        if not stat.S_ISREG(found.st_mode) or found.st_mtime_ns > written:
+            raise DamagedFileError(f"{place} was changed after the run whose record is {file}")
+        files[dest] = (place, found.st_size)
+    return JournalEntry(record["identity"], file.parent, moment, files, dict(record))

@@ -1,0 +1,92 @@
+"""Which attempt of a job counts: where two have a result of the same point, the later one.
+
+A worker that stood still is taken for lost, and its job begins again elsewhere. If it wakes, or if
+only the worker stood still and not its job, two attempts come to an end. The queue's
+`ended-<n>.json` (docs/queue.md) says which of them was given up, before the next one begins. A job
+may make many results, by a Snakemake of its own, and its next attempt makes only those that are
+missing: what an attempt that was given up has made counts until a later one has made it again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from snakemake_kochi.errors import DamagedFileError, PhaseError
+from snakemake_kochi.files import read_json
+from snakemake_kochi.paths import JobPaths, ProjectPaths
+
+_POINT = ("experiment", "batch", "name", "parameters", "duplicate")
+
+
+def is_given_up(paths: ProjectPaths, record: Mapping[str, Any]) -> bool:
+    """Whether the attempt that a record is of was given up, so that a later one may count.
+
+    Where that is not known now it counts: then its record goes when the later one's comes.
+    """
+    if (job := _job(paths, record)) is None:
+        return False
+    try:
+        ended = read_json(job.ended(int(record["attempt"])))
+    except (OSError, DamagedFileError):
+        return False
+    # Numbers are given again when KOCHI_ROOT was emptied; nonces are not.
+    return bool(record["nonce"]) and ended.get("nonce") == record["nonce"]
+
+
+def earlier_nonces(paths: ProjectPaths, record: Mapping[str, Any]) -> set[str]:
+    """The nonces of the attempts of the same job that were given up before this one began."""
+    if (job := _job(paths, record)) is None:
+        return set()
+    nonces = set()
+    for number in range(1, int(record["attempt"])):
+        try:
+            nonces.add(read_json(job.ended(number)).get("nonce"))
+        except (OSError, DamagedFileError):
+            continue
+    return {nonce for nonce in nonces if isinstance(nonce, str) and nonce}
+
+
+def is_same_point(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two records are of the same point of an experiment."""
+    return all(one.get(key) == other.get(key) for key in _POINT)
+
+
+def is_redone(record: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
+    """Whether another record is that of a later attempt of the same job, and of the same point."""
+    try:
+        is_later = int(later["attempt"]) > int(record["attempt"])
+        is_of_job = all(later[key] == record[key] for key in ("machine", "queue", "job"))
+    except (KeyError, TypeError, ValueError):
+        return False
+    return is_later and is_of_job and is_same_point(record, later)
+
+
+def stop_if_given_up(paths: ProjectPaths, record: Mapping[str, Any]) -> None:
+    """End this process, and all of its job, if its attempt was given up. Raises PhaseError where
+    it is not a process of that job alone."""
+    if not is_given_up(paths, record):
+        return
+    message = (
+        f"attempt {record['attempt']} of job {record['job']} was given up, and its job is another "
+        "worker's now: it keeps nothing"
+    )
+    if os.getpgid(0) == os.getsid(0):
+        # Not by an exit status: a Snakemake around this would remove the outputs of a failed job,
+        # which are those of the attempt that counts.
+        print(f"kochi: {message}", file=sys.stderr, flush=True)
+        os.killpg(0, signal.SIGKILL)
+    raise PhaseError(message)
+
+
+def _job(paths: ProjectPaths, record: Mapping[str, Any]) -> JobPaths | None:
+    """The job of the queue that a record is of; None for a run that no worker did."""
+    try:
+        if not record["queue"] or int(record["attempt"]) < 1:
+            return None
+        return paths.machine(record["machine"]).job(int(record["job"]))
+    except (KeyError, TypeError, ValueError):
+        return None

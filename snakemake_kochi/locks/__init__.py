@@ -1,0 +1,33 @@
+"""The locks of a machine: which ones its processes use, holding them, whether they work."""
+
+from snakemake_kochi.locks.lock import (
+    Held,
+    Kind,
+    LockBusyError,
+    LockLostError,
+    advice,
+    hold,
+    is_held,
+)
+from snakemake_kochi.locks.settings import (
+    LockSettings,
+    find_lock_settings,
+    intended_lock_settings,
+    read_lock_settings,
+    settle_locks,
+)
+
+__all__ = [
+    "Held",
+    "Kind",
+    "LockBusyError",
+    "LockLostError",
+    "LockSettings",
+    "advice",
+    "find_lock_settings",
+    "hold",
+    "is_held",
+    "intended_lock_settings",
+    "read_lock_settings",
+    "settle_locks",
+]

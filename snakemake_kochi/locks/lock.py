@@ -1,0 +1,273 @@
+"""A lock between processes, also of several nodes: of one of two kinds, or a refusal."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import math
+import os
+import random
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import answered
+
+_log = logging.getLogger(__name__)
+
+Kind = Literal["flock", "lease"]
+
+# What the kernel answers when the filesystem has no flock at all. Contention is EAGAIN (or EACCES
+# on some filesystems) and filelock keeps those apart: a busy lock is waited for, this is not.
+_UNSUPPORTED = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
+# Seconds; with filelock's usual 50 ms a busy queue would make 20 claims a second.
+_POLL_INTERVAL = 0.003
+# Who has waited that long waits for a build, and asks the file server less often.
+_LONG_WAIT = 10.0
+_LONG_POLL_INTERVAL = 0.25
+# A look at a lease is some requests to the file server, of each who waits.
+_LEASE_POLL_INTERVAL = 0.02
+# Seconds after which a lease that its holder, on another node, does not renew is taken from it.
+# All processes of a machine must agree on it.
+_LEASE_DURATION = 30.0
+# Seconds between two looks whether it was taken from him.
+_FORSAKEN_LOOK = 1.0
+
+
+class LockBusyError(KochiError):
+    """Others had the lock for as long as one wanted to wait."""
+
+
+class LockLostError(KochiError):
+    """A lease was taken away from its holder."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A lock that was taken. The kernel takes back none; a lease is taken from who stands still."""
+
+    path: Path
+    why_lost: Callable[[], str | None] = lambda: None
+
+    def require(self) -> None:
+        """Raise LockLostError if it was taken away since: another may have done the same work."""
+        if (why := self.why_lost()) is not None:
+            raise LockLostError(
+                f"the lock {self.path} was taken away while it was held ({why}), so that another "
+                "may have worked in the same place",
+                "Run it again.",
+            )
+
+
+@contextlib.contextmanager
+def hold(
+    path: Path, kind: Kind, complain_after: float = 30.0, patience: float = math.inf
+) -> Iterator[Held]:
+    """Hold the lock at `path`; a file is made with mode 0600, its directory is not.
+
+    Raises LockBusyError when others have it for `patience` seconds (0: it is tried once), and
+    KochiError when the filesystem does not support that kind of lock, or the file cannot be opened.
+    Another kind is never used instead: it would exclude nobody.
+    """
+    held = _hold_flock if kind == "flock" else _hold_lease
+    with held(path, complain_after, time.monotonic() + patience) as lock:
+        yield lock
+
+
+def is_held(path: Path, kind: Kind) -> bool:
+    """Whether somebody holds the lock at `path`, without waiting; no file, nobody.
+
+    A lease that was not renewed for two durations is held by nobody; both times are those of the
+    file server. Raises KochiError when it is not known.
+    """
+    if kind == "lease":
+        return _is_renewed(path)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _refusal(path, "open", error) from error
+    try:
+        # By the kernel itself: each run asks, and filelock takes long to import.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        raise _refusal(path, "flock", error) from error
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _is_renewed(path: Path) -> bool:
+    try:
+        renewed = answered(path.stat).st_mtime
+        with tempfile.TemporaryFile(dir=path.parent) as present:
+            return os.fstat(present.fileno()).st_mtime - renewed < 2 * _LEASE_DURATION
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _refusal(path, "open", error) from error
+
+
+@contextlib.contextmanager
+def _hold_flock(path: Path, complain_after: float, deadline: float) -> Iterator[Held]:
+    from filelock import unlock_descriptor
+
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        descriptor = answered(partial(os.open, path, flags, 0o600))
+    except OSError as error:
+        raise _refusal(path, "open", error) from error
+    try:
+        _wait_for(descriptor, path, complain_after, deadline)
+        try:
+            yield Held(path)
+        finally:
+            # Closing is not enough: a child that another thread is just starting has it open, too.
+            with contextlib.suppress(OSError):
+                unlock_descriptor(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for(descriptor: int, path: Path, complain_after: float, deadline: float) -> None:
+    from filelock import lock_descriptor
+
+    began = time.monotonic()
+    complain_at = began + complain_after
+    try:
+        while not lock_descriptor(descriptor, blocking=False):
+            if time.monotonic() >= deadline:
+                raise _busy(path)
+            is_long = time.monotonic() - began > _LONG_WAIT
+            time.sleep(_LONG_POLL_INTERVAL if is_long else _POLL_INTERVAL)
+            if time.monotonic() >= complain_at:
+                complain_at = time.monotonic() + complain_after
+                _complain(path, f"`fuser -v {path}` on that node")
+    except OSError as error:
+        raise _refusal(path, "flock", error) from error
+
+
+@contextlib.contextmanager
+def _hold_lease(path: Path, complain_after: float, deadline: float) -> Iterator[Held]:
+    from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
+
+    # One object for all attempts: it remembers since when its holder has not renewed the lease.
+    lease = SoftFileLease(
+        path, lease_duration=_LEASE_DURATION, mode=0o600, poll_interval=_LEASE_POLL_INTERVAL
+    )
+    forsaken = _Forsaken(path)
+    complain_at = time.monotonic() + complain_after
+    while True:
+        left = min(deadline, complain_at) - time.monotonic()
+        try:
+            # filelock would make a directory that is not there, and lock what nobody else does.
+            answered(path.parent.stat)
+            lease.acquire(timeout=max(0.0, min(left, _FORSAKEN_LOOK)))
+            break
+        except Timeout:
+            forsaken.look()
+            if time.monotonic() >= deadline:
+                raise _busy(path) from None
+            if time.monotonic() >= complain_at:
+                complain_at = time.monotonic() + complain_after
+                _complain(path, f"named in {path}")
+        except LeaseSettingsMismatch as error:
+            raise KochiError(
+                f"the lock {path} is held by another version of snakemake_kochi: {error}",
+                "End all workers and runs of the machine that are of the other version.",
+            ) from error
+        except OSError as error:
+            raise _refusal(path, "open", error) from error
+    try:
+        yield Held(path, lambda: None if lease.compromise is None else lease.compromise.reason)
+    finally:
+        lease.release()
+        if lease.compromise is not None:
+            _log.warning(
+                "the lock %s was taken away while it was held (%s): this process or its filesystem "
+                "stood still for %g seconds",
+                path,
+                lease.compromise.reason,
+                _LEASE_DURATION,
+            )
+
+
+class _Forsaken:
+    """Removes a lease that is not renewed where filelock, which waits only half as long, does not.
+
+    Where a filesystem cannot exchange two names (NFS) present versions of filelock leave the lease
+    of a process that was killed for ever: without that nobody can be sure not to take a new one.
+    Here it is put back when that happens; for a moment two may then hold it, and the queue stands
+    that.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # Not all at once: who removes it second may find a new one.
+        self._patience = _LEASE_DURATION * random.uniform(2.0, 2.5)
+        self._seen: tuple[int, ...] = ()
+        self._since = 0.0
+
+    def look(self) -> None:
+        """To be called again and again while it is waited for."""
+        with contextlib.suppress(OSError), open(self._path, "rb") as file:
+            # Opened: of what is open, and only then, NFS has the present times. And as long as it
+            # is open no other file has its number.
+            found = os.fstat(file.fileno())
+            seen = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
+            if seen != self._seen:
+                self._seen, self._since = seen, time.monotonic()
+            elif time.monotonic() - self._since >= self._patience:
+                self._remove(found)
+
+    def _remove(self, expected: os.stat_result) -> None:
+        aside = self._path.with_name(f".{self._path.name}-{secrets.token_hex(8)}")
+        self._path.rename(aside)
+        try:
+            if os.path.samestat(aside.stat(), expected):
+                _log.warning("the lock %s was not renewed any more: removed", self._path)
+            else:
+                with contextlib.suppress(FileExistsError):
+                    self._path.hardlink_to(aside)
+        finally:
+            aside.unlink()
+
+
+def _complain(path: Path, holder: str) -> None:
+    _log.warning("still waiting for the lock %s (its holder: %s)", path, holder)
+
+
+def advice(kind: Kind) -> str:
+    """What to do where locks of that kind do not work."""
+    other = ", or, where there is none, lock_kind: lease" if kind == "flock" else ""
+    return (
+        "In kochi.yaml name a directory where they work, the same for all nodes (machines: NAME: "
+        f"lock_dir){other}. To examine one: kochi doctor."
+    )
+
+
+def _busy(path: Path) -> LockBusyError:
+    return LockBusyError(f"the lock {path} is held by another")
+
+
+def _refusal(path: Path, call: Literal["open", "flock"], error: OSError) -> KochiError:
+    number = errno.errorcode.get(error.errno or 0, str(error.errno))
+    if call == "flock" and error.errno in _UNSUPPORTED:
+        return KochiError(
+            f"the filesystem of {path.parent} does not support file locks "
+            f"(flock: {error.strerror}, {number})",
+            advice("flock"),
+        )
+    what = "opened" if call == "open" else "locked"
+    return KochiError(f"the lock {path} cannot be {what}: {error.strerror} ({call}: {number})")

@@ -1,0 +1,165 @@
+"""The other controllers of a directory, when one starts there: two never write the same files.
+
+On this host the kernel is asked. From elsewhere all there is to see is the heartbeat: one that
+moves is alive, and the new run is refused; one that stands still for long is dead, and the new run
+takes over from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.files import read_json
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.controller_file import VERSION, last_heir
+from snakemake_kochi.queue.controllers import (
+    ControllerState,
+    is_same_directory,
+    list_controllers,
+    read_controller,
+)
+from snakemake_kochi.queue.heartbeat import LOST_AFTER, SETTLING, Stillness, sign_of_life
+from snakemake_kochi.queue.processes import ProcessIdentity, this_node
+
+# In heartbeats. A scheduler takes a node for gone that it cannot reach: processes may go on there.
+SILENT_AFTER = 3
+
+# Whether it is known that a controller is no more; the second argument tells whether it has been
+# silent for a while, so that others may be asked who are not always right.
+IsOver = Callable[[ControllerState, bool], bool]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A controller of which it is not known yet whether it lives, and after how many seconds more
+    without a sign of life it is taken for dead; None until it was looked at."""
+
+    state: ControllerState
+    seconds_left: float | None = None
+
+
+class OtherControllers:
+    """Those that may write what the caller's run is to write. `own` is the caller's identity, whose
+    file is there already, so that of two that start at one time at least one sees the other."""
+
+    def __init__(
+        self,
+        machine: MachinePaths,
+        directory: str,
+        own: str,
+        is_over: IsOver,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._machine = machine
+        self._is_over = is_over
+        self._clock = clock
+        self._stillness = Stillness(clock)
+        self._signs: dict[str, Hashable] = {}
+        self._open = [Watched(state) for state in _rivals(machine, directory, own)]
+        # Those that look dead though nobody sees it, by the looks so far, and within how many
+        # seconds one that goes on will see that another took over.
+        self.dead: dict[str, float] = {}
+
+    def look(self) -> list[Watched]:
+        """Those of which it is still not known whether they live. Raises KochiError for one that
+        does, with what to type, and for one that cannot be watched."""
+        found = []
+        for watched in self._open:
+            try:
+                left = self._look_at(watched.state.identity)
+            except (FileNotFoundError, DamagedFileError):
+                continue  # it has ended
+            except OSError:
+                found.append(watched)  # a filesystem that answers with an error proves nothing
+                continue
+            if left is not None:
+                found.append(replace(watched, seconds_left=left))
+        self._open = found
+        return found
+
+    def _look_at(self, identity: str) -> float | None:
+        """Seconds that are left to it; None for one that is dead."""
+        began = self._clock()
+        state = read_controller(self._machine, identity)
+        if state.is_dead:
+            return None
+        if this_node().can_see(state.node):
+            raise _refusal(state)
+        path = self._machine.controller(identity).state
+        sign = sign_of_life(path, state.process, state.heartbeat)
+        if self._signs.setdefault(identity, sign) != sign:
+            raise _refusal(state)
+        interval = state.heartbeat_interval
+        still = self._stillness.note(identity, sign, interval, began)
+        is_silent = still >= SILENT_AFTER * interval
+        is_lost = state.heartbeat is not None and still >= LOST_AFTER * interval
+        if is_lost or self._is_over(state, is_silent):
+            self.dead[identity] = SETTLING * interval if is_silent else 0.0
+            return None
+        if state.heartbeat is None:
+            raise _cannot_be_watched(self._machine, state)
+        return LOST_AFTER * interval - still
+
+
+def _rivals(machine: MachinePaths, directory: str, own: str) -> list[ControllerState]:
+    """The controllers that may write the same files as one, and those that took over from them."""
+    outputs = _outputs_of(machine, own)
+    here = {
+        state.identity: state
+        for state in list_controllers(machine)
+        if state.directory is not None and is_same_directory(state.directory, directory)
+    }
+    found: set[str] = set()
+    for identity in here.keys() - {own}:
+        theirs = _outputs_of(machine, identity)
+        if outputs is None or theirs is None or not outputs.isdisjoint(theirs):
+            found.add(identity)
+            with contextlib.suppress(DamagedFileError):
+                # It waits for jobs of that one, whatever else it does.
+                _, heir = last_heir(machine, identity)
+                found.update({heir.controller} & here.keys() if heir is not None else ())
+    # A program may call Snakemake again and again, one run after the other.
+    me, myself = this_node(), ProcessIdentity.of(os.getpid())
+    return [
+        state
+        for state in (here[identity] for identity in sorted(found - {own}))
+        if not (me.can_see(state.node) and state.process == myself)
+    ]
+
+
+def _outputs_of(machine: MachinePaths, identity: str) -> frozenset[str] | None:
+    """The files that its run may write; None for any."""
+    try:
+        return frozenset(read_json(machine.controller(identity).outputs, VERSION)["outputs"])
+    except (FileNotFoundError, DamagedFileError, KeyError, TypeError):
+        return None
+
+
+def _refusal(state: ControllerState) -> KochiError:
+    host, pid = state.node.host, state.process.pid
+    is_here = this_node().can_see(state.node)
+    where = "on this host" if is_here else f"on {host}"
+    return KochiError(
+        f"another run in this directory goes on {where} (process {pid}, since {state.started}), "
+        "and makes the same files: each job would be done twice",
+        "Wait for its end, or stop it cleanly: type "
+        + ("" if is_here else f"on {host}: ")
+        + f"kill -INT {pid}; then type the same again here. Jobs that run until then: "
+        "kochi show jobs",
+    )
+
+
+def _cannot_be_watched(machine: MachinePaths, state: ControllerState) -> KochiError:
+    host, pid = state.node.host, state.process.pid
+    return KochiError(
+        f"another run in this directory was started on {host} (process {pid}, since "
+        f"{state.started}) by an earlier release, and whether it goes on cannot be seen from here",
+        f"Look on {host} whether it does, with: ps {pid}\nIf it is gone, this run takes over from "
+        f"it once you type: touch {shlex.quote(str(machine.controller(state.identity).gone))}",
+    )

@@ -1,0 +1,338 @@
+"""That the branch has what lies in results/, whatever becomes of the branch or of .git."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from git_helpers import git, write
+
+from snakemake_kochi.artifacts import committer, promise
+from snakemake_kochi.artifacts.agreement import disagree, note_directory
+from snakemake_kochi.artifacts.branches import discard, initialise, synchronise
+from snakemake_kochi.artifacts.committer import (
+    branch,
+    commit_in_burst,
+    commit_missing,
+    commit_pending,
+    committer_lock,
+    record_path,
+)
+from snakemake_kochi.artifacts.journal import Result, journal, pending
+from snakemake_kochi.artifacts.promise import promise_to_commit
+from snakemake_kochi.errors import GitError, KochiError
+from snakemake_kochi.locks import find_lock_settings
+from snakemake_kochi.paths import ProjectPaths, WorkingPaths
+
+MACHINE = "local"
+NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "commit.gpgsign=false")
+
+
+def lay(directory: Path, identity: str, dest: str = "", text: str = "") -> Result:
+    """Leave a result and its record as a run does in this working directory; not journaled."""
+    working = WorkingPaths(directory, MACHINE)
+    dest = dest or f"{identity}.log"
+    file = write(working.results / dest, text or identity)
+    record: dict[str, Any] = {
+        "identity": identity,
+        "machine": MACHINE,
+        "ended": datetime.now(UTC).isoformat(),
+        "artifacts": [{"type": "stdout", "dest": dest, "src": None}],
+    }
+    write(working.records / "fib" / "test" / dest / "record.json", json.dumps(record))
+    return Result(identity, {dest: file}, record)
+
+
+def keep(repository: Path, paths: ProjectPaths, *identities: str) -> None:
+    for identity in identities:
+        journal(paths, MACHINE, lay(repository, identity))
+    commit_in_burst(repository, paths, MACHINE)
+
+
+def kept(repository: Path, name: str = branch(MACHINE)) -> set[str]:
+    """Artifacts in a branch whose record is there, too."""
+    listed = git(repository, "ls-tree", "-r", "--name-only", "--full-tree", name).splitlines()
+    identities = {Path(path).stem for path in listed if "/.kochi/" not in path}
+    return {name for name in identities if record_path(MACHINE, name) in listed}
+
+
+def delete_branch(repository: Path) -> None:
+    git(repository, *NO_HOOKS, "branch", "--quiet", "-D", branch(MACHINE))
+
+
+@pytest.fixture(autouse=True)
+def settled(repository: Path, paths: ProjectPaths) -> None:
+    """A first run has ended."""
+    write(repository / ".gitignore", "results/\n.snakemake/\n")
+    keep(repository, paths, "first")
+    assert commit_missing(repository, paths, MACHINE) == 0
+
+
+def test_results_of_a_branch_that_is_deleted_during_a_run_are_committed_at_its_end(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    keep(repository, paths, "a", "b")
+    delete_branch(repository)
+    keep(repository, paths, "c")
+    assert kept(repository) == {"c"}
+    assert commit_missing(repository, paths, MACHINE) == 3
+    assert kept(repository) == {"first", "a", "b", "c"}
+    assert commit_missing(repository, paths, MACHINE) == 0
+    assert git(repository, "fsck", "--strict", "--no-dangling") == ""
+
+
+def test_results_that_a_moved_branch_lost_are_committed_by_the_next_run(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    keep(repository, paths, "a")
+    keep(repository, paths, "b")
+    git(repository, *NO_HOOKS, "branch", "--force", branch(MACHINE), f"{branch(MACHINE)}~2")
+    assert kept(repository) == {"first"}
+    keep(repository, paths, "c")
+    assert commit_missing(repository, paths, MACHINE) == 2
+    assert kept(repository) == {"first", "a", "b", "c"}
+
+
+def test_a_branch_deleted_right_after_its_commit_costs_no_journal_entry(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = committer.update_ref
+
+    def deleted_after(*arguments: str) -> None:
+        monkeypatch.setattr(committer, "update_ref", original)
+        original(*arguments)  # type: ignore[arg-type]
+        delete_branch(repository)
+
+    monkeypatch.setattr(committer, "update_ref", deleted_after)
+    journal(paths, MACHINE, lay(repository, "a"))
+    assert commit_pending(repository, paths, MACHINE) == 1
+    assert kept(repository) == {"a"}
+    assert pending(paths, MACHINE) == ()
+
+
+def test_without_its_git_directory_a_project_keeps_its_results_in_the_journal(
+    repository: Path, paths: ProjectPaths, tmp_path: Path
+) -> None:
+    # Git would find this one.
+    git(tmp_path, "init", "--quiet")
+    journal(paths, MACHINE, lay(repository, "a"))
+    (repository / ".git").rename(tmp_path / "away")
+    with pytest.raises(GitError, match="no git repository"):
+        commit_pending(repository, paths, MACHINE)
+    with pytest.raises(GitError, match="no git repository"):
+        commit_missing(repository, paths, MACHINE)
+    assert git(tmp_path, "for-each-ref") == ""
+    (tmp_path / "away").rename(repository / ".git")
+    assert commit_pending(repository, paths, MACHINE) == 1
+    assert kept(repository) == {"first", "a"}
+
+
+def test_results_of_a_new_repository_in_the_place_of_the_old_one_are_committed(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    shutil.rmtree(repository / ".git")
+    git(repository, "init", "--quiet")
+    assert commit_missing(repository, paths, MACHINE) == 1
+    assert kept(repository) == {"first"}
+
+
+def test_results_whose_journal_was_removed_are_committed_by_a_sync(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    journal(paths, MACHINE, lay(repository, "a"))
+    shutil.rmtree(paths.directory)
+    assert commit_missing(repository, paths, MACHINE, thorough=True) == 1
+    assert kept(repository) == {"first", "a"}
+
+
+def test_what_was_discarded_before_kochi_root_was_emptied_is_not_committed_by_a_run(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    """Nor what an earlier release has discarded, which left no note of it."""
+    discard(repository, paths, MACHINE)
+    shutil.rmtree(paths.directory)
+    assert commit_missing(repository, paths, MACHINE) == 0
+    keep(repository, paths, "a")
+    assert commit_missing(repository, paths, MACHINE) == 0
+    assert kept(repository) == {"a"}
+
+
+def test_a_disagreement_is_noted_without_any_note_before_and_without_room_for_a_file(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(paths.directory)
+    disagree(paths, MACHINE)
+    lay(repository, "a")
+    assert commit_missing(repository, paths, MACHINE) == 1
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    lay(repository, "b")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "touch", full)
+        disagree(paths, MACHINE)
+    assert commit_missing(repository, paths, MACHINE) == 1
+    assert kept(repository) == {"first", "a", "b"}
+
+
+def test_a_run_with_nothing_to_commit_does_not_wait_for_others_that_commit(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    with committer_lock(paths, MACHINE, 0):
+        assert commit_missing(repository, paths, MACHINE) == 0
+        disagree(paths, MACHINE)
+        with pytest.raises(KochiError, match="another process has been committing"):
+            commit_missing(repository, paths, MACHINE)
+
+
+def test_the_result_of_a_damaged_journal_entry_is_committed_from_where_it_lies(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    journal(paths, MACHINE, lay(repository, "a"))
+    (paths.journal(MACHINE) / "a" / "entry.json").write_bytes(b"\0" * 10)
+    assert commit_pending(repository, paths, MACHINE) == 0
+    assert commit_missing(repository, paths, MACHINE) == 1
+    assert kept(repository) == {"first", "a"}
+
+
+def test_records_are_read_only_when_the_branch_lost_something(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    """Or the end of each run would take the longer, the more results there are."""
+    lay(repository, "a")
+    assert commit_missing(repository, paths, MACHINE) == 0
+    assert commit_missing(repository, paths, MACHINE, thorough=True) == 1
+
+
+def test_a_result_left_in_results_while_another_is_committed_is_not_forgotten(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = committer.update_ref
+
+    def meanwhile(*arguments: str) -> None:
+        monkeypatch.setattr(committer, "update_ref", original)
+        lay(repository, f"alone{len(kept(repository))}")
+        disagree(paths, MACHINE)
+        original(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(committer, "update_ref", meanwhile)
+    keep(repository, paths, "a")
+    monkeypatch.setattr(committer, "update_ref", meanwhile)
+    assert commit_missing(repository, paths, MACHINE) == 1
+    assert commit_missing(repository, paths, MACHINE) == 1
+    assert kept(repository) == {"first", "a", "alone1", "alone2"}
+
+
+def test_what_was_discarded_is_not_committed_again(repository: Path, paths: ProjectPaths) -> None:
+    discard(repository, paths, MACHINE)
+    assert commit_missing(repository, paths, MACHINE, thorough=True) == 0
+    assert branch(MACHINE) not in git(repository, "for-each-ref")
+    keep(repository, paths, "a")
+    assert commit_missing(repository, paths, MACHINE) == 0
+    delete_branch(repository)
+    assert commit_missing(repository, paths, MACHINE) == 1
+    assert kept(repository) == {"a"}
+
+
+def test_what_a_commit_has_removed_is_not_committed_again(
+    repository: Path, paths: ProjectPaths, tmp_path: Path
+) -> None:
+    place = tmp_path / "look"
+    git(repository, *NO_HOOKS, "worktree", "add", "--quiet", str(place), branch(MACHINE))
+    git(place, *NO_HOOKS, "rm", "--quiet", "-r", MACHINE)
+    git(place, *NO_HOOKS, "commit", "--quiet", "--message=measured wrongly")
+    assert commit_missing(repository, paths, MACHINE, thorough=True) == 0
+    keep(repository, paths, "a")
+    assert commit_missing(repository, paths, MACHINE, thorough=True) == 0
+    assert kept(repository) == {"a"}
+
+
+def test_what_was_changed_since_its_run_is_named_and_not_committed_as_its_result(
+    repository: Path, paths: ProjectPaths, caplog: pytest.LogCaptureFixture
+) -> None:
+    lay(repository, "a")
+    lay(repository, "b")
+    edited = WorkingPaths(repository, MACHINE).results / "a.log"
+    edited.write_text("edited by hand")
+    later = edited.stat().st_mtime_ns + 10**9
+    os.utime(edited, ns=(later, later))
+    (WorkingPaths(repository, MACHINE).results / "first.log").unlink()
+    delete_branch(repository)
+    assert commit_missing(repository, paths, MACHINE) == 1
+    assert kept(repository) == {"b"}
+    assert f"{edited} was changed after the run" in caplog.text
+
+
+def test_results_in_every_directory_in_which_snakemake_was_run_are_looked_at(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    note_directory(paths, MACHINE, repository / "sub")
+    journal(paths, MACHINE, lay(repository / "sub", "below"))
+    assert commit_pending(repository, paths, MACHINE) == 1
+    delete_branch(repository)
+    assert commit_missing(repository, paths, MACHINE) == 2
+    assert kept(repository) == {"first", "below"}
+
+
+def test_a_working_directory_that_cannot_be_read_keeps_no_other_from_being_looked_at(
+    repository: Path, paths: ProjectPaths, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop, file = tmp_path / "a loop", tmp_path / "a file"
+    for directory in (loop, file):
+        note_directory(paths, MACHINE, directory)
+    loop.symlink_to(loop)
+    file.write_text("was a directory")
+    lay(repository, "a")
+    disagree(paths, MACHINE)
+    assert commit_missing(repository, paths, MACHINE) == 1
+    assert kept(repository) == {"first", "a"}
+    assert f"{loop}: the results there cannot be read now" in caplog.text
+    assert str(file) not in caplog.text
+    # They have not agreed.
+    loop.unlink()
+    lay(loop, "b")
+    assert commit_missing(repository, paths, MACHINE) == 1
+    assert kept(repository) == {"first", "a", "b"}
+
+
+def test_a_promise_that_another_removes_meanwhile_costs_nobody_elses(
+    paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with promise_to_commit(paths, MACHINE):
+        listed = promise.list_names
+        monkeypatch.setattr(promise, "list_names", lambda place: ["gone", *listed(place)])
+        with promise_to_commit(paths, MACHINE):
+            monkeypatch.undo()
+            place = find_lock_settings(paths.machine(MACHINE)).paths.project(paths).promises
+            assert len(listed(place)) == 2
+
+
+def test_syncing_commits_what_is_in_no_commit_and_counts_it(
+    repository: Path, paths: ProjectPaths, tmp_path: Path
+) -> None:
+    initialise(repository, tmp_path / "artifacts")
+    delete_branch(repository)
+    report = synchronise(repository, paths, MACHINE)
+    assert (report.results, report.missed, report.commits) == (0, 1, 1)
+    assert kept(repository, "kochi_artifacts") == {"first"}
+    assert synchronise(repository, paths, MACHINE).missed == 0
+
+
+def test_a_branch_deleted_after_it_was_merged_goes_on_from_there_without_a_conflict(
+    repository: Path, paths: ProjectPaths, tmp_path: Path
+) -> None:
+    initialise(repository, tmp_path / "artifacts")
+    synchronise(repository, paths, MACHINE)
+    delete_branch(repository)
+    assert commit_missing(repository, paths, MACHINE) == 0
+    journal(paths, MACHINE, lay(repository, "again", "first.log"))
+    assert commit_pending(repository, paths, MACHINE) == 1
+    assert synchronise(repository, paths, MACHINE).commits == 1
+    assert (tmp_path / "artifacts" / MACHINE / "first.log").read_text() == "again"

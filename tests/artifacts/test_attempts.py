@@ -1,0 +1,173 @@
+"""That one record is left of a job that two attempts have ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from git_helpers import git, write
+
+from snakemake_kochi.artifacts.attempts import stop_if_given_up
+from snakemake_kochi.artifacts.committer import branch, commit_pending, record_path
+from snakemake_kochi.artifacts.journal import Result, journal, pending
+from snakemake_kochi.errors import PhaseError
+from snakemake_kochi.paths import ProjectPaths
+
+MACHINE = "local"
+
+
+def record_of(number: int, nonce: str = "", name: str = "p1") -> dict[str, str]:
+    return {
+        "machine": MACHINE,
+        "queue": "q",
+        "job": "7",
+        "attempt": str(number),
+        "nonce": nonce or f"nonce{number}",
+        "name": name,
+    }
+
+
+@pytest.fixture
+def attempt(paths: ProjectPaths, tmp_path: Path) -> Any:
+    """Journal the result of an attempt of a job; give an attempt up."""
+
+    class Attempts:
+        def keep(self, number: int, nonce: str = "") -> None:
+            source = write(tmp_path / f"attempt{number}", f"{number}")
+            result = Result(f"attempt{number}", {"7.log": source}, record_of(number, nonce))
+            journal(paths, MACHINE, result)
+
+        def keep_point(self, number: int, name: str) -> None:
+            """Of a job that makes several points, by a Snakemake of its own."""
+            source = write(tmp_path / f"{name}-{number}", f"{number}")
+            record = record_of(number, name=name)
+            journal(paths, MACHINE, Result(f"{name}-{number}", {f"{name}.log": source}, record))
+
+        def give_up(self, number: int) -> None:
+            file = paths.machine(MACHINE).job(7).ended(number)
+            write(file, json.dumps({"version": 2, "nonce": f"nonce{number}"}))
+
+    return Attempts()
+
+
+def records(repository: Path) -> set[str]:
+    listed = git(repository, "ls-tree", "-r", "--name-only", "--full-tree", branch(MACHINE))
+    return {Path(path).stem for path in listed.splitlines() if "/.kochi/records/" in path}
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_result_of_an_attempt_that_a_later_one_has_made_again_is_kept_apart_and_not_committed(
+    repository: Path, paths: ProjectPaths, attempt: Any, at_once: bool
+) -> None:
+    attempt.give_up(1)
+    attempt.keep(2)
+    if not at_once:
+        commit_pending(repository, paths, MACHINE)
+    attempt.keep(1)
+    commit_pending(repository, paths, MACHINE)
+    assert records(repository) == {"attempt2"}
+    assert git(repository, "show", f"{branch(MACHINE)}:{MACHINE}/7.log") == "2"
+    assert [path.name for path in paths.late_results(MACHINE).iterdir()] == ["attempt1"]
+    assert pending(paths, MACHINE) == ()
+
+
+@pytest.mark.parametrize("given_up_first", [True, False])
+def test_the_record_of_an_attempt_that_was_given_up_goes_when_a_later_one_comes(
+    repository: Path, paths: ProjectPaths, attempt: Any, given_up_first: bool
+) -> None:
+    if given_up_first:
+        attempt.give_up(1)
+    attempt.keep(1)
+    commit_pending(repository, paths, MACHINE)
+    attempt.give_up(1)
+    attempt.keep(2)
+    commit_pending(repository, paths, MACHINE)
+    assert records(repository) == {"attempt2"}
+    assert git(repository, "show", f"{branch(MACHINE)}:{MACHINE}/7.log") == "2"
+    before = f"{branch(MACHINE)}~:{record_path(MACHINE, 'attempt1')}"
+    assert json.loads(git(repository, "show", before))["attempt"] == "1"
+
+
+def test_of_a_job_with_many_results_those_count_that_no_later_attempt_has_made_again(
+    repository: Path, paths: ProjectPaths, attempt: Any
+) -> None:
+    attempt.keep_point(1, "p1")
+    commit_pending(repository, paths, MACHINE)
+    attempt.keep_point(1, "p2")
+    attempt.keep_point(1, "p3")
+    attempt.give_up(1)
+    attempt.keep_point(2, "p3")
+    attempt.keep_point(2, "p4")
+    commit_pending(repository, paths, MACHINE)
+    assert records(repository) == {"p1-1", "p2-1", "p3-2", "p4-2"}
+    assert git(repository, "show", f"{branch(MACHINE)}:{MACHINE}/p2.log") == "1"
+    assert [path.name for path in paths.late_results(MACHINE).iterdir()] == ["p3-1"]
+    # Of those that were committed together.
+    attempt.keep_point(2, "p1")
+    commit_pending(repository, paths, MACHINE)
+    assert records(repository) == {"p1-2", "p2-1", "p3-2", "p4-2"}
+
+
+def test_a_number_that_was_given_to_another_job_before_gives_up_nobodys_attempt(
+    repository: Path, paths: ProjectPaths, attempt: Any
+) -> None:
+    attempt.give_up(1)
+    attempt.keep(1, nonce="another")
+    assert commit_pending(repository, paths, MACHINE) == 1
+    assert records(repository) == {"attempt1"}
+
+
+_STOPS = """
+import json, sys
+from pathlib import Path
+from snakemake_kochi.artifacts.attempts import stop_if_given_up
+from snakemake_kochi.paths import ProjectPaths
+
+stop_if_given_up(ProjectPaths(Path(sys.argv[1])), json.loads(sys.argv[2]))
+print("goes on")
+"""
+
+
+def test_an_attempt_that_was_given_up_stops_with_all_of_its_job_and_others_go_on(
+    paths: ProjectPaths, attempt: Any, tmp_path: Path
+) -> None:
+    def run(number: int) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-c", _STOPS, str(paths.directory), json.dumps(record_of(number))]
+        # A Snakemake around it would remove the outputs of a job that failed.
+        around = f'"$@"; touch {tmp_path}/around$?'
+        return subprocess.run(
+            ["bash", "-c", around, "bash", *words],
+            start_new_session=True,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    attempt.give_up(1)
+    stopped = run(1)
+    assert stopped.returncode == -signal.SIGKILL
+    assert "attempt 1 of job 7 was given up" in stopped.stderr
+    assert list(tmp_path.glob("around*")) == []
+    assert run(2).stdout == "goes on\n"
+    assert list(tmp_path.glob("around*")) == [tmp_path / "around0"]
+
+
+def test_where_the_process_group_is_not_the_jobs_alone_it_is_an_error(
+    paths: ProjectPaths, attempt: Any
+) -> None:
+    attempt.give_up(1)
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, 0)
+        try:
+            stop_if_given_up(paths, record_of(1))
+        except PhaseError:
+            os._exit(3)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3

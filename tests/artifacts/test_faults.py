@@ -1,0 +1,246 @@
+"""Journal and committer on a filesystem that refuses or is full."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty_filesystem import FaultyFilesystem
+from git_helpers import git, write
+
+from snakemake_kochi.artifacts.committer import branch, commit_missing, commit_pending
+from snakemake_kochi.artifacts.journal import VERSION, Result, journal, pending
+from snakemake_kochi.artifacts.promise import promise_to_commit
+from snakemake_kochi.paths import ProjectPaths, Root, WorkingPaths
+from snakemake_kochi.phases.batch_freeze import BatchFreeze
+from snakemake_kochi.phases.keep import keep_result
+from snakemake_kochi.phases.run import Output
+
+MACHINE = "local"
+
+
+@pytest.fixture
+def filesystem(tmp_path: Path) -> Iterator[FaultyFilesystem]:
+    with FaultyFilesystem(tmp_path / "backing", tmp_path / "shared") as mounted:
+        yield mounted
+
+
+@pytest.fixture
+def paths(filesystem: FaultyFilesystem, repository: Path) -> ProjectPaths:
+    """With a KOCHI_ROOT on that filesystem."""
+    return Root(filesystem.path / "root").project(repository)
+
+
+def put(paths: ProjectPaths, tmp_path: Path, *identities: str) -> None:
+    for identity in identities:
+        source = write(tmp_path / "work" / identity, identity)
+        journal(paths, MACHINE, Result(identity, {f"{identity}.log": source}, {}))
+
+
+def kept(repository: Path) -> set[str]:
+    if branch(MACHINE) not in git(repository, "for-each-ref"):
+        return set()
+    listed = git(repository, "ls-tree", "-r", "--name-only", "--full-tree", branch(MACHINE))
+    return {Path(path).stem for path in listed.splitlines() if "/.kochi/" not in path}
+
+
+@pytest.mark.parametrize("file", ["entry.json", "0"])
+@pytest.mark.parametrize("error", [errno.EIO, errno.EACCES, errno.ENOENT])
+def test_an_entry_that_cannot_be_read_now_stays_in_the_journal_and_is_committed_later(
+    repository: Path,
+    paths: ProjectPaths,
+    filesystem: FaultyFilesystem,
+    tmp_path: Path,
+    file: str,
+    error: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    put(paths, tmp_path, "bad", "good")
+    # Errors of getattr are what an open of the kernel's cached file would not show.
+    with (
+        filesystem.fault("getattr", error, f"*/bad/{file}"),
+        filesystem.fault("open", error, f"*/bad/{file}"),
+    ):
+        assert commit_pending(repository, paths, MACHINE) == 1
+        assert kept(repository) == {"good"}
+        assert pending(paths, MACHINE) == ("bad",)
+    assert "bad cannot be read now" in caplog.text
+    assert not paths.damaged_results(MACHINE).exists()
+    assert commit_pending(repository, paths, MACHINE) == 1
+    assert kept(repository) == {"good", "bad"}
+
+
+def test_a_file_that_fails_while_it_is_committed_holds_up_no_other_result(
+    repository: Path, paths: ProjectPaths, filesystem: FaultyFilesystem, tmp_path: Path
+) -> None:
+    put(paths, tmp_path, "bad", "good")
+    with filesystem.fault("read", errno.EIO, "*/bad/0") as fault:
+        assert commit_pending(repository, paths, MACHINE) == 1
+        assert filesystem.count(fault)
+    assert kept(repository) == {"good"}
+    assert commit_pending(repository, paths, MACHINE) == 1
+    assert kept(repository) == {"good", "bad"}
+
+
+def test_a_damaged_entry_that_cannot_be_set_aside_now_holds_up_no_other_result(
+    repository: Path, paths: ProjectPaths, filesystem: FaultyFilesystem, tmp_path: Path
+) -> None:
+    put(paths, tmp_path, "bad", "good")
+    (paths.journal(MACHINE) / "bad" / "entry.json").write_bytes(b"{")
+    with filesystem.fault("mkdir", errno.ENOSPC, "*/damaged") as fault:
+        assert commit_pending(repository, paths, MACHINE) == 1
+        assert filesystem.count(fault)
+    assert pending(paths, MACHINE) == ("bad",)
+    assert commit_pending(repository, paths, MACHINE) == 0
+    assert [path.name for path in paths.damaged_results(MACHINE).iterdir()] == ["bad"]
+
+
+def test_an_entry_of_a_newer_version_is_left_to_it(
+    repository: Path, paths: ProjectPaths, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(paths, tmp_path, "newer", "good")
+    file = paths.journal(MACHINE) / "newer" / "entry.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"version": VERSION + 1}))
+    assert commit_pending(repository, paths, MACHINE) == 1
+    assert pending(paths, MACHINE) == ("newer",)
+    assert "written by a newer snakemake_kochi" in caplog.text
+
+
+def test_an_entry_with_a_file_missing_is_damaged(
+    repository: Path, paths: ProjectPaths, tmp_path: Path
+) -> None:
+    put(paths, tmp_path, "a", "b")
+    (paths.journal(MACHINE) / "a" / "0").unlink()
+    (paths.journal(MACHINE) / "b" / "entry.json").unlink()
+    assert commit_pending(repository, paths, MACHINE) == 0
+    assert pending(paths, MACHINE) == ()
+    assert {path.name for path in paths.damaged_results(MACHINE).iterdir()} == {"a", "b"}
+
+
+# ---- a run that has succeeded
+
+
+@pytest.fixture
+def keep(paths: ProjectPaths, repository: Path) -> Any:
+    """Do what the process of a run does when its script has succeeded."""
+
+    def keep_one(identity: str, base: str | None = "there is a commit") -> None:
+        working = WorkingPaths(repository, MACHINE)
+        file = write(working.results / f"{identity}.log", identity)
+        record = {
+            "identity": identity,
+            "machine": MACHINE,
+            "ended": "2026-01-01T00:00:00+00:00",
+            "artifacts": [{"type": "stdout", "dest": f"{identity}.log", "src": None}],
+        }
+        write(working.records / identity / "record.json", json.dumps(record))
+        freeze = BatchFreeze(
+            root=str(paths.directory.parent.parent),
+            directory=str(repository),
+            machine_name=MACHINE,
+            load_environment="",
+            snapshot={"base": base},
+            experiment="fib",
+            file="fib.yaml",
+            batch="test",
+            run=None,  # type: ignore[arg-type]
+            job_name="",
+            artifacts=(),
+        )
+        keep_result(freeze, record, [Output("stdout", f"{identity}.log", None, file)])
+
+    write(repository / ".gitignore", "results/\n.snakemake/\n")
+    return keep_one
+
+
+# Of the committer: its note, its lock and the directory of that, and where it works.
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("path", ["*/committed", "*/committer", "*/locks*", "*/.commit.*"])
+def test_a_full_disk_while_committing_fails_no_run_whose_result_is_journaled(
+    repository: Path,
+    paths: ProjectPaths,
+    filesystem: FaultyFilesystem,
+    keep: Any,
+    path: str,
+    error: int,
+) -> None:
+    with (
+        filesystem.fault("create", error, path) as fault,
+        filesystem.fault("mknod", error, path),
+        filesystem.fault("mkdir", error, path) as other,
+    ):
+        keep("a")
+        assert filesystem.count(fault) + filesystem.count(other)
+        assert set(pending(paths, MACHINE)) | kept(repository) == {"a"}
+    commit_pending(repository, paths, MACHINE)
+    assert kept(repository) == {"a"}
+
+
+def test_a_note_of_the_last_commit_that_fails_fails_no_run(
+    repository: Path, paths: ProjectPaths, filesystem: FaultyFilesystem, keep: Any
+) -> None:
+    keep("a")
+    with filesystem.fault("getattr", errno.EIO, "*/committed") as fault:
+        keep("b")
+        assert filesystem.count(fault)
+    commit_pending(repository, paths, MACHINE)
+    assert kept(repository) == {"a", "b"}
+
+
+def test_a_result_that_cannot_be_journaled_stays_in_results_and_is_committed_from_there(
+    repository: Path,
+    paths: ProjectPaths,
+    filesystem: FaultyFilesystem,
+    keep: Any,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    keep("a")
+    assert commit_missing(repository, paths, MACHINE) == 0
+    with filesystem.fault("mkdir", errno.ENOSPC):
+        keep("b")
+    assert "kept in results/ only for now" in capfd.readouterr().err
+    assert commit_missing(repository, paths, MACHINE) == 1
+    assert kept(repository) == {"a", "b"}
+
+
+@pytest.mark.parametrize("call", ["open", "getattr"])
+def test_an_artifact_that_cannot_be_read_now_is_not_called_missing(
+    paths: ProjectPaths, filesystem: FaultyFilesystem, call: str
+) -> None:
+    """It would fail its run, and be deleted with it."""
+    source = write(filesystem.path / "results" / "a.log", "a")
+    with (
+        filesystem.fault(call, errno.EIO, "/results/a.log"),
+        pytest.raises(OSError, match=r"a\.log"),
+    ):
+        journal(paths, MACHINE, Result("a", {"a.log": source}, {}))
+    assert pending(paths, MACHINE) == ()
+
+
+def test_a_run_that_ends_while_git_is_away_loses_nothing(
+    repository: Path, paths: ProjectPaths, tmp_path: Path, keep: Any
+) -> None:
+    keep("a")
+    commit_missing(repository, paths, MACHINE)
+    (repository / ".git").rename(tmp_path / "away")
+    keep("b")
+    # A repository without a commit cannot be told from no repository then.
+    keep("c", base=None)
+    (tmp_path / "away").rename(repository / ".git")
+    assert commit_pending(repository, paths, MACHINE) == 1
+    assert commit_missing(repository, paths, MACHINE) == 1
+    assert kept(repository) == {"a", "b", "c"}
+
+
+def test_a_promise_that_cannot_be_written_is_none(
+    paths: ProjectPaths, filesystem: FaultyFilesystem
+) -> None:
+    with (
+        filesystem.fault("create", errno.ENOSPC) as fault,
+        promise_to_commit(paths, MACHINE),
+    ):
+        assert filesystem.count(fault)

@@ -1,0 +1,150 @@
+"""Numbers that nothing has, names that are no text, and files that hold something else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snakemake_kochi.paths import Root
+
+HUGE = "9" * 20
+DIGITS = "9" * 5000  # more than Python reads as a number
+BYTES = "\udcff"  # of a name that is no UTF-8
+
+
+def check(done: Any) -> None:
+    """Refused, in a few lines."""
+    assert done.status in (1, 2), done.out
+    assert "Traceback" not in done.err
+    assert 0 < len([line for line in done.err.splitlines() if line]) < 6
+    assert len(done.err) < 12_000
+
+
+@pytest.mark.parametrize("number", [HUGE, DIGITS])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "show jobs -l {}",
+        "show job {}",
+        "show log job {}",
+        "show log worker {}",
+        "show path job {}",
+        "show path worker {}",
+        "cancel {}",
+        "doctor --deadline {}",
+        "doctor --wait {}h",
+        "work -q q --cores {}",
+        "work -q q --gpus {}",
+        "work -q q --walltime {}",
+        "work -q q --walltime {}:00",
+        "alloc -q q -d {}",
+        "alloc -q q -n {}",
+        "alloc -q q -t {}",
+        "install -d tool:release --cores {}",
+    ],
+)
+def test_a_number_that_nothing_has_is_refused(words: str, number: str, kochi: Any) -> None:
+    check(kochi(*words.format(number).split()))
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-1", "1e999", "0"])
+def test_a_deadline_that_is_no_time_is_refused(number: str, kochi: Any) -> None:
+    check(kochi("doctor", "--deadline", number))
+
+
+@pytest.mark.parametrize("text", ["", "a\nb", "a b", "../x", "x" * 5000, BYTES, "\ud800"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("enqueue", "-q", None, "true"),
+        ("enqueue", "-q", "q", "-d", None, "true"),
+        ("enqueue", "-q", "q", "-g", None, "true"),
+        ("enqueue", f"{None}.yaml"),
+        ("show", "jobs", "-q", None),
+        ("show", "path", "install", None),
+        ("show", "log", "install", None),
+        ("work", "-q", None),
+        ("work", "-q", "q", "--gpus", None),
+        ("alloc", "-q", None),
+        ("install", "-d", None),
+        ("run", "-d", None, "true"),
+        ("batch", None, "test"),
+        ("batch", "fib.yaml", None),
+        ("trace", None),
+        ("show", "jobs", "-m", None),
+        (None,),
+    ],
+)
+def test_a_name_that_cannot_be_one_is_refused(
+    words: tuple[str | None, ...], text: str, project: Path, kochi: Any
+) -> None:
+    if text == "" and words[0] in ("trace", "show"):
+        return  # which is as if it was left out
+    check(kochi(*[text if word is None else word.replace("None", text) for word in words]))
+
+
+@pytest.fixture
+def queue(kochi: Any, work: Any) -> Path:
+    """A queue with a job that ended and one that waits; the machine's directory."""
+    kochi("enqueue", "-q", "test", "true")
+    work()
+    kochi("enqueue", "-q", "test", "true")
+    return Root.find().machine("local").directory
+
+
+DEEP = b'{"version": 1, "x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}"
+# Just what Python's parser reads, but what nothing can be done with that goes by recursion.
+NEARLY = b'{"version": 1, "x": ' + b"[" * 600 + b"]" * 600 + b"}"
+ODD = {
+    "deep": DEEP,
+    "nearly too deep": NEARLY,
+    "infinite": b'{"version": 1, "worker": 1e999}',
+    "no number": b'{"version": NaN}',
+    "half a character": b'{"version": 1, "directory": "\\ud800", "kind": "flock"}',
+    "NUL": b'{"version": 1, "directory": "\\u0000", "kind": "flock"}',
+    "a list": b"[]",
+    "nothing": b"",
+}
+FILES = {
+    "ids.json": "enqueue -q test true",
+    "locks.json": "enqueue -q test true",
+    "queues/test/waiting/00000000/0000000001-1.json": "show job 1",
+    "jobs/00000000/0/ticket.json": "show job 0",
+    "jobs/00000000/0/result.json": "show job 0",
+    "jobs/00000000/0/attempt-1.json": "show job 0",
+    "workers/0/worker.json": "show workers -a",
+    "workers/0/queues.json": "show workers -a",
+}
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("content", ODD)
+def test_a_file_that_holds_something_else_gets_a_line(
+    file: str, content: str, queue: Path, kochi: Any
+) -> None:
+    from snakemake_kochi.locks import settings
+
+    path = queue / file
+    assert path.exists() or file == "ids.json"
+    path.write_bytes(ODD[content])
+    settings._find.cache_clear()
+    words = [FILES[file], "show jobs -t -a", "show queues", "show workers -a", "cancel 1"]
+    for each in words:
+        done = kochi(*each.split())
+        assert done.status in (0, 1)
+        assert "Traceback" not in done.err
+        assert len(done.err.splitlines()) < 6
+        assert len(done.err) < 3000
+
+
+def test_a_ticket_that_is_nested_too_deeply_is_set_aside_by_a_worker(
+    queue: Path, kochi: Any, work: Any
+) -> None:
+    (queue / "queues/test/waiting/00000000/0000000001-1.json").write_bytes(DEEP)
+    work()
+    done = kochi("show", "job", "1", "--json")
+    assert json.loads(done.out)["reason"] == "failed"
+    assert "nested too deeply" in json.loads(done.out)["detail"]

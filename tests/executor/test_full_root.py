@@ -1,0 +1,122 @@
+"""A KOCHI_ROOT without room."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from full_disk import FullDisk, mounted
+from support import wait_until, write
+
+# Of two jobs that run while the disk is full, and one that is to be handed over meanwhile.
+SNAKEFILE = """
+    localrules: gate
+
+    rule all:
+        input: "a", "b", "late"
+
+    rule job:
+        output: "{name,[ab]}"
+        shell:
+            "echo x >> began-{wildcards.name}; while [ ! -e go ]; do sleep 0.05; done; "
+            "touch {output}"
+
+    rule gate:
+        output: "gate"
+        shell: "while [ ! -e open ]; do sleep 0.05; done; touch {output}"
+
+    rule late:
+        input: "gate"
+        output: "late"
+        shell: "echo x >> began-late; touch {output}"
+"""
+IS_FULL = "KOCHI_ROOT is full"
+
+
+@pytest.fixture
+def disk(isolated_environment: Path) -> Iterator[FullDisk]:
+    with mounted(isolated_environment) as disk:
+        yield disk
+
+
+@contextlib.contextmanager
+def started(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A run whose disk can be filled: its first jobs have begun."""
+    write(directory / "Snakefile", SNAKEFILE)
+    command = [sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "4"]
+    with (
+        open(directory / "said", "wb") as said,
+        subprocess.Popen(
+            [*command, "--kochi-cores", "2"],
+            cwd=directory,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        ) as run,
+    ):
+        try:
+            wait_until(lambda: len(list(directory.glob("began-*"))) == 2)
+            yield run
+        finally:
+            if run.poll() is None:
+                os.killpg(run.pid, signal.SIGKILL)
+
+
+def said(directory: Path) -> str:
+    return (directory / "said").read_text()
+
+
+def test_a_run_that_is_started_while_it_is_full_says_so_in_one_message(
+    tmp_path: Path, disk: FullDisk, snakemake
+) -> None:
+    write(tmp_path / "Snakefile", SNAKEFILE)
+    disk.fill()
+    done = snakemake("--executor", "kochi", "--jobs", "4", cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"KOCHI_ROOT {disk.directory} cannot be used: " in done.stdout
+    assert f"{os.strerror(28)}\nMake room there, and type the same again." in done.stdout
+    assert ".py" not in done.stdout.partition("KOCHI_ROOT")[2]
+
+
+def test_one_that_becomes_full_is_told_once_and_the_run_goes_on_when_there_is_room(
+    tmp_path: Path, disk: FullDisk
+) -> None:
+    with started(tmp_path) as run:
+        disk.fill()
+        wait_until(lambda: IS_FULL in said(tmp_path))
+        (tmp_path / "go").touch()
+        (tmp_path / "open").touch()
+        wait_until(lambda: "Finished jobid" in said(tmp_path), "the local rule ends")
+        wait_until(lambda: (tmp_path / "a").exists() and (tmp_path / "b").exists())
+        disk.empty()
+        assert run.wait(60) == 0, said(tmp_path)
+    assert said(tmp_path).count(IS_FULL) == 1
+    assert said(tmp_path).count(str(disk.directory / "machines" / "local")) >= 1
+    assert "There is room in KOCHI_ROOT again." in said(tmp_path)
+    for name in ("a", "b", "late"):
+        assert (tmp_path / f"began-{name}").read_text() == "x\n"
+
+
+def test_an_interrupt_on_a_full_one_waits_for_no_end_that_cannot_be_written(
+    tmp_path: Path, disk: FullDisk, snakemake
+) -> None:
+    with started(tmp_path) as run:
+        disk.fill()
+        wait_until(lambda: IS_FULL in said(tmp_path))
+        os.killpg(run.pid, signal.SIGINT)
+        assert run.wait(60) == 1
+    assert "no end could be written of kochi jobs 0 1" in said(tmp_path)
+    assert "Traceback" not in said(tmp_path)
+    disk.empty()
+    (tmp_path / "go").touch()
+    (tmp_path / "open").touch()
+    snakemake("--unlock", cwd=tmp_path)
+    again = snakemake("--executor", "kochi", "--jobs", "4", "--rerun-incomplete", cwd=tmp_path)
+    assert again.returncode == 0
+    assert (tmp_path / "began-a").read_text() == "x\nx\n"

@@ -1,0 +1,234 @@
+"""Runs of one directory from two login nodes, of which neither sees the processes of the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hosts import Host, Started
+from support import wait_until, write
+
+from snakemake_kochi.paths import Root
+
+RUN = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "2")
+AGAIN = (*RUN, "--rerun-incomplete")
+# Each job notes that it begins, and goes on when it may.
+SNAKEFILE = """
+    rule all:
+        input: expand("out/{i}", i=range(3))
+
+    rule job:
+        output: "out/{i}"
+        shell:
+            "echo >> began-{wildcards.i}; until [ -e go ]; do sleep 0.05; done; "
+            "echo >> done-{wildcards.i}; touch {output}"
+
+    rule other:
+        output: "other"
+        shell: "touch {output}"
+    """
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # Seconds between two signs of life.
+    monkeypatch.setenv("KOCHI_HEARTBEAT", "0.5")
+    write(tmp_path / "run" / "Snakefile", SNAKEFILE)
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Iterator[Host]:
+    with Host("login1", tmp_path) as host:
+        yield host
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Iterator[Host]:
+    with Host("login2", tmp_path) as host:
+        yield host
+
+
+def counts(directory: Path, what: str) -> dict[str, int]:
+    """How often each job began, or was done."""
+    found = sorted(directory.glob(f"{what}-*"))
+    return {path.name.partition("-")[2]: len(path.read_text()) for path in found}
+
+
+def begin(host: Host, directory: Path, *options: str) -> Started:
+    """Start a run, and wait until two jobs have begun."""
+    run = host.start(*RUN, *options, cwd=directory)
+    wait_until(lambda: len(counts(directory, "began")) == 2 or not run.is_running)
+    assert run.is_running, run.said
+    return run
+
+
+def unlock(host: Host, directory: Path) -> None:
+    assert host.start(sys.executable, "-m", "snakemake", "--unlock", cwd=directory).wait() == 0
+
+
+def controllers() -> list[Path]:
+    return list(Root.find().machine("local").controllers.iterdir())
+
+
+@pytest.mark.parametrize("how", ["--unlock", "--nolock"])
+def test_a_run_that_goes_on_on_another_host_is_not_done_a_second_time(
+    first: Host, second: Host, directory: Path, how: str
+) -> None:
+    run = begin(first, directory)
+    if how == "--unlock":
+        unlock(second, directory)
+        again = second.start(*AGAIN, cwd=directory)
+    else:
+        again = second.start(*AGAIN, "--nolock", cwd=directory)
+    status = again.wait()
+    (directory / "go").touch()
+    assert run.wait() == 0, run.said
+    assert counts(directory, "began") == {"0": 1, "1": 1, "2": 1}
+    assert status == 1, again.said
+    assert "login1" in again.said and "Traceback" not in again.said
+    assert controllers() == []
+
+
+def test_a_run_of_other_files_goes_on_beside_one_on_another_host(
+    first: Host, second: Host, directory: Path
+) -> None:
+    run = begin(first, directory)
+    assert second.start(*AGAIN, "--nolock", "other", cwd=directory).wait() == 0
+    (directory / "go").touch()
+    assert run.wait() == 0, run.said
+    assert counts(directory, "began") == {"0": 1, "1": 1, "2": 1}
+
+
+def test_what_runs_on_a_worker_when_its_controller_is_killed_is_waited_for_on_another_host(
+    first: Host, second: Host, tmp_path: Path, directory: Path
+) -> None:
+    work = (sys.executable, "-m", "snakemake_kochi.cli", "work", "-q", "q", "-b", "--cores", "2")
+    with Host("node1", tmp_path) as node:
+        node.start(*work, cwd=directory)
+        begin(first, directory, "--kochi-queue", "q").kill()
+        unlock(second, directory)
+        again = second.start(*AGAIN, "--kochi-queue", "q", cwd=directory)
+        wait_until(lambda: again.said.count("runs still: not started again") == 2)
+        assert "for a sign of life this one waits 6 s" in again.said
+        assert "It left 2 running and 0 finished kochi jobs" in again.said
+        (directory / "go").touch()
+        assert again.wait() == 0, again.said
+    assert counts(directory, "began") == counts(directory, "done") == {"0": 1, "1": 1, "2": 1}
+    assert controllers() == []
+
+
+def test_the_run_of_a_host_that_died_with_its_workers_is_finished_on_another_one(
+    first: Host, second: Host, directory: Path
+) -> None:
+    begin(first, directory)
+    # Which two of the three Snakemake takes first is its own affair.
+    begun = counts(directory, "began")
+    first.lose()
+    unlock(second, directory)
+    again = second.start(*AGAIN, cwd=directory)
+    again.wait_for("for a sign of life")
+    assert counts(directory, "began") == begun
+    (directory / "go").touch()
+    assert again.wait() == 0, again.said
+    assert counts(directory, "began") == {"0": 1, "1": 1, "2": 1} | dict.fromkeys(begun, 2)
+    assert counts(directory, "done") == {"0": 1, "1": 1, "2": 1}
+    assert controllers() == []
+    assert list(Root.find().machine("local").queues.iterdir()) == []
+
+
+def test_a_run_that_wakes_when_another_one_has_taken_over_ends_and_touches_nothing(
+    first: Host, second: Host, tmp_path: Path, directory: Path
+) -> None:
+    work = (sys.executable, "-m", "snakemake_kochi.cli", "work", "-q", "q", "-b", "--cores", "2")
+    with Host("node1", tmp_path) as node:
+        node.start(*work, cwd=directory)
+        run = begin(first, directory, "--kochi-queue", "q")
+        run.suspend()
+        unlock(second, directory)
+        again = second.start(*AGAIN, "--kochi-queue", "q", cwd=directory)
+        wait_until(lambda: again.said.count("runs still: not started again") == 2)
+        run.resume()
+        assert run.wait() == 1
+        assert "login2" in run.said and "took over" in run.said, run.said
+        assert "Traceback" not in run.said
+        assert again.is_running
+        # Snakemake would remove them at its end.
+        assert (directory / "out").is_dir()
+        assert list((directory / ".snakemake" / "locks").iterdir())
+        (directory / "go").touch()
+        assert again.wait() == 0, again.said
+    assert counts(directory, "began") == counts(directory, "done") == {"0": 1, "1": 1, "2": 1}
+    assert controllers() == []
+
+
+def test_a_run_of_an_earlier_release_on_another_host_is_asked_about(
+    first: Host, second: Host, directory: Path
+) -> None:
+    begin(first, directory)
+    first.lose()
+    (controller,) = controllers()
+    state = json.loads((controller / "controller.json").read_text())
+    del state["heartbeat"], state["heartbeat_interval"]
+    (controller / "controller.json").write_text(json.dumps(state))
+    (controller / "outputs.json").unlink()
+    unlock(second, directory)
+    refused = second.start(*AGAIN, cwd=directory)
+    assert refused.wait() == 1
+    (command,) = [line for line in refused.said.splitlines() if "touch " in line]
+    assert "login1" in refused.said
+    assert controllers() == [controller]
+    os.system(command[command.index("touch ") :])
+    (directory / "go").touch()
+    again = second.start(*AGAIN, cwd=directory)
+    assert again.wait() == 0, again.said
+    assert counts(directory, "done") == {"0": 1, "1": 1, "2": 1}
+    assert controllers() == []
+
+
+LAUNCH = (sys.executable, "-m", "snakemake_kochi.cli", "launch")
+CORES = ("--cores", "2", "--rerun-incomplete")
+
+
+def test_a_launched_run_on_another_host_is_left_alone_while_it_lives_and_then_replaced(
+    first: Host, second: Host, directory: Path
+) -> None:
+    assert first.start(*LAUNCH, "--", *CORES, cwd=directory).wait() == 0
+    wait_until(lambda: len(counts(directory, "began")) == 2)
+    refused = second.start(*LAUNCH, cwd=directory)
+    assert refused.wait() == 1
+    assert "for a sign of life of it this waits 6 s" in refused.said
+    assert "goes on" in refused.said and "login1" in refused.said
+    first.lose()
+    unlock(second, directory)
+    again = second.start(*LAUNCH, "--follow", "--", *CORES, cwd=directory)
+    again.wait_for("Launched")
+    (directory / "go").touch()
+    assert again.wait() == 0, again.said
+    assert counts(directory, "done") == {"0": 1, "1": 1, "2": 1}
+    assert controllers() == []
+
+
+def test_of_a_launched_run_that_was_killed_no_sign_of_life_is_waited_for(
+    first: Host, second: Host, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its silence would prove nothing for hours.
+    monkeypatch.setenv("KOCHI_HEARTBEAT", "1000")
+    assert first.start(*LAUNCH, "--", *CORES, cwd=directory).wait() == 0
+    wait_until(lambda: len(counts(directory, "began")) == 2)
+    (launch,) = Root.find().machine("local").launches.glob("*/process.json")
+    pid = json.loads(launch.read_text())["run"]["pid"]
+    first.start("kill", "-9", str(pid), cwd=directory)
+    wait_until(launch.with_name("end.json").exists)
+    unlock(second, directory)
+    (directory / "go").touch()
+    again = second.start(*AGAIN, cwd=directory)
+    # Its own workers saw it die, and have put back what they had.
+    assert again.wait() == 0, again.said
+    assert "sign of life" not in again.said
+    assert counts(directory, "done") == {"0": 1, "1": 1, "2": 1}
+    assert controllers() == []

@@ -1,0 +1,198 @@
+"""On nodes that take names for missing that others have made since, as clients of NFS do for up to
+a minute, no output and no input is missed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from faulty_filesystem import FaultyFilesystem
+from run_helpers import results
+from support import run, wait_until, write
+
+from snakemake_kochi.executor import executor
+from snakemake_kochi.files import show_new_files
+from snakemake_kochi.queue import Result, Ticket
+from snakemake_kochi.queue.processes import this_node
+
+FOR_LONG = 600.0  # seconds: no wait in this test lasts as long
+WAIT = 4  # seconds that Snakemake waits for files
+
+STEP = """
+rule step{n}:
+    input: {before!r}
+    output: {after!r}
+    resources: kochi_queue="q"
+    shell: "cp {{input}} {{output}}"
+"""
+
+
+@contextmanager
+def worker_elsewhere(project: Path, there: Path) -> Iterator[None]:
+    """A worker on what is another node for all that can be seen, where the project's directory is
+    another mount."""
+    root = Path(os.environ["KOCHI_ROOT"])
+    change = 'hostname elsewhere && mount --bind "$0" "$1" && shift && exec "$@"'
+    command = [
+        *(
+            "unshare",
+            "--uts",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "bash",
+            "-c",
+            change,
+        ),
+        *(there, project, sys.executable, "-m", "snakemake_kochi.worker", "--root", root),
+        *("--machine", "local", "--queue", "q", "--stay", "--cores", "2", "--idle-wait", "0.2"),
+    ]
+    process = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, cwd="/")
+    try:
+        bells = root / "machines" / "local" / "queues" / "q" / "bells"
+        wait_until(lambda: bells.exists() and list(bells.iterdir()), "the worker serves its queue")
+        yield
+    finally:
+        # The first process of a pid namespace takes all others with it.
+        everything = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        psutil.wait_procs(everything, timeout=60)
+
+
+def snakemake(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run(
+        *(
+            sys.executable,
+            "-m",
+            "snakemake",
+            "--executor",
+            "kochi",
+            "--jobs",
+            "4",
+            "--latency-wait",
+            str(WAIT),
+        ),
+        *("--kochi-workers", "0", "--kochi-queue", "q", *arguments),
+        cwd=project,
+    )
+
+
+def test_outputs_of_another_node_are_there_when_their_success_is_reported(tmp_path: Path) -> None:
+    files = ["start", *(f"new{n}/deep{n}/file" for n in range(1, 9))]
+    steps = [STEP.format(n=n, before=files[n - 1], after=files[n]) for n in range(1, len(files))]
+    backing = tmp_path / "backing"
+    write(backing / "Snakefile", f"rule all:\n    input: {files[-1]!r}\n" + "".join(steps))
+    write(backing / "start", "content\n")
+    with (
+        FaultyFilesystem(backing, tmp_path / "here", FOR_LONG) as here,
+        FaultyFilesystem(backing, tmp_path / "there") as there,
+        worker_elsewhere(here.path, there.path),
+    ):
+        assert snakemake(here.path).returncode == 0
+        assert (here.path / files[-1]).read_text() == "content\n"
+    assert {result["node"] for result in results()} == {"elsewhere"}
+    assert len(results()) == 8
+
+
+def test_a_directory_is_listed_once_for_many_outputs_and_not_for_those_that_are_seen(
+    tmp_path: Path,
+) -> None:
+    backing = tmp_path / "backing"
+    names = [f"outputs/{n}" for n in range(40)]
+    with FaultyFilesystem(backing, tmp_path / "here", FOR_LONG) as here:
+        for name in names:
+            assert not (here.path / name).exists()
+            write(backing / name, "content\n")
+
+        def listings(node: str) -> int:
+            with here.fault("readdir", 0, "/outputs") as listing:
+                executor._show_outputs([(ticket(name), ended(name, node)) for name in names])
+                return here.count(listing)
+
+        def ticket(name: str) -> Ticket:
+            return Ticket("job", ("true",), str(here.path), outputs=(name,))
+
+        def ended(name: str, node: str) -> Result:
+            found = (backing / name).stat()
+            outputs = {name: (found.st_mtime_ns, found.st_size)}
+            return Result(0, 1, "nonce", 0, node, "success", 0, None, None, "", "", outputs=outputs)
+
+        assert listings(this_node().host) == 0
+        assert not (here.path / names[0]).exists()
+        # The kernel asks twice: for the names, and whether there are more.
+        assert listings("elsewhere") == 2
+        assert all((here.path / name).exists() for name in names)
+        assert listings("elsewhere") == 0
+
+
+LOOKED_FOR = """
+rule last:
+    input: "made/before/x"
+    output: "last"
+    resources: kochi_queue="q"
+    {how}
+
+rule make:
+    input: "looked"
+    output: "made/before/x"
+    localrule: True
+    shell: "echo made > {{output}}"
+
+rule look:
+    output: "looked"
+    resources: kochi_queue="q"
+    # In a directory that nobody else lists, as Python does with the present one.
+    shell: "mkdir made && ls made/before/x || touch {{output}}"
+"""
+COPY_IN_PYTHON = 'run: open(output[0], "w").write(open(input[0]).read())'
+COPY_IN_SHELL = 'shell: "cp {input} {output}"'
+
+
+@pytest.mark.parametrize(
+    ("runner", "how"),
+    [("shell", COPY_IN_SHELL), ("zygote", COPY_IN_PYTHON), ("command", COPY_IN_SHELL)],
+)
+def test_an_input_that_a_node_once_missed_is_there_when_a_job_needs_it(
+    tmp_path: Path, runner: str, how: str
+) -> None:
+    backing = tmp_path / "backing"
+    write(backing / "Snakefile", LOOKED_FOR.format(how=how))
+    with (
+        FaultyFilesystem(backing, tmp_path / "here") as here,
+        FaultyFilesystem(backing, tmp_path / "there", FOR_LONG) as there,
+        worker_elsewhere(here.path, there.path),
+    ):
+        assert snakemake(here.path, "--kochi-runner", runner).returncode == 0
+        assert (here.path / "last").read_text() == "made\n"
+    assert {result["runner"] for result in results()} >= {runner}
+
+
+def test_a_list_of_awaited_files_is_read_though_it_is_new(tmp_path: Path) -> None:
+    from snakemake_kochi.worker.runners.preparation import show_awaited
+
+    backing = tmp_path / "backing"
+    with FaultyFilesystem(backing, tmp_path / "here", FOR_LONG) as here:
+        awaited = [here.path / "new" / "awaited", here.path / "other" / "deep" / "awaited"]
+        names = here.path / "lists" / "names"
+        assert not any(path.exists() for path in (*awaited, names))
+        for path in (*awaited, names):
+            write(backing / path.relative_to(here.path), f"{awaited[1]}\n")
+        assert not any(path.exists() for path in (*awaited, names))
+        words = ["--wait-for-files", str(awaited[0]), "--wait-for-files-file", str(names)]
+        show_awaited([*words, "--cores", "1"])
+        assert all(path.exists() for path in (*awaited, names))
+
+
+def test_what_cannot_be_listed_is_passed_over(tmp_path: Path) -> None:
+    write(tmp_path / "file", "")
+    show_new_files(tmp_path / "missing" / "deep")
+    show_new_files(tmp_path / "file" / "deep")
+    show_new_files("")

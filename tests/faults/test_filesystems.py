@@ -1,0 +1,186 @@
+"""Whole runs on filesystems that refuse calls, lose answers, and do not know for a moment."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from faulty_filesystem import FaultyFilesystem
+from support import wait_until, write
+
+from snakemake_kochi.paths import Root
+
+JOBS = 12
+SNAKEFILE = f"""
+rule all:
+    input: expand("out/{{i}}", i=range({JOBS})), expand("next/{{i}}", i=range({JOBS}))
+
+rule first:
+    output: "out/{{i}}"
+    shell: "echo {{wildcards.i}} >> began; touch {{output}}"
+
+rule second:
+    input: "out/{{i}}"
+    output: "next/{{i}}"
+    shell: "echo next-{{wildcards.i}} >> began; cp {{input}} {{output}}"
+"""
+
+
+@pytest.fixture
+def filesystem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyFilesystem]:
+    """With KOCHI_ROOT on it."""
+    with FaultyFilesystem(tmp_path / "backing", tmp_path / "shared") as filesystem:
+        monkeypatch.setenv("KOCHI_ROOT", str(filesystem.path / "root"))
+        yield filesystem
+        # A run that had to be killed has left its workers.
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                its_own = process.environ().get("KOCHI_ROOT") == os.environ["KOCHI_ROOT"]
+                if its_own and process.pid != os.getpid():
+                    process.kill()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    write(tmp_path / "project" / "Snakefile", SNAKEFILE)
+    return tmp_path / "project"
+
+
+def did_each_job_once(project: Path) -> bool:
+    wanted = [f"{kind}{number}" for number in range(JOBS) for kind in ("", "next-")]
+    return Counter((project / "began").read_text().split()) == Counter(wanted)
+
+
+def has_begun(project: Path) -> bool:
+    began = project / "began"
+    return began.exists() and len(began.read_text().split()) >= JOBS
+
+
+REFUSALS = {
+    "FIFOs": ("mknod", errno.EPERM, {}),
+    "fsync": ("fsync", errno.EINVAL, {}),
+    "rename of directories": ("rename", errno.EXDEV, {"is_directory": True}),
+    "links between directories": ("link", errno.EXDEV, {"between_directories": True}),
+}
+
+
+@pytest.mark.parametrize("refused", REFUSALS)
+def test_a_run_does_without_what_its_filesystem_refuses(
+    refused: str, filesystem: FaultyFilesystem, project: Path, snakemake
+) -> None:
+    call, error, where = REFUSALS[refused]
+    with filesystem.fault(call, error, **where) as fault:
+        done = snakemake("--executor", "kochi", "--cores", "2", "--jobs", "100", cwd=project)
+        assert filesystem.count(fault) > 0
+    assert done.returncode == 0
+    assert did_each_job_once(project)
+
+
+def test_without_hard_links_the_first_command_says_so(
+    filesystem: FaultyFilesystem, project: Path, snakemake, kochi
+) -> None:
+    with filesystem.fault("link", errno.EPERM):
+        done = snakemake("--executor", "kochi", "--cores", "2", "--jobs", "100", cwd=project)
+        examined = kochi("doctor", cwd=project)
+    assert done.returncode != 0
+    assert "has no hard links (link: Operation not permitted)" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert not (project / "began").exists()
+    assert examined.returncode == 1
+    assert "hard links cannot be made: Operation not permitted" in examined.stdout
+
+
+def test_doctor_tells_what_a_filesystem_refuses(
+    filesystem: FaultyFilesystem, project: Path, kochi
+) -> None:
+    with contextlib.ExitStack() as faults:
+        for call, error, where in REFUSALS.values():
+            faults.enter_context(filesystem.fault(call, error, **where))
+        said = kochi("doctor", cwd=project).stdout
+    assert "none between directories (Invalid cross-device link): results are copied" in said
+    assert "no FIFOs here: workers and controllers look ten times a second instead" in said
+    assert "a rename of a directory (Invalid cross-device link)" in said
+
+
+# A call that was done, and whose answer got lost: NFS says of the repeated one that the source is
+# not there, other filesystems give the error of the network.
+LOST = [
+    ("rename", "*/submissions/*", errno.ENOENT),
+    ("rename", "*/submissions/*", errno.EIO),
+    ("rename", "*/waiting/*", errno.ENOENT),
+    ("rename", "*/running/*", errno.ENOENT),
+    ("rename", "*/running/*", errno.EIO),
+    ("rename", "*/inbox/*", errno.ENOENT),
+    ("rename", "*/inbox/*", errno.EIO),
+    ("link", "*/result.json", errno.EEXIST),
+    ("link", "*/inbox/*", errno.EEXIST),
+]
+
+
+@pytest.mark.parametrize(("call", "path", "error"), LOST)
+def test_a_lost_answer_neither_loses_nor_doubles_a_job(
+    call: str, path: str, error: int, filesystem: FaultyFilesystem, project: Path, snakemake
+) -> None:
+    with filesystem.fault(call, error, path, done=True, times=5) as fault:
+        done = snakemake("--executor", "kochi", "--cores", "2", "--jobs", "100", cwd=project)
+        assert filesystem.count(fault) > 0
+    assert done.returncode == 0
+    assert did_each_job_once(project)
+    left = Root(filesystem.path / "root").machine("local").controllers
+    assert list(left.iterdir()) == []
+
+
+MOMENTS = [
+    ("open", "*.json", errno.ESTALE, 60),
+    ("getattr", "*.json", errno.ESTALE, 60),
+    ("readdir", "*", errno.ESTALE, 60),
+    ("rename", "*", errno.ESTALE, 30),
+    ("readdir", "*/inbox", errno.EIO, 5),
+    ("readdir", "*/bells", errno.EIO, 5),
+    ("open", "*/inbox/*", errno.EIO, 5),
+    ("getattr", "*/controllers/*", errno.EIO, 5),
+    ("open", "*/worker.json", errno.EIO, 5),
+]
+
+
+@pytest.mark.parametrize(("call", "path", "error", "times"), MOMENTS)
+def test_what_is_not_known_for_a_moment_ends_no_run(
+    call: str, path: str, error: int, times: int, filesystem: FaultyFilesystem, project: Path
+) -> None:
+    # Half of the jobs come when the fault is there: what a run needs to begin may be refused.
+    waiting = "while [ ! -e go ]; do sleep 0.05; done; echo next-"
+    write(project / "Snakefile", SNAKEFILE.replace("echo next-", waiting))
+    command = [sys.executable, "-m", "snakemake", "--executor", "kochi", "--cores", "2"]
+    output = project.with_name("output")
+    with open(output, "wb") as file:
+        run = subprocess.Popen([*command, "--jobs", "100"], cwd=project, stdout=file, stderr=file)
+    try:
+        wait_until(lambda: has_begun(project), "the run has begun")
+        with filesystem.fault(call, error, path, times=times) as fault:
+            (project / "go").touch()
+            assert run.wait(timeout=240) == 0, output.read_text()
+            assert filesystem.count(fault) > 0
+    finally:
+        run.kill()
+        run.wait()
+        print(output.read_text())
+    assert did_each_job_once(project)
+
+
+def test_a_result_is_found_whatever_became_of_its_notice(
+    filesystem: FaultyFilesystem, project: Path, snakemake
+) -> None:
+    # Linked, says the filesystem, and nothing is there.
+    with filesystem.fault("link", errno.EEXIST, "*/inbox/*", times=5) as fault:
+        done = snakemake("--executor", "kochi", "--cores", "2", "--jobs", "100", cwd=project)
+        assert filesystem.count(fault) == 5
+    assert done.returncode == 0
+    assert did_each_job_once(project)

@@ -1,0 +1,94 @@
+"""Workspaces: a living process keeps its own, whatever can be seen of it; a dead one's goes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from snakemake_kochi.phases.scratch import scratch_directory
+
+HOLD = """\
+import os, pathlib, sys
+from snakemake_kochi.phases.scratch import scratch_directory
+with scratch_directory(pathlib.Path(sys.argv[1])) as directory:
+    print(directory.name, flush=True)
+    sys.stdin.readline()
+    os._exit(0)  # as one that is killed
+"""
+NEW_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+# A node that had this boot, or this boot and name, as /proc and uname(2) say it.
+EARLIER_BOOT = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
+OTHER_HOST = f"hostname another && {EARLIER_BOOT}"
+
+
+@pytest.fixture
+def held() -> Iterator[list[subprocess.Popen[str]]]:
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def hold(held: list[subprocess.Popen[str]], workspaces: Path, *around: str) -> str:
+    """Have a process begin to use a workspace; return the name of that."""
+    process = subprocess.Popen(
+        [*around, sys.executable, "-c", HOLD, str(workspaces)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    held.append(process)
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.communicate("\n")
+
+
+def look(workspaces: Path) -> set[str]:
+    """What is left when another phase has begun here."""
+    with scratch_directory(workspaces) as own:
+        return set(os.listdir(workspaces)) - {own.name}
+
+
+def test_a_workspace_in_use_stays_and_that_of_a_dead_process_goes(
+    tmp_path: Path, held: list[subprocess.Popen[str]]
+) -> None:
+    name = hold(held, tmp_path)
+    assert look(tmp_path) == {name}
+    end(held[0])
+    assert look(tmp_path) == set()
+
+
+def test_a_process_in_another_pid_namespace_keeps_its_workspace(
+    tmp_path: Path, held: list[subprocess.Popen[str]]
+) -> None:
+    inside = hold(held, tmp_path, *NEW_NAMESPACE)
+    assert look(tmp_path) == {inside}
+    outside = hold(held, tmp_path)
+    other = hold(held, tmp_path, *NEW_NAMESPACE)
+    assert {inside, outside, other} <= set(os.listdir(tmp_path)), "seen from inside, too"
+
+
+@pytest.mark.parametrize("is_this_host", [True, False])
+def test_workspaces_of_an_earlier_boot_of_this_host_are_removed_and_no_others(
+    tmp_path: Path, held: list[subprocess.Popen[str]], is_this_host: bool
+) -> None:
+    boot = tmp_path / "boot"
+    boot.write_text(f"{uuid.uuid4()}\n")
+    script = EARLIER_BOOT if is_this_host else OTHER_HOST
+    around = ("unshare", "--mount", "--uts", "sh", "-c", script, str(boot))
+    workspaces = tmp_path / "workspaces"
+    crashed = hold(held, workspaces, *around)
+    end(held[0])
+    assert crashed
+    assert look(workspaces) == (set() if is_this_host else {crashed})

@@ -1,0 +1,208 @@
+"""What others do meanwhile: tickets that move while one looks, and locks that keep nobody out."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from faulty_filesystem import FaultyFilesystem
+
+from snakemake_kochi import files
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import Inbox, Queue, Ticket, cancel_all, recover
+from snakemake_kochi.queue.controllers import jobs_of
+from snakemake_kochi.queue.entries import Entry
+from snakemake_kochi.queue.job_set import JobSet
+from snakemake_kochi.queue.observation import Observer
+from snakemake_kochi.queue.overlooked import Overlooked
+from snakemake_kochi.queue.workers import WorkerState
+
+Make = Callable[..., Ticket]
+
+JOBS = 10
+
+# Claims a ticket and puts it back, for ever.
+RESTLESS = """
+import pathlib, sys
+from snakemake_kochi.paths import Root
+from snakemake_kochi.queue import Queue
+queue = Queue(Root(pathlib.Path(sys.argv[1])).machine("local"), "q")
+while True:
+    for claim in queue.claim(1, lambda ticket: "take"):
+        queue.put_back(claim)
+    print(flush=True)
+"""
+
+
+@pytest.fixture
+def inbox(machine: MachinePaths) -> Iterator[Inbox]:
+    inbox = Inbox.create(machine)
+    yield inbox
+    inbox.close()
+
+
+@pytest.fixture
+def restless(machine: MachinePaths, ticket: Make, inbox: Inbox, tmp_path: Path) -> Iterator[None]:
+    """The first of the jobs is claimed and put back all the time."""
+    Queue(machine, "q").submit([ticket(controller=inbox.identity)] * JOBS)
+    worker = subprocess.Popen(
+        [sys.executable, "-c", RESTLESS, str(tmp_path / "root")], stdout=subprocess.PIPE
+    )
+    assert worker.stdout is not None
+    try:
+        worker.stdout.readline()
+        yield
+    finally:
+        worker.stdout.close()
+        worker.kill()
+        worker.wait()
+
+
+def test_a_ticket_that_moves_all_the_time_is_never_missed(
+    machine: MachinePaths, inbox: Inbox, restless: None
+) -> None:
+    seen = [[view.job for view in jobs_of(machine, [inbox.identity])] for _ in range(300)]
+    assert Counter(map(tuple, seen)) == {tuple(range(JOBS)): 300}
+
+
+def test_a_ticket_that_moves_all_the_time_can_be_cancelled(
+    machine: MachinePaths, inbox: Inbox, restless: None
+) -> None:
+    for job in range(JOBS):
+        (outcome,) = cancel_all(machine, [job]).values()
+        assert outcome in ("cancelled", "cancelling")
+
+
+TAKE_NUMBERS = """
+import pathlib, sys
+from snakemake_kochi.paths import Root
+from snakemake_kochi.queue import allocate_ids
+machine = Root(pathlib.Path(sys.argv[1])).machine("local")
+for count in (1, 3) * 20:
+    workers = (-1 - number for number in allocate_ids(machine, "worker", 1))
+    print(*allocate_ids(machine, "job", count), *workers)
+"""
+
+
+def test_numbers_are_given_once_where_locks_are_of_one_node_alone(tmp_path: Path) -> None:
+    backing = tmp_path / "backing"
+    with (
+        FaultyFilesystem(backing, tmp_path / "node1") as first,
+        FaultyFilesystem(backing, tmp_path / "node2") as second,
+    ):
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", TAKE_NUMBERS, str(node.path / "root")],
+                stdout=subprocess.PIPE,
+            )
+            for node in (first, second, first, second)
+        ]
+        given = [number for each in processes for number in each.communicate()[0].split()]
+    assert [process.returncode for process in processes] == [0] * 4
+    assert len(given) == len(set(given)) == 4 * (80 + 40)
+
+
+def test_a_counter_that_is_behind_gives_no_number_twice(
+    machine: MachinePaths, ticket: Make
+) -> None:
+    queue = Queue(machine, "q")
+    queue.submit([ticket()] * 3)
+    behind = machine.ids.read_bytes()
+    queue.submit([ticket()] * 300)
+    queue.submit([ticket()])
+    machine.ids.write_bytes(behind)
+    (next_one,) = queue.submit([ticket()])
+    assert next_one.job == 304
+
+
+def bytes_for_each(count: int, note: Callable[[int], object]) -> float:
+    """Of memory that stays, in `count` calls."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(count):
+            note(number)
+        return (tracemalloc.get_traced_memory()[0] - before) / count
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_million_jobs_are_remembered_in_little_memory(tmp_path: Path) -> None:
+    queue = Root(tmp_path).machine("local").queue("q")
+    overlooked, jobs = Overlooked(), JobSet()
+    places = [queue.waiting_ticket(job, 1) for job in range(20_000)]
+    assert bytes_for_each(20_000, lambda job: overlooked.add(Entry(places[job], job, 1))) < 4
+    assert bytes_for_each(20_000, jobs.add) < 4
+    assert list(jobs) == list(range(20_000)) and 20_000 not in jobs
+
+
+def test_notices_that_were_read_are_kept_in_directories_of_256_jobs(
+    machine: MachinePaths, ticket: Make, inbox: Inbox
+) -> None:
+    queue = Queue(machine, "q")
+    queue.submit([ticket(controller=inbox.identity) for _ in range(600)])
+    cancel_all(machine, range(600))
+    assert len(inbox.wait(0)) == 600
+    delivered = machine.controller(inbox.identity).delivered
+    assert sorted(len(list(shard.iterdir())) for shard in delivered.iterdir()) == [88, 256, 256]
+
+
+def test_each_of_a_hundred_busy_workers_watches_eight_and_is_watched_by_eight() -> None:
+    workers = range(0, 300, 3)
+    watched = Counter(
+        other for worker in workers for other in Observer(worker=worker).share_of(workers)
+    )
+    assert watched == dict.fromkeys(workers, 8)
+    assert Observer().share_of(workers) == list(workers), "a controller watches all"
+    assert 21 not in Observer(worker=21).share_of(workers)
+
+
+def test_a_busy_worker_reads_the_files_of_eight_others_at_a_time(
+    machine: MachinePaths, ticket: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(machine, "q")
+    queue.submit([ticket()] * 100)
+    for worker in range(100):
+        queue.claim(worker, lambda _: "take")
+    read = []
+
+    def counting(machine: MachinePaths, worker: int) -> WorkerState:
+        read.append(worker)
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Observer, "look", lambda self, *about: counting(*about))
+    recover(machine, "q", Observer(worker=42))
+    assert read == list(range(43, 51))
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_what_was_handed_over_in_spite_of_an_error_is_not_handed_over_again(
+    tmp_path: Path, ticket: Make, has_ended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FaultyFilesystem(tmp_path / "backing", tmp_path / "shared") as filesystem:
+        queue = Queue(Root(filesystem.path / "root").machine("local"), "q")
+        queue.submit([ticket()])
+        numbered = queue.number([ticket()] * 300)
+        with (
+            filesystem.fault("rename", errno.EIO, "*/submissions/*/00000001", done=True),
+            monkeypatch.context() as patch,
+            pytest.raises(KochiError, match="Input/output error"),
+        ):
+            # Nor does it tell what has become of it.
+            patch.setattr(files, "_was_moved", lambda source, target: False)
+            queue.hand_over(numbered)
+        there = [view.job for view in queue.jobs()]
+        assert len(there) > 1, "some are there, whatever was said"
+        if has_ended:
+            cancel_all(queue.machine, there)
+        queue.hand_over(numbered, again=True)
+        queue.hand_over(numbered, again=True)
+        left = set(range(301)).difference(there) if has_ended else range(301)
+        assert Counter(view.job for view in queue.jobs()) == dict.fromkeys(left, 1)

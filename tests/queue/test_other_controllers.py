@@ -1,0 +1,293 @@
+"""Which other controllers of a directory live, as seen when one starts there."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import wait_until
+
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.executor import takeover
+from snakemake_kochi.executor.takeover import await_others
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue import Estate, Inbox, OtherControllers, controller_file
+from snakemake_kochi.queue.controller_file import Heir
+from snakemake_kochi.queue.controllers import inherit
+from snakemake_kochi.queue.heartbeat import HEARTBEAT_INTERVAL, LOST_AFTER
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def change(machine: MachinePaths, inbox: Inbox, **fields: Any) -> None:
+    path = machine.controller(inbox.identity).state
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def elsewhere(
+    machine: MachinePaths, directory: Path, outputs: Sequence[str] | None = ("a",)
+) -> Inbox:
+    """A controller on another host."""
+    inbox = Inbox.create(machine, str(directory), outputs)
+    node = {"host": "login1", "machine": "m", "boot": "b", "namespace": "pid:[1]"}
+    change(machine, inbox, node=node, process={"pid": 77, "start": 7})
+    return inbox
+
+
+def others(
+    machine: MachinePaths,
+    directory: Path,
+    clock: Clock,
+    outputs: Sequence[str] | None = ("a", "b"),
+    is_over: bool = False,
+) -> OtherControllers:
+    own = Inbox.create(machine, str(directory), outputs)
+    return OtherControllers(
+        machine,
+        str(directory),
+        own.identity,
+        lambda state, is_silent: is_over and is_silent,
+        clock,
+    )
+
+
+def test_one_that_stands_still_for_long_is_dead_and_one_that_slept_saw_nothing(
+    machine: MachinePaths, tmp_path: Path, clock: Clock
+) -> None:
+    silent = elsewhere(machine, tmp_path)
+    watch = others(machine, tmp_path, clock)
+    (watched,) = watch.look()
+    assert watched.seconds_left == LOST_AFTER * HEARTBEAT_INTERVAL
+    clock.now += 10_000
+    (watched,) = watch.look()
+    assert watched.seconds_left == (LOST_AFTER - 3) * HEARTBEAT_INTERVAL
+    for _ in range(LOST_AFTER - 4):
+        clock.now += HEARTBEAT_INTERVAL
+        assert watch.look()
+    assert watch.dead == {}
+    clock.now += HEARTBEAT_INTERVAL
+    assert watch.look() == []
+    assert watch.dead == {silent.identity: 2 * HEARTBEAT_INTERVAL}
+
+
+def test_one_that_gives_a_sign_of_life_is_named_with_what_to_type(
+    machine: MachinePaths, tmp_path: Path, clock: Clock
+) -> None:
+    alive = elsewhere(machine, tmp_path)
+    watch = others(machine, tmp_path, clock)
+    assert watch.look()
+    # The counter stands still where the disk is full.
+    os.utime(machine.controller(alive.identity).state)
+    with pytest.raises(KochiError, match=r"goes on on login1 \(process 77,") as raised:
+        watch.look()
+    assert "on login1: kill -INT 77" in raised.value.sentences
+
+
+def test_silence_is_not_counted_while_the_file_cannot_be_read(
+    machine: MachinePaths, tmp_path: Path, clock: Clock
+) -> None:
+    inbox = elsewhere(machine, tmp_path)
+    watch = others(machine, tmp_path, clock)
+    assert watch.look()
+    path = machine.controller(inbox.identity).state
+    kept = path.with_name("kept")
+    path.rename(kept)
+    path.symlink_to(path)
+    with pytest.raises(OSError) as raised:
+        path.read_bytes()
+    assert raised.value.errno == errno.ELOOP
+    for _ in range(5 * LOST_AFTER):
+        clock.now += HEARTBEAT_INTERVAL
+        assert len(watch.look()) == 1
+    kept.replace(path)
+    (watched,) = watch.look()
+    assert watched.seconds_left >= (LOST_AFTER - 3) * HEARTBEAT_INTERVAL
+    assert watch.dead == {}
+
+
+def test_how_long_is_waited_is_not_said_before_it_is_known(
+    machine: MachinePaths, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = elsewhere(machine, tmp_path)
+    own = Inbox.create(machine, str(tmp_path), ["a"])
+    path = machine.controller(inbox.identity).state
+    kept, told = path.with_name("kept"), logging.getLogger("told")
+    said: list[str] = []
+    monkeypatch.setattr(told, "warning", said.append)
+    looks = []
+
+    def pass_time(_: float) -> None:
+        looks.append(len(said))
+        if len(looks) == 2:
+            kept.replace(path)
+        elif len(looks) == 3:
+            machine.controller(inbox.identity).gone.touch()
+
+    monkeypatch.setattr(takeover.time, "sleep", pass_time)
+    look = OtherControllers.look
+
+    def fail_first(self: OtherControllers) -> Sequence[Any]:
+        if not looks:
+            path.rename(kept)
+            path.symlink_to(path)  # ELOOP
+        return look(self)
+
+    monkeypatch.setattr(OtherControllers, "look", fail_first)
+    await_others(machine, str(tmp_path), own, lambda queue: None, told)  # type: ignore[arg-type]
+    assert looks == [0, 0, 1]
+    assert f"waits {LOST_AFTER * HEARTBEAT_INTERVAL:.0f} s" in said[0]
+
+
+def test_what_others_say_counts_of_one_that_is_silent_for_a_while(
+    machine: MachinePaths, tmp_path: Path, clock: Clock
+) -> None:
+    inbox = elsewhere(machine, tmp_path)
+    watch = others(machine, tmp_path, clock, is_over=True)
+    assert watch.look()
+    clock.now += 2 * HEARTBEAT_INTERVAL
+    assert watch.look()
+    clock.now += HEARTBEAT_INTERVAL
+    assert watch.look() == []
+    assert watch.dead == {inbox.identity: 2 * HEARTBEAT_INTERVAL}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "own", "is_watched"),
+    [
+        (["a"], ["a", "b"], True),
+        (["c"], ["a", "b"], False),
+        (None, ["a"], True),
+        (["c"], None, True),
+        ([], ["a"], False),
+    ],
+)
+def test_only_those_that_make_the_same_files_matter(
+    machine: MachinePaths,
+    tmp_path: Path,
+    clock: Clock,
+    theirs: list[str] | None,
+    own: list[str] | None,
+    is_watched: bool,
+) -> None:
+    elsewhere(machine, tmp_path, theirs)
+    elsewhere(machine, tmp_path.parent)
+    assert len(others(machine, tmp_path, clock, own).look()) == is_watched
+
+
+def test_who_took_over_from_one_that_makes_the_same_files_matters_whatever_it_makes(
+    machine: MachinePaths, tmp_path: Path, clock: Clock
+) -> None:
+    dead, heir = elsewhere(machine, tmp_path, ["a"]), elsewhere(machine, tmp_path, ["z"])
+    dead.leave()
+    assert inherit(machine, dead.identity, heir.identity)
+    change(machine, dead, left=True)
+    (watched,) = others(machine, tmp_path, clock).look()
+    assert watched.state.identity == heir.identity
+
+
+def test_a_directory_is_the_same_under_another_name(
+    machine: MachinePaths, tmp_path: Path, clock: Clock
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to("run")
+    elsewhere(machine, tmp_path / "link")
+    assert len(others(machine, tmp_path / "run", clock).look()) == 1
+
+
+def test_one_of_an_earlier_release_is_dead_when_a_person_says_so(
+    machine: MachinePaths, tmp_path: Path, clock: Clock
+) -> None:
+    inbox = elsewhere(machine, tmp_path)
+    change(machine, inbox, heartbeat=None)
+    gone = machine.controller(inbox.identity).gone
+    with pytest.raises(KochiError, match="cannot be seen from here") as raised:
+        others(machine, tmp_path, clock).look()
+    assert f"touch {gone}" in raised.value.sentences
+    gone.touch()
+    assert others(machine, tmp_path, clock).look() == []
+
+
+def test_a_controller_that_has_an_heir_takes_in_and_hands_over_nothing_more(
+    machine: MachinePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KOCHI_HEARTBEAT", "0.1")
+    inbox, heir = Inbox.create(machine, str(tmp_path)), Inbox.create(machine, str(tmp_path))
+    inbox.give_signs_of_life()
+    inbox.note_queue("q")
+    inbox.wait(0)
+    estate = Estate.find(machine, str(tmp_path), heir.identity, {inbox.identity: 0})
+    assert estate.controllers == (inbox.identity,)
+    wait_until(lambda: inbox.heir)
+    for call in (lambda: inbox.wait(0), lambda: inbox.note_queue("q")):
+        with pytest.raises(KochiError, match=heir.identity):
+            call()
+    inbox.leave()
+    heir.close()
+
+
+def test_a_controller_whose_heir_has_ended_and_removed_all_takes_in_nothing_more(
+    machine: MachinePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KOCHI_HEARTBEAT", "0.1")
+    inbox, heir = Inbox.create(machine, str(tmp_path)), Inbox.create(machine, str(tmp_path))
+    Estate.find(machine, str(tmp_path), heir.identity, {inbox.identity: 0}).forget()
+    heir.close()
+    inbox.give_signs_of_life()
+    wait_until(lambda: inbox.heir)
+    with pytest.raises(KochiError, match="another run, which has ended since, took over"):
+        inbox.wait(0)
+    inbox.leave()
+    assert list(machine.controllers.iterdir()) == []
+
+
+def test_a_controller_whose_file_is_missing_for_a_moment_goes_on(
+    machine: MachinePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KOCHI_HEARTBEAT", "0.1")
+    inbox = Inbox.create(machine, str(tmp_path))
+    inbox.give_signs_of_life()
+    state = machine.controller(inbox.identity).state
+    for _ in range(3):
+        state.unlink()
+        wait_until(lambda: state.exists() or inbox.heir)
+        assert inbox.heir is None
+    inbox.close()
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_damaged_file_of_an_heir_is_read_again_before_it_counts(
+    machine: MachinePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasts: bool
+) -> None:
+    monkeypatch.setenv("KOCHI_HEARTBEAT", "0.1")
+    looks = []
+
+    def look(*_: object) -> tuple[int, Heir | None]:
+        looks.append(1)
+        if lasts or len(looks) % 2:
+            raise DamagedFileError("heir-1.json: not valid JSON")
+        return 0, None
+
+    monkeypatch.setattr(controller_file, "last_heir", look)
+    inbox = Inbox.create(machine, str(tmp_path))
+    inbox.give_signs_of_life()
+    wait_until(lambda: len(looks) >= 6 or inbox.heir)
+    assert (inbox.heir is not None) == lasts
+    assert len(looks) >= 2
+    inbox.close()

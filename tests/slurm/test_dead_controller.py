@@ -1,0 +1,72 @@
+"""Allocations of a real Slurm whose controller was killed, and is on another host than they are."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from cluster_project import ClusterProject
+from slurm_cluster import SlurmCluster
+from support import wait_until
+
+from snakemake_kochi.queue import list_workers
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=2, cpus=1, apart=True) as cluster:
+        yield cluster
+
+
+def kill(project: ClusterProject) -> None:
+    killed = project.runs[-1]
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+
+
+def reasons(project: ClusterProject) -> list[str]:
+    return [worker.reason for worker in list_workers(project.machine) if worker.state == "left"]
+
+
+KILLED = "the run that started it was killed, and it has no job"
+
+
+@pytest.mark.parametrize(("least", "timeout"), [(2, "60s"), (0, "30m")])
+def test_workers_do_what_is_queued_and_leave_and_cancel_what_has_not_begun(
+    project: ClusterProject, monkeypatch: pytest.MonkeyPatch, least: int, timeout: str
+) -> None:
+    monkeypatch.setenv("KOCHI_HEARTBEAT", "0.5")
+    project.configure(max_workers=4, min_workers=least, idle_timeout=timeout)
+    project.write_jobs(6)
+    project.start()
+    project.wait_for_beginnings(2)
+    wait_until(lambda: list(project.cluster.jobs().values()).count("PENDING") >= 1)
+    kill(project)
+    project.go()
+    wait_until(lambda: not project.cluster.jobs())
+    assert set(project.lines("done")) == set(map(str, range(6)))
+    assert all(len(began) == 1 for began in project.lines("began").values())
+    wait_until(lambda: len(reasons(project)) == 2)
+    # Those that waited never began.
+    assert reasons(project) == [KILLED, KILLED]
+
+
+def test_a_worker_that_stays_is_not_misled_by_a_controller_that_lives(
+    project: ClusterProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KOCHI_HEARTBEAT", "0.2")
+    project.configure(max_workers=2, min_workers=2, idle_timeout="60s")
+    project.write_jobs(1)
+    project.start()
+    project.wait_for_beginnings(1)
+    # One of the workers has no job for many times as long as it takes to take one for dead.
+    wait_until(lambda: len(list_workers(project.machine)) == 2)
+    number = 1
+    before = list_workers(project.machine)[number].heartbeat
+    wait_until(lambda: list_workers(project.machine)[number].heartbeat > before + 60)
+    project.go()
+    project.end_well()
+    assert project.states() == ["left", "left"]
+    assert KILLED not in reasons(project)

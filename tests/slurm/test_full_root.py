@@ -1,0 +1,70 @@
+"""A KOCHI_ROOT that becomes full while a run has allocations."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_project import ClusterProject
+from full_disk import FullDisk, mounted
+from slurm_cluster import SlurmCluster
+from support import wait_until
+
+IS_FULL = "KOCHI_ROOT is full"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    # As long as on most clusters, and longer.
+    with SlurmCluster(nodes=2, cpus=2, settings=("KillWait=120",)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def disk(isolated_environment: Path) -> Iterator[FullDisk]:
+    with mounted(isolated_environment) as disk:
+        yield disk
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster, disk: FullDisk
+) -> Iterator[ClusterProject]:
+    with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
+        project.configure(max_workers=2, cores=2, idle_timeout="30s")
+        project.write_jobs(8)
+        project.start()
+        project.wait_for_beginnings(4)
+        disk.fill()
+        wait_until(lambda: IS_FULL in project.said)
+        yield project
+
+
+def test_it_is_told_once_and_the_run_goes_on_when_there_is_room(
+    project: ClusterProject, disk: FullDisk
+) -> None:
+    project.go()
+    wait_until(lambda: len(project.lines("done")) == 4)
+    disk.empty()
+    project.end_well()
+    assert set(project.lines("done")) == set(map(str, range(8)))
+    assert project.said.count(IS_FULL) == 1
+    assert "There is room in KOCHI_ROOT again." in project.said
+    assert project.cluster.jobs() == {}
+
+
+def test_an_interrupt_waits_for_no_end_that_cannot_be_written_and_none_of_slurms(
+    project: ClusterProject, disk: FullDisk
+) -> None:
+    run = project.runs[-1]
+    os.killpg(run.pid, signal.SIGINT)
+    assert run.wait(40) == 1
+    assert "no end could be written of kochi jobs 0 1 2 3" in project.said
+    assert "Allocations that were cancelled, and have not ended yet: " in project.said
+    assert "Traceback" not in project.said
+    # With room their workers can leave.
+    disk.empty()
+    wait_until(lambda: project.cluster.jobs() == {})

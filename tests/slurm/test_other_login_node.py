@@ -1,0 +1,84 @@
+"""A run over allocations that is resumed from another login node."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from cluster_project import PROFILE, ClusterProject
+from hosts import Host
+from slurm_cluster import SlurmCluster
+from support import wait_until
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=2, cpus=2, apart=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Host]:
+    with Host("login2", tmp_path) as host:
+        yield host
+
+
+def test_jobs_that_run_in_allocations_are_waited_for_from_another_login_node(
+    project: ClusterProject, other: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KOCHI_HEARTBEAT", "0.5")
+    project.configure(max_workers=2, idle_timeout="60s")
+    project.write_jobs(6)
+    run = project.start()
+    project.wait_for_beginnings(4)
+    os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+    command = (sys.executable, "-m", "snakemake", "--profile", str(PROFILE))
+    environment = {**project.cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
+    unlock = other.start(*command, "--unlock", cwd=project.directory, environment=environment)
+    assert unlock.wait() == 0
+    again = other.start(*command, cwd=project.directory, environment=environment)
+    wait_until(
+        lambda: again.said.count("runs still: not started again") == 4 or not again.is_running
+    )
+    assert "for a sign of life this one waits 6 s" in again.said
+    project.go()
+    assert again.wait(90) == 0, again.said
+    assert all(len(began) == 1 for began in project.lines("began").values())
+    assert set(project.lines("done")) == set(map(str, range(6)))
+    assert list(project.machine.controllers.iterdir()) == []
+
+
+def test_a_run_whose_own_allocation_is_over_as_slurm_says_is_taken_over_from_sooner(
+    project: ClusterProject, other: Host
+) -> None:
+    project.write_jobs(1)
+    environment = {**project.cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
+    command = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "2")
+    here = (*command, "--kochi-place", "here")
+    number = project.cluster.run(
+        *("sbatch", "--parsable", f"--wrap=exec {shlex.join(here)}"),
+        cwd=project.directory,
+        environment={**os.environ, **environment},
+    )
+    wait_until(lambda: project.lines("began"))
+    # All at once: of what scancel tells to end first, the run would begin the job again.
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("SLURM_JOB_ID") == number:
+                process.kill()
+    wait_until(lambda: int(number) not in project.cluster.jobs())
+    unlock = other.start(*command, "--unlock", cwd=project.directory, environment=environment)
+    assert unlock.wait() == 0
+    again = other.start(*here, cwd=project.directory, environment=environment)
+    again.wait_for("for a sign of life this one waits 60 s")
+    wait_until(lambda: "A run in this directory was killed" in again.said, seconds=50)
+    # Its worker died with it, which is not known yet: one whose silence alone tells it.
+    assert project.lines("began") == {"0": [number]}

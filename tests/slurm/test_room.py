@@ -1,0 +1,43 @@
+"""A node that a worker without a job keeps from jobs that do not fit it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from cluster_project import ClusterProject
+from slurm_cluster import SlurmCluster
+
+SNAKEFILE = """
+    rule all:
+        input: "out/large"
+
+    rule small:
+        output: "out/small"
+        shell: "echo $SLURM_JOB_ID >> began-small; echo x >> done-small; touch {output}"
+
+    rule large:
+        input: "out/small"
+        output: "out/large"
+        threads: 2
+        shell: "echo $SLURM_JOB_ID >> began-large; echo x >> done-large; touch {output}"
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=1, cpus=2) as cluster:
+        yield cluster
+
+
+def test_a_worker_that_no_waiting_job_fits_leaves_long_before_its_idle_timeout(
+    project: ClusterProject,
+) -> None:
+    project.configure(max_workers=3, idle_timeout="30m")
+    project.write_jobs(0, SNAKEFILE)
+    project.start()
+    project.end_well(90)
+    [small], [large] = project.lines("began")["small"], project.lines("began")["large"]
+    assert f"Given back to make room for others: {small}" in project.said
+    assert small != large
+    assert project.states() == ["left", "left"]

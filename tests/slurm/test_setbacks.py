@@ -1,0 +1,90 @@
+"""Allocations of a real Slurm that end before a worker comes: bad nodes, and people who cancel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_project import ClusterProject
+from slurm_cluster import SlurmCluster
+from support import wait_until, write
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=2, cpus=2, apart=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def blind_node(cluster: SlurmCluster, isolated_environment: Path) -> Iterator[str]:
+    """A node that does not have the filesystem of KOCHI_ROOT."""
+    home = str(isolated_environment.parent)
+    cluster.run_on("node1", "mount", "-t", "tmpfs", "none", home)
+    yield "node1"
+    cluster.run_on("node1", "umount", home)
+
+
+def submissions(cluster: SlurmCluster) -> list[str]:
+    return [call for call in cluster.calls("sbatch") if "kochi-" in call]
+
+
+def test_a_node_on_which_no_worker_starts_is_avoided_and_named_and_the_run_goes_on(
+    project: ClusterProject, blind_node: str
+) -> None:
+    before = len(submissions(project.cluster))
+    project.go()
+    project.start()
+    project.end_well(90)
+    assert set(project.lines("done")) == {"0", "1"}
+    assert f"Node {blind_node} is avoided until this run ends: 2 allocations ended" in project.said
+    *first, last = submissions(project.cluster)[before:]
+    assert [f"--exclude={blind_node}" in call for call in (*first, last)] == [False, False, True]
+    # No log is named that is not there.
+    assert project.said.count("it wrote no log") == 2
+    assert "its log is" not in project.said
+
+
+def test_pending_allocations_that_the_user_cancels_mean_fewer_workers_and_no_end(
+    project: ClusterProject,
+) -> None:
+    project.configure(max_workers=5, cores=2, idle_timeout="30s")
+    project.write_jobs(10)
+    project.start()
+    project.wait_for_beginnings(4)
+    wait_until(lambda: "PENDING" in project.cluster.jobs().values())
+    before = len(submissions(project.cluster))
+    name = re.findall(r"--job-name=(\S+)", submissions(project.cluster)[-1])[-1]
+    project.cluster.run("scancel", "--state=PENDING", f"--name={name}")
+    wait_until(lambda: "Cancelled before a worker came" in project.said)
+    project.go()
+    project.end_well()
+    assert set(project.lines("done")) == set(map(str, range(10)))
+    assert len(submissions(project.cluster)) == before
+    assert re.search(r"fewer workers; .* asked for again in \d\d s", project.said)
+    assert project.said.count("Cancelled before a worker came") == 1
+    assert project.cluster.jobs() == {}
+
+
+def test_where_no_worker_starts_on_any_node_the_run_ends_and_names_a_log_that_is_there(
+    project: ClusterProject,
+) -> None:
+    text = """
+        machines:
+          own:
+            scheduler: slurm
+            load_env_script: {on_machine: "echo no such module; exit 3"}
+            allocation: {max_workers: 1}
+    """
+    write(project.directory / "kochi.yaml", text)
+    run = project.start()
+    assert run.wait(90) == 1
+    assert "no worker is there, and none comes: 4 allocations in a row" in project.said
+    assert "Avoided: node1 and node2" in project.said
+    logs = re.findall(r"The last is \S+ on node \S+ \(\w+\); its log is (\S+)\. ", project.said)
+    [log] = map(Path, logs)
+    assert log.read_text().splitlines()[1:] == ["no such module"]
+    assert "Traceback" not in project.said
+    assert project.cluster.jobs() == {}

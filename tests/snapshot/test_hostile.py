@@ -1,0 +1,324 @@
+"""Nothing that a stranger has configured in a repository is executed, whatever is asked of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from git_helpers import git, write
+
+from snakemake_kochi.artifacts.committer import commit_pending
+from snakemake_kochi.artifacts.journal import Result, journal
+from snakemake_kochi.errors import GitError, KochiError
+from snakemake_kochi.git import run_git
+from snakemake_kochi.paths import Root
+from snakemake_kochi.snapshot import fetch_source, freeze, resolve_source
+from snakemake_kochi.snapshot.snapshot import toplevel
+
+Trap = Callable[[Path, str], None]
+
+
+def lose(repository: Path, name: str) -> None:
+    """Take an object away, as a partial clone lacks it."""
+    identity = git(repository, "rev-parse", name).strip()
+    place = git(repository, "rev-parse", "--path-format=absolute", "--git-path", "objects").strip()
+    (Path(place) / identity[:2] / identity[2:]).unlink()
+
+
+def promisor(repository: Path, url: str, **settings: str) -> None:
+    git(repository, "config", "core.repositoryFormatVersion", "1")
+    git(repository, "config", "extensions.partialClone", "evil")
+    git(repository, "config", "remote.evil.promisor", "true")
+    git(repository, "config", "remote.evil.url", url)
+    for name, value in settings.items():
+        git(repository, "config", f"remote.evil.{name}", value)
+
+
+def by_upload_pack(repository: Path, command: str) -> None:
+    promisor(repository, str(repository), uploadpack=f"{command};git-upload-pack")
+
+
+def by_transport(repository: Path, command: str) -> None:
+    promisor(repository, f"ext::sh -c {command.replace(' ', '% ')}")
+    git(repository, "config", "protocol.ext.allow", "always")
+    git(repository, "config", "protocol.allow", "always")
+
+
+def by_ssh(repository: Path, command: str) -> None:
+    promisor(repository, "ssh://localhost/evil")
+    git(repository, "config", "core.sshCommand", f"{command};false")
+
+
+def by_filter(repository: Path, command: str) -> None:
+    write(repository / ".git" / "info" / "attributes", "* filter=a=b\n")
+    with open(repository / ".git" / "config", "a") as file:
+        file.write(f'[filter "a=b"]\n\tclean = {command}\n\tsmudge = {command}\n')
+
+
+def by_filter_process(repository: Path, command: str) -> None:
+    write(repository / ".gitattributes", "* filter=Evil\n")
+    included = f'[filter "Evil"]\n\tprocess = {command}\n\trequired\n'
+    write(repository / ".git" / "included", included)
+    git(repository, "config", "include.path", "included")
+
+
+def by_watcher(repository: Path, command: str) -> None:
+    git(repository, "config", "core.fsmonitor", f"{command};false")
+
+
+def by_hooks(repository: Path, command: str) -> None:
+    git(repository, "config", "core.hooksPath", str(repository / "hooks"))
+    names = ("post-index-change", "reference-transaction", "post-checkout", "pre-auto-gc")
+    for name in (*names, "query-watchman", "proc-receive", "pre-receive", "post-commit"):
+        write(repository / "hooks" / name, f"#!/bin/sh\n{command}\n").chmod(0o755)
+
+
+def by_other_programs(repository: Path, command: str) -> None:
+    write(repository / ".gitattributes", "* diff=evil merge=evil\n")
+    for key in (
+        *("diff.external", "diff.evil.command", "diff.evil.textconv", "merge.evil.driver"),
+        *("core.pager", "core.editor", "core.askPass", "core.gitProxy", "credential.helper"),
+        *("core.alternateRefsCommand", "uploadpack.packObjectsHook", "gpg.program"),
+        *("pager.status", "trailer.x.command", "browser.x.cmd", "interactive.diffFilter"),
+    ):
+        git(repository, "config", key, command)
+    for name in ("status", "ls-files", "rev-parse", "upload-pack", "config"):
+        git(repository, "config", f"alias.{name}", f"!{command}")
+    write(repository / ".git" / "objects" / "info" / "alternates", str(repository / "x") + "\n")
+
+
+TRAPS = [
+    by_upload_pack,
+    by_transport,
+    by_ssh,
+    by_filter,
+    by_filter_process,
+    by_watcher,
+    by_hooks,
+    by_other_programs,
+]
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    return tmp_path / "executed"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store.git"
+
+
+def touched_later(repository: Path) -> None:
+    """The same bytes, but git has to look at them."""
+    for path in repository.rglob("*"):
+        if path.is_file() and ".git" not in path.relative_to(repository).parts:
+            os.utime(path, (1, 1))
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+@pytest.mark.parametrize("lost", [None, "HEAD", "HEAD^{tree}", "HEAD:main.c"])
+def test_freezing_a_repository_executes_nothing_of_its_configuration(
+    repository: Path, store: Path, marker: Path, trap: Trap, lost: str | None
+) -> None:
+    if lost is not None:
+        lose(repository, lost)
+    trap(repository, f"touch {marker}")
+    touched_later(repository)
+    with contextlib.suppress(KochiError):
+        freeze(repository, store)
+    with contextlib.suppress(KochiError):
+        toplevel(repository / "src")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+@pytest.mark.parametrize("kind", ["submodule", "untracked", "in no repository"])
+def test_nor_of_the_configuration_of_a_repository_inside(
+    repository: Path, store: Path, tmp_path: Path, marker: Path, trap: Trap, kind: str
+) -> None:
+    top = tmp_path / "outer"
+    top.mkdir()
+    if kind != "in no repository":
+        git(top, "init", "--quiet")
+    inside = top / "inside"
+    shutil.copytree(repository, inside)
+    if kind == "submodule":
+        git(top, "-c", "advice.addEmbeddedRepo=false", "add", "inside")
+        git(top, "commit", "--quiet", "--message=with one inside")
+    lose(inside, "HEAD^{tree}")
+    trap(inside, f"touch {marker}")
+    touched_later(inside)
+    with contextlib.suppress(KochiError):
+        freeze(top, store)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+@pytest.mark.parametrize("lost", [None, "HEAD", "v1", "HEAD^{tree}", "HEAD:main.c"])
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_source_on_this_computer_is_read_without_executing_anything_of_its_configuration(
+    repository: Path,
+    store: Path,
+    tmp_path: Path,
+    marker: Path,
+    trap: Trap,
+    lost: str | None,
+    scheme: str,
+) -> None:
+    git(repository, "tag", "--annotate", "v1", "--message=one")
+    commit = git(repository, "rev-parse", "HEAD").strip()
+    if lost is not None:
+        lose(repository, lost)
+    trap(repository, f"touch {marker}")
+    address = f"{scheme}{repository}"
+    for branch, wanted in ((None, None), ("v1", None), (None, commit), (None, commit[:9])):
+        with contextlib.suppress(KochiError):
+            resolve_source(address, branch, wanted)
+        with contextlib.suppress(KochiError):
+            fetch_source(address, branch, wanted, store, tmp_path / f"{branch}-{wanted}")
+    assert not marker.exists()
+
+
+def test_a_directory_that_looks_like_a_bare_repository_is_none(
+    repository: Path, store: Path, marker: Path
+) -> None:
+    inside = repository / "data"
+    git(repository, "init", "--quiet", "--bare", "data")
+    by_watcher(inside, f"touch {marker}")
+    git(inside, "config", "core.bare", "false")
+    git(inside, "config", "core.worktree", str(repository))
+    with pytest.raises(GitError, match="bare repository"):
+        freeze(inside, store)
+    assert not marker.exists()
+
+
+def test_a_stranger_s_submodules_run_no_command(
+    repository: Path, store: Path, tmp_path: Path, marker: Path
+) -> None:
+    commit = git(repository, "rev-parse", "HEAD").strip()
+    git(repository, "update-index", "--add", "--cacheinfo", f"160000,{commit},lib")
+    text = '[submodule "lib"]\n\tpath = lib\n\turl = {}\n\tupdate = {}\n'
+    run = f"sh -c touch% {marker}"
+    for url, update in ((f"ext::{run}", "checkout"), (str(repository), f"!touch {marker}")):
+        write(repository / ".gitmodules", text.format(url, update))
+        git(repository, "add", ".gitmodules")
+        git(repository, "commit", "--quiet", "--message=submodule")
+        with pytest.raises(GitError):
+            fetch_source(str(repository), None, None, store, tmp_path / "source")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("address", ["fd::17", "ext::sh -c touch% MARKER", "transport::x"])
+def test_an_address_that_names_a_program_is_refused_at_once(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    # As a user may have it: the helpers that git brings are allowed.
+    git(tmp_path, "config", "--global", "protocol.allow", "always")
+    monkeypatch.chdir(tmp_path)
+    for call in (
+        lambda: resolve_source(address, None, None),
+        lambda: resolve_source(address, None, "a" * 40),
+        lambda: fetch_source(address, "main", None, store, tmp_path / "source"),
+    ):
+        with pytest.raises(GitError, match="git run a program") as caught:
+            call()
+        assert "https://" in str(caught.value.hint)
+    assert not (tmp_path / "MARKER").exists()
+
+
+def test_a_transport_that_is_not_known_is_refused_with_those_that_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper = write(tmp_path / "bin" / "git-remote-gopher", f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    helper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{helper.parent}:{os.environ['PATH']}")
+    git(tmp_path, "config", "--global", "protocol.gopher.allow", "always")
+    with pytest.raises(GitError, match="'gopher' not allowed") as caught:
+        resolve_source("gopher://example.org/x", None, None)
+    assert "ssh://" in str(caught.value.hint)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_committing_executes_nothing_of_the_configuration(
+    repository: Path, tmp_path: Path, marker: Path
+) -> None:
+    paths = Root(tmp_path / "root").project(repository)
+    source = write(tmp_path / "result", "1\n")
+    journal(paths, "local", Result("one", {"a": source}, {}))
+    assert commit_pending(repository, paths, "local") == 1
+    lose(repository, "kochi_artifacts_local")
+    for trap in TRAPS:
+        trap(repository, f"touch {marker}")
+        journal(paths, "local", Result("two", {"b": source}, {}))
+        with contextlib.suppress(KochiError):
+            commit_pending(repository, paths, "local")
+    assert not marker.exists()
+
+
+def test_a_partial_clone_of_ones_own_is_frozen_and_what_it_lacks_is_named(
+    repository: Path, store: Path, tmp_path: Path
+) -> None:
+    git(repository, "config", "uploadpack.allowFilter", "true")
+    clone = tmp_path / "clone"
+    words = ("clone", "--quiet", "--filter=blob:none", f"file://{repository}", str(clone))
+    git(tmp_path, *words)
+    assert freeze(clone, store).tree == freeze(repository, store).tree
+    assert not freeze(clone, store).dirty
+    # Of another branch a partial clone has no files.
+    git(repository, "checkout", "--quiet", "-b", "other")
+    write(repository / "main.c", "other\n")
+    git(repository, "commit", "--quiet", "--all", "--message=other")
+    git(clone, "fetch", "--quiet")
+    words = ("cat-file", "blob", "origin/other:main.c")
+    with pytest.raises(GitError, match="partial clone") as caught:
+        run_git(clone, *words)
+    assert caught.value.hint is not None
+    subprocess.run(shlex.split(caught.value.hint.partition(": ")[2]), check=True)
+    assert run_git(clone, *words) == b"other\n"
+
+
+def test_what_a_filter_of_the_users_own_has_changed_is_clean(
+    repository: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with git-lfs, which is configured for all repositories."""
+    own = write(tmp_path / "gitconfig", '[filter "up"]\n\tclean = tr a-z A-Z\n\trequired\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(own))
+    write(repository / ".gitattributes", "main.c filter=up\n")
+    git(repository, "add", "--all")
+    git(repository, "add", "--renormalize", "main.c")
+    git(repository, "commit", "--quiet", "--message=filtered")
+    touched_later(repository)
+    assert not freeze(repository, store).dirty
+
+
+def test_the_traps_work(repository: Path, marker: Path) -> None:
+    """Otherwise the tests above would show nothing: git as it is falls into these."""
+    commands = {
+        by_upload_pack: ("rev-parse", "--verify", "HEAD^{commit}"),
+        by_transport: ("rev-parse", "--verify", "HEAD^{commit}"),
+        by_ssh: ("rev-parse", "--verify", "HEAD^{commit}"),
+        by_filter: ("status",),
+        by_filter_process: ("status",),
+        by_watcher: ("ls-files",),
+        by_hooks: ("update-ref", "refs/heads/new", "HEAD"),
+        by_other_programs: ("-c", "core.fsmonitor=false", "diff"),
+    }
+    for trap, command in commands.items():
+        copy = repository.with_name(trap.__name__)
+        shutil.copytree(repository, copy)
+        if command[0] == "rev-parse":
+            lose(copy, "HEAD")
+        trap(copy, f"touch {marker}")
+        touched_later(copy)
+        if command[-1] == "diff":
+            write(copy / "main.c", "changed\n")
+        subprocess.run(["git", *command], cwd=copy, capture_output=True, check=False)
+        assert marker.exists(), trap.__name__
+        marker.unlink()

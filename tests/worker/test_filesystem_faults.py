@@ -1,0 +1,437 @@
+"""A filesystem that answers with errors for a while ends no worker, and no job of it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faulty_filesystem import Fault, FaultyFilesystem
+
+from snakemake_kochi.errors import WorkerError
+from snakemake_kochi.paths import Root
+from snakemake_kochi.queue import Inbox, Queue, ShellJob, Ticket
+from snakemake_kochi.queue.bell import ring
+from snakemake_kochi.queue.result import Result
+from snakemake_kochi.worker import echo, health, start
+from tests.worker.conftest import Site
+
+SOON = ("--idle-wait", 0.1)
+UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
+TROUBLES = [errno.EIO, errno.ESTALE]
+
+
+@pytest.fixture
+def faulty(site: Site) -> Iterator[FaultyFilesystem]:
+    """The site's KOCHI_ROOT is on it; the directory of the jobs is not."""
+    with FaultyFilesystem(site.directory / "backing", site.root.directory) as filesystem:
+        yield filesystem
+
+
+def log_of(site: Site) -> str:
+    # Not by way of the filesystem with the faults.
+    backing = Root(site.directory / "backing").machine("local")
+    return backing.worker(0).log.read_text()
+
+
+def meet(site: Site, faulty: FaultyFilesystem, fault: Fault, times: int) -> None:
+    """Have the worker look for orders until it has met a fault so often: by itself it looks less
+    often where the machine is busy."""
+
+    def has_met() -> bool:
+        ring(site.machine.worker(0).bell)
+        return faulty.count(fault) >= times
+
+    site.wait_until(has_met)
+
+
+def ends_well(site: Site, job: int) -> bool:
+    result = site.ended(job).result
+    return result is not None and result.ok and result.attempt == 1 and result.worker == 0
+
+
+@pytest.mark.parametrize("error", [*TROUBLES, errno.ENOENT])
+def test_a_run_is_not_taken_for_over_while_that_is_not_known(
+    site: Site, faulty: FaultyFilesystem, error: int
+) -> None:
+    inbox = Inbox.create(site.machine, str(site.directory))
+    site.submit(UNTIL_GO, controller=inbox.identity)
+    worker = site.start("--controller", inbox.identity, "--cores", 1, *SOON)
+    site.wait_until(site.machine.job(0).attempt(1).exists)
+    with faulty.fault("getattr", error, f"*/controllers/{inbox.identity}") as fault:
+        # ESTALE is asked again many times in one look.
+        meet(site, faulty, fault, 60 if error == errno.ESTALE else 4)
+        assert worker.poll() is None
+    (site.directory / "go").touch()
+    assert ends_well(site, 0)
+    assert worker.wait() == 0
+    inbox.close()
+    said = "whether the run that started this worker is over is not known now: "
+    assert log_of(site).count(f"WARNING {said}") == (error != errno.ENOENT)
+
+
+def test_a_worker_does_not_cancel_a_job_while_it_cannot_see_whether_to(
+    site: Site, faulty: FaultyFilesystem
+) -> None:
+    site.submit(UNTIL_GO)
+    worker = site.start("--cores", 1, *SOON)
+    site.wait_until(site.machine.job(0).attempt(1).exists)
+    with faulty.fault("getattr", errno.EIO, "*/cancel") as fault:
+        meet(site, faulty, fault, 4)
+    (site.directory / "go").touch()
+    assert ends_well(site, 0)
+    assert worker.wait() == 0
+    assert log_of(site).count("WARNING whether jobs are to be cancelled is not known now") == 1
+
+
+@pytest.mark.parametrize("error", TROUBLES)
+def test_a_log_that_cannot_be_read_for_a_while_is_shown_whole(
+    site: Site, faulty: FaultyFilesystem, error: int
+) -> None:
+    site.submit(f"echo first; {UNTIL_GO}; echo last", "echo other")
+    with open(site.directory / "shown", "wb") as shown:
+        worker = site.start("--cores", 2, "--echo", *SOON, stdout_to=shown)
+    site.wait_until(lambda: "first" in (site.directory / "shown").read_text())
+    assert site.ended(1).result.ok  # type: ignore[union-attr]
+    with faulty.fault("open", error, "*/jobs/*/log") as fault:
+        site.wait_until(lambda: faulty.count(fault) >= 3)
+        assert worker.poll() is None
+    (site.directory / "go").touch()
+    assert ends_well(site, 0)
+    assert worker.wait() == 0
+    lines = (site.directory / "shown").read_text().splitlines()
+    assert lines[4:7] == ["first", "last", "-" * 80]
+    assert lines[8:10] == ["-" * 80, "other"]
+    said = log_of(site).count("WARNING the log of job 0 cannot be shown now")
+    assert said == (error == errno.EIO), "ESTALE is asked again"
+
+
+def test_a_log_that_stays_unreadable_does_not_keep_others_from_being_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = io.BytesIO()
+    follower = echo.Echo(jobs=True, stream=shown)
+    unreadable = tmp_path / "log"
+    unreadable.mkdir()
+    (tmp_path / "other").write_text("other\n")
+    follower.job_started(0, "first", unreadable, 0)
+    follower.job_started(1, "second", tmp_path / "other", 0)
+    follower.job_ended(0, "")
+    follower.job_ended(1, "")
+    follower.pump()
+    assert b"other" not in shown.getvalue()
+    monkeypatch.setattr(echo, "_LOG_PATIENCE", 0.0)
+    follower.pump(everything=True)
+    assert f"(the rest of {unreadable} cannot be read: Is a directory)" in shown.getvalue().decode()
+    assert b"other\n" in shown.getvalue()
+
+
+def test_an_attempt_begins_though_its_directory_is_stale_for_a_moment(
+    site: Site, faulty: FaultyFilesystem
+) -> None:
+    site.submit("echo ran >> ran")
+    with faulty.fault("getattr", errno.ESTALE, "*/ended-1.json", times=9) as fault:
+        assert site.start("--cores", 1).wait() == 0
+        assert faulty.count(fault) == 9
+    assert ends_well(site, 0)
+
+
+COPY = ShellJob(script="cp in out", executable="/bin/bash")
+
+
+@pytest.mark.parametrize(
+    ("call", "path", "shell"),
+    [("getattr", "/work", None), ("getattr", "/work", COPY), ("unlink", "/work/out", COPY)],
+)
+def test_a_job_begins_though_its_files_are_stale_for_a_moment(
+    site: Site, call: str, path: str, shell: ShellJob | None
+) -> None:
+    with FaultyFilesystem(site.directory / "there", site.directory / "files") as files:
+        work = files.path / "work"
+        work.mkdir()
+        (work / "in").write_text("content")
+        (work / "out").write_text("old")
+        command = ("/bin/bash", "-c", "cp in out")
+        ticket = Ticket("one", command, str(work), outputs=("out",), shell=shell)
+        Queue(site.machine, "q").submit([ticket])
+        # Each is asked by the kernel twice.
+        with files.fault(call, errno.ESTALE, path, times=5) as fault:
+            assert site.start("--cores", 1).wait() == 0
+            assert files.count(fault) == 5
+        assert (work / "out").read_text() == "content"
+    assert ends_well(site, 0)
+
+
+def test_starts_that_fail_for_a_moment_set_no_worker_aside(
+    site: Site, faulty: FaultyFilesystem
+) -> None:
+    site.submit(UNTIL_GO)
+    worker = site.start("--cores", 2, *SOON)
+    site.wait_until(site.machine.job(0).attempt(1).exists)
+    # After three a worker leaves a node that has another fault.
+    with faulty.fault("create", errno.EIO, "*/jobs/*/log", times=4) as fault:
+        site.submit("true")
+        assert ends_well(site, 1)
+        assert faulty.count(fault) == 4
+    (site.directory / "go").touch()
+    assert ends_well(site, 0)
+    assert worker.wait() == 0
+
+
+def test_a_job_that_fails_while_its_node_cannot_write_is_judged_when_it_can(
+    site: Site, faulty: FaultyFilesystem
+) -> None:
+    site.submit(UNTIL_GO, "echo ran >> ran; exit 3")
+    with faulty.fault("create", errno.EIO, "*/workers/0/.probe*", times=3) as fault:
+        worker = site.start("--cores", 2, *SOON)
+        assert site.ended(1).result.exit_status == 3  # type: ignore[union-attr]
+        assert faulty.count(fault) == 3
+    assert (site.directory / "ran").read_text() == "ran\n" * 2, "once, and once when it could"
+    (site.directory / "go").touch()
+    assert ends_well(site, 0)
+    assert worker.wait() == 0
+    said = f"this node cannot write {site.machine.worker(0).probe}: Input/output error"
+    assert log_of(site).count(f"WARNING {said}") == 1
+
+
+def test_a_node_on_which_an_error_does_not_pass_is_set_aside(
+    site: Site, faulty: FaultyFilesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "_CHECK_INTERVAL", 0.0)
+    site.machine.worker(0).directory.mkdir(parents=True)
+    judge = health.Health(site.machine, 0, os.environ)
+    failed = Result(0, 1, "nonce", 0, "node", "failed", 1, None, None, "", "")
+    with faulty.fault("create", errno.EIO, "*/workers/0/.probe*"):
+        assert judge.fault_behind(failed, str(site.directory)) is not None
+        assert (judge.cause, judge.reason, judge.is_in_doubt()) == (None, "drained", True)
+        monkeypatch.setattr(health, "_PASSES_WITHIN", 0.0)
+        assert judge.is_in_doubt()
+    assert (judge.reason, judge.is_in_doubt()) == ("node failed", True)
+    assert judge.cause is not None and judge.cause.startswith("this node cannot write")
+
+
+def test_how_others_fare_is_not_judged_by_what_could_not_be_read(
+    site: Site, faulty: FaultyFilesystem
+) -> None:
+    """One that was not seen at first would count as new, with all its successes since."""
+    site.submit(*["true"] * 12)
+    good = site.start("--cores", 1, "--stay")
+    site.wait_until(lambda: site.job(11).state == "ended")
+    site.wait_until(lambda: '"succeeded": 12' in site.machine.worker(0).state.read_text())
+    site.machine.worker(1).directory.mkdir(parents=True)
+    judge = health.Health(site.machine, 1, os.environ)
+    failed = Result(20, 1, "nonce", 1, "node", "failed", 1, None, None, "", "")
+    with faulty.fault("open", errno.EIO, "*/workers/0/worker.json", times=1) as fault:
+        for _ in range(health.MOST_FAILURES + 2):
+            judge.note(failed, "q")
+        assert faulty.count(fault) == 1
+    assert judge.cause is None
+    good.terminate()
+    assert good.wait() == 0
+
+
+def test_a_worker_does_not_leave_while_it_cannot_say_so(
+    site: Site, faulty: FaultyFilesystem
+) -> None:
+    """Who finds it running relies on its last look into the queue."""
+    site.submit(UNTIL_GO)
+    worker = site.start("--cores", 1, *SOON)
+    site.wait_until(site.machine.job(0).attempt(1).exists)
+    with faulty.fault("rename", errno.EIO, "*/worker.json") as fault:
+        (site.directory / "go").touch()
+        assert ends_well(site, 0)
+        met = faulty.count(fault)
+        site.wait_until(lambda: faulty.count(fault) >= met + 5)
+        assert worker.poll() is None
+        site.submit("true")
+        assert ends_well(site, 1)
+    assert worker.wait() == 0
+    assert log_of(site).count("WARNING the worker's state cannot be written now") == 1
+
+
+def test_the_end_of_a_job_is_kept_while_it_is_not_known_whether_the_queues_are_there(
+    site: Site, faulty: FaultyFilesystem
+) -> None:
+    site.submit(UNTIL_GO)
+    worker = site.start_changed(
+        """
+        from pathlib import Path
+        from snakemake_kochi.queue.lock import QueueRemovedError
+        from snakemake_kochi.queue.queue import Queue
+        finish_all = Queue.finish_all
+        def fail(self, ended):
+            if not Path("well").exists():
+                Path("go").rename("gone")
+                while not Path("faulty").exists():
+                    pass
+                Path("well").touch()
+                raise QueueRemovedError("the queue is gone")
+            return finish_all(self, ended)
+        Queue.finish_all = fail
+        """,
+        *("--cores", 1, *SOON),
+        cwd=site.directory,
+        stderr=-3,
+    )
+    site.wait_until(site.machine.job(0).attempt(1).exists)
+    (site.directory / "go").touch()
+    site.wait_until((site.directory / "gone").exists)
+    with faulty.fault("getattr", errno.EIO, "*/queues") as fault:
+        (site.directory / "faulty").touch()
+        site.wait_until(lambda: faulty.count(fault) >= 1)
+    assert ends_well(site, 0)
+    assert worker.wait() == 0
+
+
+def test_a_worker_sleeps_while_it_cannot_write_the_end_of_a_job_though_its_parent_is_gone(
+    site: Site, faulty: FaultyFilesystem
+) -> None:
+    site.submit(UNTIL_GO)
+    parent = subprocess.Popen(["sleep", "1000"])
+    worker = site.start_changed(
+        """
+        from pathlib import Path
+        from snakemake_kochi.worker import worker
+        def turn(self, *arguments, before=worker.Worker._turn):
+            with Path("turns").open("a") as turns:
+                turns.write(".")
+            return before(self, *arguments)
+        worker.Worker._turn = turn
+        """,
+        *("--cores", 1, "--parent", parent.pid),
+        cwd=site.directory,
+        stderr=-3,
+    )
+    site.wait_until(site.machine.job(0).attempt(1).exists)
+    with faulty.fault("rename", errno.EIO, "*/running/*") as fault:
+        parent.kill()
+        parent.wait()
+        site.wait_until(lambda: faulty.count(fault) >= 2)
+        before = (site.directory / "turns").stat().st_size
+        site.wait_until(lambda: faulty.count(fault) >= 5)
+        turns = (site.directory / "turns").stat().st_size - before
+    assert turns < 60, "some for each of the tries"
+    assert worker.wait() == 0
+    assert [view.attempt for view in Queue(site.machine, "q").waiting()] == [2]
+
+
+def test_cpus_that_cannot_be_given_back_for_a_while_end_no_job(site: Site) -> None:
+    site.submit("true", UNTIL_GO, cores=1)
+    worker = site.start_changed(
+        """
+        import errno, fcntl
+        from pathlib import Path
+        lockf = fcntl.lockf
+        def fail(file, operation, *place):
+            if operation == fcntl.LOCK_UN and not Path("well").exists():
+                Path("tried").touch()
+                raise OSError(errno.EIO, "Input/output error")
+            return lockf(file, operation, *place)
+        fcntl.lockf = fail
+        """,
+        *("--cores", len(os.sched_getaffinity(0)), *SOON),
+        cwd=site.directory,
+        stderr=-3,
+    )
+    assert ends_well(site, 0)
+    site.wait_until((site.directory / "tried").exists)
+    site.submit("true", cores=1)
+    assert ends_well(site, 2)
+    (site.directory / "well").touch()
+    log = site.machine.worker(0).log
+    # Not only when the next job ends.
+    site.wait_until(lambda: "no longer: CPUs cannot be given back" in log.read_text())
+    (site.directory / "go").touch()
+    assert ends_well(site, 1)
+    assert worker.wait() == 0
+    said = log.read_text()
+    assert said.count("WARNING CPUs cannot be given back to other workers of this node now") == 1
+
+
+def test_a_worker_whose_log_cannot_be_written_goes_on_and_says_so_once(
+    site: Site, faulty: FaultyFilesystem
+) -> None:
+    with faulty.fault("write", errno.ENOSPC, "*/workers/0/log"):
+        site.submit("true", "true", "echo here")
+        worker = site.start("--cores", 1, stderr=subprocess.PIPE)
+        _, said = worker.communicate(timeout=60)
+        assert worker.returncode == 0
+    assert said.count("its log cannot be written now") == 1
+    assert "Traceback" not in said
+    assert site.log(2) == "here\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "path"), [("create", "*/workers/0/.worker.json*"), ("create", "*/workers/0/log")]
+)
+def test_a_worker_that_cannot_begin_says_why(
+    site: Site, faulty: FaultyFilesystem, call: str, path: str
+) -> None:
+    with faulty.fault(call, errno.EIO, path):
+        worker = site.start("--cores", 1, stderr=subprocess.PIPE)
+        _, said = worker.communicate(timeout=60)
+    assert worker.returncode == 1
+    assert "worker 0 on machine local cannot be started: [Errno 5]" in said
+    assert "Traceback" not in said
+
+
+def test_a_number_of_which_it_is_not_known_whether_it_was_used_is_not_used(
+    site: Site, faulty: FaultyFilesystem
+) -> None:
+    site.machine.worker(3).directory.mkdir(parents=True)
+    with (
+        faulty.fault("getattr", errno.EIO, "*/workers/3/worker.json"),
+        pytest.raises(WorkerError, match="worker 3 on machine local cannot be started"),
+    ):
+        start._number_and_queues(site.machine, ["q"], 3)
+
+
+def test_an_output_on_a_full_disk_waits_for_room_and_is_whole(site: Site) -> None:
+    disk = site.directory / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "kochi-test", disk], check=True)
+    try:
+        filling = disk / "filling"
+        with contextlib.suppress(OSError), filling.open("wb", buffering=0) as stream:
+            while True:
+                stream.write(b"x" * 4096)
+        site.submit("seq 100; until [ -e go ]; do sleep 0.02; done; seq 2000")
+        with open(disk / "shown", "wb") as shown:
+            worker = site.start(
+                *("--cores", 1, "--echo", "--stay", *SOON), stdout_to=shown, stderr=-3
+            )
+        log = site.machine.worker(0).log
+        said = "the jobs' output cannot be shown now: [Errno 28] No space left on device"
+        site.wait_until(lambda: log.exists() and said in log.read_text())
+        # Some room: less than what there is to be shown.
+        os.truncate(filling, filling.stat().st_size - 4096)
+        (site.directory / "go").touch()
+        site.wait_until(lambda: (disk / "shown").stat().st_size == 4096)
+        site.submit("true")
+        assert ends_well(site, 0)
+        assert ends_well(site, 1)
+        filling.unlink()
+        site.wait_until(lambda: "(ID=1) started" in (disk / "shown").read_text())
+        worker.terminate()
+        assert worker.wait() == 0
+        content = (disk / "shown").read_text()
+        assert log.read_text().count(f"WARNING {said}") == 2, "there was room between"
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+    lines = [str(n) for n in (*range(1, 101), *range(1, 2001))]
+    assert content.splitlines()[4 : 4 + len(lines)] == lines
+
+
+def test_an_output_that_can_never_be_written_ends_no_job(site: Site) -> None:
+    site.submit("echo first", "echo second")
+    with open("/dev/full", "wb") as full:
+        worker = site.start("--cores", 1, "--echo", stdout_to=full, stderr=subprocess.PIPE)
+    _, said = worker.communicate(timeout=60)
+    assert (worker.returncode, said.count("No space left on device")) == (0, 1)
+    assert ends_well(site, 0)
+    assert ends_well(site, 1)

@@ -1,0 +1,67 @@
+"""What a run of Snakemake does when its artifact branch, or .git, is not what it was."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import git
+
+BRANCH = "kochi_artifacts_local"
+
+
+def kept(project: Any) -> set[str]:
+    listed = git(project.directory, "ls-tree", "-r", "--name-only", BRANCH).splitlines()
+    records = [path for path in listed if "/.kochi/" in path]
+    artifacts = {path for path in listed if path.endswith(".log")}
+    assert len(records) == len(artifacts)
+    return {Path(path).name for path in artifacts}
+
+
+@pytest.mark.parametrize("executor", ["local", "kochi"])
+def test_results_of_a_branch_deleted_during_a_run_are_in_it_at_the_end(
+    project: Any, executor: str
+) -> None:
+    # Each run deletes what the others have committed.
+    top = project.directory
+    project.edit(
+        "sum.yaml", 'echo "total', f"git -C '{top}' branch -D {BRANCH} || true; echo \"total"
+    )
+    project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
+    said = project.snakemake("sum_first", executor=executor)
+    assert kept(project) == {"1_0.log", "2_0.log", "3_0.log"}
+    assert "lay in results/local and in no commit" in said
+
+
+def test_the_next_run_commits_what_a_branch_lost_though_it_has_nothing_to_do(
+    finished_project: Any,
+) -> None:
+    project = finished_project
+    git(project.directory, "branch", "-D", BRANCH)
+    assert BRANCH not in git(project.directory, "for-each-ref")
+    project.snakemake("sum_first", "-n")
+    assert BRANCH not in git(project.directory, "for-each-ref"), "a dry run commits nothing"
+    assert "committed 2 results" in project.snakemake("sum_first")
+    assert kept(project) == {"1_0.log", "2_0.log"}
+    assert "committed" not in project.snakemake("sum_first")
+
+
+def test_a_run_during_which_git_is_away_loses_nothing(project: Any) -> None:
+    top = project.directory
+    # The first run takes it away, the second, a process later, brings it back.
+    project.edit(
+        "sum.yaml",
+        'echo "total',
+        f"cd '{top}'; if [ -e .git ]; then mv .git .away; else mv .away .git; fi; cd - >&2; "
+        'echo "total',
+    )
+    project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
+    project.snakemake("sum_first")
+    assert not (top / ".git").exists()
+    (top / ".away").rename(top / ".git")
+    project.snakemake("sum_first")
+    assert kept(project) == {"1_0.log", "2_0.log", "3_0.log"}
+    journals = Path(os.environ["KOCHI_ROOT"]).glob("projects/*/artifacts/local/journal/*")
+    assert list(journals) == []
