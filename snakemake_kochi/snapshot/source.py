@@ -19,6 +19,8 @@ _FULL_IDENTITY = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _ABBREVIATED_IDENTITY = re.compile(r"[0-9a-f]{4,64}")
 # gitremote-helpers(7): `ext::sh -c ...` runs a command, `fd::17` waits for ever.
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9+.-]*::")
+_BRANCHES = "refs/heads/"
+_AT_ORIGIN = "refs/remotes/origin/"
 _HOW_TO_ADDRESS = (
     "Give a directory, or an address that begins with https://, ssh://, git://, http:// or file://"
 )
@@ -27,6 +29,7 @@ _HOW_TO_ADDRESS = (
 def resolve_source(git: str, branch: str | None, commit: str | None) -> str:
     """The commit id (hex, in full) that a branch or tag, else a commit, else HEAD names now.
 
+    A branch that a clone on this computer has not checked out is that of its `origin`, as fetched.
     `git` is a remote or a local path. A full commit id is not looked up: `fetch_source` does. An
     abbreviated one of a remote needs its history, which is fetched without files. Raises GitError:
     unreachable, no such branch (with the nearest name), no such commit, no such transport.
@@ -146,25 +149,39 @@ def _run_on(git: str, directory: Path, *arguments: str) -> bytes:
 
 
 def _resolve_branch(git: str, branch: str | None) -> str:
-    wanted = ("HEAD", "refs/heads/*", "refs/tags/*")
+    wanted = ["HEAD", "refs/heads/*", "refs/tags/*"]
+    if _is_local(git):
+        # A clone of this computer has as its own branches only those that were checked out there.
+        wanted.append(f"{_AT_ORIGIN}*")
     words = ("ls-remote", "--quiet", *_served(git), "--", _address(git))
     listed = _run_on(git, Path.cwd(), *words, *wanted)
     refs: dict[str, str] = {}
     for line in listed.decode("utf-8", "surrogateescape").splitlines():
         identity, _, ref = line.partition("\t")
         refs[ref] = identity
+    refs.pop(f"{_AT_ORIGIN}HEAD", None)  # no branch, but which one is the default
     # An annotated tag is an object of its own; `^{}` is the commit it is of.
     names = (
         ("HEAD",)
         if branch is None
-        else (f"refs/heads/{branch}", f"refs/tags/{branch}^{{}}", f"refs/tags/{branch}")
+        else (
+            f"{_BRANCHES}{branch}",
+            f"refs/tags/{branch}^{{}}",
+            f"refs/tags/{branch}",
+            f"{_AT_ORIGIN}{branch}",
+        )
     )
     for name in names:
         if name in refs:
             return refs[name]
     if branch is None:
         raise GitError(f"the repository {git} has no commits")
-    known = {ref.split("/", 2)[2].removesuffix("^{}") for ref in refs if ref.count("/") > 1}
+    known = {
+        ref.removeprefix(begin)
+        for begin in (_BRANCHES, _AT_ORIGIN)
+        for ref in refs
+        if ref.startswith(begin)
+    }
     raise GitError(f"the repository {git} has no branch '{branch}'; {nearest(branch, known)}")
 
 

@@ -43,6 +43,22 @@ def test_an_unknown_branch_is_answered_with_the_nearest(library: Path) -> None:
         resolve_source(str(library), "devlop", None)
 
 
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_branch_that_a_local_clone_has_at_its_origin_only_is_found(
+    library: Path, tmp_path: Path, store: Path, scheme: str
+) -> None:
+    git(tmp_path, "clone", "--quiet", str(library), "clone")
+    address = f"{scheme}{tmp_path / 'clone'}"
+    assert resolve_source(address, "develop", None) == commit_of(library, "develop")
+    fetch_source(address, "develop", None, store, tmp_path / "source")
+    assert (tmp_path / "source" / "dev.c").exists()
+    # What is listed are branches: neither the tag v1.0 nor origin/HEAD, and each once.
+    with pytest.raises(GitError, match="no branch 'splitmix'; known: develop, main$"):
+        resolve_source(address, "splitmix", None)
+    with pytest.raises(GitError, match="no branch 'HEAD'; known"):
+        resolve_source(address, "HEAD", None)
+
+
 @pytest.mark.parametrize("commit", ["0" * 40, "abcdef12"])
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_an_unknown_commit_is_named_and_leaves_nothing_behind(
