@@ -53,7 +53,7 @@ def test_a_branch_that_a_local_clone_has_at_its_origin_only_is_found(
     fetch_source(address, "develop", None, store, tmp_path / "source")
     assert (tmp_path / "source" / "dev.c").exists()
     # What is listed are branches: neither the tag v1.0 nor origin/HEAD, and each once.
-    with pytest.raises(GitError, match="no branch 'splitmix'; known: develop, main$"):
+    with pytest.raises(GitError, match=r"no branch 'splitmix'; known: develop, main$"):
         resolve_source(address, "splitmix", None)
     with pytest.raises(GitError, match="no branch 'HEAD'; known"):
         resolve_source(address, "HEAD", None)
