@@ -1,7 +1,8 @@
-"""Expressions in backticks: arithmetic, comparison, conditions and texts; nothing else.
+"""Expressions in backticks: arithmetic, comparison, conditions, texts and a few functions.
 
-No names but parameters, no calls, attributes, subscripts or comprehensions: what is not listed
-here does not exist. Numbers and texts are bounded, so no expression takes long or much memory.
+No names but parameters and these functions, no attributes, subscripts or comprehensions: what is
+not listed here does not exist. Numbers, texts and lists are bounded, so no expression takes long or
+much memory.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from snakemake_kochi.errors import nearest
 from snakemake_kochi.project.values import MAXIMUM_LENGTH, typed
 
 _MAXIMUM_SOURCE = 2_000  # characters; also bounds the depth of the recursion below
 _MAXIMUM_BITS = 10_000  # of a whole number; Python writes out no more than 4300 digits
+_MAXIMUM_ENTRIES = 10_000  # of a list
 
 _NODES = (
     ast.Expression,
@@ -31,6 +34,7 @@ _NODES = (
     ast.IfExp,
     ast.Tuple,
     ast.List,
+    ast.Call,
     ast.operator,
     ast.unaryop,
     ast.boolop,
@@ -100,6 +104,62 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 }
 
 
+def _of_single_values(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that takes no lists: the text of one may be as long as all of its entries'."""
+
+    def call(*values: Any) -> Any:
+        if any(isinstance(value, tuple) for value in values):
+            raise TemplateError("a single value was expected, not a list")
+        return function(*values)
+
+    return call
+
+
+def _range(*bounds: int) -> tuple[int, ...]:
+    found = range(*bounds)
+    # Not len(): it fails for what is larger than an index.
+    if found and abs(found[-1] - found[0]) // abs(found.step) >= _MAXIMUM_ENTRIES:
+        raise TemplateError(f"more than {_MAXIMUM_ENTRIES} numbers")
+    return tuple(found)
+
+
+def _round(value: Any, *digits: Any) -> Any:
+    if digits and isinstance(digits[0], int):
+        _bounded(abs(digits[0]))  # Python computes 10 ** digits
+    return round(value, *digits)
+
+
+def _sum(values: Any) -> Any:
+    if not isinstance(values, tuple) or any(isinstance(v, str | tuple) for v in values):
+        raise TemplateError("a list of numbers was expected")
+    return sum(values)
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": abs,
+    "all": all,
+    "any": any,
+    "float": float,
+    "int": int,
+    "len": len,
+    "max": max,
+    "min": min,
+    "pow": _power,
+    "range": _range,
+    "round": _round,
+    "sorted": lambda values: tuple(sorted(values)),
+    "str": _of_single_values(lambda value: _text(value)),
+    "sum": _sum,
+}
+
+
+def _text(value: Any) -> str:
+    """As the result of an expression: true or false for booleans."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
 def _bounded(size: int, limit: int = _MAXIMUM_BITS) -> None:
     if size > limit:
         raise TemplateError("the result is too large")
@@ -135,6 +195,8 @@ class _Evaluation:
                 return self._binary(op, self.value(left), self.value(right))
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return self.value(body if self.value(test) else orelse)
+            case ast.Call(func=ast.Name(id=name), args=arguments):
+                return _checked(_FUNCTIONS[name](*map(self.value, arguments)))
             case ast.Tuple(elts=items) | ast.List(elts=items):
                 return tuple(self.value(item) for item in items)
             case ast.BoolOp(op=op, values=operands):
@@ -151,7 +213,9 @@ class _Evaluation:
     def _binary(self, op: ast.operator, left: Any, right: Any) -> Any:
         formatting = isinstance(op, ast.Mod) and isinstance(left, str)
         if isinstance(left, tuple) or (isinstance(right, tuple) and not formatting):
-            raise TemplateError("a list can only stand after 'in', 'not in' or a text and %")
+            raise TemplateError(
+                "a list can only stand in a call, or after 'in', 'not in' or a text and %"
+            )
         return _checked(_OPERATORS[type(op)](left, right))
 
     def _compare(self, left: ast.expr, ops: list[ast.cmpop], others: list[ast.expr]) -> bool:
@@ -197,8 +261,12 @@ class Expression:
             raise TemplateError(f"`{source}` is not an expression") from error
         known = {f"{prefix}{index}_" for index in range(len(names))}
         try:
+            called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
             for node in ast.walk(tree):
-                _refuse_foreign(node, known)
+                if id(node) in called:
+                    _refuse_unknown_function(node, known)
+                else:
+                    _refuse_foreign(node, known)
         except TemplateError as error:
             raise TemplateError(f"`{source}`: {error}") from error
         return cls(source, tuple(names), tree, placeholder)
@@ -214,9 +282,7 @@ class Expression:
             result = _Evaluation(self._placeholder, texts).value(self._tree)
             if isinstance(result, tuple):
                 raise TemplateError("the result is a list, a single value was expected")
-            if isinstance(result, bool):
-                return "true" if result else "false"
-            return str(result)
+            return _text(result)
         except (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
             given = ", ".join(f"{name}={values[name]!r}" for name in dict.fromkeys(self.names))
             where = f" with {given}" if given else ""
@@ -226,11 +292,20 @@ class Expression:
 def _refuse_foreign(node: ast.AST, known: set[str]) -> None:
     if not isinstance(node, _NODES) or isinstance(node, ast.Is | ast.IsNot):
         raise TemplateError(
-            f"{type(node).__name__} is not possible here, only numbers, texts, $parameters "
-            "and operators"
+            f"{type(node).__name__} is not possible here, only numbers, texts, $parameters, "
+            "operators and calls"
         )
+    if isinstance(node, ast.Call) and node.keywords:
+        raise TemplateError("arguments of a call have no names here")
     if isinstance(node, ast.Name) and node.id not in known | _LITERAL_NAMES.keys():
         shown = re.sub(r"parameter_+\d+_", "${...}", node.id)
         raise TemplateError(f"'{shown}' has no meaning; a parameter is written $name")
     if isinstance(node, ast.Constant) and not isinstance(node.value, bool | int | float | str):
         raise TemplateError(f"{node.value!r} is not possible here")
+
+
+def _refuse_unknown_function(node: ast.AST, known: set[str]) -> None:
+    if not isinstance(node, ast.Name) or node.id in known:
+        raise TemplateError(f"only a function can be called; {nearest('', _FUNCTIONS)}")
+    if node.id not in _FUNCTIONS:
+        raise TemplateError(f"there is no function '{node.id}', {nearest(node.id, _FUNCTIONS)}")

@@ -1,4 +1,4 @@
-"""Texts with `$x` and `${x}` in them, and values that are expressions in backticks."""
+"""Texts with `$x` and `${x}` in them, and values with expressions in backticks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from snakemake_kochi.project.expressions import Expression, TemplateError
 _REFERENCE = re.compile(
     r"\$(?:(?P<dollar>\$)|(?P<plain>[A-Za-z_][A-Za-z0-9_]*)|(?P<open>\{)(?:(?P<braced>[^{}]*)\})?)"
 )
+_EXPRESSION = re.compile("`([^`]+)`")
 
 
 class Value(Protocol):
@@ -80,13 +81,36 @@ def split(text: str) -> tuple[list[str], list[str]]:
     return literals, names
 
 
+@dataclass(frozen=True)
+class Joined:
+    """Values written one after the other, as in a_`$n + 1`."""
+
+    parts: tuple[Value, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for part in self.parts for name in part.names)
+
+    def render(self, values: Mapping[str, str]) -> str:
+        return "".join(part.render(values) for part in self.parts)
+
+
 def parse_value(text: str) -> Value:
-    """A parameter's value: an expression if enclosed in backticks, else a text with references.
+    """A parameter's value: a text with references, in which what stands between backticks is an
+    expression.
 
     Raises TemplateError.
     """
-    if len(text) >= 2 and text[0] == text[-1] == "`":
-        return Expression.parse(*split(text[1:-1]))
+    pieces = _EXPRESSION.split(text)  # texts and expressions in turn
+    parts = tuple(
+        Expression.parse(*split(piece)) if index % 2 else _parse_text(piece)
+        for index, piece in enumerate(pieces)
+        if piece or len(pieces) == 1
+    )
+    return parts[0] if len(parts) == 1 else Joined(parts)
+
+
+def _parse_text(text: str) -> Value:
     return Template.parse(text) if "$" in text else Literal(text)
 
 

@@ -100,6 +100,20 @@ def test_values_that_grow_without_bound_are_refused() -> None:
         ("'$$n'", "$n"),
         ("$float * 2", "2000.0"),
         (" 1 ", "1"),
+        ("max($n, $m)", "4"),
+        ("min((5, $n, 9))", "3"),
+        ("int($m / $n)", "1"),
+        ("int('ff', 16)", "255"),
+        ("len('$word')", "2"),
+        ("round($m / $n, 2)", "1.33"),
+        ("round(2.0, 0)", "2.0"),
+        ("abs($n - $m)", "1"),
+        ("float($n)", "3.0"),
+        ("sum(range($n + 1))", "6"),
+        ("max(sorted((2, 1)))", "2"),
+        ("str($n) + str($yes)", "3true"),
+        ("any(($n > 9, $m > 3)) and not all(($n > 9, $m > 3))", "true"),
+        ("pow(2, $n)", "8"),
     ],
 )
 def test_expressions_calculate(expression: str, result: str) -> None:
@@ -126,15 +140,22 @@ def test_expressions_calculate(expression: str, result: str) -> None:
         "{1: 2}",
         "1; 2",
         "x = 1",
-        "",
         "1 +",
+        "$n(1)",
+        "max",
+        "max(1, 2, key=len)",
+        "max(*(1, 2))",
+        "(lambda: 1)()",
+        "max(1)(2)",
+        "eval('1')",
+        "getattr('a', 'b')",
         "$n $n",
         "a$n",
         "await $n",
         "$n is 1",
     ],
 )
-def test_an_expression_has_no_names_calls_or_attributes(expression: str) -> None:
+def test_an_expression_has_no_names_attributes_or_other_calls(expression: str) -> None:
     with pytest.raises(TemplateError):
         parse_value(f"`{expression}`")
 
@@ -156,11 +177,41 @@ def test_an_expression_has_no_names_calls_or_attributes(expression: str) -> None
         "(-8) ** 0.5",
         "(1, 2)",
         "-" * 1500 + "1",
+        "range(10)",
+        "sum(range(10 ** 9))",
+        "sum(range(10 ** 400))",
+        "sum(range(0, -10 ** 9, -3))",
+        "sum((sorted((1, 2)), (3, 4)))",
+        "sum(('a', 'b'))",
+        "pow(9, 9 ** 9)",
+        "round(5, -999999999)",
+        "int('1' * 100000, 2)",
+        "int('9' * 5000)",
+        "str(range(10))",
+        "max(())",
+        "len(5)",
+        "round('a')",
+        "max(" * 400 + "1" + ")" * 400,
     ],
 )
 def test_an_expression_without_a_reasonable_result_is_a_quick_error(expression: str) -> None:
     with pytest.raises(TemplateError):
         parse_value(f"`{expression}`").render({})
+
+
+def test_an_expression_stands_anywhere_in_a_text() -> None:
+    found = parameters("  a: 3\n  b: 'n_`$a * 2`'\n  c: '`$a`-`max($a, 7)`$$$a`1 + 1`'")
+    assert found == {"a": "3", "b": "n_6", "c": "3-7$32"}
+
+
+@pytest.mark.parametrize("text", ["``", "`", "a ` b", "a``b"])
+def test_a_backtick_without_an_expression_is_itself(text: str) -> None:
+    assert parse_value(text).render({}) == text
+
+
+def test_a_misspelt_function_is_an_error_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match=r"e\.yaml:2: .*no function 'mxa', did you mean 'max'"):
+        parameters("  a: '`mxa(1, 2)`'")
 
 
 def test_a_failing_expression_names_the_place_and_the_values() -> None:
