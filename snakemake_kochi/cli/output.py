@@ -104,6 +104,17 @@ def short_duration(seconds: float | None) -> str:
     return f"{seconds / 86400:.0f} d"
 
 
-def clock_duration(seconds: float | None) -> str:
-    """Hours, minutes and seconds: "2:11:05"; nothing when it is not known."""
-    return "" if seconds is None else str(timedelta(seconds=int(seconds)))
+def clock_duration(seconds: float | None, digits: int = 0) -> str:
+    """Hours, minutes and seconds: "2:11:05", or "0:00:00.012"; nothing when it is not known."""
+    if seconds is None:
+        return ""
+    whole, fraction = divmod(round(max(0.0, seconds) * 10**digits), 10**digits)
+    return str(timedelta(seconds=whole)) + (f".{fraction:0{digits}}" if digits else "")
+
+
+def shortened(text: str, width: int) -> str:
+    """A text without its middle, if it is longer than `width`: what differs is often at the end."""
+    if len(text) <= width:
+        return text
+    kept = width - len("...")
+    return f"{text[: kept - kept // 2]}...{text[-(kept // 2) :]}"

@@ -33,7 +33,7 @@ def test_waiting_and_running_jobs_are_cancelled_and_ended_ones_are_left(
 ) -> None:
     submit(kochi, "true")
     worker()
-    wait_for(kochi, 0, "ended")
+    wait_for(kochi, 0, "succeeded")
     submit(kochi, "sleep", "300")
     submit(kochi, "true")
     wait_for(kochi, 1, "running")
@@ -44,7 +44,7 @@ def test_waiting_and_running_jobs_are_cancelled_and_ended_ones_are_left(
         "Job 2 was cancelled.",
         "Job 1 is being cancelled; its worker was told.",
     ]
-    wait_for(kochi, 1, "ended")
+    wait_for(kochi, 1, "cancelled")
     assert [state(kochi, job)[1] for job in range(3)] == ["success", "cancelled", "cancelled"]
 
 
@@ -88,7 +88,7 @@ def test_all_jobs_are_cancelled_only_after_asking(
         assert "Cancel 1 jobs: 0?" in outcome.err
         assert state(kochi, 0)[0] == "waiting"
     assert shell("cancel", "-a", stdin="y\n").status == 0
-    assert state(kochi, 0) == ("ended", "cancelled")
+    assert state(kochi, 0) == ("cancelled", "cancelled")
 
 
 def test_all_jobs_of_no_project_is_an_error(kochi: Kochi) -> None:

@@ -320,7 +320,7 @@ def test_a_cancelled_command_gets_the_time_to_clean_up(
     while "ready" not in kochi("show", "log", "job", "0").out:
         time.sleep(0.02)
     kochi("cancel", "0")
-    while kochi("show", "job", "0", "--json").data["state"] != "ended":
+    while kochi("show", "job", "0", "--json").data["state"] != "cancelled":
         time.sleep(0.02)
     assert kochi("show", "log", "job", "0").out == "ready\ncleaned up\n"
 
@@ -336,7 +336,7 @@ def test_a_cancelled_job_leaves_no_copy_behind(
     place = Path(ready.read_text().strip())
     assert place.exists()
     kochi("cancel", "0")
-    while kochi("show", "job", "0", "--json").data["state"] != "ended":
+    while kochi("show", "job", "0", "--json").data["state"] != "cancelled":
         time.sleep(0.02)
     assert not place.exists()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -36,11 +37,46 @@ def test_jobs_are_those_that_wait_or_run_and_with_t_all(kochi: Kochi, work: Work
     assert listed(kochi) == [1]
     assert listed(kochi, "-t") == [1, 0]
     table = kochi("show", "jobs", "-t").out.splitlines()
-    assert table[0].split() == [
-        *("ID", "Name", "Queue", "State", "Worker", "Submitted", "Started", "Ended")
+    assert re.split("  +", table[0]) == [
+        *("ID", "Name", "What it runs", "Queue", "State", "Worker"),
+        *("Submitted", "Started", "Running Time"),
     ]
-    assert table[2].split()[:4] == ["1", "mine", "test", "waiting"]
-    assert table[3].startswith("0     ANON    first    exit status 1  0")
+    assert table[2].split()[:5] == ["1", "mine", "true", "test", "waiting"]
+    assert re.match("0 +ANON +false +first +failed: exit status 1 +0 .* 0:00:0", table[3])
+
+
+def test_jobs_of_one_name_are_told_apart_and_those_that_failed_are_found(
+    installed: Path, kochi: Kochi, work: Work
+) -> None:
+    long = "x" * 60
+    for last in ("true", "false", "kill -9 $$"):
+        submit(kochi, "sh", "-c", f": {long}; {last}")
+    kochi("enqueue", "-q", "test", "fib.yaml", "n=38")
+    kochi("enqueue", "-q", "test", "-c", "--", "cat", "code")
+    submit(kochi, "never", "begun")
+    kochi("cancel", "5")
+    rows = [line.split("  ", 2)[2].strip() for line in kochi("show", "jobs").out.splitlines()[2:]]
+    told = [re.split("  +", row)[1] for row in rows]
+    assert told[:2] == ["cat code", "n=38, debug=0"]
+    assert [text[-6:] for text in told[2:]] == ["-9 $$'", "false'", " true'"]
+    assert all(len(text) == 48 and "..." in text for text in told[2:])
+    work()
+    states = {job["job"]: job["state"] for job in kochi("show", "jobs", "-t", "--json").data}
+    ends = ("succeeded", "failed", "failed", "succeeded", "succeeded", "cancelled")
+    assert states == dict(enumerate(ends))
+    # The same words as in the table, where the failed ones say how.
+    table = kochi("show", "jobs", "-t", "-l", "9").out
+    assert all(f"  {state}" in table for state in ends)
+    assert "failed: exit status 1" in table
+    assert "failed: killed by SIGKILL" in table
+    assert listed(kochi, "--failed") == [2, 1]
+    assert listed(kochi, "--failed", "-l", 1) == [2]
+    seconds = [job["seconds"] for job in kochi("show", "jobs", "--failed", "--json").data]
+    assert all(0 < each < 60 for each in seconds)
+    assert (
+        kochi("show", "jobs", "--failed", "-n", "fib").err
+        == "This project has no jobs that failed.\n"
+    )
 
 
 def test_jobs_are_limited_and_chosen(kochi: Kochi, work: Work) -> None:
@@ -52,8 +88,18 @@ def test_jobs_are_limited_and_chosen(kochi: Kochi, work: Work) -> None:
     assert listed(kochi, "-n", "name0", "-l", 1) == [3]
     assert "queue name '../../x' cannot be used" in kochi("show", "jobs", "-q", "../../x").err
     assert listed(kochi, "-n", "name0", "-q", "queue0") == [0]
+    assert listed(kochi, "-n", "name0", "-n", "name1") == [4, 3, 1, 0]
+    assert listed(kochi, "-q", "queue0", "-q", "queue1") == [5, 4, 3, 2, 1, 0]
     work("queue0")
-    assert listed(kochi, "-t", "-n", "name2", "-l", 5) == [5, 2]
+    assert listed(kochi, "--show-terminated", "-n", "name2", "-l", 5) == [5, 2]
+
+
+def test_all_jobs_have_no_limit(kochi: Kochi) -> None:
+    for _ in range(31):
+        assert kochi("enqueue", "-q", "test", "true").status == 0
+    assert len(listed(kochi)) == 30
+    assert len(listed(kochi, "-a")) == 31
+    assert len(listed(kochi, "-a", "-l", 3)) == 3
 
 
 def test_jobs_are_those_of_this_project_and_with_a_of_all(
@@ -98,7 +144,7 @@ def test_a_job_is_told_with_all_that_is_known(installed: Path, kochi: Kochi, wor
     ):
         assert f"{line}\n" in text
     data = kochi("show", "job", "0", "--json").data
-    assert data["state"] == "ended"
+    assert data["state"] == "succeeded"
     assert data["reason"] == "success"
     assert data["labels"]["parameters"] == "n=38, debug=0"
     assert Path(data["log"]).read_text() == "Compiling with debug=0\nfib of 38\n"
@@ -107,7 +153,7 @@ def test_a_job_is_told_with_all_that_is_known(installed: Path, kochi: Kochi, wor
 def test_a_job_says_how_it_ended(kochi: Kochi, work: Work) -> None:
     submit(kochi, "sh", "-c", "kill -9 $$")
     work()
-    assert "State: killed by SIGKILL\n" in kochi("show", "job", "0").out
+    assert "State: failed: killed by SIGKILL\n" in kochi("show", "job", "0").out
     assert kochi("show", "job", "0", "--json").data["signal"] == signal.SIGKILL
 
 
@@ -123,7 +169,7 @@ def test_a_job_says_why_it_waits_and_who_runs_it(kochi: Kochi, worker: Worker) -
     assert f"Running: worker 0 on {os.uname().nodename} runs it" in text
     assert f"Attempt 1: worker 0 on {os.uname().nodename}, 0:00:0" in text
     (Path.cwd() / "go-on").touch()
-    wait_until(lambda: kochi("show", "job", "0", "--json").data["state"] == "ended")
+    wait_until(lambda: kochi("show", "job", "0", "--json").data["state"] == "succeeded")
     (attempt,) = kochi("show", "job", "0", "--json").data["attempts"]
     assert (attempt["worker"], attempt["ending"], attempt["counts"]) == (0, "succeeded", True)
 
@@ -399,5 +445,5 @@ def test_a_damaged_ticket_is_listed_as_such(kochi: Kochi, worker: Worker) -> Non
     paths.waiting_ticket(0, 1).write_text("{")
     assert "(damaged)" in kochi("show", "jobs").out
     worker()
-    wait_until(lambda: kochi("show", "job", "0", "--json").data["state"] == "ended")
+    wait_until(lambda: kochi("show", "job", "0", "--json").data["state"] == "failed")
     assert "State: failed: " in kochi("show", "job", "0").out

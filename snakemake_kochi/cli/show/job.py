@@ -15,7 +15,12 @@ from snakemake_kochi.cli.output import (
     print_json,
     print_pairs,
 )
-from snakemake_kochi.cli.show.job_data import attempt_to_dict, state_of, to_dict
+from snakemake_kochi.cli.show.job_data import (
+    attempt_to_dict,
+    running_seconds,
+    state_of,
+    to_dict,
+)
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.place import find_place
 from snakemake_kochi.queue import AttemptView, JobView, attempts, find_job, reasons
@@ -55,6 +60,7 @@ def _pairs(machine: MachinePaths, view: JobView) -> dict[str, object]:
     pairs["Started"] = local_time(view.started)
     if result is not None:
         pairs["Ended"] = local_time(result.ended)
+    pairs["Running time"] = clock_duration(running_seconds(view), digits=3)
     if ticket is not None:
         pairs |= {name.capitalize(): value for name, value in ticket.labels.items()}
         pairs["Directory"] = ticket.directory

@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
-from snakemake_kochi.queue import AttemptView, JobView
+from datetime import datetime
+
+from snakemake_kochi.queue import AttemptView, JobView, seconds_since
+
+# Labels of a ticket that tell jobs of one name apart, the most telling one first.
+_TELLING = ("parameters", "command", "wildcards")
+
+
+def state_name(view: JobView) -> str:
+    """Where a job is, or how it ended, in a word: "waiting", "running", "cancelling", "succeeded",
+    "failed" or "cancelled"."""
+    if view.result is None:
+        return "cancelling" if view.cancelling else view.state
+    return {"success": "succeeded", "cancelled": "cancelled"}.get(view.result.reason, "failed")
 
 
 def state_of(view: JobView) -> str:
-    """Where a job is, or how it ended."""
-    if view.result is not None:
-        return view.result.describe()
-    return "cancelling" if view.cancelling else view.state
+    """That word, and what else is known: "failed: exit status 1"."""
+    name = state_name(view)
+    said = name if view.result is None else view.result.describe()
+    return said if said.startswith(name) else f"{name}: {said}"
+
+
+def what_runs(view: JobView) -> str:
+    """A job's parameters, command or wildcards; "" where there is nothing of these."""
+    labels = view.ticket.labels if view.ticket else {}
+    return next((labels[name] for name in _TELLING if labels.get(name)), "")
+
+
+def running_seconds(view: JobView) -> float | None:
+    """For how long it ran, or has been running; None before it started."""
+    if view.started is None or view.result is None:
+        return seconds_since(view.started)
+    try:
+        began, ended = map(datetime.fromisoformat, (view.started, view.result.ended))
+    except ValueError:
+        return None
+    return (ended - began).total_seconds()
 
 
 def to_dict(view: JobView) -> dict[str, object]:
@@ -20,13 +50,14 @@ def to_dict(view: JobView) -> dict[str, object]:
         "name": ticket.name if ticket else None,
         "queue": ticket.queue if ticket else None,
         "machine": ticket.machine if ticket else None,
-        "state": "cancelling" if view.cancelling and result is None else view.state,
+        "state": state_name(view),
         "attempt": view.attempt,
         "worker": view.worker,
         "node": result.node if result else None,
         "submitted": ticket.submitted if ticket else None,
         "started": view.started,
         "ended": result.ended if result else None,
+        "seconds": running_seconds(view),
         "reason": result.reason if result else None,
         "exit_status": result.exit_status if result else None,
         "signal": result.signal if result else None,
