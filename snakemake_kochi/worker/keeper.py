@@ -65,7 +65,7 @@ def run_kept(
         pid = os.fork()
         if pid == 0:
             os.close(told)
-            _become_worker(keeper, forwarder.mask, tell, lambda: work(wake))
+            _become_worker(keeper, forwarder, tell, lambda: work(wake))
         os.close(tell)
         ended = _Keeper(machine, worker, heartbeat, pid).keep(forwarder)
     message = os.read(told, 1 << 20)
@@ -86,15 +86,15 @@ class _Forwarder:
         self._poll = select.poll()
         self._poll.register(self._own.read, select.POLLIN)
         self._is_open = False
-        self._forwarded = list(STOP_SIGNALS)
+        self.forwarded = list(STOP_SIGNALS)
         if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-            self._forwarded.remove(signal.SIGHUP)  # under nohup a closed terminal changes nothing
+            self.forwarded.remove(signal.SIGHUP)  # under nohup a closed terminal changes nothing
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> _Forwarder:
         # What ignores it does not learn of the end of its children.
         self._previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *self._forwarded})
+        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *self.forwarded})
         return self
 
     def wait(self, timeout: float) -> None:
@@ -104,7 +104,7 @@ class _Forwarder:
             self._is_open = True
             self._wakeup = signal.set_wakeup_fd(self._own.write, warn_on_full_buffer=False)
             signal.signal(signal.SIGCHLD, lambda *_: None)
-            for number in self._forwarded:
+            for number in self.forwarded:
                 self._previous[number] = signal.signal(number, self._forward)
             signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
         self._poll.poll(timeout * 1000)
@@ -126,14 +126,16 @@ class _Forwarder:
 
 
 def _become_worker(
-    keeper: int, mask: set[int | signal.Signals], tell: int, work: Callable[[], int]
+    keeper: int, forwarder: _Forwarder, tell: int, work: Callable[[], int]
 ) -> NoReturn:
     """The child's life; nothing may return or raise into the caller's."""
     status = _FAILURE
     try:
         die_with_parent()
         if os.getppid() == keeper:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            # Requests to stop are held back until the worker can heed them: one that came after
+            # its registration would leave a worker that seems lost.
+            signal.pthread_sigmask(signal.SIG_SETMASK, forwarder.mask.union(forwarder.forwarded))
             status = work()
     except KochiError as error:
         os.write(tell, json.dumps([error.message, error.hint]).encode())

@@ -125,3 +125,27 @@ def test_a_worker_that_waits_for_a_lock_gives_signs_of_life(site):
         assert site.job(0).state == "running", "it waits for the lock"
     assert worker.wait() == 0
     assert [site.job(n).result.attempt for n in (0, 1)] == [1, 1]
+
+
+def test_a_request_between_the_registration_and_the_first_turn_is_heeded(site):
+    # Where the zygotes are made, the worker is registered and does not look for signals yet.
+    change = """
+        import os, signal
+        from snakemake_kochi.worker import start
+        make = start._zygotes
+        def make_late(*arguments):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return make(*arguments)
+        start._zygotes = make_late
+    """
+    site.submit("echo > started")
+    keeper = site.start_changed(change, "--stay")
+    assert keeper.wait() == 0
+    assert find_worker(site.machine, 0).state == "left"
+    assert len(Queue(site.machine, "q").waiting()) == 1
+
+
+def test_no_signal_is_held_back_from_a_job(site):
+    site.submit("grep SigBlk /proc/self/status")
+    assert site.start().wait() == 0
+    assert set(site.log(0).split()[1]) == {"0"}
