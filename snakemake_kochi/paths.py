@@ -4,6 +4,7 @@ KOCHI_ROOT/                              0700
   machines/<machine>/
     ids.json                             the next job and worker number
     numbers/<kind>/<shard>/<first>.json  a range of them that somebody has taken
+    found.yaml                           what its scheduler told of it
     locks.json, locks/                   where the locks are and of which kind; the locks
     locks/projects/<name>-<digest>/      installs/, builds/, promises/, committer
     queues/<queue>/                      waiting/<shard>/, running/, damaged/, bells/
@@ -379,6 +380,11 @@ class MachinePaths:
     directory: Path
 
     @property
+    def found(self) -> Path:
+        """A kochi.yaml with what its scheduler told of it."""
+        return self.directory / "found.yaml"
+
+    @property
     def lock_settings(self) -> Path:
         """Which locks all processes of the machine use; there from the first use on."""
         return self.directory / "locks.json"
@@ -729,7 +735,7 @@ class Root:
 
     @property
     def configuration(self) -> Path:
-        """The kochi.yaml used outside any repository."""
+        """The user's machines for all projects; outside of any repository, their kochi.yaml."""
         return self.directory / "conf.yaml"
 
     def has_configuration(self) -> bool:

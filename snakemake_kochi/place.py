@@ -12,7 +12,8 @@ from pathlib import Path
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
-from snakemake_kochi.project.chosen_machine import chosen_machine, is_of
+from snakemake_kochi.project.chosen_machine import chosen_machine, is_of, is_said
+from snakemake_kochi.project.common_files import common_files
 from snakemake_kochi.project.configuration import find_project, is_configured, load_project
 from snakemake_kochi.project.machines import LOCAL, Machine
 from snakemake_kochi.project.recipes import Project
@@ -23,12 +24,25 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Place:
     """A machine, and the project of the current directory, if it is in one. `unread`: why the
-    kochi.yaml that is meant for it is not read, if that is so."""
+    kochi.yaml that is meant for it is not read, if that is so; `is_named`: whether somebody has
+    named the machine."""
 
     machine: Machine
     project: Project | None
     root: Root
     unread: KochiError | None = None
+    is_named: bool = True
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """By which a machine given with -m, and the root in kochi.yaml, reach what is started."""
+        own = Root.find().directory
+        # What the user has written for all projects is found by it.
+        is_there = any(Path(file).is_relative_to(own) for file in self.machine.files)
+        variables = {"KOCHI_ROOT": str(own if is_there else self.root.directory)}
+        if self.is_named or self.machine.name != LOCAL:
+            variables["KOCHI_DEFAULT_MACHINE"] = self.machine.name
+        return variables
 
     @property
     def machine_paths(self) -> MachinePaths:
@@ -92,34 +106,33 @@ def find_place(
 ) -> Place:
     """The machine by name, else the one that is meant here (see `chosen_machine`); the project of
     a directory, by default the current one; the machine's kochi_root, else $KOCHI_ROOT, else
-    ~/.kochi. A kochi.yaml that is not read is told, and nothing more is made of it for `local`.
+    ~/.kochi. A kochi.yaml that is not read is told, and nothing more is made of it for `local`, or
+    for a machine that is configured for all projects.
 
-    Raises NameNotFoundError for a machine that is not configured, ConfigError for a kochi.yaml
-    that is wrong, and for a host that belongs to several machines.
+    Raises NameNotFoundError for a machine that is not configured, ConfigError for a kochi.yaml, or
+    a file of machines for all projects, that is wrong, and for a host that belongs to several
+    machines.
     """
     directory = start or Path.cwd()
     project, missing = None, None
+    common = common_files(environment, [machine])
     try:
         top = find_project(directory)
     except KochiError as error:
         # Many commands need no project; those that do ask `require_project`, which says why.
         missing = error
+        known = load_project(directory, "", common=common)
     else:
-        project = load_project(top)
-    name = machine or chosen_machine({} if project is None else project.machines, environment)
-    if project is not None:
-        found = project.machine(name)
-    elif name == LOCAL:
-        found = load_project(directory, "").machine(LOCAL)
-    else:
-        assert missing is not None
+        known = project = load_project(top, common=common)
+    name = machine or chosen_machine(known.machines, environment)
+    if missing is not None and name not in known.machines:
         raise _without_project(name, missing, directory)
+    found = known.machine(name)
     unread = missing if is_configured(directory) else None
     if unread is not None:
         _log.warning("%s", unread.sentences)
-    file = None if project is None else project.file
-    where = f"machines: {name}: kochi_root in {file or 'kochi.yaml'}"
-    return Place(found, project, Root.find(found.kochi_root, environment, where), unread)
+    root = Root.find(found.kochi_root, environment, found.root_said_at)
+    return Place(found, project, root, unread, machine is not None or is_said(environment))
 
 
 def _without_project(machine: str, missing: KochiError, directory: Path) -> KochiError:

@@ -46,6 +46,7 @@ def isolated_environment(
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     root = base / "kochi-root"
     monkeypatch.setenv("KOCHI_ROOT", str(root))
+    monkeypatch.setenv("KOCHI_SITE_CONF", "")
     # The checkout is what is tested, whatever is installed.
     path = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}{os.pathsep}{path}" if path else str(REPOSITORY))

@@ -31,12 +31,7 @@ def call_snakemake(
     """
     directory = place.require_project().directory
     words = [*targets, *_snakefile_options(directory), *options]
-    # Set by name, so that a machine given with -m, or the root in kochi.yaml, reaches the jobs.
-    added = {
-        "KOCHI_DEFAULT_MACHINE": place.machine.name,
-        "KOCHI_ROOT": str(place.root.directory),
-        **(variables or {}),
-    }
+    added = {**place.variables, **(variables or {})}
     remark(f"$ cd {shlex.quote(str(directory))} && {shlex.join(['snakemake', *words])}")
     sys.stdout.flush()
     sys.stderr.flush()

@@ -32,6 +32,7 @@ from snakemake_kochi.files import make_directory
 from snakemake_kochi.locks import LockBusyError, find_lock_settings
 from snakemake_kochi.paths import LaunchPaths, MachinePaths
 from snakemake_kochi.place import Place
+from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.queue.controllers import ControllerState
 from snakemake_kochi.queue.explain import seconds_since
 from snakemake_kochi.queue.heartbeat import LOST_AFTER, Stillness, heartbeat_interval, sign_of_life
@@ -163,14 +164,11 @@ class Ends:
 
 
 def _variables(place: Place) -> dict[str, str]:
-    """By which a machine given with -m, or the root in kochi.yaml, reaches the run. A compute node
-    is not the login host: that it belongs to the machine has to be said."""
-    name = place.machine.name
-    return {
-        "KOCHI_DEFAULT_MACHINE": name,
-        "KOCHI_MACHINE": name,
-        "KOCHI_ROOT": str(place.root.directory),
-    }
+    """For the run. A compute node is not the login host: that it belongs to the machine has to be
+    said."""
+    if place.machine.name == LOCAL:
+        return place.variables
+    return {**place.variables, "KOCHI_MACHINE": place.machine.name}
 
 
 def _attendant(paths: LaunchPaths) -> list[str]:

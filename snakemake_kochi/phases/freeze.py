@@ -32,6 +32,7 @@ from snakemake_kochi.files import (
 )
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import ProjectPaths, Root
+from snakemake_kochi.project.common_files import CommonFile, common_files
 from snakemake_kochi.project.configuration import configuration_file, find_project, load_project
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
@@ -50,9 +51,10 @@ EXPERIMENT_GLOBS = ("*.yaml", "*.yml", "experiments/**/*.yaml", "experiments/**/
 class Freeze:
     """The state of a project at the start of a run.
 
-    `config` is the text of kochi.yaml, `experiments` the text of each experiment by its path,
-    `sources` the resolved source of each recipe whose source is on this computer, by
-    `dependency:recipe`: {"git", "commit"} or {"mirror", "tree", "base"}.
+    `config` is the text of kochi.yaml, `common` the files whose machines count below it,
+    `experiments` the text of each experiment by its path, `sources` the resolved source of each
+    recipe whose source is on this computer, by `dependency:recipe`: {"git", "commit"} or {"mirror",
+    "tree", "base"}.
     """
 
     file: Path
@@ -62,6 +64,7 @@ class Freeze:
     snapshot: Snapshot
     config_file: Path
     config: str
+    common: tuple[CommonFile, ...]
     experiments: Mapping[str, str]
     sources: Mapping[str, Mapping[str, str]]
 
@@ -75,7 +78,7 @@ class Freeze:
 
     @cached_property
     def project(self) -> Project:
-        return load_project(self.directory, self.config, self.config_file)
+        return load_project(self.directory, self.config, self.config_file, self.common)
 
     @cached_property
     def machine(self) -> Machine:
@@ -109,14 +112,14 @@ def take_freeze(
     directory = find_project(start)
     config_file = configuration_file(directory)
     config = read_text(config_file, str(config_file))
-    project = load_project(directory, config, config_file)
-    where = f"machines: {machine}: kochi_root in {config_file}"
-    root = Root.find(project.machine(machine).kochi_root, where=where)
+    common = common_files(machines=[machine])
+    project = load_project(directory, config, config_file, common)
+    used = project.machine(machine)
+    root = Root.find(used.kochi_root, where=used.root_said_at)
     paths = root.project(directory)
     root.secure(paths.directory)
     with root.explaining():
         # Before any of the run's processes comes first, and settles the default.
-        used = project.machine(machine)
         settle_locks(root.machine(machine), used.lock_directory, used.lock_kind)
     snapshot = freeze(directory, paths.store, _outputs(start, directory, root))
     experiments = {}
@@ -138,6 +141,7 @@ def take_freeze(
         "snapshot": asdict(snapshot),
         "config_file": str(config_file),
         "config": config,
+        "common": [asdict(each) for each in common],
         "experiments": experiments,
         "sources": sources,
     }
@@ -167,6 +171,7 @@ def load_freeze(file: Path) -> Freeze:
             snapshot=Snapshot(**data["snapshot"]),
             config_file=Path(data["config_file"]),
             config=data["config"],
+            common=tuple(CommonFile(**each) for each in data.get("common", ())),
             experiments=data["experiments"],
             sources=data["sources"],
         )

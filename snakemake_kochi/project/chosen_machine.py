@@ -10,6 +10,12 @@ from fnmatch import fnmatchcase
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.project.machines import LOCAL, Machine
 
+# Set by a process that has found a scheduler where nothing is configured: the machine that it and
+# what it starts take instead of `local`.
+FOUND_VARIABLE = "KOCHI_FOUND_MACHINE"
+# Those by which a machine is named.
+NAMING = ("KOCHI_DEFAULT_MACHINE", "KOCHI_MACHINE", FOUND_VARIABLE)
+
 
 def chosen_machine(
     machines: Mapping[str, Machine],
@@ -18,7 +24,7 @@ def chosen_machine(
 ) -> str:
     """The name in $KOCHI_DEFAULT_MACHINE, which need not be one of the machines; else that in
     $KOCHI_MACHINE, which jobs have set, if it is one of them; else the one that this host belongs
-    to; else `local`.
+    to; else the one in $KOCHI_FOUND_MACHINE, if it is one of them; else `local`.
 
     Raises ConfigError when this host belongs to several.
     """
@@ -33,7 +39,14 @@ def chosen_machine(
             f"this host, {host()}, belongs to several machines of kochi.yaml: {', '.join(found)}",
             f"Name the one that is meant with -m, or type: export KOCHI_DEFAULT_MACHINE={found[0]}",
         )
+    if not found and (name := environment.get(FOUND_VARIABLE, "")) in machines:
+        return name
     return found[0] if found else LOCAL
+
+
+def is_said(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether somebody has named a machine, be it `local`."""
+    return bool(environment.get("KOCHI_DEFAULT_MACHINE"))
 
 
 def is_of(machine: Machine, host: Callable[[], str] = socket.gethostname) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from snakemake_kochi.files import expand_user
 from snakemake_kochi.git import run_git
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.circles import chain, find_circles, longest_chain
+from snakemake_kochi.project.common_files import CommonFile, common_files, without
 from snakemake_kochi.project.document import (
     Document,
     KeyPath,
@@ -24,6 +25,7 @@ from snakemake_kochi.project.document import (
 )
 from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.machine_file import read_machines
+from snakemake_kochi.project.machine_layers import Layers
 from snakemake_kochi.project.reading import (
     check_name,
     check_recipes,
@@ -37,6 +39,7 @@ from snakemake_kochi.project.shape import check_shape
 from snakemake_kochi.project.values import environment_name, path_problem, value_problem
 
 FILE_NAME = "kochi.yaml"
+_SCHEMA = "kochi.schema.yaml"
 # Snakemake goes from rule to rule by recursion, and gives up after some 500.
 _LONGEST_CHAIN = 300
 
@@ -123,32 +126,53 @@ def _repository(start: Path) -> Path | None:
     return Path(os.fsdecode(top.removesuffix(b"\n")))
 
 
-def load_project(directory: Path, text: str | None = None, file: Path | None = None) -> Project:
-    """Read a project's kochi.yaml.
+def load_project(
+    directory: Path,
+    text: str | None = None,
+    file: Path | None = None,
+    common: Collection[CommonFile] | None = None,
+) -> Project:
+    """Read a project's kochi.yaml, over the machines of the `common` files.
 
     `text` is its content if it was read already; else `file`, else the directory's
-    `configuration_file`, is read. Raises ConfigError with a line per problem.
+    `configuration_file`, is read, and `common` is by default what is there. Raises ConfigError with
+    a line per problem.
     """
     if text is None:
         file = file or configuration_file(directory)
         text = _read(file)
+        common = common_files() if common is None else common
     shown = FILE_NAME
     if file is not None:
         inside = file.is_relative_to(directory)
         shown = file.relative_to(directory).as_posix() if inside else str(file)
     document = read_yaml(shown, text)
-    if not check_shape(document, "kochi.schema.yaml"):
+    if not check_shape(document, _SCHEMA):
         document.problems.raise_all()
+    below = tuple(map(_read_common, without(common or (), file)))
+    layers = Layers((document, *below))
     project = Project(
         directory=directory,
         file=file,
-        machines=read_machines(document),
+        machines=read_machines(layers),
         dependencies=_dependencies(document),
+        common_files=tuple(each.locations.file for each in below),
     )
     _check_requirements(project, document)
     _check_circles(project, document)
-    document.problems.raise_all()
+    for each in (*below, document):
+        each.problems.raise_all()
     return project
+
+
+def _read_common(common: CommonFile) -> Document:
+    document = read_yaml(common.file, common.text)
+    if not check_shape(document, _SCHEMA):
+        document.problems.raise_all()
+    if common.is_of_site and "dependencies" in document.data:
+        said = "is for projects; in the file of a site there is only 'machines'"
+        document.problems.add(("dependencies",), said)
+    return document
 
 
 def _read(file: Path) -> str:

@@ -1,4 +1,4 @@
-"""The section `machines:` of kochi.yaml."""
+"""The section `machines:` of kochi.yaml, and of the files below it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from snakemake_kochi.project.document import Document, KeyPath, Problems
+from snakemake_kochi.project.document import KeyPath
 from snakemake_kochi.project.frozen import FrozenDict
+from snakemake_kochi.project.machine_layers import Layers
 from snakemake_kochi.project.machines import LOCAL, SBATCH_OPTIONS, AllocationSettings, Machine
 from snakemake_kochi.project.reading import check_name, names, optional_text, script, section
 from snakemake_kochi.project.sbatch import is_option, joined_options, refused_to_machine
@@ -17,17 +18,17 @@ from snakemake_kochi.quantities import memory_of, walltime_of
 _NUMBERS = ("nodes", "cores", "gpus", "min_workers", "max_workers")
 
 
-def read_machines(document: Document) -> FrozenDict[str, Machine]:
+def read_machines(layers: Layers) -> FrozenDict[str, Machine]:
     """All machines by name, `local` among them; notes what is wrong with them."""
     machines = {LOCAL: Machine(LOCAL)}
-    for name, data in section(document.data, "machines").items():
+    for name in layers.names():
         path: KeyPath = ("machines", name)
-        check_name("machine", name, path, document.problems)
-        machines[name] = _machine(name, data if isinstance(data, dict) else {}, path, document)
+        check_name("machine", name, path, layers)
+        machines[name] = _machine(name, layers.data(name), path, layers)
     return FrozenDict(machines)
 
 
-def _machine(name: str, data: Mapping[str, Any], path: KeyPath, document: Document) -> Machine:
+def _machine(name: str, data: Mapping[str, Any], path: KeyPath, layers: Layers) -> Machine:
     environment = data.get("load_env_script")
     if isinstance(environment, dict):
         on_login_node = script(environment.get("on_login_node"))
@@ -45,17 +46,17 @@ def _machine(name: str, data: Mapping[str, Any], path: KeyPath, document: Docume
         alloc_interact_script=script(data.get("alloc_interact_script")),
         alloc_script=script(data.get("alloc_script")),
         scheduler=optional_text(data.get("scheduler")),
-        allocation=_allocation(
-            section(data, "allocation"), (*path, "allocation"), document.problems
-        ),
+        allocation=_allocation(section(data, "allocation"), (*path, "allocation"), layers),
         load_env_on_login_node=on_login_node,
         load_env_on_machine=on_machine,
+        files=layers.files(name),
+        root_file=layers.origin((*path, "kochi_root")).locations.file,
     )
-    _check(machine, data, path, document.problems)
+    _check(machine, data, path, layers)
     return machine
 
 
-def _allocation(data: Mapping[str, Any], path: KeyPath, problems: Problems) -> AllocationSettings:
+def _allocation(data: Mapping[str, Any], path: KeyPath, problems: Layers) -> AllocationSettings:
     texts = (*SBATCH_OPTIONS, "node_spec")
     found: dict[str, Any] = {key: optional_text(data.get(key)) for key in texts}
     found["arguments"] = _arguments(data, (*path, "arguments"), problems)
@@ -78,7 +79,7 @@ def _allocation(data: Mapping[str, Any], path: KeyPath, problems: Problems) -> A
     return AllocationSettings(**found)
 
 
-def _arguments(data: Mapping[str, Any], path: KeyPath, problems: Problems) -> tuple[str, ...]:
+def _arguments(data: Mapping[str, Any], path: KeyPath, problems: Layers) -> tuple[str, ...]:
     """Further options of sbatch, each in one word with its value."""
     written = data.get("arguments")
     words = names(written) or ()
@@ -95,7 +96,7 @@ def _arguments(data: Mapping[str, Any], path: KeyPath, problems: Problems) -> tu
     return ()
 
 
-def _check(machine: Machine, data: Mapping[str, Any], path: KeyPath, problems: Problems) -> None:
+def _check(machine: Machine, data: Mapping[str, Any], path: KeyPath, problems: Layers) -> None:
     settings = machine.allocation
     for key in ("work_dir", "kochi_root", "lock_dir"):
         if wrong := path_problem(getattr(machine, key) or ""):

@@ -43,7 +43,8 @@ class AllocationSettings:
 
 @dataclass(frozen=True)
 class Machine:
-    """A named place to run. Scripts are one text, "" if there is none."""
+    """A named place to run. Scripts are one text, "" if there is none. `files`: those that say
+    something of it, the nearest first; `root_file`: the one with its `kochi_root`."""
 
     name: str
     login_host: str | None = None
@@ -58,11 +59,18 @@ class Machine:
     allocation: AllocationSettings = field(default_factory=AllocationSettings)
     load_env_on_login_node: str = ""
     load_env_on_machine: str = ""
+    files: tuple[str, ...] = field(default=(), compare=False)
+    root_file: str = field(default="kochi.yaml", compare=False)
 
     @property
     def lock_directory(self) -> Path | None:
         """Its directory of locks as a path here. Raises KochiError when a variable is not set."""
         return expand_path(self.lock_dir, f"lock_dir of {self.name}") if self.lock_dir else None
+
+    @property
+    def root_said_at(self) -> str:
+        """Where its kochi_root is said, for people."""
+        return f"machines: {self.name}: kochi_root in {self.root_file}"
 
     @property
     def has_allocations(self) -> bool:

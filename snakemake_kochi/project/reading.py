@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from snakemake_kochi.files import is_name
 from snakemake_kochi.project.document import KeyPath, Problems, Scalar
@@ -61,7 +61,13 @@ def requirements(
     return tuple(found)
 
 
-def check_name(kind: str, name: str, path: KeyPath, problems: Problems) -> None:
+class Notes(Protocol):
+    """Takes note of what is wrong."""
+
+    def add(self, path: KeyPath, message: str) -> None: ...
+
+
+def check_name(kind: str, name: str, path: KeyPath, problems: Notes) -> None:
     if not is_name(name):
         problems.add(
             path,

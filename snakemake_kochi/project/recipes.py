@@ -86,19 +86,21 @@ class Recipe:
 @dataclass(frozen=True)
 class Project:
     """A project: `directory` is the top of its repository, `file` its kochi.yaml if it was read
-    from a file."""
+    from a file. `common_files`: those with machines that count in every project."""
 
     directory: Path
     file: Path | None
     machines: Mapping[str, Machine]
     dependencies: Mapping[str, Mapping[str, Recipe]]
+    common_files: tuple[str, ...] = ()
 
     def machine(self, name: str) -> Machine:
         """Raises NameNotFoundError."""
         if name in self.machines:
             return self.machines[name]
         raise NameNotFoundError(
-            f"there is no machine '{name}' in {self._source}, {nearest(name, self.machines)}",
+            f"there is no machine '{name}' in {' or '.join([self._source, *self.common_files])}, "
+            f"{nearest(name, self.machines)}",
             f"A new one is added under the key 'machines' of {self._source}.",
         )
 

@@ -1,0 +1,180 @@
+"""Machines of a user and of a site, which count in every project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import git, write
+
+from snakemake_kochi.errors import ConfigError, KochiError
+from snakemake_kochi.phases.freeze import load_freeze, take_freeze
+from snakemake_kochi.place import find_place
+from snakemake_kochi.project.common_files import common_files
+from snakemake_kochi.project.configuration import load_project
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project, as the current directory."""
+    directory = tmp_path / "project"
+    directory.mkdir()
+    git(directory, "init", "--quiet")
+    write(directory / "kochi.yaml", "")
+    monkeypatch.chdir(directory)
+    return directory
+
+
+@pytest.fixture
+def of_user(isolated_environment: Path) -> Path:
+    """A user's own file."""
+    file = isolated_environment / "conf.yaml"
+    file.parent.mkdir(mode=0o700)
+    return file
+
+
+@pytest.fixture
+def of_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "site.yaml"
+    monkeypatch.setenv("KOCHI_SITE_CONF", str(file))
+    return file
+
+
+def test_a_machine_of_the_users_counts_inside_a_repository(repository: Path, of_user: Path) -> None:
+    write(of_user, "machines: {spica: {scheduler: slurm}}\n")
+    assert find_place("spica").machine.scheduler == "slurm"
+    (repository / "kochi.yaml").unlink()
+    assert find_place("spica").machine.scheduler == "slurm"
+    assert find_place("spica").project is None
+
+
+def test_the_nearest_file_counts_for_each_key(
+    repository: Path, of_user: Path, of_site: Path
+) -> None:
+    write(
+        of_site,
+        """
+        machines:
+          spica:
+            hosts: [login1, login2]
+            scheduler: slurm
+            lock_dir: /locks
+            allocation: {partition: long, time: 1h, max_workers: 2}
+        """,
+    )
+    write(of_user, "machines: {spica: {allocation: {account: me, time: 2h}, kochi_root: /mine}}\n")
+    write(
+        repository / "kochi.yaml",
+        "machines: {spica: {lock_dir: null, allocation: {time: 3h}, load_env_script: hello}}\n",
+    )
+    machine = find_place("spica").machine
+    assert (machine.hosts, machine.scheduler) == (("login1", "login2"), "slurm")
+    assert (machine.kochi_root, machine.lock_dir) == ("/mine", None)
+    assert machine.load_env_on_machine == "hello"
+    settings = machine.allocation
+    assert (settings.partition, settings.account, settings.max_workers) == ("long", "me", 2)
+    assert settings.time == 3 * 3600
+    assert machine.files == ("kochi.yaml", str(of_user), str(of_site))
+    assert machine.root_said_at == f"machines: spica: kochi_root in {of_user}"
+
+
+def test_another_way_to_nodes_takes_the_place_of_the_one_below(
+    repository: Path, of_site: Path
+) -> None:
+    write(of_site, "machines: {spica: {scheduler: slurm, allocation: {partition: long}}}\n")
+    write(
+        repository / "kochi.yaml",
+        "machines: {spica: {alloc_script: qsub, allocation: {cores: 4}}}\n",
+    )
+    machine = find_place("spica").machine
+    assert (machine.scheduler, machine.alloc_script) == (None, "qsub")
+    assert (machine.allocation.partition, machine.allocation.cores) == (None, 4)
+
+
+def test_what_is_wrong_is_told_of_the_file_in_which_it_is(
+    repository: Path, of_user: Path, of_site: Path
+) -> None:
+    write(of_site, "machines:\n  spica:\n    scheduler: slurm\n    allocation: {min_workers: 9}\n")
+    write(of_user, "machines: {spica: {allocation: {max_workers: 3, time: soon}}}\n")
+    with pytest.raises(ConfigError) as caught:
+        find_place()
+    assert str(caught.value).startswith(f"{of_user}:1: machines.spica.allocation.time: 'soon'")
+    write(of_user, "machines: {spica: {allocation: {max_workers: 3}}}\n")
+    with pytest.raises(ConfigError) as caught:
+        find_place()
+    where = f"{of_site}:4: machines.spica.allocation.min_workers"
+    assert str(caught.value) == f"{where}: 9 is more than max_workers, which is 3"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("machines: [spica]\n", "{}:1: machines: "),
+        ("machines: {\n", "{}:2: not valid YAML"),
+        ("machines: {spica: {schedular: slurm}}\n", "did you mean 'scheduler'"),
+        ("dependencies: {}\n", "{}:1: dependencies: is for projects"),
+    ],
+)
+def test_a_malformed_file_of_the_site_is_named(
+    repository: Path, of_site: Path, text: str, said: str
+) -> None:
+    write(of_site, text)
+    with pytest.raises(ConfigError) as caught:
+        find_place()
+    assert said.format(of_site) in str(caught.value)
+    assert str(of_site) in str(caught.value)
+
+
+def test_a_file_of_the_site_that_is_missing_or_cannot_be_read_is_named(
+    repository: Path, of_site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=f"there is no file {of_site}, named by KOCHI_SITE_CONF"):
+        find_place()
+    of_site.mkdir()
+    with pytest.raises(ConfigError, match=f"{of_site} cannot be read") as caught:
+        find_place()
+    assert "export KOCHI_SITE_CONF=" in str(caught.value)
+    monkeypatch.setenv("KOCHI_SITE_CONF", "")
+    assert common_files() == ()
+
+
+def test_outside_of_a_repository_the_users_file_is_the_project_over_the_sites(
+    tmp_path: Path, of_user: Path, of_site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(of_user, "machines: {spica: {scheduler: slurm}}\n")
+    write(of_site, "machines: {spica: {work_dir: /w}, vega: {}}\n")
+    monkeypatch.chdir(tmp_path)
+    place = find_place("spica")
+    assert place.project is not None
+    assert place.machine.files == (str(of_user), str(of_site))
+    assert (place.machine.scheduler, place.machine.work_dir) == ("slurm", "/w")
+    assert find_place("vega").machine.files == (str(of_site),)
+
+
+def test_an_unknown_machine_is_looked_for_in_all_of_them(repository: Path, of_site: Path) -> None:
+    write(of_site, "machines: {spica: {}}\n")
+    with pytest.raises(KochiError) as caught:
+        find_place("spika")
+    said = f"no machine 'spika' in {repository}/kochi.yaml or {of_site}, did you mean 'spica'?"
+    assert said in str(caught.value)
+
+
+def test_what_a_machine_is_in_other_files_is_frozen_with_the_project(
+    repository: Path, of_site: Path
+) -> None:
+    write(of_site, "machines: {spica: {load_env_script: before}}\n")
+    freeze = take_freeze(repository, "spica")
+    write(of_site, "machines: {spica: {load_env_script: after}}\n")
+    assert load_freeze(freeze.file).machine.load_env_on_machine == "before"
+    assert load_project(repository).machine("spica").load_env_on_machine == "after"
+
+
+def test_what_is_started_finds_the_users_file_though_the_machine_has_another_root(
+    repository: Path, of_user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(of_user, f"machines: {{spica: {{kochi_root: {tmp_path}/other}}}}\n")
+    place = find_place("spica")
+    assert place.root.directory == tmp_path / "other"
+    for name, value in place.variables.items():
+        monkeypatch.setenv(name, value)
+    assert find_place() == place
