@@ -17,12 +17,15 @@ from snakemake_kochi.cli.experiment_file import (
     path_in_project,
 )
 from snakemake_kochi.cli.options import (
+    COUNT,
     dependency_option,
     json_option,
     machine_option,
     quiet_option,
+    refuse_shell_line,
 )
 from snakemake_kochi.cli.output import print_json, say
+from snakemake_kochi.cli.quantities import memory
 from snakemake_kochi.cli.serving import remark_without_worker
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.place import Place, find_place
@@ -74,7 +77,21 @@ class Request:
     copy: bool
     git: str | None
     dependencies: tuple[str, ...]
+    shared: bool
+    cores: int | None
+    memory: int | None
     words: tuple[str, ...]
+
+    @property
+    def is_shared(self) -> bool:
+        return self.shared or self.cores is not None or self.memory is not None
+
+    def resources(self, is_shared: bool) -> Resources:
+        """What the job takes of its worker. What is enqueued by hand is measured: nothing else runs
+        beside it, unless that is wanted."""
+        if not is_shared:
+            return Resources(exclusive=True)
+        return Resources(cores=self.cores or 1, memory_mb=self.memory)
 
 
 @click.command(cls=_EnqueueCommand, context_settings={"allow_interspersed_args": False})
@@ -82,7 +99,9 @@ class Request:
 @click.option("-q", "--queue", metavar="QUEUE", help="By default that of FILE.yaml.")
 @click.option("-n", "--name", metavar="NAME", help="What to call the job.")
 @click.option(
-    "-c", "--copy", is_flag=True, help="Run in a copy of the repository as it is at this moment."
+    *("-c", "--copy", "--with-context"),
+    is_flag=True,
+    help="Run in a copy of the repository as it is at this moment.",
 )
 @dependency_option(required=False)
 @click.option(
@@ -91,13 +110,32 @@ class Request:
     metavar="URL",
     help="Take the copy from this repository instead. Implies -c.",
 )
+@click.option(
+    "--shared",
+    is_flag=True,
+    help="Other jobs may run on the worker at the same time. By default a job is exclusive: it has "
+    "its worker for itself, unless FILE.yaml says 'exclusive: false'.",
+)
+@click.option(
+    *("--cores", "cores"),
+    type=COUNT,
+    metavar="N",
+    help="Cores of the worker that it takes, by default 1. Implies --shared.",
+)
+@click.option(
+    "--memory",
+    type=memory,
+    metavar="SIZE",
+    help="Memory of the worker that it takes, for example 2G. Implies --shared.",
+)
 @quiet_option
 @json_option
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 def command(machine: str | None, quiet: bool, as_json: bool, **typed: object) -> None:
     """Submit a job to a queue: a command, or FILE.yaml NAME=VALUE... to run an experiment once.
 
-    A command is executed word for word, without a shell, in the current directory.
+    A command is executed word for word, without a shell, in the current directory. A job has its
+    worker for itself, unless --shared, --cores or --memory say otherwise.
     """
     dependencies = typed.pop("dependencies")
     request = Request(dependencies=dependencies, **typed)  # type: ignore[arg-type]
@@ -122,10 +160,12 @@ def _make_ticket(place: Place, request: Request) -> tuple[str, Ticket]:
         return _experiment_ticket(place, request)
     if request.queue is None:
         raise click.UsageError("a queue was expected: -q QUEUE")
+    refuse_shell_line(request.words[0])
     if request.copy or request.git or request.dependencies:
         return request.queue, _prepared_ticket(place, request)
-    ticket = _ticket(place, request.name, request.words, {"command": shlex.join(request.words)})
-    return request.queue, ticket
+    labels = {"command": shlex.join(request.words)}
+    resources = request.resources(request.is_shared)
+    return request.queue, _ticket(place, request.name, request.words, labels, resources)
 
 
 def _ticket(
@@ -133,6 +173,7 @@ def _ticket(
     name: str | None,
     command: Sequence[str],
     labels: dict[str, str],
+    resources: Resources,
     freeze: Freeze | None = None,
     directory: Path | None = None,
 ) -> Ticket:
@@ -142,8 +183,7 @@ def _ticket(
         command=tuple(command),
         directory=str(directory or Path.cwd()),
         environment={"KOCHI_FREEZE": str(freeze.file)} if freeze else {},
-        # What is enqueued by hand is measured; nothing else may run beside it.
-        resources=Resources(exclusive=True),
+        resources=resources,
         labels={**project, **labels},
     )
 
@@ -165,7 +205,8 @@ def _prepared_ticket(place: Place, request: Request) -> Ticket:
     words = job_command(installs, copy=copy, command=request.words)
     labels = {"command": shlex.join(request.words)} | _labels(request, freeze, installs)
     directory = None if copy is None else project.directory
-    return _ticket(place, request.name, words, labels, freeze, directory)
+    resources = request.resources(request.is_shared)
+    return _ticket(place, request.name, words, labels, resources, freeze, directory)
 
 
 def _experiment_ticket(place: Place, request: Request) -> tuple[str, Ticket]:
@@ -193,7 +234,8 @@ def _experiment_ticket(place: Place, request: Request) -> tuple[str, Ticket]:
     words = job_command(installs, experiment=file, name=name, parameters=request.words[1:])
     parameters = {"parameters": ", ".join(f"{k}={v}" for k, v in point.parameters.items())}
     labels = {"experiment": file} | parameters | _labels(request, freeze, installs)
-    return queue, _ticket(place, name, words, labels, freeze, project.directory)
+    resources = request.resources(request.is_shared or not experiment.run.exclusive)
+    return queue, _ticket(place, name, words, labels, resources, freeze, project.directory)
 
 
 def _installs(place: Place, requirements: tuple[Requirement, ...]) -> tuple[Install, ...]:

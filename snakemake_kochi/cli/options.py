@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from snakemake_kochi.errors import KochiError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Decorator = Callable[[_Function], _Function]
@@ -44,4 +50,24 @@ def dependency_option(required: bool) -> Callable[[_Function], _Function]:
         multiple=True,
         required=required,
         help="An installed recipe; may be given several times.",
+    )
+
+
+# What only a shell makes something of.
+_FOR_A_SHELL = re.compile(r"[\s;|&<>$`*]")
+
+
+def refuse_shell_line(program: str) -> None:
+    """Refuse a whole line of a shell that stands where a program is to be named: `kochi run
+    'echo x'`. Raises KochiError."""
+    if not _FOR_A_SHELL.search(program) or shutil.which(program) or Path(program).exists():
+        return
+    try:
+        words = shlex.split(program)
+    except ValueError:
+        words = []
+    apart = "" if any(map(_FOR_A_SHELL.search, words)) else f"{shlex.join(words)}\nor, "
+    raise KochiError(
+        f"there is no program {program!r}: a command is executed word for word, without a shell",
+        f"Type, after --:\n{apart}for a shell: bash -c {shlex.quote(program)}",
     )

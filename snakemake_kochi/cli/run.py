@@ -6,7 +6,7 @@ import os
 
 import click
 
-from snakemake_kochi.cli.options import dependency_option, machine_option
+from snakemake_kochi.cli.options import dependency_option, machine_option, refuse_shell_line
 from snakemake_kochi.place import find_place
 
 
@@ -15,7 +15,10 @@ from snakemake_kochi.place import find_place
 @dependency_option(required=False)
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 def command(machine: str | None, dependencies: tuple[str, ...], words: tuple[str, ...]) -> None:
-    """Run a command here, word for word, in the environment of installed recipes."""
+    """Run a command here, word for word, in the environment of installed recipes.
+
+    There is no shell: for a pipe, a variable or a `>`, have one: kochi run -- bash -c '...'
+    """
     from snakemake_kochi.phases.current import current_installs
     from snakemake_kochi.phases.install_set import Install
     from snakemake_kochi.phases.job import command_in_environment, execute
@@ -24,6 +27,7 @@ def command(machine: str | None, dependencies: tuple[str, ...], words: tuple[str
 
     place = find_place(machine)
     place.require_here()
+    refuse_shell_line(words[0])
     installs: tuple[Install, ...] = ()
     if dependencies:
         wanted = [Requirement.parse(text) for text in dependencies]

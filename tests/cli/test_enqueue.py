@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from support import git
 
+from snakemake_kochi.paths import Root
+from snakemake_kochi.queue import Resources, find_job
+
 from .conftest import Outcome, install, make_repository
 
 Kochi = Callable[..., Outcome]
@@ -303,6 +306,32 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     assert message in outcome.err
     assert "Traceback" not in outcome.err
     assert not (tmp_path / "root" / "machines" / "local" / "queues").exists()
+
+
+def test_a_job_has_its_worker_for_itself_unless_it_is_to_be_shared(
+    installed: Path, kochi: Kochi
+) -> None:
+    text = (installed / "fib.yaml").read_text()
+    (installed / "both.yaml").write_text(text + "  exclusive: false\n")
+    enqueue(kochi, "-q test true")
+    enqueue(kochi, "-q test --shared -- true")
+    enqueue(kochi, "-q test -d tool:release --cores 2 --memory 1G -- true")
+    enqueue(kochi, "-q test fib.yaml")
+    enqueue(kochi, "-q test fib.yaml --cores 3")
+    enqueue(kochi, "-q test both.yaml")
+    machine = Root.find().machine("local")
+    tickets = [find_job(machine, job).ticket for job in range(6)]
+    assert [ticket.resources if ticket else None for ticket in tickets] == [
+        Resources(exclusive=True),
+        Resources(),
+        Resources(cores=2, memory_mb=1024),
+        Resources(exclusive=True),
+        Resources(cores=3),
+        Resources(),
+    ]
+    text = kochi("enqueue", "--help").out
+    assert "By default a job is exclusive" in " ".join(text.split())
+    assert kochi("enqueue", "-q", "test", "--cores", "0", "true").status == 2
 
 
 def test_a_copy_of_nothing_is_refused(own_surroundings: Path, kochi: Kochi) -> None:

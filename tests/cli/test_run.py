@@ -58,3 +58,28 @@ def test_what_cannot_be_run_is_an_error(installed: Path, shell: Kochi) -> None:
     assert outcome.status == 1
     assert "Type: kochi install -d tool:debug" in outcome.err
     assert shell("run").status == 2
+
+
+def test_a_line_for_a_shell_is_told_from_a_program_with_what_to_type(
+    installed: Path, kochi: Kochi, shell: Kochi
+) -> None:
+    outcome = shell("run", "echo x")
+    assert (outcome.status, outcome.out) == (1, "")
+    assert outcome.err == (
+        "kochi: there is no program 'echo x': a command is executed word for word, "
+        "without a shell\n"
+        "Type, after --:\necho x\nor, for a shell: bash -c 'echo x'\n"
+    )
+    assert shell("run", "--", "bash", "-c", "echo x").out == "x\n"
+    # Words apart would not do.
+    outcome = shell("run", "-d", "tool:release", "ls | wc -l")
+    assert outcome.err.endswith("Type, after --:\nfor a shell: bash -c 'ls | wc -l'\n")
+    outcome = kochi("enqueue", "-q", "test", "--", "make; ./fib 3 > out")
+    assert outcome.status == 1
+    assert "bash -c 'make; ./fib 3 > out'" in outcome.err
+    assert kochi("show", "jobs", "--json").data == []
+    # A name may have a blank.
+    script = installed / "my script"
+    script.write_text("#!/bin/sh\necho $1\n")
+    script.chmod(0o755)
+    assert shell("run", "./my script", "a b").out == "a b\n"
