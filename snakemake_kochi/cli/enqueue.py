@@ -24,7 +24,7 @@ from snakemake_kochi.cli.options import (
     quiet_option,
     refuse_shell_line,
 )
-from snakemake_kochi.cli.output import print_json, say
+from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.cli.quantities import memory
 from snakemake_kochi.cli.serving import remark_without_worker
 from snakemake_kochi.errors import KochiError
@@ -220,9 +220,12 @@ def _experiment_ticket(place: Place, request: Request) -> tuple[str, Ticket]:
     # From the working tree first: what is wrong with it is said before anything is frozen.
     load(project, file)
     globs = globs_with(project, file) or EXPERIMENT_GLOBS
-    freeze = take_freeze(Path.cwd(), machine, globs)
+    freeze = take_freeze(Path.cwd(), machine, globs, named=file)
     experiment = freeze.experiment(file)
-    point = experiment.point(machine, dict(map(parse_assignment, request.words[1:])))
+    given = dict(map(parse_assignment, request.words[1:]))
+    point = experiment.point(machine, given)
+    for said in experiment.without_effect(given):
+        remark(said)
     queue = request.queue or point.queue
     if queue is None:
         raise click.UsageError(f"a queue was expected: -q QUEUE, or default_queue in {file}")

@@ -102,9 +102,14 @@ class Freeze:
 
 
 def take_freeze(
-    start: Path, machine: str, experiment_globs: Sequence[str] = EXPERIMENT_GLOBS
+    start: Path,
+    machine: str,
+    experiment_globs: Sequence[str] = EXPERIMENT_GLOBS,
+    *,
+    named: str | None = None,
 ) -> Freeze:
-    """Freeze the project that a directory belongs to, for one machine.
+    """Freeze the project that a directory belongs to, for one machine. The `named` file is an
+    experiment whatever is in it.
 
     Raises GitError outside a repository, KochiError without a kochi.yaml, ConfigError when a file
     is wrong.
@@ -124,9 +129,10 @@ def take_freeze(
     snapshot = freeze(directory, paths.store, _outputs(start, directory, root))
     experiments = {}
     for path in _experiment_files(directory, experiment_globs):
-        text = read_text(path, path.relative_to(directory).as_posix())
-        if path != config_file and is_experiment(text):
-            experiments[path.relative_to(directory).as_posix()] = text
+        name = path.relative_to(directory).as_posix()
+        text = read_text(path, name)
+        if path != config_file and (name == named or is_experiment(text)):
+            experiments[name] = text
     sources = {
         f"{recipe.dependency}:{recipe.name}": source
         for recipes in project.dependencies.values()

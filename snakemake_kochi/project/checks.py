@@ -33,12 +33,13 @@ def check_experiments(experiments: Iterable[Experiment], machine: str) -> None:
 def note_grid_problems(experiment: Experiment, machines: Iterable[str], problems: Problems) -> None:
     """Note what is wrong with the grids, so far as they can be made, of a file that is wrong."""
     seen = set()
-    mentioned = {m for batch in experiment.batches.values() for m in batch.mentioned_machines}
-    for machine in sorted({*machines, *mentioned}):
+    parameters = [
+        experiment.default_parameters,
+        *(batch.parameters for batch in experiment.batches.values()),
+    ]
+    for machine in sorted({*machines, *experiment.mentioned_machines}):
         choices = tuple(
-            select(choices, machine)
-            for batch in experiment.batches.values()
-            for choices in batch.parameters.values()
+            select(choices, machine) for each in parameters for choices in each.values()
         )
         if choices not in seen:
             seen.add(choices)
@@ -52,7 +53,8 @@ def _note_on_machine(experiment: Experiment, machine: str, problems: Problems) -
         path: KeyPath = ("batches", batch.name)
         if any(map(problems.is_unknown, [("default_params",), (*path, "params")])):
             continue
-        if not all(select(choices, machine) for choices in batch.parameters.values()):
+        chosen = {**experiment.default_parameters, **batch.parameters}
+        if not all(select(choices, machine) for choices in chosen.values()):
             continue  # which matters only on a machine that is used
         own = problems.fork()
         try:

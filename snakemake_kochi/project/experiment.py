@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.project.destinations import Destinations
 from snakemake_kochi.project.document import MAXIMUM_LINES, KeyPath, Locations, Problems
-from snakemake_kochi.project.grid import Batch, Grid, Phase, Point, select
+from snakemake_kochi.project.grid import (
+    Batch,
+    Choice,
+    Grid,
+    Phase,
+    Point,
+    machines_named,
+    select,
+)
 from snakemake_kochi.project.point_texts import PointTexts
 from snakemake_kochi.project.points import (
     make_points,
@@ -17,8 +25,8 @@ from snakemake_kochi.project.points import (
     varying_parameters,
 )
 from snakemake_kochi.project.recipes import Requirement, override
-from snakemake_kochi.project.templates import Literal, Value, parse_value
-from snakemake_kochi.project.values import value_problem
+from snakemake_kochi.project.templates import Literal, Template, Value, parse_value
+from snakemake_kochi.project.values import SUBSTITUTED, name_problem, value_problem
 
 
 @dataclass(frozen=True)
@@ -26,12 +34,13 @@ class Experiment:
     """A benchmark: how to build and run it and with which parameters.
 
     `file` is its path relative to the project, `name` the file's stem as an identifier.
-    `sources` are globs of its code, None for the default. Default parameters are unresolved.
+    `sources` are globs of its code, None for the default. Default parameters are unresolved, and
+    of their choices, each with one value, the last that matches a machine counts.
     """
 
     name: str
     file: str
-    default_parameters: Mapping[str, str]
+    default_parameters: Mapping[str, tuple[Choice, ...]]
     default_name: str
     default_queue: str | None
     default_duplicates: int
@@ -42,6 +51,12 @@ class Experiment:
     metrics: Mapping[str, str]
     requirements: tuple[Requirement, ...]
     locations: Locations = field(repr=False, compare=False)
+
+    @property
+    def mentioned_machines(self) -> set[str]:
+        """Those for which a parameter has values of its own."""
+        own = (batch.parameters for batch in self.batches.values())
+        return set().union(*map(machines_named, (self.default_parameters, *own)))
 
     def batch(self, name: str) -> Batch:
         """Raises NameNotFoundError."""
@@ -89,31 +104,29 @@ class Experiment:
         return points
 
     def point(self, machine: str, overrides: Mapping[str, str]) -> Point:
-        """The default parameters with some overridden, by texts in which nothing is substituted.
+        """The default parameters with some overridden or added, by texts in which nothing is
+        substituted.
 
-        No artifacts and no batch: `${batch_name}` in the default name is empty. Raises
-        NameNotFoundError for an unknown parameter, ConfigError when one that the script needs has
-        no value.
+        No artifacts and no batch: `${batch_name}` in the default name is empty. Raises ConfigError
+        when a parameter that something refers to has no value, or one is given an impossible one.
         """
-        needed = dict.fromkeys((*self.build.depend_params, *self.run.depend_params))
-        known = {**dict.fromkeys(self.default_parameters), **needed}
         for name, text in overrides.items():
-            if name not in known:
-                raise NameNotFoundError(
-                    f"{self.file}: there is no parameter '{name}', {nearest(name, known)}"
-                )
-            wrong = value_problem(text)
+            wrong = name_problem(name) or value_problem(text)
             if wrong:
                 raise ConfigError(f"parameter '{name}': {wrong}")
-        columns: dict[str, tuple[Value, ...]] = {
-            name: (parse_value(text),) for name, text in self.default_parameters.items()
-        }
-        columns |= {name: (Literal(text),) for name, text in overrides.items()}
-        self._check_complete(columns, needed)
-        if not self.run.script.strip():
-            raise self.locations.error(("run",), "a key 'script' was expected")
-        place: dict[str, KeyPath] = {name: ("default_params", name) for name in columns}
         problems = Problems(self.locations)
+        place: dict[str, KeyPath] = {
+            name: ("default_params", name) for name in (*self.default_parameters, *overrides)
+        }
+        defaults = {n: c for n, c in self.default_parameters.items() if n not in overrides}
+        columns = _choose(defaults, place, machine, problems)
+        problems.raise_all()
+        # In the order of the file.
+        given = {name: (Literal(text),) for name, text in overrides.items()}
+        columns = {name: given.get(name) or columns[name] for name in place}
+        self._check_complete(columns)
+        if not (self.run.script.strip() or self.build.script.strip()):
+            raise self.locations.error(("run",), "a key 'script' was expected")
         (parameters,) = resolve_all(columns, place, problems)
         problems.raise_all()
         texts = PointTexts.parse(self.default_name, self.default_queue, ())
@@ -134,14 +147,26 @@ class Experiment:
         """The metrics of the experiment and of one of its batches. Raises NameNotFoundError."""
         return self.batch(batch_name).metrics
 
-    def _check_complete(self, columns: Mapping[str, object], needed: Iterable[str]) -> None:
-        texts = PointTexts.parse(self.default_name, self.default_queue, ())
-        named = [*texts.name.names, *(texts.queue.names if texts.queue else ())]
-        for name in self.default_parameters:
-            value = columns[name]
-            named += value[0].names if isinstance(value, tuple) else ()
-        for name in (*needed, *named):
-            if name not in columns and name not in ("batch_name", "duplicate"):
+    def without_effect(self, overrides: Iterable[str]) -> Iterator[str]:
+        """What to tell about each of the names that `point` takes and nothing of the file, its
+        batches aside, knows."""
+        known = dict.fromkeys((*self.default_parameters, *self._used()))
+        for name in overrides:
+            if name not in known:
+                said = f"{self.file}: nothing uses the parameter '{name}', {nearest(name, known)}"
+                yield said
+
+    def _used(self) -> Iterator[str]:
+        """The parameters that the scripts and texts outside of the batches refer to."""
+        yield from self.build.depend_params
+        yield from self.run.depend_params
+        yield from Template.parse(self.default_name).names
+        yield from Template.parse(self.default_queue or "").names
+
+    def _check_complete(self, columns: Mapping[str, tuple[Value, ...]]) -> None:
+        referred = (name for (value,) in columns.values() for name in value.names)
+        for name in (*self._used(), *referred):
+            if name not in columns and name not in SUBSTITUTED:
                 raise ConfigError(
                     f"{self.file}: the parameter '{name}' has no value outside of the batches",
                     f"Give it one: {name}=VALUE, or add it to default_params.",
@@ -157,22 +182,32 @@ class Experiment:
     ) -> dict[str, tuple[Value, ...]]:
         """The values of every parameter: the defaults that are not overridden, then the batch's.
         One without a value on the machine is noted and left out."""
-        columns: dict[str, tuple[Value, ...]] = {}
-        for name, text in self.default_parameters.items():
-            if name not in batch.parameters and not problems.is_unknown(("default_params", name)):
-                columns[name] = (parse_value(text),)
-        for name, choices in batch.parameters.items():
-            place = self._place(batch, name)
-            choice = select(choices, machine)
-            if problems.is_unknown(place):
-                continue
-            if choice is None:
-                machines = sorted({m for choice in choices for m in choice.machines or ()})
-                problems.add(
-                    place,
-                    f"'{name}' has no value on machine '{machine}', only on "
-                    f"{', '.join(machines)}; add an entry without 'machines'",
-                )
-                continue
-            columns[name] = tuple(map(parse_value, choice.values))
-        return columns
+        own = batch.parameters
+        parameters = {n: c for n, c in self.default_parameters.items() if n not in own}
+        parameters |= own
+        place = {name: self._place(batch, name) for name in parameters}
+        return _choose(parameters, place, machine, problems)
+
+
+def _choose(
+    parameters: Mapping[str, Iterable[Choice]],
+    place: Mapping[str, KeyPath],
+    machine: str,
+    problems: Problems,
+) -> dict[str, tuple[Value, ...]]:
+    """The values of parameters on a machine. One without any is noted and left out."""
+    columns: dict[str, tuple[Value, ...]] = {}
+    for name, choices in parameters.items():
+        choice = select(choices, machine)
+        if problems.is_unknown(place[name]):
+            continue
+        if choice is None:
+            problems.add(
+                place[name],
+                f"'{name}' has no value on machine '{machine}', only on "
+                f"{', '.join(sorted(machines_named({name: choices})))}; "
+                "add an entry without 'machines'",
+            )
+            continue
+        columns[name] = tuple(map(parse_value, choice.values))
+    return columns

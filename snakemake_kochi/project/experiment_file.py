@@ -1,4 +1,4 @@
-"""Reading experiments: YAML files with a key `run`."""
+"""Reading experiments: YAML files with a key `run` or `build`."""
 
 from __future__ import annotations
 
@@ -51,12 +51,13 @@ _UNKNOWN_TYPE = "unknown"  # of an artifact whose shape is wrong
 
 
 def is_experiment(text: str) -> bool:
-    """Whether a text is an experiment: a YAML mapping with a mapping under the key `run`.
+    """Whether a text is an experiment: a YAML mapping with a mapping under the key `run`, or, if
+    it is only to be built, under both `build` and `batches`.
 
     A text that is no YAML but has a line `run:` is taken for one too, so that reading it tells what
     is wrong instead of leaving it out silently.
     """
-    if "run" not in text:
+    if "run" not in text and "batches" not in text:
         return False
     try:
         node = compose("", text)
@@ -64,12 +65,13 @@ def is_experiment(text: str) -> bool:
         return re.search(r"^run\s*:", text, re.MULTILINE) is not None
     if not isinstance(node, yaml.MappingNode):
         return False
-    return any(
-        isinstance(key, yaml.ScalarNode)
-        and key.value == "run"
-        and isinstance(value, yaml.MappingNode)
+    mappings = {
+        key.value
         for key, value in node.value
-    )
+        if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.MappingNode)
+    }
+    # Files of other programs have a `build`, too.
+    return "run" in mappings or {"build", "batches"} <= mappings
 
 
 def load_experiment(file: str, text: str, project: Project | None) -> Experiment:
@@ -110,7 +112,7 @@ class _Reader:
         stem = re.sub(r"[^A-Za-z0-9_]", "_", PurePosixPath(self.file).stem)
         sources = data.get("sources")
         defaults = {
-            name: self._value(value, ("default_params", name)) or ""
+            name: self._default(value, ("default_params", name))
             for name, value in section(data, "default_params").items()
         }
         for name in defaults:
@@ -242,6 +244,16 @@ class _Reader:
             values = self._values(entry["value"], (*path, index, "value"))
             choices.append(Choice(values, names(entry.get("machines"))))
         return tuple(choices)
+
+    def _default(self, value: Any, path: KeyPath) -> tuple[Choice, ...]:
+        """As `_choices`, with one value in each."""
+        entries = value if isinstance(value, list) else []
+        if any(not isinstance(each, dict) or isinstance(each["value"], list) for each in entries):
+            said = "a single value was expected, not a list; lists go into the params of a batch"
+            self.problems.add(path, said)
+            self.problems.mark_unknown(path)
+            return ()
+        return self._choices(value, path)
 
     def _duplicates(self, value: Scalar | None, default: int) -> int:
         return default if value is None else value.whole_number

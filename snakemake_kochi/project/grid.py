@@ -70,6 +70,16 @@ def select(choices: Iterable[Choice], machine: str) -> Choice | None:
     return matching[-1] if matching else None
 
 
+def machines_named(parameters: Mapping[str, Iterable[Choice]]) -> set[str]:
+    """Those for which a parameter has values of its own."""
+    return {
+        machine
+        for choices in parameters.values()
+        for choice in choices
+        for machine in choice.machines or ()
+    }
+
+
 @dataclass(frozen=True)
 class Batch:
     """A named grid. `parameters` holds the batch's own; of a parameter's choices the last that
@@ -86,16 +96,6 @@ class Batch:
     build: Phase
     run: Phase
     metrics: Mapping[str, str]
-
-    @property
-    def mentioned_machines(self) -> set[str]:
-        """Those for which a parameter has values of its own."""
-        return {
-            machine
-            for choices in self.parameters.values()
-            for choice in choices
-            for machine in choice.machines or ()
-        }
 
 
 @dataclass(frozen=True)

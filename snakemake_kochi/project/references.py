@@ -8,7 +8,7 @@ from snakemake_kochi.errors import nearest
 from snakemake_kochi.project.document import KeyPath, Problems
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.expressions import TemplateError
-from snakemake_kochi.project.grid import Batch, Phase, select
+from snakemake_kochi.project.grid import Batch, Choice, Phase, machines_named, select
 from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.project.templates import Template, Value, dependency_order, parse_value
 from snakemake_kochi.project.values import SUBSTITUTED, environment_name
@@ -16,9 +16,10 @@ from snakemake_kochi.project.values import SUBSTITUTED, environment_name
 
 def check_references(experiment: Experiment, machines: Iterable[str], problems: Problems) -> None:
     """Note every reference to a parameter that does not exist and every circle."""
-    _Defaults(experiment, problems).check()
+    all_machines = {LOCAL, *machines}
+    _Defaults(experiment, problems).check(all_machines)
     for batch in experiment.batches.values():
-        _InBatch(experiment, batch, problems).check({LOCAL, *machines})
+        _InBatch(experiment, batch, problems).check(all_machines)
 
 
 def _check_variables(known: Iterable[str], path: KeyPath, problems: Problems) -> None:
@@ -33,13 +34,25 @@ def _check_variables(known: Iterable[str], path: KeyPath, problems: Problems) ->
             )
 
 
-def _check_circle(
-    values: Mapping[str, tuple[Value, ...]], path: KeyPath, problems: Problems
+def _check_circles(
+    parameters: Mapping[str, tuple[Choice, ...]],
+    machines: Iterable[str],
+    path: KeyPath,
+    problems: Problems,
 ) -> None:
-    try:
-        dependency_order(values)
-    except TemplateError as error:
-        problems.add(path, str(error))
+    """Which values count depends on the machine, so a circle may be on some only."""
+    for machine in sorted({*machines, *machines_named(parameters)}):
+        chosen = {name: select(choices, machine) for name, choices in parameters.items()}
+        try:
+            dependency_order(
+                {name: tuple(map(parse_value, c.values if c else ())) for name, c in chosen.items()}
+            )
+        except TemplateError as error:
+            problems.add(path, str(error))
+
+
+def _all_values(choices: Iterable[Choice]) -> tuple[Value, ...]:
+    return tuple(parse_value(text) for choice in choices for text in choice.values)
 
 
 class _References:
@@ -49,7 +62,7 @@ class _References:
         self.experiment = experiment
         self.problems = problems
         self.defaults: dict[str, tuple[Value, ...]] = {
-            name: (parse_value(text),) for name, text in experiment.default_parameters.items()
+            name: _all_values(choices) for name, choices in experiment.default_parameters.items()
         }
         # In any batch: a default may use a parameter that only batches have.
         self.anywhere = dict.fromkeys(self.defaults)
@@ -79,23 +92,32 @@ class _References:
         except TemplateError as error:
             self.problems.add(path, str(error))
 
+    def something_to_do(self, build: Phase, run: Phase, path: KeyPath) -> None:
+        if build.script.strip() or run.script.strip():
+            return
+        is_there = path in self.problems.locations.lines
+        said = "a key 'script' was expected" if is_there else "the key 'run' is missing"
+        self.problems.add(path, said)
+
     def phase(self, phase: Phase, known: Collection[str], path: KeyPath) -> None:
         self.names(phase.depend_params, known, path)
 
 
 class _Defaults(_References):
-    def check(self) -> None:
+    def check(self, machines: Iterable[str]) -> None:
         experiment = self.experiment
-        for name, (value,) in self.defaults.items():
-            self.names(value.names, self.anywhere, ("default_params", name))
-        _check_circle(self.defaults, ("default_params",), self.problems)
+        for name, values in self.defaults.items():
+            for value in values:
+                self.names(value.names, self.anywhere, ("default_params", name))
+        place: KeyPath = ("default_params",)
+        _check_circles(experiment.default_parameters, machines, place, self.problems)
         _check_variables(self.defaults, ("default_params",), self.problems)
         self.text(experiment.default_name, self.anywhere, ("default_name",))
         self.text(experiment.default_queue, self.anywhere, ("default_queue",))
         self.phase(experiment.build, self.anywhere, ("build", "depend_params"))
         self.phase(experiment.run, self.anywhere, ("run", "depend_params"))
-        if not experiment.run.script.strip() and not experiment.batches:
-            self.problems.add(("run",), "a key 'script' was expected")
+        if not experiment.batches:
+            self.something_to_do(experiment.build, experiment.run, ("run",))
 
 
 class _InBatch(_References):
@@ -122,13 +144,14 @@ class _InBatch(_References):
         batch = self.batch
         values = dict(self.defaults)
         for name, choices in batch.parameters.items():
-            values[name] = tuple(parse_value(text) for choice in choices for text in choice.values)
+            values[name] = _all_values(choices)
         for name, alternatives in values.items():
             path = self.own("params", name, default=("default_params", name))
             for value in alternatives:
                 self.names(value.names, values, path)
         _check_variables(values, (*self.path, "params"), self.problems)
-        self._circles(machines)
+        parameters = {**self.experiment.default_parameters, **batch.parameters}
+        _check_circles(parameters, machines, (*self.path, "params"), self.problems)
         self.text(batch.job_name, values, self.own("name", default=("default_name",)))
         self.text(batch.queue, values, self.own("queue", default=("default_queue",)))
         for index, artifact in enumerate(batch.artifacts):
@@ -137,19 +160,8 @@ class _InBatch(_References):
         for key, phase in (("build", batch.build), ("run", batch.run)):
             default: KeyPath = (key, "depend_params")
             self.phase(phase, values, self.own(key, "depend_params", default=default))
-        if not batch.run.script.strip():
-            self.problems.add(self.own("run", default=("run",)), "a key 'script' was expected")
+        self.something_to_do(batch.build, batch.run, self.own("run", default=("run",)))
         for clash in values:
             if clash in batch.metrics:
                 path = self.own("metrics", clash, default=("metrics", clash))
                 self.problems.add(path, "this is also a parameter; rename the metric")
-
-    def _circles(self, machines: Iterable[str]) -> None:
-        """Which values count depends on the machine, so a circle may be on some only."""
-        for machine in sorted({*machines, *self.batch.mentioned_machines}):
-            values = dict(self.defaults)
-            for name, choices in self.batch.parameters.items():
-                choice = select(choices, machine)
-                texts = choice.values if choice else ()
-                values[name] = tuple(map(parse_value, texts))
-            _check_circle(values, (*self.path, "params"), self.problems)

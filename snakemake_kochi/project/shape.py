@@ -182,6 +182,8 @@ def _in_words(error: Any) -> str:
         case "required":
             missing = [key for key in error.validator_value if key not in instance]
             return f"the key {' and '.join(map(repr, missing))} is missing"
+        case "anyOf":  # one of several keys; the first is the usual one
+            return f"the key '{error.validator_value[0]['required'][0]}' is missing"
         case "type":
             said = f"{_expected(error.validator_value)} was expected, not {_found(instance)}"
             if isinstance(instance, dict) and "script" in str(error.absolute_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_kochi.errors import ConfigError, NameNotFoundError
+from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.project.configuration import load_project
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import is_experiment, load_experiment
@@ -138,9 +138,67 @@ def test_a_point_has_the_defaults_and_what_overrides_them() -> None:
     )
 
 
-def test_an_override_of_an_unknown_parameter_is_an_error_with_the_nearest() -> None:
-    with pytest.raises(NameNotFoundError, match="no parameter 'n_imput', did you mean 'n_input'"):
-        experiment().point("local", {"n_imput": "38"})
+def test_a_parameter_that_nothing_knows_is_accepted_and_said_with_the_nearest() -> None:
+    found = experiment()
+    assert found.point("local", {"n_imput": "38"}).parameters["n_imput"] == "38"
+    assert list(found.without_effect(["n_input", "n_imput"])) == [
+        "bench/fib.yaml: nothing uses the parameter 'n_imput', did you mean 'n_input'?"
+    ]
+
+
+def test_a_parameter_without_a_default_has_its_effect_where_a_text_or_phase_names_it() -> None:
+    text = "run: {script: x, depend_params: [n]}\ndefault_name: f_$size\n"
+    found = load_experiment("e.yaml", text + "batches: {b: {params: {n: 1, size: 2}}}", None)
+    assert list(found.without_effect(["n", "size", "other"])) == [
+        "e.yaml: nothing uses the parameter 'other', known: n, size"
+    ]
+    point = found.point("local", {"n": "3", "size": "9"})
+    assert (point.name, point.environment(found.run)) == ("f_9", {"KOCHI_PARAM_N": "3"})
+
+
+@pytest.mark.parametrize("name", ["a b", "duplicate", ""])
+def test_an_impossible_name_of_a_parameter_is_an_error(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"parameter '{name}': "):
+        experiment().point("local", {name: "1"})
+
+
+def test_a_default_may_have_a_value_for_each_machine() -> None:
+    text = """
+default_params:
+  n: [{value: 1}, {value: 16, machines: [spica, vega]}]
+  m: '`$n * 2`'
+run: {script: x}
+batches: {b: {params: {k: [1, 2]}}, own: {params: {n: 3}}}
+"""
+    found = load_experiment("e.yaml", text, None)
+    assert dict(found.point("local", {}).parameters) == {"n": "1", "m": "2"}
+    assert dict(found.point("vega", {}).parameters) == {"n": "16", "m": "32"}
+    assert dict(found.point("vega", {"n": "5"}).parameters) == {"n": "5", "m": "10"}
+    assert [dict(p.parameters) for p in found.grid("b", "spica").points] == [
+        {"n": "16", "m": "32", "k": "1"},
+        {"n": "16", "m": "32", "k": "2"},
+    ]
+    assert dict(found.grid("own", "spica").points[0].parameters) == {"m": "6", "n": "3"}
+
+
+def test_a_default_without_a_value_for_a_machine_is_an_error_where_it_is_needed() -> None:
+    text = "default_params: {n: [{value: 1, machines: spica}]}\nrun: {script: x}\n"
+    found = load_experiment("e.yaml", f"{text}batches: {{b: , own: {{params: {{n: 3}}}}}}", None)
+    said = r"e\.yaml:1: default_params\.n: 'n' has no value on machine 'local', only on spica"
+    with pytest.raises(ConfigError, match=said):
+        found.grid("b", "local")
+    with pytest.raises(ConfigError, match=said):
+        found.point("local", {})
+    assert found.grid("own", "local").points[0].parameters == {"n": "3"}
+    assert found.point("local", {"n": "4"}).parameters == {"n": "4"}
+
+
+def test_an_experiment_without_run_is_only_built() -> None:
+    text = "build: {script: make}\nbatches: {b: {params: {n: [1, 2]}}}"
+    assert is_experiment(text)
+    found = load_experiment("e.yaml", text, None)
+    assert found.grid("b", "local").run.script == ""
+    assert found.point("local", {}).parameters == {}
 
 
 def test_an_override_that_no_variable_can_hold_is_an_error() -> None:
@@ -200,6 +258,16 @@ def test_the_environment_holds_only_what_the_phase_depends_on() -> None:
     [
         ("run: {}", "fib.yaml:1: run: a key 'script' was expected"),
         ("build: {}", "the key 'run' is missing"),
+        ("depends: []", "the key 'run' is missing"),
+        ("batches: {b: {}}\nbuild: {depend_params: []}", "the key 'run' is missing"),
+        (
+            "run: {script: x}\ndefault_params: {a: [{value: [1, 2]}]}",
+            "default_params.a: a single value was expected, not a list; lists go into the params",
+        ),
+        (
+            "run: {script: x}\ndefault_params: {a: [{value: $b}], b: $a}",
+            "parameters refer to each other in a circle: a -> b -> a",
+        ),
         ("run: x", "run: a mapping (key: value) was expected, not the text 'x'"),
         ("run: {script: x, exclusiv: no}", "run.exclusiv: unknown key, did you mean 'exclusive'?"),
         ("run: {script: x}\nbuild: {exclusive: no}", "build.exclusive: unknown key"),
@@ -394,9 +462,12 @@ def test_without_a_project_requirements_are_not_checked() -> None:
         (PROJECT, False),
         ("run:\n  script: [", True),  # so that reading it tells what is wrong
         ("a: [run", False),
+        ("{build: {script: x}, batches: {b: {}}}", True),
+        ("build: {script: x}", False),  # as in .gitlab-ci.yml
+        ("{batches: {}, build: x}", False),
     ],
 )
-def test_an_experiment_is_told_by_its_key_run(text: str, result: bool) -> None:
+def test_an_experiment_is_told_by_its_keys(text: str, result: bool) -> None:
     assert is_experiment(text) is result
 
 
