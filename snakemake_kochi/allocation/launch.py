@@ -20,7 +20,8 @@ class Launch:
     """How workers of a controller are started: for which queues, and that they leave after
     `idle_timeout` seconds without a job; `setup`: a text for bash that comes first; `grace`: the
     seconds that jobs have to end; `cancel_waiting`: the command that cancels all allocations of the
-    controller that have not begun, for the worker that sees that it is dead.
+    controller that have not begun, for the worker that sees that it is dead; `memory_mb`: what it
+    hands out to jobs, where the allocation has more; `seconds`: for how long that is asked for.
 
     Without a controller they run everybody's jobs, and show their output; they stay for ever if
     `stay` says so, and leave when the queues are empty if it does not."""
@@ -34,6 +35,8 @@ class Launch:
     grace: float = 5.0
     stay: bool = True
     cancel_waiting: tuple[str, ...] = ()
+    memory_mb: int | None = None
+    seconds: float | None = None
 
     def command(self) -> list[str]:
         """The worker, as a command; more options may follow."""
@@ -51,6 +54,10 @@ class Launch:
             command.append("--stay")
         if self.idle_timeout is not None:
             command += ["--idle-timeout", f"{self.idle_timeout:g}"]
+        if self.memory_mb:
+            command += ["--most-memory-mb", str(self.memory_mb)]
+        if self.seconds is not None:
+            command += ["--asked", f"{self.seconds:g}"]
         if self.cancel_waiting:
             command += ["--cancel-waiting", shlex.join(self.cancel_waiting)]
         return [*command, "--grace", f"{self.grace:g}"]

@@ -17,6 +17,7 @@ from snakemake_kochi.allocation.news import Once
 from snakemake_kochi.allocation.questions import Pauses, Questions
 from snakemake_kochi.allocation.room import Room
 from snakemake_kochi.allocation.scheduler import (
+    UNKNOWN,
     RefusedError,
     Scheduler,
     UnreachableError,
@@ -24,7 +25,6 @@ from snakemake_kochi.allocation.scheduler import (
 )
 from snakemake_kochi.allocation.setbacks import Setbacks
 from snakemake_kochi.allocation.sizing import (
-    MARGIN,
     Limits,
     Shape,
     Supply,
@@ -43,8 +43,9 @@ from snakemake_kochi.queue import (
     Ticket,
     WorkerState,
     note_allocations,
-    seconds_left,
+    seconds_for_jobs,
 )
+from snakemake_kochi.worker.memory import OWN_MB
 
 # Seconds for which jobs wait before more is asked for, and for which none may want what was, before
 # it is given back: short jobs come and go.
@@ -54,8 +55,6 @@ _HANDING_OVER = 2.0
 # Seconds in which jobs may end after Slurm's signal, and what a worker keeps of its time besides.
 _GRACE = 20.0
 _RESERVE = 10.0
-# MiB for a worker and the process that has parsed the workflow: no job's own memory.
-_WORKER_MB = 512
 # Seconds before more is asked for again where that was refused, beside what there is.
 _AFTER_REFUSAL = 60.0
 # Seconds before more is asked for where nothing can be written in KOCHI_ROOT.
@@ -227,7 +226,7 @@ class Provision:
             whole_node=shape.whole_node,
             count=count,
             excluded=self._setbacks.excluded,
-            wish=wish,
+            wish=wish.with_room_for_worker(OWN_MB, self.limits(wish).node),
         )
         launch = Launch(
             self._root,
@@ -238,6 +237,8 @@ class Provision:
             self._machine.load_env_on_machine,
             _GRACE,
             cancel_waiting=self._scheduler.cancels_waiting,
+            memory_mb=_handed_out(shape, wish),
+            seconds=shape.seconds,
         )
         make_directory(self._paths.allocations)
         if not has_room(self._paths.allocations):
@@ -267,8 +268,7 @@ class Provision:
         self._questions.answered()
         self._submitted += ids
         note_allocations(self._paths, self._controller, ids, wanted.describe())
-        seconds = None if shape.seconds is None else shape.seconds - MARGIN
-        self._asked.add(ids, queue, Supply(shape.capacity, seconds), lasting)
+        self._asked.add(ids, queue, Supply(shape.capacity, shape.seconds), lasting)
         self._steady.forget(queue)
         self._questions.later()
         if wanted.count == 1:
@@ -281,7 +281,7 @@ class Provision:
     def _memory(self, shape: Shape, wish: Wish) -> int:
         """In MiB, for the jobs and for the worker beside them."""
         wanted = shape.capacity.memory_mb
-        return min(wanted + _WORKER_MB, self.limits(wish).node.memory_mb) if wanted else 0
+        return min(wanted + OWN_MB, self.limits(wish).node.memory_mb) if wanted else 0
 
     def _give_back(
         self, queue: str, waiting: Mapping[Resources, int], supply: Sequence[Supply]
@@ -302,6 +302,14 @@ class Provision:
         return [asked for asked in coming if asked.id not in given]
 
 
+def _handed_out(shape: Shape, wish: Wish) -> int | None:
+    """The MiB of memory that a worker is to give to jobs, and no more: what is beside it is its
+    own. None where nothing was asked for."""
+    if wish.shape:
+        return wish.memory_mb
+    return shape.capacity.memory_mb if 0 < shape.capacity.memory_mb < UNKNOWN // 2 else None
+
+
 def _in_all(workers: Sequence[WorkerState]) -> dict[str, Supply]:
     """What each worker, by allocation, has in all, be it busy or not."""
     return {
@@ -314,5 +322,4 @@ def _in_all(workers: Sequence[WorkerState]) -> dict[str, Supply]:
 def _supply(worker: WorkerState, wanted_by: Mapping[int, Resources]) -> Supply:
     """What a worker has left; it ends its jobs a while before its time is over."""
     begun = [wanted_by[job] for job in (*worker.running, *worker.ahead) if job in wanted_by]
-    left = seconds_left(worker)
-    return free(worker.capacity, begun, None if left is None else left - _GRACE - _RESERVE)
+    return free(worker.capacity, begun, seconds_for_jobs(worker, reserve=_GRACE + _RESERVE))

@@ -10,9 +10,8 @@ from humanfriendly.text import pluralize
 
 from snakemake_kochi.queue.capacity import Capacity
 from snakemake_kochi.queue.ticket import Resources
-
-# Seconds that a worker needs of its allocation besides its jobs: to start, and to end in order.
-MARGIN = 60.0
+from snakemake_kochi.worker.memory import OWN_MB
+from snakemake_kochi.worker.walltime import START_AND_END
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,7 @@ class Shape:
 
 def obstacle(wanted: Resources, limits: Limits) -> str | None:
     """Why no worker that may be asked for can run a job, for people, or None."""
-    seconds = None if limits.seconds is None else limits.seconds - MARGIN
-    if why := limits.node.obstacle(wanted, seconds):
+    if why := limits.node.obstacle(wanted, limits.seconds):
         return why
     if limits.nodes and all(node.obstacle(wanted) for node in limits.nodes):
         return (
@@ -195,8 +193,10 @@ def _size(kind: Resources) -> tuple[bool, int, int, int]:
 def _shape(left: Mapping[Resources, int], room: int, limits: Limits) -> Shape:
     """One into which each kind fits, and with `room` of which there is place for all."""
     is_whole = limits.takes_nodes or any(kind.exclusive for kind in left)
+    # Beside the worker, but where a job takes all of a node.
+    most = max(limits.node.memory_mb - OWN_MB, *(kind.memory_mb or 0 for kind in left))
     if is_whole:
-        return Shape(limits.node, whole_node=True)
+        return Shape(replace(limits.node, memory_mb=most), whole_node=True)
 
     def of_each(most: int, amounts: Mapping[Resources, int]) -> int:
         total = sum(amounts[kind] * count for kind, count in left.items())
@@ -204,7 +204,7 @@ def _shape(left: Mapping[Resources, int], room: int, limits: Limits) -> Shape:
 
     node = limits.node
     cores = of_each(node.cores, {kind: kind.cores for kind in left})
-    memory = min(node.memory_mb, _at_once(left, room, cores))
+    memory = min(most, _at_once(left, room, cores))
     gpus = of_each(node.gpus, {kind: kind.gpus for kind in left})
     return Shape(Capacity(cores, memory, gpus))
 
@@ -232,7 +232,7 @@ def _seconds(
         for kind, count in kinds.items()
     )
     # No order that leaves no worker idle while a job waits takes longer (Graham 1969).
-    wanted = longest + work / workers + MARGIN
+    wanted = longest + work / workers + START_AND_END
     return wanted if limits.seconds is None else min(wanted, limits.seconds)
 
 

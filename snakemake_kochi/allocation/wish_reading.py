@@ -153,25 +153,22 @@ def _shaped(job: _Job, wish: Wish, wanted: Resources) -> tuple[Wish, Resources]:
         return wish, wanted
     cores = job.number("cpus_per_task") or 0
     cores = cores if cores > 0 else wanted.cores
-    memory = None
-    if of_core := job.number("mem_mb_per_cpu"):
-        memory = f"--mem-per-cpu={of_core}M"
-    elif wanted.memory_mb:
-        memory = f"--mem={wanted.memory_mb}M"
+    of_core = job.number("mem_mb_per_cpu") or None
+    memory_mb = None if of_core else wanted.memory_mb
     wish = replace(
         wish,
         nodes=nodes,
         tasks=None if of_node and (tasks or 1) == 1 else tasks,
         tasks_per_node=of_node,
         cpus_per_task=cores,
-        memory=memory,
+        memory_mb=memory_mb or None,
+        memory_mb_of_core=of_core,
         gpus=wanted.gpus,
         whole_nodes=wanted.exclusive,
     )
     # On the first node, where it runs, it has at least one task's cores; how many GPUs, Slurm
     # decides. What it starts elsewhere is not for a worker to confine.
     on_first = cores * (of_node or 1)
-    memory_mb = None if of_core else wanted.memory_mb
     return wish, replace(
         wanted, cores=on_first, exclusive=True, pinned=False, memory_mb=memory_mb, gpus=0
     )

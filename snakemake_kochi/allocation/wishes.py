@@ -6,6 +6,7 @@ The names are those of the resources that Snakemake's Slurm executor reads, with
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.project.machines import SBATCH_OPTIONS, AllocationSettings
+from snakemake_kochi.queue import Capacity
 
 _MOST_LETTERS = 24
 # Generic resources that are GPUs: gpu, gpu:2, gpu:a100, gpu:a100:2.
@@ -25,9 +27,9 @@ class Wish:
     empty text is for none at all.
 
     `gres` has generic resources other than GPUs. With `tasks`, `tasks_per_node` or several `nodes`
-    a job has an allocation to itself, of that shape, with `cpus_per_task` for each task, and
-    `memory` as sbatch has it. With `whole_nodes` nobody else's jobs are on its nodes. `arguments`
-    are further ones for sbatch, after all others.
+    a job has an allocation to itself, of that shape, with `cpus_per_task` for each task, and MiB of
+    memory for each node or core. With `whole_nodes` nobody else's jobs are on its nodes.
+    `arguments` are further ones for sbatch, after all others.
     """
 
     partition: str | None = None
@@ -41,7 +43,8 @@ class Wish:
     tasks: int | None = None
     tasks_per_node: int | None = None
     cpus_per_task: int | None = None
-    memory: str | None = None
+    memory_mb: int | None = None
+    memory_mb_of_core: int | None = None
     gpus: int = 0
     whole_nodes: bool = False
     arguments: tuple[str, ...] = ()
@@ -71,6 +74,19 @@ class Wish:
             own |= {"cores": None, "memory_mb": None, "gpus": None}
         return replace(settings, **own)
 
+    def with_room_for_worker(self, memory_mb: int, node: Capacity) -> Wish:
+        """With that much more memory on the first node of its shape, as far as nodes have it."""
+        if self.memory_mb_of_core is not None:
+            # On that node are this many cores at least.
+            cores = (self.cpus_per_task or 1) * (self.tasks_per_node or 1)
+            wanted = self.memory_mb_of_core + math.ceil(memory_mb / cores)
+            most = max(self.memory_mb_of_core, node.memory_mb // max(1, node.cores))
+            return replace(self, memory_mb_of_core=min(wanted, most))
+        if self.memory_mb is not None:
+            most = max(self.memory_mb, node.memory_mb)
+            return replace(self, memory_mb=min(self.memory_mb + memory_mb, most))
+        return self
+
     @property
     def shape(self) -> list[str]:
         """As arguments of sbatch the shape of its allocations; empty where that is what the jobs
@@ -85,8 +101,10 @@ class Wish:
         elif self.tasks is None:
             arguments.append("--ntasks-per-node=1")
         arguments.append(f"--cpus-per-task={self.cpus_per_task or 1}")
-        if self.memory is not None:
-            arguments.append(self.memory)
+        if self.memory_mb_of_core is not None:
+            arguments.append(f"--mem-per-cpu={self.memory_mb_of_core}M")
+        elif self.memory_mb is not None:
+            arguments.append(f"--mem={self.memory_mb}M")
         if self.gpus:
             # Of all its nodes together: a generic resource would be of each.
             model = f"{self.gpu_model}:" if self.gpu_model else ""

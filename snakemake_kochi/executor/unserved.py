@@ -8,7 +8,7 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import Ticket, WorkerState, seconds_left, shared_workers
+from snakemake_kochi.queue import Ticket, WorkerState, seconds_for_jobs, shared_workers
 
 
 class Unserved:
@@ -44,7 +44,7 @@ class Unserved:
         # As many as there are kinds of jobs, not as there are jobs.
         for resources, ticket in {ticket.resources: ticket for ticket in tickets}.items():
             obstacles = [
-                (worker.worker, worker.capacity.obstacle(resources, seconds_left(worker)))
+                (worker.worker, worker.capacity.obstacle(resources, seconds_for_jobs(worker)))
                 for worker in workers
             ]
             if any(obstacle is None for _, obstacle in obstacles):

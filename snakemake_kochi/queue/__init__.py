@@ -10,6 +10,7 @@ from snakemake_kochi.queue.explain import (
     attempts,
     explain,
     reasons,
+    seconds_for_jobs,
     seconds_left,
     seconds_since,
 )
@@ -91,6 +92,7 @@ __all__ = [
     "reasons",
     "recover",
     "ring",
+    "seconds_for_jobs",
     "seconds_left",
     "seconds_since",
     "shared_workers",

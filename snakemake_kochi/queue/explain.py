@@ -28,6 +28,10 @@ from snakemake_kochi.queue.workers import WorkerState, read_worker, subscribers
 
 # A sentence for each of hundreds of workers would hide the one that helps.
 _MOST_NAMED = 3
+# Seconds for which a worker has just begun.
+FRESH = 60.0
+# Seconds by which two times that somebody has rounded may differ.
+ROUNDING = 2.0
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,20 @@ def seconds_left(worker: WorkerState) -> float | None:
     """How long a worker will be there by its own account; None when nothing limits it."""
     since = seconds_since(worker.until)
     return None if since is None else max(0.0, -since)
+
+
+def seconds_for_jobs(worker: WorkerState, reserve: float = 0.0) -> float | None:
+    """How long the jobs may take that a worker may begin now; None when nothing limits it. One in
+    an allocation that has just begun counts with all of that: what it took to start is no reason
+    to refuse a job that takes as long as an allocation may. `reserve`: what others keep of its
+    time."""
+    left = seconds_left(worker)
+    if left is None or worker.allocation is None:
+        return left
+    age = seconds_since(worker.started)
+    if age is not None and age < FRESH:
+        return left + (seconds_since(worker.allocation_began) or 0.0) + ROUNDING
+    return max(0.0, left - reserve)
 
 
 def _for(time: str | None) -> str:
@@ -144,7 +162,7 @@ def _why_none_takes_it(
     machine: MachinePaths, view: JobView, ticket: Ticket, there: Sequence[WorkerState]
 ) -> Iterator[str]:
     obstacles = {
-        worker.worker: worker.capacity.obstacle(ticket.resources, seconds_left(worker))
+        worker.worker: worker.capacity.obstacle(ticket.resources, seconds_for_jobs(worker))
         for worker in there
     }
     draining = [worker for worker in there if worker.state == "draining"]

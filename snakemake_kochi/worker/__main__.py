@@ -21,8 +21,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--queue", action="append", default=[], help="may be given several times")
     parser.add_argument("--cores", type=int, help="default: those this process may run on")
     parser.add_argument("--memory-mb", type=int, help="MiB; default: what this process may use")
+    parser.add_argument("--most-memory-mb", type=int, help="MiB for jobs, if there is as much")
     parser.add_argument("--gpus", help="how many, or their names separated by commas")
     parser.add_argument("--walltime", type=float, metavar="SECONDS", help="how long it may be here")
+    parser.add_argument(
+        "--asked", type=float, metavar="SECONDS", help="for how long its allocation was asked for"
+    )
     parser.add_argument("--stay", action="store_true", help="wait when the queues are empty")
     parser.add_argument(
         "--idle-timeout", type=float, metavar="SECONDS", help="with --stay: how long without jobs"
@@ -53,8 +57,10 @@ def main(arguments: list[str] | None = None) -> int:
             given.queue,
             cores=given.cores,
             memory_mb=given.memory_mb,
+            most_memory_mb=given.most_memory_mb,
             gpus=given.gpus,
             walltime=given.walltime,
+            asked=given.asked,
             stay=given.stay,
             idle_timeout=given.idle_timeout,
             allocation=given.allocation,

@@ -44,7 +44,7 @@ class Claimer:
 
         def accept(ticket: Ticket) -> Answer:
             nonlocal is_full
-            left = self.walltime.seconds_left()
+            left = self.walltime.seconds_for_jobs()
             if obstacle := self.capacity.obstacle(ticket.resources, left):
                 self.passed.add(ticket, obstacle)
                 return "pass"

@@ -19,6 +19,7 @@ from snakemake_kochi.worker.health import Health
 from snakemake_kochi.worker.slot import Slot
 from snakemake_kochi.worker.state import StateFile
 from snakemake_kochi.worker.troubles import RETRY
+from snakemake_kochi.worker.walltime import START_AND_END
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ class Ends:
         done: list[tuple[Slot, str]] = []
         results: dict[str, list[tuple[Slot, Result]]] = {}
         for slot in over:
+            if slot.stop == "put back" and self._was_the_most(slot):
+                slot.time_out(f"its worker had less time for it than its {slot.limit} seconds")
             if slot.stop == "put back":
                 reason: UncountedReason = "out of time" if self._had_its_time(slot) else "drained"
                 done += self._put_back(slot, reason, self._state.state.reason)
@@ -76,6 +79,15 @@ class Ends:
         if left is None or lasted is None or worked is None or left > _ABOUT_OVER:
             return False
         return lasted >= _MOST_OF_IT * worked
+
+    def _was_the_most(self, slot: Slot) -> bool:
+        """Whether it had all of an allocation than which there is no longer one: else that would
+        have been longer than the job may take. Another attempt would come no further."""
+        state = self._state.state
+        left, lasted = seconds_left(state), seconds_since(state.allocation_began)
+        if slot.limit is None or left is None or lasted is None or not self._had_its_time(slot):
+            return False
+        return slot.limit + START_AND_END > left + lasted
 
     def _put_back(self, slot: Slot, reason: UncountedReason, detail: str) -> list[tuple[Slot, str]]:
         queue = self._queue_of(slot.claim.ticket)

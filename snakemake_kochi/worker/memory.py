@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -19,6 +19,8 @@ from snakemake_kochi.worker.runners.interface import Exit
 _PROCESS = Path("/proc/self")
 _NODE_COUNTERS = Path("/proc/vmstat")
 _MIB = 2**20
+# MiB for a worker and the process that has parsed the workflow: no job's own memory.
+OWN_MB = 512
 # The name of the limit and of the file with the counter `oom_kill`, in the two versions of cgroups.
 _FILES = {
     "cgroup2": ("memory.max", "memory.events"),
@@ -89,12 +91,27 @@ def memory_mb_of_this_node(environment: Mapping[str, str]) -> int:
     limit = own_memory_group().limit_mb()
     if limit is not None:
         amounts.append(limit)
-    # Where nothing was asked for, Slurm says by them what it gives by default, if that is limited.
+    return min([*amounts, *_allowed_by_slurm(environment)])
+
+
+def memory_mb_for_jobs(environment: Mapping[str, str], most: int | None = None) -> int:
+    """What a worker of this process may hand out: that, but in an allocation of Slurm's, which
+    ends all that is in it when it is used up, without what the worker needs itself. `most`: what it
+    was asked for, with that beside it as far as the node has as much."""
+    given = memory_mb_of_this_node(environment)
+    if most is not None:
+        return min(given, most)
+    is_counted = any(amount <= given for amount in _allowed_by_slurm(environment))
+    return given - min(OWN_MB, given // 2) if is_counted else given
+
+
+def _allowed_by_slurm(environment: Mapping[str, str]) -> Iterator[int]:
+    """Where nothing was asked for, Slurm says so what it gives by default, if that is limited."""
     for name, number in (("SLURM_MEM_PER_NODE", None), ("SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE")):
         with contextlib.suppress(KeyError, ValueError):
             amount = int(environment[name]) * (1 if number is None else int(environment[number]))
-            amounts.append(amount or amounts[0])  # 0 stands for all there is
-    return min(amounts)
+            if amount:  # 0 stands for all there is
+                yield amount
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from functools import cache
 
 from snakemake_kochi.queue import Capacity
 from snakemake_kochi.worker.gpus import find_gpus
-from snakemake_kochi.worker.memory import memory_mb_of_this_node
+from snakemake_kochi.worker.memory import memory_mb_for_jobs
 
 
 def capacity_of_this_node(
@@ -16,13 +16,15 @@ def capacity_of_this_node(
     memory_mb: int | None = None,
     gpus: int | None = None,
     environment: Mapping[str, str] | None = None,
+    most_memory_mb: int | None = None,
 ) -> Capacity:
     """What is given, and for the rest what the calling process may use: under a scheduler that of
-    its allocation, and not all of the node's. `environment` defaults to its own."""
+    its allocation, and not all of the node's. `environment` defaults to its own; of memory, no more
+    than `most_memory_mb`."""
     own = os.environ if environment is None else environment
     return Capacity(
         cores or len(os.sched_getaffinity(0)),
-        memory_mb_of_this_node(own) if memory_mb is None else memory_mb,
+        memory_mb_for_jobs(own, most_memory_mb) if memory_mb is None else memory_mb,
         len(find_gpus(None, own).names) if gpus is None else gpus,
     )
 

@@ -60,8 +60,9 @@ class Slot:
         self.allotment = allotment
         self.stop: Stop | None = None
         self.deadline: float | None = None
-        self._limit = claim.ticket.resources.runtime_seconds
-        self._expires = None if self._limit is None else time.monotonic() + self._limit
+        self.limit = claim.ticket.resources.runtime_seconds
+        self._expires = None if self.limit is None else time.monotonic() + self.limit
+        self._why_timeout = f"ran for longer than its {pluralize(self.limit or 0, 'second')}"
         self._explain_kill = explain_kill
         self._out_of_memory: str | None = None
         self._execution = execution
@@ -117,6 +118,10 @@ class Slot:
             self._signal(signal.SIGTERM)
         due = time.monotonic() + grace
         self.deadline = due if self.deadline is None else min(due, self.deadline)
+
+    def time_out(self, why: str) -> None:
+        """Have one that was to be put back count as one that took too long."""
+        self.stop, self._why_timeout = "timeout", why
 
     def kill(self) -> None:
         """Kill (SIGKILL) all processes of the job at once. As `end` for one that has ended."""
@@ -198,7 +203,7 @@ class Slot:
             reason = "cancelled"
         elif self.stop == "timeout":
             reason = "timeout"
-            detail = f"ran for longer than its {pluralize(self._limit or 0, 'second')}"
+            detail = self._why_timeout
         elif self._out_of_memory is not None:
             reason, detail = "out of memory", self._out_of_memory
         elif self._exit.signal is not None:

@@ -50,8 +50,10 @@ def run_worker(
     *,
     cores: int | None = None,
     memory_mb: int | None = None,
+    most_memory_mb: int | None = None,
     gpus: str | None = None,
     walltime: float | None = None,
+    asked: float | None = None,
     stay: bool = False,
     idle_timeout: float | None = None,
     allocation: str | None = None,
@@ -69,9 +71,11 @@ def run_worker(
 
     `queues` may be empty when `worker`, a number from `allocate_ids`, was given its queues by
     `assign_queues`. `cores`, `memory_mb` (MiB) and `gpus` (see `find_gpus`) default to what this
-    process may use, `environment` (of the jobs) to this process's own. After `walltime` seconds it
-    will be gone; by default when Slurm says so. Without `stay` it leaves when its queues have
-    nothing that it can run; with it, after `idle_timeout` seconds without a job, if that is given.
+    process may use, `environment` (of the jobs) to this process's own. It hands out at most
+    `most_memory_mb` of that. After `walltime` seconds it will be gone; by default when Slurm says
+    so, or by the seconds for which its allocation was `asked` for. Without `stay` it leaves when
+    its queues have nothing that it can run; with it, after `idle_timeout` seconds without a job, if
+    that is given.
     `allocation` is the scheduler's name of that in which it is. With `echo` the jobs' output is
     shown. With `controller`, the identity of an inbox, it claims the tickets of that controller and
     no others. It leaves when the process `parent` ends. SIGTERM, SIGINT, SIGUSR1 and SIGHUP end the
@@ -90,10 +94,10 @@ def run_worker(
     if controller is not None:
         machine.controller(controller)
     own = dict(os.environ) if environment is None else dict(environment)
-    limit = find_walltime(walltime, own, grace)
     began = None if allocation is None else find_beginning(own)
+    limit = find_walltime(walltime, own, grace, began, asked)
     found = find_gpus(gpus, own)
-    capacity = capacity_of_this_node(cores, memory_mb, len(found.names), own)
+    capacity = capacity_of_this_node(cores, memory_mb, len(found.names), own, most_memory_mb)
     probe_locks(machine)
     number, served = _number_and_queues(machine, queues, worker)
     settings = WorkerSettings(

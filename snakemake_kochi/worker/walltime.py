@@ -11,8 +11,11 @@ from datetime import UTC, datetime, timedelta
 from snakemake_kochi.errors import WorkerError
 from snakemake_kochi.quantities import walltime_of
 from snakemake_kochi.queue.capacity import format_duration
+from snakemake_kochi.queue.explain import FRESH, ROUNDING
 from snakemake_kochi.queue.processes import ProcessIdentity
 
+# Seconds that a worker needs of its allocation besides its jobs: to start, and to end in order.
+START_AND_END = 60.0
 # Seconds between the end of the jobs and the worker's own, to put the tickets back.
 _RESERVE = 5.0
 # Seconds for squeue: a worker does not wait for a controller that is away.
@@ -26,10 +29,13 @@ class Walltime:
     scheduler's does.
     """
 
-    def __init__(self, seconds: float | None, grace: float) -> None:
-        """`seconds` from now; `grace`: what the jobs get to end, in seconds."""
+    def __init__(self, seconds: float | None, grace: float, spent: float | None = None) -> None:
+        """`seconds` from now; `grace`: what the jobs get to end, in seconds; `spent`: for how long
+        the worker's allocation has been there, if it is in one."""
         self.until = None
         self._end = None
+        self._born = _clock()
+        self._whole = None if seconds is None or spent is None else seconds + spent + ROUNDING
         if seconds is not None:
             moment = datetime.now(UTC) + timedelta(seconds=seconds)
             self.until = moment.isoformat(timespec="seconds")
@@ -39,6 +45,11 @@ class Walltime:
         """Until jobs have to be told to end; negative when it is past, None when nothing limits
         them."""
         return None if self._end is None else self._end - _clock()
+
+    def seconds_for_jobs(self) -> float | None:
+        """How long a job may take that begins now, as `queue.seconds_for_jobs` has it."""
+        is_fresh = _clock() - self._born < FRESH
+        return self._whole if self._whole is not None and is_fresh else self.seconds_left()
 
     @property
     def is_over(self) -> bool:
@@ -50,8 +61,15 @@ def _clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def find_walltime(option: float | None, environment: Mapping[str, str], grace: float) -> Walltime:
-    """What a person said (seconds from now), and what Slurm says: the earlier.
+def find_walltime(
+    option: float | None,
+    environment: Mapping[str, str],
+    grace: float,
+    began: str | None = None,
+    asked: float | None = None,
+) -> Walltime:
+    """What a person said (seconds from now), and what Slurm says: the earlier. `began`: when the
+    worker's allocation did, if it is in one; `asked`: for how many seconds that was asked for.
 
     Raises WorkerError for an option that leaves no time for jobs.
     """
@@ -62,8 +80,11 @@ def find_walltime(option: float | None, environment: Mapping[str, str], grace: f
             "to end them in order",
             "Use a longer one, for example: --walltime 2h",
         )
-    limits = [option, _left_by_slurm(environment)]
-    return Walltime(min((limit for limit in limits if limit is not None), default=None), grace)
+    spent = None if began is None else time.time() - datetime.fromisoformat(began).timestamp()
+    left = None if asked is None or spent is None else asked - spent
+    limits = [option, _left_by_slurm(environment, left)]
+    earliest = min((limit for limit in limits if limit is not None), default=None)
+    return Walltime(earliest, grace, spent)
 
 
 def find_beginning(environment: Mapping[str, str]) -> str:
@@ -79,8 +100,9 @@ def find_beginning(environment: Mapping[str, str]) -> str:
     return datetime.fromtimestamp(began, UTC).isoformat(timespec="microseconds")
 
 
-def _left_by_slurm(environment: Mapping[str, str]) -> float | None:
-    """In seconds; None where Slurm does not limit this process, or does not say so."""
+def _left_by_slurm(environment: Mapping[str, str], asked: float | None) -> float | None:
+    """In seconds; None where Slurm does not limit this process, or does not say so. `asked`: what
+    is left of the time that was asked for."""
     try:
         return float(environment["SLURM_JOB_END_TIME"]) - time.time()
     except (KeyError, ValueError):
@@ -88,7 +110,10 @@ def _left_by_slurm(environment: Mapping[str, str]) -> float | None:
         if array := environment.get("SLURM_ARRAY_JOB_ID"):
             # The last one of an array has the number of the whole array, which stands for all.
             job = f"{array}_{environment.get('SLURM_ARRAY_TASK_ID')}"
-        return None if job is None else _asked_of_slurm(job)
+        # Not for each worker a question to a controller that may have thousands of other jobs.
+        if job is None:
+            return None
+        return _asked_of_slurm(job) if asked is None else asked
 
 
 def _asked_of_slurm(job: str) -> float | None:

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snakemake_kochi.allocation.sizing import (
-    MARGIN,
     Limits,
     Shape,
     Supply,
@@ -17,8 +16,11 @@ from snakemake_kochi.allocation.sizing import (
     workers_to_ask_for,
 )
 from snakemake_kochi.queue import Capacity, Resources
+from snakemake_kochi.worker.memory import OWN_MB
+from snakemake_kochi.worker.walltime import START_AND_END
 
 NODE = Capacity(8, 16_000, 2)
+FOR_JOBS = Capacity(8, 16_000 - OWN_MB, 2)  # beside the worker
 
 
 def ask(waiting, supply=(), workers=4, **limits):
@@ -62,8 +64,11 @@ def test_what_takes_longer_than_those_that_are_there_last_gets_one_of_its_own():
 
 def test_a_benchmark_that_wants_to_be_alone_gets_a_whole_node():
     waiting = {Resources(exclusive=True): 3}
-    assert ask(waiting) == (Shape(NODE, whole_node=True), 3)
-    assert ask(waiting, [Supply(NODE)] * 2) == (Shape(NODE, whole_node=True), 1)
+    assert ask(waiting) == (Shape(FOR_JOBS, whole_node=True), 3)
+    assert ask(waiting, [Supply(NODE)] * 2) == (Shape(FOR_JOBS, whole_node=True), 1)
+    # But where a job takes all there is.
+    waiting = {Resources(exclusive=True, memory_mb=16_000): 1}
+    assert ask(waiting) == (Shape(NODE, whole_node=True), 1)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,8 @@ def test_a_benchmark_that_wants_to_be_alone_gets_a_whole_node():
         ({Resources(memory_mb=1000): 12, Resources(): 1000}, 8, 3000),
         ({Resources(memory_mb=1000): 2, Resources(memory_mb=10): 1000}, 8, 1070),
         ({Resources(cores=2, memory_mb=1000): 1000, Resources(memory_mb=300): 1000}, 8, 4000),
-        ({Resources(memory_mb=5000): 1000}, 8, 16_000),
+        ({Resources(memory_mb=5000): 1000}, 8, 16_000 - OWN_MB),
+        ({Resources(memory_mb=15_800): 1000}, 8, 15_800),
     ],
 )
 def test_memory_is_asked_for_what_runs_at_the_same_time(waiting, cores, memory):
@@ -88,9 +94,9 @@ def test_gpus_and_memory_are_asked_for_as_cores_are():
 
 
 def test_where_jobs_say_how_long_they_take_the_worker_is_asked_for_as_long_as_all_need():
-    assert ask({Resources(cores=8, runtime_seconds=600): 1})[0].seconds == 1200 + MARGIN
+    assert ask({Resources(cores=8, runtime_seconds=600): 1})[0].seconds == 1200 + START_AND_END
     # Eight after each other on each of four workers, and the longest once more.
-    assert ask({Resources(cores=8, runtime_seconds=600): 32})[0].seconds == 9 * 600 + MARGIN
+    assert ask({Resources(cores=8, runtime_seconds=600): 32})[0].seconds == 9 * 600 + START_AND_END
     assert ask({Resources(cores=8, runtime_seconds=600): 32}, seconds=1800.0)[0].seconds == 1800
     assert ask({Resources(runtime_seconds=600): 1, Resources(): 1})[0].seconds is None
 
@@ -98,8 +104,11 @@ def test_where_jobs_say_how_long_they_take_the_worker_is_asked_for_as_long_as_al
 def test_a_job_that_no_worker_can_run_is_named_with_its_limit_and_asked_for_by_nobody():
     limits = Limits(4, NODE, seconds=3600.0)
     assert obstacle(Resources(cores=9), limits) == "9 cores needed, 8 there"
-    assert obstacle(Resources(runtime_seconds=3600), limits) == "1 hour needed, 59 minutes left"
-    assert obstacle(Resources(runtime_seconds=3500), limits) is None
+    assert obstacle(Resources(runtime_seconds=3601), limits) is not None
+    # What it takes to start a worker is taken from the job's time where it cannot be added.
+    assert obstacle(Resources(runtime_seconds=3600), limits) is None
+    shape, _ = workers_to_ask_for({Resources(runtime_seconds=3600): 1}, [], limits)
+    assert shape.seconds == 3600
     assert workers_to_ask_for({Resources(cores=9): 5}, [], limits) is None
 
 

@@ -97,7 +97,7 @@ def test_nobody_asks_for_all_of_a_partitions_longest_time():
     assert workers_to_ask_for(waiting, [], limits())[0].seconds is None
     assert workers_to_ask_for(waiting, [], limits(time=60.0))[0].seconds == 60.0
     assert obstacle(Resources(runtime_seconds=90_000), limits()) == (
-        "1 day and 1 hour needed, 23 hours and 59 minutes left"
+        "1 day and 1 hour needed, 1 day left"
     )
 
 

@@ -21,6 +21,7 @@ from snakemake_kochi.files import is_name
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.machines import AllocationSettings
 from snakemake_kochi.queue import (
+    Capacity,
     Claim,
     Queue,
     Resources,
@@ -141,6 +142,26 @@ def test_a_job_of_several_tasks_has_an_allocation_of_that_shape_to_itself() -> N
     assert wish.shape == ["--ntasks=4", "--cpus-per-task=1", "--gpus=a100:2"]
     assert wish.generic_resources(AllocationSettings(), 0) is None
     assert "--exclusive" in read(Resources(exclusive=True), nodes=2)[0].shape
+
+
+def test_beside_a_job_of_several_nodes_is_memory_for_the_worker_if_nodes_have_as_much() -> None:
+    def asked(node: Capacity, wanted: Resources, **values: object) -> str:
+        wish, _ = read(wanted, nodes=2, tasks_per_node=4, **values)
+        (option,) = [
+            each for each in wish.with_room_for_worker(512, node).shape if each.startswith("--mem")
+        ]
+        return option
+
+    node = Capacity(8, 8000)
+    assert asked(node, Resources(memory_mb=1000)) == "--mem=1512M"
+    assert asked(node, Resources(memory_mb=7900)) == "--mem=8000M"
+    assert asked(node, Resources(), mem_mb_per_cpu=100) == "--mem-per-cpu=228M"
+    assert asked(node, Resources(), mem_mb_per_cpu=990) == "--mem-per-cpu=1000M"
+    # What nodes have is not known, or less than that.
+    assert asked(Capacity(1, 0), Resources(memory_mb=1000)) == "--mem=1000M"
+    assert asked(Capacity(1, 0), Resources(), mem_mb_per_cpu=100) == "--mem-per-cpu=100M"
+    wish, _ = read(nodes=2)
+    assert wish.with_room_for_worker(512, node) == wish
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_an_mpi_job_has_an_allocation_of_its_own_over_several_nodes(project: Pro
     assert sorted(project.said("many")) == ["0-node1", "1-node1", "2-node2", "3-node2"]
     (call,) = [call for call in project.submissions if "--ntasks-per-node=2" in call]
     assert "--nodes=2" in call
-    assert "--mem=200M" in call
+    assert f"--mem={200 + 512}M" in call
     assert "--exclusive" not in call
 
 

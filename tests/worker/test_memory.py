@@ -18,6 +18,7 @@ from snakemake_kochi.worker.memory import (
     MemoryGroup,
     OomCounts,
     OomWatch,
+    memory_mb_for_jobs,
     memory_mb_of_this_node,
     own_memory_group,
 )
@@ -192,6 +193,19 @@ def test_the_least_limit_is_what_there_is():
     assert memory_mb_of_this_node(of_cores) == 36
     assert memory_mb_of_this_node(of_cores | {"SLURM_MEM_PER_CPU": "0"}) == everything
     assert memory_mb_of_this_node({"SLURM_MEM_PER_CPU": "12"}) == everything
+
+
+def test_of_what_slurm_allows_the_worker_keeps_its_own_and_hands_out_the_rest():
+    everything = memory_mb_of_this_node({})
+    assert memory_mb_for_jobs({}) == everything
+    allocation = {"SLURM_MEM_PER_NODE": "1312"}
+    assert memory_mb_for_jobs(allocation) == 800
+    assert memory_mb_for_jobs(allocation, most=650) == 650
+    # A job that wants all of a node gets that.
+    assert memory_mb_for_jobs(allocation, most=1312) == 1312
+    assert memory_mb_for_jobs(allocation, most=2000) == 1312
+    assert memory_mb_for_jobs({"SLURM_MEM_PER_NODE": "300"}) == 150
+    assert memory_mb_for_jobs({"SLURM_MEM_PER_NODE": "0"}) == everything
 
 
 @pytest.mark.parametrize(

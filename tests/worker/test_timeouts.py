@@ -112,6 +112,45 @@ def test_slurm_tells_how_long_a_worker_may_be_there(site):
     assert abs(until - end) <= 2
 
 
+def test_a_job_as_long_as_the_whole_allocation_is_taken_by_a_worker_that_has_just_begun(site):
+    site.submit("true", runtime_seconds=330)
+    site.submit("true", runtime_seconds=300)
+    now = int(time.time())
+    times = {"SLURM_JOB_START_TIME": str(now - 20), "SLURM_JOB_END_TIME": str(now + 280)}
+    worker = site.start("--allocation", "7", env={**os.environ, **times})
+    assert worker.wait() == 0
+    assert [site.job(job).state for job in range(2)] == ["waiting", "ended"]
+    assert site.job(1).result.ok
+
+
+def test_what_had_all_of_the_longest_allocation_there_is_is_not_begun_again(site):
+    site.submit("sleep 1000", runtime_seconds=20)
+    now = int(time.time())
+    times = {"SLURM_JOB_START_TIME": str(now - 8), "SLURM_JOB_END_TIME": str(now + 12)}
+    worker = site.start("--allocation", "7", "--grace", 1, env={**os.environ, **times})
+    assert worker.wait() == 0
+    result = site.ended(0).result
+    assert (result.reason, result.attempt) == ("timeout", 1)
+    assert result.detail == "its worker had less time for it than its 20 seconds"
+
+
+def test_slurm_is_not_asked_for_the_end_of_an_allocation_that_was_asked_for(site):
+    program = site.directory / "bin" / "squeue"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho > {site.directory}/was-asked\necho 10:00\n")
+    program.chmod(0o755)
+    began = str(int(time.time()) - 20)
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_START_TIME": began}
+    environment = {**os.environ, **slurm, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    assert site.start("--allocation", "7", "--asked", 900, env=environment).wait() == 0
+    assert not (site.directory / "was-asked").exists()
+    until = datetime.fromisoformat(find_worker(site.machine, 0).until).timestamp()
+    assert abs(until - float(began) - 900) <= 2
+    # Where nobody knows, it is.
+    assert site.start("--allocation", "7", env=environment).wait() == 0
+    assert (site.directory / "was-asked").exists()
+
+
 def test_the_earlier_of_two_ends_counts():
     slurm = {"SLURM_JOB_END_TIME": str(time.time() + 500)}
     assert 480 < find_walltime(None, slurm, 5.0).seconds_left() <= 490

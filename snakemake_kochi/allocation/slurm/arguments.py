@@ -22,8 +22,9 @@ def sbatch_arguments(
         f"--job-name={name}",
         f"--output={log}",
         *(wanted.wish.shape or _shape(wanted, settings)),
-        # Its shell alone: it has become the worker, which tells its jobs.
-        f"--signal=B:USR1@{int(2 * launch.grace)}",
+        # Its shell alone: it has become the worker, which tells its jobs. Slurm may be early by
+        # half a minute, and mostly the worker knows its end.
+        f"--signal=B:USR1@{int(launch.grace)}",
         "--requeue",
         "--open-mode=append",
     ]
