@@ -134,7 +134,7 @@ setup(
     },
     # The root is named so that setuptools knows the layout as plain: see BuildWithData.
     package_dir={"": "."},
-    packages=find_packages(include=["snakemake_kochi*", "snakemake_executor_plugin_kochi"]),
+    packages=find_packages(include=["snakemake_kochi*", "snakemake_*_plugin_kochi"]),
     cmdclass={"build_py": BuildWithData},
     entry_points={"console_scripts": ["kochi = snakemake_kochi.cli:main"]},
     classifiers=[

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from snakemake_kochi.cli.experiment_file import globs_with, load, path_in_project
@@ -39,6 +41,9 @@ def command(
     words = ["--executor", "kochi", "--jobs", "100"]
     # After an interrupt it goes on where it was; one failed run does not keep others from running.
     words += ["--rerun-incomplete", "--keep-going"]
+    if not os.environ.get("SNAKEMAKE_PROFILE"):
+        # As our profiles do; a profile of one's own may name another.
+        words += ["--logger", "kochi"]
     if place.machine.scheduler is not None:
         # As the profile `cluster` does: what other nodes write may come to be seen later.
         words += ["--latency-wait", "60"]

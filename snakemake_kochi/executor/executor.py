@@ -328,10 +328,11 @@ class KochiExecutor(Executor):
         first, last, queue = tickets[0].job, tickets[-1].job, tickets[0].queue
         if first == last:
             log = self._machine.job(first).log
-            self.logger.info(f"kochi job {first} in queue {queue}, log: {log}")
+            text = f"kochi job {first} in queue {queue}, log: {log}"
         else:
             logs = self._machine.job_logs
-            self.logger.info(f"kochi jobs {first} to {last} in queue {queue}, logs: {logs}")
+            text = f"kochi jobs {first} to {last} in queue {queue}, logs: {logs}"
+        self.logger.info(text, extra={"kochi_once": queue})
 
     def _register(
         self, job: JobExecutorInterface, ticket: Ticket, anew: Held | None = None
@@ -427,7 +428,10 @@ class KochiExecutor(Executor):
             else:
                 self._all_went_well = False
                 self.report_job_error(
-                    known.info, msg=failure_message(known.ticket, result), aux_logs=[result.log]
+                    known.info,
+                    msg=failure_message(known.ticket, result),
+                    aux_logs=[result.log],
+                    see=f"kochi show log job {result.job}",
                 )
 
     def _look_after_workers(self) -> None:

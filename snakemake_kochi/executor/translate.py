@@ -135,7 +135,7 @@ def _labels(job: JobExecutorInterface, choice: Choice, directory: str) -> dict[s
 
 
 def failure_message(ticket: Ticket, result: Result) -> str:
-    """Say how and where a job failed, where its log is, and how the log ends."""
+    """Say how and where a job failed, and how its log ends."""
     ending = last_lines(Path(result.log), 2 * _LAST_LINES)
     lines = [f"kochi job {result.job} on node {result.node or '(none)'}: {result.describe()}"]
     # The process that ended is the inner Snakemake, which always ends with 1; what the rule's own
@@ -145,7 +145,7 @@ def failure_message(ticket: Ticket, result: Result) -> str:
     if wildcards := ticket.labels.get("wildcards"):
         lines.append(f"wildcards: {wildcards}")
     shown = _without_report(ending)[-_LAST_LINES:]
-    lines += [f"log: {result.log}", *(f"    {line}" for line in shown)]
+    lines += [f"    {line}" for line in shown]
     return "\n        ".join(lines)
 
 
