@@ -195,6 +195,16 @@ class WorkerPaths:
         return self.directory / "lost.json"
 
     @property
+    def release(self) -> Path:
+        """There when a person wants the worker to leave, and how."""
+        return self.directory / "release.json"
+
+    @property
+    def asked(self) -> Path:
+        """There when a person has asked a scheduler for the worker, with that of its allocation."""
+        return self.directory / "asked.json"
+
+    @property
     def hosts(self) -> Path:
         """The nodes of its allocation, as mpirun reads them; written before it has a job."""
         return self.directory / "hosts"

@@ -23,6 +23,8 @@ class Launch:
     controller that have not begun, for the worker that sees that it is dead; `memory_mb`: what it
     hands out to jobs, where the allocation has more; `seconds`: for how long that is asked for.
 
+    `first`: the number of the first of the workers, if they were given numbers.
+
     Without a controller they run everybody's jobs, and show their output; they stay for ever if
     `stay` says so, and leave when the queues are empty if it does not."""
 
@@ -37,6 +39,7 @@ class Launch:
     cancel_waiting: tuple[str, ...] = ()
     memory_mb: int | None = None
     seconds: float | None = None
+    first: int | None = None
 
     def command(self) -> list[str]:
         """The worker, as a command; more options may follow."""
@@ -62,15 +65,20 @@ class Launch:
             command += ["--cancel-waiting", shlex.join(self.cancel_waiting)]
         return [*command, "--grace", f"{self.grace:g}"]
 
-    def script(self, allocation: str, cores: str | None, output: Path | None = None) -> str:
+    def script(
+        self, allocation: str, cores: str | None, output: Path | None = None, index: str = "0"
+    ) -> str:
         """A script for bash that becomes the worker: the signals for its shell are for that. The
         scheduler's name for the allocation, and the number of cores in it, are words for bash;
-        without the latter, the worker has those that it may run on. `output`: a file for what it
+        without the latter, the worker has those that it may run on. `index`: which of the workers
+        it is, as arithmetic of bash, from 0. `output`: a file for what it
         says, if the scheduler has none."""
         first = [] if output is None else [f"exec >{shlex.quote(str(output))} 2>&1"]
         # The first line of its log: where a worker could not be started, that is the only word.
         first.append(f'echo "{_ON_NODE}${{SLURMD_NODENAME:-$HOSTNAME}}"')
         worker = f"exec {shlex.join(self.command())} --allocation {allocation}"
+        if self.first is not None:
+            worker += f" --worker $(({self.first} + {index}))"
         if cores is not None:
             worker += f" --cores {cores}"
         return "\n".join(["#!/bin/bash", *filter(None, [*first, self.setup]), worker, ""])

@@ -95,13 +95,14 @@ class AllocScript:
         return names
 
     def _start(self, wanted: Wanted, launch: Launch) -> str:
-        name = f"{self._name}-{next(self._numbers)}"
+        number = next(self._numbers)
+        name = f"{self._name}-{number}"
         log = launch.log(name)
         make_directory(log.parent)
         # A file: whatever the script puts around the command, nothing in it needs to be quoted.
         own = log.with_suffix(".sh")
         cores = None if self._settings.cores is None else str(self._settings.cores)
-        write_atomically(own, launch.script(name, cores, log).encode())
+        write_atomically(own, launch.script(name, cores, log, str(number - 1)).encode())
         # Not in one file with what the node says: two nodes that append to one lose lines on NFS.
         output = log.with_suffix(".out")
         with output.open("wb") as stream:

@@ -111,6 +111,7 @@ def _ask(
     from snakemake_kochi.allocation.launch import Launch
     from snakemake_kochi.allocation.scheduler import Wanted
     from snakemake_kochi.allocation.script import AllocScript
+    from snakemake_kochi.queue import AskedWorker, allocate_ids, assign_queues, note_asked
 
     machine = place.machine
     settings = machine.allocation
@@ -147,11 +148,25 @@ def _ask(
         arguments=arguments,
     )
     setup = machine.load_env_on_machine
-    launch = Launch(place.root, place.machine_paths, None, (queue,), setup=setup, stay=blocking)
+    numbers = allocate_ids(place.machine_paths, "worker", count)
+    launch = Launch(
+        place.root,
+        place.machine_paths,
+        None,
+        (queue,),
+        setup=setup,
+        stay=blocking,
+        first=numbers.start,
+    )
     make_directory(place.machine_paths.allocations)
     ids = scheduler.submit(wanted, launch, ())
-    for each in ids:
-        say(f"Allocation {each} for queue {queue}, log: {launch.log(each)}")
+    for worker, each in zip(numbers, ids, strict=False):
+        assign_queues(place.machine_paths, worker, [queue])
+        note_asked(place.machine_paths, AskedWorker(worker, each, name))
+        say(
+            f"Worker {worker} for queue {queue} was asked for: allocation {each}, "
+            f"log: {launch.log(each)}"
+        )
         if isinstance(scheduler, AllocScript) and (process := scheduler.process(each)) is not None:
             remark(f"Its alloc_script stays; to end it and its worker: kill -- -{process}")
     return [_Asked(each, scheduler, launch) for each in ids]

@@ -25,6 +25,7 @@ _COMMANDS = {
     "profile": ("snakemake_kochi.cli.profile", "Install or list Snakemake profiles."),
     "work": ("snakemake_kochi.cli.work", "Work on the jobs of queues, in this terminal."),
     "alloc": ("snakemake_kochi.cli.alloc", "Get workers for a queue from the scheduler."),
+    "release": ("snakemake_kochi.cli.release", "Have workers leave, with their allocations."),
     "launch": ("snakemake_kochi.cli.launch", "Leave a Snakemake running, without a terminal."),
     "enqueue": ("snakemake_kochi.cli.enqueue", "Submit one job."),
     "batch": ("snakemake_kochi.cli.batch", "Run a batch of an experiment."),

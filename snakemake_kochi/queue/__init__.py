@@ -34,16 +34,23 @@ from snakemake_kochi.queue.runs import (
 )
 from snakemake_kochi.queue.ticket import Benchmark, Resources, ShellJob, Ticket
 from snakemake_kochi.queue.workers import (
+    AskedWorker,
+    Release,
     WorkerState,
+    asked_workers,
     assign_queues,
     find_worker,
     list_workers,
+    note_asked,
+    order_release,
+    read_queues,
     shared_workers,
 )
 
 __all__ = [
     "AllocationNote",
     "Answer",
+    "AskedWorker",
     "Attempt",
     "AttemptView",
     "Ended",
@@ -58,6 +65,7 @@ __all__ = [
     "Observer",
     "OtherControllers",
     "Queue",
+    "Release",
     "QueueRemovedError",
     "QueueView",
     "Resources",
@@ -69,6 +77,7 @@ __all__ = [
     "Ticket",
     "WorkerState",
     "allocate_ids",
+    "asked_workers",
     "assign_queues",
     "attempts",
     "cancel",
@@ -86,6 +95,9 @@ __all__ = [
     "list_runs",
     "list_workers",
     "note_allocations",
+    "note_asked",
+    "order_release",
+    "read_queues",
     "private_queue",
     "remove_private_queues",
     "queue_lock",

@@ -165,7 +165,7 @@ def _why_none_takes_it(
         worker.worker: worker.capacity.obstacle(ticket.resources, seconds_for_jobs(worker))
         for worker in there
     }
-    draining = [worker for worker in there if worker.state == "draining"]
+    draining = [worker for worker in there if worker.state in ("draining", "finishing")]
     able = [w for w in there if w not in draining and obstacles[w.worker] is None]
     unable = [w for w in there if w not in draining and obstacles[w.worker] is not None]
     if not able:

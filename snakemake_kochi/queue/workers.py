@@ -27,7 +27,10 @@ from snakemake_kochi.queue.processes import Node, ProcessIdentity, this_node
 _log = logging.getLogger(__name__)
 
 VERSION = 2
-State = Literal["running", "leaving", "draining", "left"]
+State = Literal["running", "leaving", "finishing", "draining", "left"]
+# How a worker is to leave that a person releases: once its jobs have ended, or now; then they go
+# back into their queues.
+Release = Literal["finish", "now"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class WorkerState:
     """A worker's own account of itself: worker.json, written by nobody else.
 
     `state`: "running" claims tickets; "leaving" has found its queues empty and looks a last time;
-    "draining" claims no more; "left" has ended in good order. `running` maps job numbers to the
+    "finishing" was released, claims no more and leaves when its jobs have ended; "draining" claims
+    no more and puts them back; "left" has ended in good order. `running` maps job numbers to the
     time they started; `heartbeat` grows by one with each write, at least every
     `heartbeat_interval` seconds. With `controller` it claims only the tickets of that controller,
     which started it. `allocation` is the scheduler's name of that in which it is, and
@@ -207,6 +211,11 @@ def find_worker(machine: MachinePaths, worker: int) -> WorkerState:
     try:
         return read_worker(machine, worker)
     except FileNotFoundError as error:
+        if worker in (asked := asked_workers(machine)):
+            raise NameNotFoundError(
+                f"worker {worker} on machine {machine.name} has not come yet: it is asked for as "
+                f"allocation {asked[worker].allocation}"
+            ) from error
         known = nearest(str(worker), map(str, worker_numbers(machine)))
         raise NameNotFoundError(
             f"there is no worker {worker} on machine {machine.name}; {known}",
@@ -225,6 +234,57 @@ def find_lost(machine: MachinePaths, workers: Iterable[int]) -> dict[int, Worker
             if state.is_lost:
                 lost[worker] = state
     return lost
+
+
+def order_release(machine: MachinePaths, worker: int, how: Release) -> None:
+    """Have a worker leave, on whatever node it is, also one that has not come yet; "now" counts
+    though "finish" was said before."""
+    paths = machine.worker(worker)
+    write_atomically(paths.release, to_json({"version": VERSION, "how": how}))
+    ring(paths.bell)
+
+
+def read_release(machine: MachinePaths, worker: int) -> Release | None:
+    """How a worker is to leave, None if nobody has said so. Raises DamagedFileError, and OSError
+    where it is not known."""
+    path = machine.worker(worker).release
+    try:
+        how = read_json(path, VERSION).get("how")
+    except FileNotFoundError:
+        return None
+    found: Release | None = next((each for each in get_args(Release) if each == how), None)
+    if found is None:
+        raise DamagedFileError(f"{path}: key 'how': {how!r} is no way to leave")
+    return found
+
+
+@dataclass(frozen=True)
+class AskedWorker:
+    """asked.json: a worker that a person has asked for. `allocation` is the scheduler's name of
+    that in which it will be, and `owner` the name that this has as a job of the scheduler."""
+
+    worker: int
+    allocation: str
+    owner: str
+
+
+def note_asked(machine: MachinePaths, asked: AskedWorker) -> None:
+    """For a worker that was given its queues by `assign_queues`."""
+    content = to_json({"version": VERSION, **asdict(asked)})
+    write_atomically(machine.worker(asked.worker).asked, content)
+
+
+def asked_workers(machine: MachinePaths) -> dict[int, AskedWorker]:
+    """Those that were asked for, have not come, and are not to leave as soon as they do."""
+    found = {}
+    for worker in worker_numbers(machine):
+        paths = machine.worker(worker)
+        if not is_there(paths.asked) or is_there(paths.state) or is_there(paths.release):
+            continue
+        with contextlib.suppress(DamagedFileError, KeyError, FileNotFoundError):
+            data = read_json(paths.asked, VERSION)
+            found[worker] = AskedWorker(worker, str(data["allocation"]), str(data["owner"]))
+    return found
 
 
 def assign_queues(machine: MachinePaths, worker: int, queues: Sequence[str]) -> None:

@@ -1,4 +1,5 @@
-"""What others ask of a worker by files: that it goes when its run is over, that it cancels a job.
+"""What others ask of a worker by files: that it goes when its run is over, that it cancels a job,
+that it leaves.
 
 What is not known now, because the filesystem answers with an error, is asked with the next look: an
 answer that was only guessed would end all jobs of the worker, or leave it behind for ever.
@@ -9,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.controller_file import is_certainly_gone
 from snakemake_kochi.queue.postponed import Complaints
-from snakemake_kochi.queue.workers import WorkerState
+from snakemake_kochi.queue.workers import Release, WorkerState, read_release
 
 
 class Orders:
@@ -21,6 +23,7 @@ class Orders:
 
     def __init__(self, machine: MachinePaths, state: WorkerState) -> None:
         self._machine = machine
+        self._worker = state.worker
         self._complaints = Complaints()
         self._controller = self._directory_of_controller(state)
 
@@ -48,6 +51,17 @@ class Orders:
             return False
         self._complaints.over(what)
         return is_over
+
+    def release(self) -> Release | None:
+        """How a person wants the worker to leave; None where that is not wanted, or not known."""
+        what = "whether the worker is to leave is not known now"
+        try:
+            how = read_release(self._machine, self._worker)
+        except (OSError, DamagedFileError) as error:
+            self._complaints.about(what, error)
+            return None
+        self._complaints.over(what)
+        return how
 
     def cancelled(self, jobs: Iterable[int]) -> set[int]:
         """Those of the jobs of which it is known that they are to be cancelled."""

@@ -75,9 +75,10 @@ def run_worker(
     `most_memory_mb` of that. After `walltime` seconds it will be gone; by default when Slurm says
     so, or by the seconds for which its allocation was `asked` for. Without `stay` it leaves when
     its queues have nothing that it can run; with it, after `idle_timeout` seconds without a job, if
-    that is given.
-    `allocation` is the scheduler's name of that in which it is. With `echo` the jobs' output is
-    shown. With `controller`, the identity of an inbox, it claims the tickets of that controller and
+    that is given. `allocation` is the scheduler's name of that in which it is; there it gets
+    another number where `worker` was used before, as one does that begins again. With `echo` the
+    jobs' output is shown.
+    With `controller`, the identity of an inbox, it claims the tickets of that controller and
     no others. It leaves when the process `parent` ends. SIGTERM, SIGINT, SIGUSR1 and SIGHUP end the
     jobs within `grace` seconds and put them back; a second one does it at once. In an allocation it
     also leaves when it has no job and its controller is dead, and then runs `cancel_waiting`, which
@@ -99,7 +100,7 @@ def run_worker(
     found = find_gpus(gpus, own)
     capacity = capacity_of_this_node(cores, memory_mb, len(found.names), own, most_memory_mb)
     probe_locks(machine)
-    number, served = _number_and_queues(machine, queues, worker)
+    number, served = _number_and_queues(machine, queues, worker, allocation is not None)
     settings = WorkerSettings(
         environment=environment_for_jobs(
             {name: own[name] for name in own if name not in _NOT_FOR_JOBS},
@@ -182,11 +183,15 @@ def _work(
 
 
 def _number_and_queues(
-    machine: MachinePaths, queues: Sequence[str], worker: int | None
+    machine: MachinePaths, queues: Sequence[str], worker: int | None, is_in_allocation: bool
 ) -> tuple[int, tuple[str, ...]]:
     number = allocate_ids(machine, "worker", 1)[0] if worker is None else worker
     paths = machine.worker(number)
     try:
+        if worker is not None and is_in_allocation and is_there(paths.state):
+            # Its allocation was put back into the scheduler's queue, and has begun again.
+            number = allocate_ids(machine, "worker", 1)[0]
+            paths = machine.worker(number)
         if is_there(paths.state):
             raise _started_before(machine, number)
         make_directory(paths.directory)

@@ -44,6 +44,7 @@ from snakemake_kochi.worker.unknown import UnknownClaims
 _log = logging.getLogger(__name__)
 
 _LEAVE_PATIENCE = 15.0  # seconds
+_RELEASED = "released by kochi release"
 _UNSTARTED = "a job cannot be started here now"
 
 
@@ -75,6 +76,7 @@ class Worker:
         self._capacity = state.capacity
         self._slots: list[Slot] = []
         self._stops = 0
+        self._is_finishing = False
         self._passed = Passed()
         self._reason_to_stop: str | None = None
         self._health = Health(machine, state.worker, settings.environment)
@@ -141,6 +143,8 @@ class Worker:
             self._served.read()
         is_told = is_rung or self._looks.is_due
         self._look_due |= is_told or is_retrial
+        if is_told:
+            self._heed_release()
         self._heed_stops(signals)
         self._returns.retry()
         if is_told:
@@ -178,7 +182,7 @@ class Worker:
         if is_idle and self._settings.stay and not watch.is_dead and not watch.is_in_doubt:
             deadlines.append(self._idle_end)
         if not self._stops:
-            is_free = self._look_due and self._ahead.first is None
+            is_free = self._look_due and self._ahead.first is None and not self._is_stopping
             deadlines.append(self._pause_until if is_free else self._looks.deadline)
             if (left := self._settings.walltime.seconds_left()) is not None:
                 deadlines.append(moment + left)
@@ -204,6 +208,18 @@ class Worker:
         self._stops = stops
         for slot in self._slots:
             slot.end("put back", self._settings.grace if stops == 1 else 0.0)
+
+    def _heed_release(self) -> None:
+        """A person wants the node back: at once, or when the jobs have ended."""
+        how = self._orders.release()
+        if how == "now":
+            self._reason_to_stop = self._reason_to_stop or f"{_RELEASED}, at once"
+        elif how == "finish" and not self._is_stopping:
+            names = ", ".join(str(slot.claim.ticket.job) for slot in self._slots)
+            _log.info("%s; jobs that it still finishes: %s", _RELEASED, names or "none")
+            self._is_finishing = True
+            self._state.update(state="finishing", reason=_RELEASED)
+            self._put_back_ahead()
 
     def _look_for_controller(self) -> None:
         if self._reason_to_stop is None and self._orders.is_run_over():
@@ -268,7 +284,7 @@ class Worker:
 
     @property
     def _is_stopping(self) -> bool:
-        return self._stops > 0 or self._reason_to_stop is not None
+        return self._stops > 0 or self._reason_to_stop is not None or self._is_finishing
 
     def _heed_health(self) -> None:
         if self._health.is_in_doubt():

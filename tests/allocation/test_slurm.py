@@ -358,7 +358,7 @@ def real(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slu
 def sleeper(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Launch:
     """What is launched sleeps; no worker is needed to see what Slurm says."""
     launch.machine.allocations.mkdir(parents=True)
-    monkeypatch.setattr(Launch, "script", lambda *_: "#!/bin/bash\nexec sleep 300\n")
+    monkeypatch.setattr(Launch, "script", lambda *_, **__: "#!/bin/bash\nexec sleep 300\n")
     return launch
 
 

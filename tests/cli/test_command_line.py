@@ -20,6 +20,7 @@ COMMANDS = (
         "profile",
         "work",
         "alloc",
+        "release",
         "launch",
         "enqueue",
         "batch",

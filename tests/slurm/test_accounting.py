@@ -140,7 +140,7 @@ def asking(
     launch = Launch(root, root.machine("own"), "c1", ("q",))
     launch.machine.allocations.mkdir(parents=True)
     # What is launched sleeps; no worker is needed to see what Slurm says.
-    monkeypatch.setattr(Launch, "script", lambda *_: "#!/bin/bash\nexec sleep 300\n")
+    monkeypatch.setattr(Launch, "script", lambda *_, **__: "#!/bin/bash\nexec sleep 300\n")
     yield Asking(cluster, blind, launch)
     cluster.cancel_jobs()
 

@@ -51,6 +51,8 @@ from snakemake_kochi.project.machines import AllocationSettings
 
 # As Slurm's own commands name it: 12, or 12_3 for one of an array. A requeued one keeps it.
 _ID = '"${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"'
+# Of an array, which begins with 1.
+_INDEX = "${SLURM_ARRAY_TASK_ID:-1} - 1"
 # What Slurm has given, which may be more than what was asked for; not what the node has.
 _CORES = '"$SLURM_CPUS_ON_NODE"'
 
@@ -115,7 +117,7 @@ class Slurm:
         log = launch.log("%j" if wanted.count == 1 else "%A_%a")
         arguments = sbatch_arguments(self._name, self._settings, wanted, launch, log)
         command = ["sbatch", "--parsable", *arguments]
-        script = launch.script(_ID, _CORES)
+        script = launch.script(_ID, _CORES, index=_INDEX)
         self._clusters.update(
             _clusters([*self._settings.arguments, *wanted.arguments, *wanted.wish.arguments])
             or [""]

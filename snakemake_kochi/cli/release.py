@@ -1,0 +1,134 @@
+"""`kochi release`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+
+import click
+
+from snakemake_kochi.cli.options import NUMBER, json_option, machine_option, quiet_option
+from snakemake_kochi.cli.output import print_json, remark, say
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.place import Place, find_place
+from snakemake_kochi.queue import (
+    AskedWorker,
+    Release,
+    WorkerState,
+    asked_workers,
+    find_worker,
+    list_workers,
+    order_release,
+    read_queues,
+)
+
+
+@click.command()
+@machine_option
+@click.option(
+    *("-q", "--queue", "queues"),
+    metavar="QUEUE",
+    multiple=True,
+    help="All workers that serve this queue; may be given several times.",
+)
+@click.option("--now", is_flag=True, help="At once: jobs that run go back into their queues.")
+@quiet_option
+@json_option
+@click.argument("workers", nargs=-1, type=NUMBER, metavar="WORKER...")
+def command(
+    machine: str | None,
+    queues: tuple[str, ...],
+    now: bool,
+    quiet: bool,
+    as_json: bool,
+    workers: Sequence[int],
+) -> int:
+    """Have workers leave, and give their allocations back.
+
+    They take no more jobs, finish those that they have, and leave. Those of a run are ended by the
+    run itself.
+    """
+    if bool(workers) == bool(queues):
+        raise click.UsageError("either numbers of workers or -q QUEUE was expected")
+    place = find_place(machine)
+    place.require_here()
+    for queue in queues:
+        place.machine_paths.queue(queue)
+    place.secure(place.machine_paths.directory)
+    asked = asked_workers(place.machine_paths)
+    how: Release = "now" if now else "finish"
+    outcomes = []
+    has_failed = False
+    for worker in dict.fromkeys(workers or _serving(place, queues, asked)):
+        try:
+            if worker in asked:
+                outcome, said = _give_up(place, asked[worker])
+            else:
+                outcome, said = _release(place, find_worker(place.machine_paths, worker), how)
+        except KochiError as error:
+            # The others are released all the same.
+            remark(f"kochi: {error.sentences}")
+            has_failed = True
+            continue
+        outcomes.append({"worker": worker, "outcome": outcome})
+        if not as_json:
+            say(said, quiet)
+    if as_json:
+        print_json(outcomes)
+    return int(has_failed)
+
+
+def _serving(place: Place, queues: Sequence[str], asked: Iterable[int]) -> list[int]:
+    """Those that serve one of the queues and are no run's, and those that will."""
+    machine = place.machine_paths
+    found = [
+        worker.worker
+        for worker in list_workers(machine)
+        if not worker.is_gone and worker.controller is None and {*worker.queues} & {*queues}
+    ]
+    for number in asked:
+        with contextlib.suppress(FileNotFoundError, DamagedFileError):
+            if {*read_queues(machine, number)} & {*queues}:
+                found.append(number)
+    if not found:
+        raise KochiError(
+            f"no worker that you have started serves queue {' or '.join(queues)} on machine "
+            f"{machine.name}",
+            "List them with: kochi show workers",
+        )
+    return found
+
+
+def _release(place: Place, worker: WorkerState, how: Release) -> tuple[str, str]:
+    """Returns the outcome in a word, and in a sentence. Raises KochiError."""
+    number = worker.worker
+    if worker.is_gone:
+        state = worker.describe()
+        return state, f"Worker {number} {'had left already' if state == 'left' else 'is lost'}."
+    if worker.controller is not None:
+        raise KochiError(
+            f"worker {number} belongs to run {worker.controller}, which ends it itself",
+            "To end the run, type Ctrl-C there, or: kochi launch --stop",
+        )
+    order_release(place.machine_paths, number, how)
+    back = f", and gives allocation {worker.allocation} back" if worker.allocation else ""
+    jobs = ", ".join(map(str, worker.running))
+    which = f"job{'s' * (len(worker.running) > 1)} {jobs}"
+    if not jobs:
+        return "leaving", f"Worker {number} was told to leave: it does so at once{back}."
+    if how == "now":
+        goes = "go" if len(worker.running) > 1 else "goes"
+        return "leaving", f"Worker {number} was told to leave{back}: {which} {goes} back to wait."
+    return "finishing", f"Worker {number} was told to leave{back}, when it has finished {which}."
+
+
+def _give_up(place: Place, asked: AskedWorker) -> tuple[str, str]:
+    """One that has not come. It may come at this moment: then it finds that it is to leave."""
+    from snakemake_kochi.allocation.choice import make_scheduler
+
+    order_release(place.machine_paths, asked.worker, "now")
+    begun = f"Worker {asked.worker} has not come yet"
+    if place.machine.scheduler is None:
+        return "asked", f"{begun}: it leaves as soon as it comes."
+    make_scheduler(place.machine, asked.owner, None).cancel([asked.allocation])
+    return "cancelled", f"{begun}: its allocation {asked.allocation} was cancelled."

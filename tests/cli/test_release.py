@@ -1,0 +1,150 @@
+"""`kochi release`: workers that were started by hand, here and in a real Slurm."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from slurm_cluster import SlurmCluster
+from support import git, wait_until
+
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import WorkerState, list_workers
+
+from .conftest import Outcome
+
+Kochi = Callable[..., Outcome]
+Worker = Callable[..., "subprocess.Popen[str]"]
+
+
+def waiting(kochi: Kochi) -> list[int]:
+    jobs = kochi("show", "jobs", "--json").data
+    return [job["job"] for job in jobs if job["state"] == "waiting"]
+
+
+def test_workers_started_by_hand_are_released_by_number_and_by_queue(
+    own_surroundings: Path, kochi: Kochi, worker: Worker
+) -> None:
+    first, second, third = worker("a"), worker("a"), worker("b")
+    wait = "touch there; while [ ! -e go-on ]; do sleep 0.05; done"
+    assert kochi("enqueue", "-q", "b", "--", "sh", "-c", wait).status == 0
+    wait_until((own_surroundings / "there").exists)
+    wait_until(lambda: kochi("show", "workers", "--json").data[2]["jobs"] == [0])
+
+    done = kochi("release", "2")
+    assert done.status == 0
+    assert done.out == "Worker 2 was told to leave, when it has finished job 0.\n"
+    wait_until(lambda: kochi("show", "workers", "--json").data[2]["state"] == "finishing")
+    assert "worker 2 is being stopped" not in kochi("show", "job", "0").out
+    # It changed its mind: the job goes back.
+    done = kochi("release", "2", "--now")
+    assert done.out == "Worker 2 was told to leave: job 0 goes back to wait.\n"
+    assert third.wait() == 0
+    assert waiting(kochi) == [0]
+
+    done = kochi("release", "-q", "a", "--json")
+    assert done.data == [{"worker": n, "outcome": "leaving"} for n in range(2)]
+    assert (first.wait(), second.wait()) == (0, 0)
+    assert kochi("show", "workers", "--json").data == []
+    assert kochi("release", "0").out == "Worker 0 had left already.\n"
+
+
+def test_what_cannot_be_released_is_told_and_the_others_are(kochi: Kochi, worker: Worker) -> None:
+    assert kochi("release").status == 2
+    assert kochi("release", "0", "-q", "q").status == 2
+    assert kochi("release", "x").status == 2
+    done = kochi("release", "-q", "nobodys")
+    assert done.status == 1
+    assert "no worker that you have started serves queue nobodys" in done.err
+    assert "queue name '../x' cannot be used" in kochi("release", "-q", "../x").err
+    process = worker("q")
+    done = kochi("release", "7", "0")
+    assert done.status == 1
+    assert done.err.startswith("kochi: there is no worker 7 on machine local; known: 0.")
+    assert done.out == "Worker 0 was told to leave: it does so at once.\n"
+    assert process.wait() == 0
+
+
+def test_a_worker_of_a_run_is_the_run_s(own_surroundings: Path, kochi: Kochi) -> None:
+    machine = Root.find().machine("local")
+    machine.controller("own").directory.mkdir(parents=True, mode=0o700)
+    script = (
+        "from snakemake_kochi.paths import Root\n"
+        "from snakemake_kochi.worker.start import run_worker\n"
+        "run_worker(Root.find().machine('local'), ['q'], stay=True, controller='own')"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script])
+    try:
+        wait_until(lambda: list_workers(machine))
+        done = kochi("release", "0")
+        assert done.status == 1
+        assert "worker 0 belongs to run own, which ends it itself" in done.err
+        assert kochi("release", "-q", "q").status == 1
+        assert not machine.worker(0).release.exists()
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=2, cpus=2) as cluster:
+        yield cluster
+
+
+def busy_workers(machine: MachinePaths) -> list[WorkerState]:
+    return [worker for worker in list_workers(machine) if worker.running]
+
+
+def in_queue(cluster: SlurmCluster) -> list[str]:
+    """All allocations that squeue knows, those of an array one by one."""
+    return sorted(cluster.run("squeue", "--noheader", "--array", "--format=%F_%K").split())
+
+
+def test_allocations_are_given_back_to_slurm(
+    kochi: Kochi, cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "proj"
+    directory.mkdir()
+    git(directory, "init", "--quiet")
+    monkeypatch.chdir(directory)
+    monkeypatch.setenv("KOCHI_DEFAULT_MACHINE", "own")
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    Path("kochi.yaml").write_text("machines: {own: {scheduler: slurm}}\n")
+
+    # Each of these fills a node, so the third waits.
+    done = kochi("alloc", "-q", "q", "-d", "3", "-b")
+    assert done.status == 0, done.err
+    said = [line.partition(", log: ")[0] for line in done.out.splitlines()]
+    ids = in_queue(cluster)
+    assert said == [
+        f"Worker {number} for queue q was asked for: allocation {each}"
+        for number, each in enumerate(ids)
+    ]
+    machine = Root.find().machine("own")
+    wait_until(lambda: [worker.worker for worker in list_workers(machine)] == [0, 1])
+    # The one that has the number has the allocation.
+    assert [worker.allocation for worker in list_workers(machine)] == ids[:2]
+    assert "worker 2 on machine own has not come yet" in kochi("show", "log", "worker", "2").err
+    kochi("enqueue", "-q", "q", "--", "sh", "-c", "touch there; sleep 1000")
+    wait_until(lambda: Path("there").exists())
+    (busy,) = (worker.worker for worker in wait_until(lambda: busy_workers(machine)))
+
+    done = kochi("release", "2", str(1 - busy))
+    assert done.out.splitlines() == [
+        f"Worker 2 has not come yet: its allocation {ids[2]} was cancelled.",
+        f"Worker {1 - busy} was told to leave: it does so at once, "
+        f"and gives allocation {ids[1 - busy]} back.",
+    ]
+    wait_until(lambda: in_queue(cluster) == [ids[busy]])
+    done = kochi("release", "-q", "q", "--now")
+    assert done.out == (
+        f"Worker {busy} was told to leave, and gives allocation {ids[busy]} back: "
+        "job 0 goes back to wait.\n"
+    )
+    wait_until(lambda: not in_queue(cluster))
+    assert waiting(kochi) == [0]
