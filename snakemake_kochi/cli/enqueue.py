@@ -224,7 +224,7 @@ def _experiment_ticket(place: Place, request: Request) -> tuple[str, Ticket]:
     experiment = freeze.experiment(file)
     given = dict(map(parse_assignment, request.words[1:]))
     point = experiment.point(machine, given)
-    for said in experiment.without_effect(given):
+    for said in (*experiment.remarks, *experiment.without_effect(given)):
         remark(said)
     queue = request.queue or point.queue
     if queue is None:

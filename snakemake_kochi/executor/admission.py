@@ -11,7 +11,7 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.allocation.interface import Workers
 from snakemake_kochi.allocation.scheduler import UnreachableError
-from snakemake_kochi.errors import KochiError
+from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.executor.translate import resources_of
 from snakemake_kochi.executor.wishes import Wishes
 from snakemake_kochi.queue import Resources
@@ -19,6 +19,7 @@ from snakemake_kochi.queue import Resources
 # What Snakemake has for a value that depends on files that are not there yet; and for one that
 # depends on a checkpoint, which is as if nothing was said.
 _NOT_KNOWN = ("<TBD>", 0)
+_ALL_RULES = "all rules are shown by: snakemake --list-rules"
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,25 @@ class Admission:
             seen.add(job.name)
             if not job.is_local and (foreseen := _foresee(job)) is not None:
                 yield foreseen
+
+
+def unknown_rules(workflow: Any) -> Iterator[str]:
+    """What to tell about each rule that an option names and the workflow does not have: Snakemake
+    says nothing, and the rule that was meant goes without."""
+    settings = workflow.resource_settings
+    named = {
+        "--set-threads": settings.overwrite_threads,
+        "--set-resources": settings.overwrite_resources,
+        "--groups": workflow.group_settings.overwrite_groups,
+    }
+    rules = [rule.name for rule in workflow.rules]
+    for option, names in named.items():
+        for name in names:
+            if name not in rules:
+                close = nearest(name, rules)
+                # All rules of a workflow may be hundreds.
+                said = close if close.startswith("did you mean") else _ALL_RULES
+                yield f"{option}: there is no rule '{name}'; {said}"
 
 
 def _foresee(job: Any) -> _Foreseen | None:

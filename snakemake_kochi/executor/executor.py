@@ -20,7 +20,7 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.allocation.choice import check_place, make_workers
 from snakemake_kochi.errors import DamagedFileError, KochiError, UserError, for_snakemake
-from snakemake_kochi.executor.admission import Admission
+from snakemake_kochi.executor.admission import Admission, unknown_rules
 from snakemake_kochi.executor.cancelling import Cancelling
 from snakemake_kochi.executor.choice import Choices
 from snakemake_kochi.executor.identity import Identities, outputs_of_run
@@ -151,6 +151,8 @@ class KochiExecutor(Executor):
             self.logger,
         )
         self._begin_with_nothing()
+        for said in unknown_rules(self.workflow):
+            self.logger.warning(said)
         self._admission = Admission(self.workflow, self._wishes, self._workers, self._queue_for)
         self._identities = Identities(self.workflow, directory)
         self._choices = Choices(self.workflow, settings.runner, self.logger)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,6 +38,8 @@ from snakemake_kochi.project.recipes import Requirement
 if TYPE_CHECKING:
     from snakemake.utils import Paramspace
 
+_log = logging.getLogger(__name__)
+
 FREEZE_VARIABLE = "KOCHI_FREEZE"
 _OWNER_VARIABLE = "KOCHI_FREEZE_OWNER"
 PYTHON_VARIABLE = "KOCHI_PYTHON"
@@ -45,9 +48,10 @@ PYTHON_VARIABLE = "KOCHI_PYTHON"
 class Library:
     """The rules of one project on one machine."""
 
-    def __init__(self, freeze: Freeze, is_checked: bool = False) -> None:
+    def __init__(self, freeze: Freeze, is_checked: bool = False, is_first: bool = False) -> None:
         self.freeze = freeze
         self._is_checked = is_checked
+        self._is_first = is_first
         self.directories = Directories(freeze.machine_name)
         self._names = RuleNames()
 
@@ -81,6 +85,9 @@ class Library:
         """One run rule, or a few, and one target per batch."""
         if not self._is_checked:
             check_experiments(self.experiments, self.freeze.machine_name)
+        for experiment in self.experiments if self._is_first else ():
+            for remark in experiment.remarks:
+                _log.warning("%s", remark)
         return tuple(
             BatchRules.of(self.freeze, self.directories, self._names, experiment, batch)
             for experiment in self.experiments
@@ -160,7 +167,8 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     owner = f"{os.getpid()}-{id(workflow):x}"
     file = os.environ.get(FREEZE_VARIABLE)
     inherited = file is not None and not workflow.is_main_process
-    if file is not None and (inherited or os.environ.get(_OWNER_VARIABLE) == owner):
+    again = file is not None and os.environ.get(_OWNER_VARIABLE) == owner
+    if file is not None and (inherited or again):
         freeze = load_freeze(Path(file))
     else:
         freeze = take_freeze(Path.cwd(), chosen_machine(), *_globs(config or {}))
@@ -173,7 +181,8 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     os.environ[PYTHON_VARIABLE] = sys.executable
     os.environ[SAVED_THREADS_VARIABLE] = saved_threads()
     # What a job's process reads was checked by the main process before there was a job.
-    return Library(freeze, is_checked=inherited)
+    # What is probably not meant is said once, not by each of them.
+    return Library(freeze, is_checked=inherited, is_first=not (inherited or again))
 
 
 def chosen_machine() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -58,6 +58,7 @@ class _Owner:
     batch: Batch
     points: tuple[Point, ...]
     problems: Problems
+    unused: Mapping[str, str]
 
     @property
     def varying(self) -> tuple[str, ...]:
@@ -90,13 +91,15 @@ class Destinations:
         batch: Batch,
         points: tuple[Point, ...],
         problems: Problems,
+        unused: Mapping[str, str],
     ) -> None:
         """Note in `problems` every path that is impossible or that another artifact has.
 
-        `experiment` is the experiment's name, `file` its path in messages. A dest that is empty,
-        because a parameter in it has no value, is left out.
+        `experiment` is the experiment's name, `file` its path in messages. `unused` says what to
+        tell about parameters that nothing uses. A dest that is empty, because a parameter in it has
+        no value, is left out.
         """
-        owner = _Owner(experiment, file, batch, points, problems)
+        owner = _Owner(experiment, file, batch, points, problems, unused)
         for suffix in _TABLE_SUFFIXES:
             self._tables[f"{experiment}/{batch.name}{suffix}"] = owner
         for point in points:
@@ -167,11 +170,13 @@ def _collision(dest: str, first: _Artifact, second: _Artifact) -> str:
     if a.duplicate != b.duplicate:
         differing.append("duplicate")
     missing = [f"${{{name}}}" for name in differing if name not in used]
-    advice = (
-        f"add {' and '.join(missing)}"
-        if missing and i == j
-        else "put different texts around and between the ${...}"
-    )
+    without_effect = [one.unused[name] for name in differing if name in one.unused]
+    if without_effect:  # a dest for each would keep the same result twice
+        advice = without_effect[0]
+    elif missing and i == j:
+        advice = f"add {' and '.join(missing)}"
+    else:
+        advice = "put different texts around and between the ${...}"
     labels = f"({_label(a, varying)}) and ({_label(b, varying)})"
     return f"two points would write '{dest}': {labels}; {advice}"
 

@@ -36,13 +36,15 @@ _MOST_LINES = 100  # about one file
 
 
 class Scalar(str):
-    """The text of a YAML scalar as written, and the kind (of JSON Schema) YAML takes it for."""
+    """The text of a YAML scalar as written, the kind (of JSON Schema) YAML takes it for, and
+    whether it is without quotes."""
 
     kind: str
+    is_plain: bool
 
-    def __new__(cls, text: str, kind: str = "string") -> Scalar:
+    def __new__(cls, text: str, kind: str = "string", is_plain: bool = False) -> Scalar:
         scalar = super().__new__(cls, text)
-        scalar.kind = kind
+        scalar.kind, scalar.is_plain = kind, is_plain
         return scalar
 
     @property
@@ -168,11 +170,13 @@ class Problems:
 
 @dataclass(frozen=True)
 class Document:
-    """A YAML file: `data` holds dicts, lists and Scalars; `problems` what is known to be wrong."""
+    """A YAML file: `data` holds dicts, lists and Scalars; `problems` what is known to be wrong,
+    `remarks` what is probably not meant."""
 
     data: Any
     locations: Locations
     problems: Problems
+    remarks: Problems
 
 
 def _line(node: yaml.Node) -> int:
@@ -213,7 +217,7 @@ class _Converter:
         if kind is None or (kind != "string" and node.tag != implied_tag(node.value)):
             self.problems.add(path, f"the YAML tag {node.tag!r} does not fit here; remove it")
             kind = "string"
-        return Scalar(self._text(node, path), kind)
+        return Scalar(self._text(node, path), kind, not node.style)
 
     def _text(self, node: yaml.ScalarNode, path: KeyPath) -> str:
         """A text that can be an argument, a part of a path, and written to a file."""
@@ -352,7 +356,8 @@ def read_yaml(file: str, text: str) -> Document:
     data = {} if node is None else converter.convert(node, ())
     if isinstance(data, Scalar) and data.kind == "null":
         data = {}
-    return Document(data, converter.problems.locations, converter.problems)
+    locations = converter.problems.locations
+    return Document(data, locations, converter.problems, Problems(locations))
 
 
 def read_text(file: Path, shown: str) -> str:

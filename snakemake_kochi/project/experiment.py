@@ -35,7 +35,8 @@ class Experiment:
 
     `file` is its path relative to the project, `name` the file's stem as an identifier.
     `sources` are globs of its code, None for the default. Default parameters are unresolved, and
-    of their choices, each with one value, the last that matches a machine counts.
+    of their choices, each with one value, the last that matches a machine counts. `remarks` are
+    lines about what is probably not meant.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Experiment:
     metrics: Mapping[str, str]
     requirements: tuple[Requirement, ...]
     locations: Locations = field(repr=False, compare=False)
+    remarks: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def mentioned_machines(self) -> set[str]:
@@ -100,7 +102,7 @@ class Experiment:
         columns = self._columns(batch, machine, problems)
         place = {name: self._place(batch, name) for name in columns}
         points = make_points(batch, columns, place, problems)
-        destinations.add(self.name, self.file, batch, points, problems)
+        destinations.add(self.name, self.file, batch, points, problems, self.unused(batch))
         return points
 
     def point(self, machine: str, overrides: Mapping[str, str]) -> Point:
@@ -150,22 +152,53 @@ class Experiment:
     def without_effect(self, overrides: Iterable[str]) -> Iterator[str]:
         """What to tell about each of the names that `point` takes and nothing of the file, its
         batches aside, knows."""
-        known = dict.fromkeys((*self.default_parameters, *self._used()))
+        known = dict.fromkeys((*self.default_parameters, *self._used(None)))
         for name in overrides:
             if name not in known:
                 said = f"{self.file}: nothing uses the parameter '{name}', {nearest(name, known)}"
                 yield said
 
-    def _used(self) -> Iterator[str]:
-        """The parameters that the scripts and texts outside of the batches refer to."""
-        yield from self.build.depend_params
-        yield from self.run.depend_params
-        yield from Template.parse(self.default_name).names
-        yield from Template.parse(self.default_queue or "").names
+    def unused(self, batch: Batch | None) -> dict[str, str]:
+        """A batch's own parameters, or the default ones, that nothing refers to; what to tell about
+        each of them."""
+        if batch is None:
+            own = self.default_parameters
+            used = {name for each in (None, *self.batches.values()) for name in self._used(each)}
+        else:
+            own, used = batch.parameters, set(self._used(batch))
+        others = {name for name in used if name not in SUBSTITUTED}
+        told = {}
+        for name in own:
+            if name not in used:
+                said = nearest(name, others)
+                if not said.startswith("did you mean"):
+                    said = "name it in the depend_params of run or build, or remove it"
+                told[name] = f"nothing uses the parameter '{name}'; {said}"
+        return told
+
+    def _used(self, batch: Batch | None) -> Iterator[str]:
+        """The parameters that scripts, texts and values refer to: those of a batch, or those
+        outside of the batches."""
+        yield from self._named(batch)
+        parameters = {**self.default_parameters, **(batch.parameters if batch else {})}
+        for choices in parameters.values():
+            for choice in choices:
+                yield from (name for text in choice.values for name in parse_value(text).names)
+
+    def _named(self, batch: Batch | None) -> Iterator[str]:
+        """Of these, those that values do not name for other values."""
+        phases = (batch.build, batch.run) if batch else (self.build, self.run)
+        texts = [batch.job_name, batch.queue] if batch else [self.default_name, self.default_queue]
+        for artifact in batch.artifacts if batch else ():
+            texts += [artifact.dest, artifact.src]
+        for phase in phases:
+            yield from phase.depend_params
+        for text in texts:
+            yield from Template.parse(text or "").names
 
     def _check_complete(self, columns: Mapping[str, tuple[Value, ...]]) -> None:
         referred = (name for (value,) in columns.values() for name in value.names)
-        for name in (*self._used(), *referred):
+        for name in (*self._named(None), *referred):
             if name not in columns and name not in SUBSTITUTED:
                 raise ConfigError(
                     f"{self.file}: the parameter '{name}' has no value outside of the batches",

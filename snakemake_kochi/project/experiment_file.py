@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -13,6 +14,7 @@ from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.project.checks import note_grid_problems
 from snakemake_kochi.project.destinations import dest_problem, normalise_dest, src_problem
 from snakemake_kochi.project.document import (
+    MAXIMUM_LINES,
     Document,
     KeyPath,
     Problems,
@@ -41,10 +43,15 @@ from snakemake_kochi.project.reading import (
     section,
 )
 from snakemake_kochi.project.recipes import Project
-from snakemake_kochi.project.references import check_references
+from snakemake_kochi.project.references import check_references, note_remarks
 from snakemake_kochi.project.shape import check_shape
 from snakemake_kochi.project.templates import Template, parse_value
-from snakemake_kochi.project.values import metric_problem, name_problem, value_problem
+from snakemake_kochi.project.values import (
+    looks_like_numbers,
+    metric_problem,
+    name_problem,
+    value_problem,
+)
 
 _DEFAULT_NAME = "ANON"
 _UNKNOWN_TYPE = "unknown"  # of an artifact whose shape is wrong
@@ -95,7 +102,8 @@ def load_experiment(file: str, text: str, project: Project | None) -> Experiment
         # Told together with the rest, because a person is going to edit the file anyway.
         note_grid_problems(experiment, machines, document.problems)
     document.problems.raise_all()
-    return experiment
+    note_remarks(experiment, document.remarks)
+    return replace(experiment, remarks=tuple(document.remarks.lines(MAXIMUM_LINES)))
 
 
 class _Reader:
@@ -105,6 +113,7 @@ class _Reader:
         self.data: dict[str, Any] = document.data
         self.locations = document.locations
         self.problems: Problems = document.problems
+        self.remarks: Problems = document.remarks
         self.file = file
 
     def experiment(self) -> Experiment:
@@ -212,6 +221,10 @@ class _Reader:
         if wrong:
             self.problems.add(path, wrong)
             self.problems.mark_unknown(path[: 4 if path[0] == "batches" else 2])  # the parameter
+        if scalar.is_plain and looks_like_numbers(text):
+            where = "" if path[0] == "batches" else " in the params of a batch"
+            said = f'several values are written [{text}]{where}, a text "{text}"'
+            self.remarks.add(path, f"'{text}' is one text; {said}")
         return None if wrong else text
 
     def _values(self, value: Any, path: KeyPath) -> tuple[str, ...]:

@@ -22,6 +22,20 @@ def check_references(experiment: Experiment, machines: Iterable[str], problems: 
         _InBatch(experiment, batch, problems).check(all_machines)
 
 
+def note_remarks(experiment: Experiment, remarks: Problems) -> None:
+    """Note what is legal and probably not meant, in an experiment without problems."""
+    defaults = experiment.unused(None)
+    for name, said in defaults.items():
+        remarks.add(("default_params", name), said)
+    for batch in experiment.batches.values():
+        for name, said in experiment.unused(batch).items():
+            if name not in defaults:
+                remarks.add(("batches", batch.name, "params", name), said)
+    runs = [experiment.run, *(batch.run for batch in experiment.batches.values())]
+    if ("run",) in remarks.locations.lines and not any(run.script.strip() for run in runs):
+        remarks.add(("run",), "there is no script: nothing is run after the build")
+
+
 def _check_variables(known: Iterable[str], path: KeyPath, problems: Problems) -> None:
     variables: dict[str, str] = {}
     for name in known:

@@ -118,6 +118,13 @@ def typed(text: str) -> int | float | bool | str:
     return text
 
 
+def looks_like_numbers(text: str) -> bool:
+    """Whether a text is numbers with commas between them: one value, though perhaps not meant as
+    one."""
+    pieces = text.split(",")
+    return len(pieces) > 1 and all(type(typed(piece.strip())) in (int, float) for piece in pieces)
+
+
 def encode_component(text: str) -> str:
     """A value as part of one component of a path; two values never become the same text.
 

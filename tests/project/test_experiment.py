@@ -498,3 +498,67 @@ batches: {b: {params: {
     found = load_experiment("e.yaml", text, None)
     assert found.grid("b", "spica").points[0].parameters == {"a": "2", "c": "2"}
     assert found.grid("b", "vega").points[0].parameters == {"a": "1", "c": "1"}
+
+
+def remarks(text: str) -> list[str]:
+    return list(load_experiment("e.yaml", text, None).remarks)
+
+
+def test_a_parameter_that_nothing_uses_is_remarked_upon_with_the_nearest() -> None:
+    assert remarks("""\
+default_params: {thread: 1, note: x, flags: 2, size: 3, label: $size}
+default_name: e_$label
+build: {depend_params: [flags], script: x}
+run: {script: x, depend_params: [threads]}
+batches:
+  a:
+    params: {threads: [1, 2], thraeds: [1, 2], q: 1, d: 1, s: 1, e: 2, computed: '`$e + 1`'}
+    queue: q$q
+    artifacts: [{type: file, src: $s, dest: $d}, {type: stdout, dest: "${computed}.log"}]
+""") == [
+        "e.yaml:1: default_params.thread: nothing uses the parameter 'thread'; did you mean "
+        "'threads'?",
+        "e.yaml:1: default_params.note: nothing uses the parameter 'note'; name it in the "
+        "depend_params of run or build, or remove it",
+        "e.yaml:7: batches.a.params.thraeds: nothing uses the parameter 'thraeds'; did you mean "
+        "'threads'?",
+    ]
+
+
+def test_a_list_that_nothing_uses_gets_no_advice_to_keep_its_results_apart() -> None:
+    text = """
+default_params: {threads: 1}
+run: {script: x, depend_params: [threads]}
+batches: {a: {params: {thread: [1, 2]}, artifacts: [{type: stdout, dest: x}]}}
+"""
+    with pytest.raises(ConfigError) as caught:
+        load_experiment("e.yaml", text, None).grid("a", "local")
+    assert str(caught.value).endswith(
+        "(thread=1, duplicate 0) and (thread=2, duplicate 0); nothing uses the parameter 'thread'; "
+        "did you mean 'threads'?"
+    )
+
+
+def test_numbers_with_commas_but_no_brackets_are_remarked_upon() -> None:
+    head = "run: {script: x, depend_params: [n]}\n"
+    (said,) = remarks(head + "batches:\n  a:\n    params:\n      n: 100000, 1000000\n")
+    assert said == (
+        "e.yaml:5: batches.a.params.n: '100000, 1000000' is one text; several values are written "
+        '[100000, 1000000], a text "100000, 1000000"'
+    )
+    (said,) = remarks(head + "default_params:\n  n: 1,5\n")
+    assert said.endswith('several values are written [1,5] in the params of a batch, a text "1,5"')
+
+
+@pytest.mark.parametrize("value", ["-O3, -g", '"1, 2"', "'1, 2'", "a,1", "1,", "yes, no"])
+def test_other_texts_with_commas_are_as_good_as_any(value: str) -> None:
+    text = f"run: {{script: x, depend_params: [n]}}\ndefault_params:\n  n: {value}\n"
+    assert remarks(text) == []
+
+
+def test_a_run_without_a_script_is_remarked_upon() -> None:
+    assert remarks("build: {script: x}\nrun: {depend_params: []}") == [
+        "e.yaml:2: run: there is no script: nothing is run after the build"
+    ]
+    assert remarks("build: {script: x}") == []
+    assert remarks("build: {script: x}\nrun: {}\nbatches: {b: {run: {script: y}}}") == []

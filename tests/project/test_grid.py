@@ -171,8 +171,9 @@ def test_an_unknown_batch_is_an_error_with_the_nearest() -> None:
 
 
 def test_two_points_with_one_dest_are_an_error_that_names_the_missing_parameter() -> None:
-    message = said(f"params: {{a: [1, 2], b: [3, 4]}}\n    {artifacts('d/$a.log')}")
-    assert message.startswith("e.yaml:7: batches.b.artifacts[0].dest: two points would write")
+    used = "run: {depend_params: [a, b]}"
+    message = said(f"params: {{a: [1, 2], b: [3, 4]}}\n    {used}\n    {artifacts('d/$a.log')}")
+    assert message.startswith("e.yaml:8: batches.b.artifacts[0].dest: two points would write")
     assert "'d/1.log': (a=1, b=3, duplicate 0) and (a=1, b=4, duplicate 0)" in message
     assert message.endswith("add ${b}")
 

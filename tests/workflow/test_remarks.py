@@ -1,0 +1,29 @@
+"""What is legal and probably not meant is said once, and the run goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.compatibility
+def test_what_is_probably_not_meant_is_said_once_in_a_run_of_many_processes(project: Any) -> None:
+    project.edit("sum.yaml", "{n: 1, debug: 0}", "{n: 1, debug: 0, debgu: 1}")
+    project.edit("sum.yaml", "params: {n: [1, 2]}", "params: {n: [1, 2]}\n    duplicates: 1")
+    options = ["--set-threads", "run_sum_fisrt=2", "--set-resources", "nothing_like_it:mem_mb=5"]
+    done = project.try_snakemake("sum_first", *options, executor="kochi")
+    assert done.returncode == 0
+    for said in (
+        "sum.yaml:2: default_params.debgu: nothing uses the parameter 'debgu'; did you mean "
+        "'debug'?\n",
+        "--set-threads: there is no rule 'run_sum_fisrt'; did you mean 'run_sum_first'?\n",
+        "--set-resources: there is no rule 'nothing_like_it'; all rules are shown by: snakemake "
+        "--list-rules\n",
+    ):
+        assert done.stdout.count(said) == 1, said
+    # Rules are run by Snakemake, each in a process that reads the workflow again.
+    (project.directory / "results/local/sum/first.csv").unlink()
+    done = project.try_snakemake("sum_first")
+    assert done.returncode == 0
+    assert done.stdout.count("nothing uses the parameter") == 1
