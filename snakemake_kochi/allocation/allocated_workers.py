@@ -14,7 +14,12 @@ from snakemake_kochi.allocation.ending import PATIENCE_WITHOUT_ROOM, end_allocat
 from snakemake_kochi.allocation.news import Once
 from snakemake_kochi.allocation.provision import Provision
 from snakemake_kochi.allocation.questions import Questions
-from snakemake_kochi.allocation.scheduler import RefusedError, Scheduler, UnreachableError
+from snakemake_kochi.allocation.scheduler import (
+    Lack,
+    RefusedError,
+    Scheduler,
+    UnreachableError,
+)
 from snakemake_kochi.allocation.setbacks import Setbacks
 from snakemake_kochi.allocation.sizing import obstacle
 from snakemake_kochi.allocation.standing import Standing
@@ -80,6 +85,7 @@ class AllocatedWorkers:
         self._lock = threading.Lock()
         self._wishes: dict[str, Wish] = {}  # those of all queues
         self._left_to_others: set[str] = set()  # queues, when that was known last
+        self._told_to_wait: set[str] = set()  # queues for which a person has to get workers
         self._pending: dict[str, Sequence[Ticket]] = {}
         self._failure: Exception | None = None
         self._has_started = False
@@ -91,6 +97,10 @@ class AllocatedWorkers:
     @property
     def takes_wishes(self) -> bool:
         return self._scheduler.takes_wishes
+
+    @property
+    def have_one_size(self) -> bool:
+        return not self._scheduler.takes_wishes
 
     def serve(self, queues: Sequence[str], wish: Wish = NO_WISH) -> None:
         with self._lock:
@@ -212,8 +222,22 @@ class AllocatedWorkers:
         for queue in queues:
             if self._stopping.is_set():
                 return
-            if self.will_serve(queue):
+            if not self.will_serve(queue):
+                self._told_to_wait.discard(queue)
+            elif (lack := self._scheduler.lacks) is not None:
+                self._wait_for_others(queue, lack, pending)
+            else:
                 self._provision.provide(queue, wishes.get(queue, NO_WISH), pending, workers)
+
+    def _wait_for_others(
+        self, queue: str, lack: Lack, pending: Mapping[str, Sequence[Ticket]]
+    ) -> None:
+        if queue not in self._told_to_wait and pending.get(queue):
+            self._told_to_wait.add(queue)
+            self._logger.warning(
+                f"Queue {queue} waits for a worker of yours: {lack.reason}. To get one, type: "
+                f"kochi alloc -m {self._machine.name} -q {queue} {lack.options}"
+            )
 
     def _workers_of(self, queue: str) -> list[WorkerState]:
         found = shared_workers(self._paths, queue, self._controller)

@@ -14,18 +14,19 @@ from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.place import Place, how_to_describe
 from snakemake_kochi.project.machines import LOCAL, Machine
 
-# Where workers may be: on this computer, or in allocations of the machine's scheduler.
+# Where workers may be: on this computer, or in allocations of the machine's scheduler, be that one
+# that kochi knows or one behind an alloc_script.
 HERE, ALLOCATIONS = "here", "allocations"
 PLACES = (HERE, ALLOCATIONS)
 _DEFAULT = "export KOCHI_DEFAULT_MACHINE={}"
 
 
 def check_place(where: str | None, place: Place) -> str:
-    """Where the workers of a run are to be: as wanted, by default in allocations where kochi knows
-    the machine's scheduler. Raises KochiError for what cannot be."""
+    """Where the workers of a run are to be: as wanted, by default in allocations where there is a
+    way to them. Raises KochiError for what cannot be."""
     machine = place.machine
     if where is None:
-        return HERE if machine.scheduler is None else ALLOCATIONS
+        return ALLOCATIONS if machine.has_allocations else HERE
     if where not in PLACES:
         raise KochiError(
             f"--kochi-place {where}: one of {', '.join(PLACES)} was expected",

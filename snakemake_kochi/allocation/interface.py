@@ -18,6 +18,11 @@ class Workers(Protocol):
     def takes_wishes(self) -> bool:
         """Whether what a job wishes of its allocation means something to them."""
 
+    @property
+    def have_one_size(self) -> bool:
+        """Whether they are in allocations whose size is not made for the jobs that wait: then jobs
+        of all kinds may be in one queue, and each further queue costs an allocation."""
+
     def serve(self, queues: Sequence[str], wish: Wish = NO_WISH) -> None:
         """See to it that the queues are served, too, by workers in allocations with the wish."""
 

@@ -24,6 +24,7 @@ from snakemake_kochi.queue import (
     Capacity,
     Resources,
     Ticket,
+    WorkerState,
     allocate_ids,
     assign_queues,
     find_worker,
@@ -45,12 +46,14 @@ class LocalWorkers:
 
     One worker hands out all the cores: several would each believe the node to be theirs, and a
     benchmark that asked to run alone would have a neighbour. For the same reason a queue is left
-    to a worker of this node that serves it already, started by the user and for everybody.
+    to a worker that serves it already, started by the user and for everybody; to one on another
+    node, too, for what is measured here and there cannot be compared.
 
     The scheduler's thread and the watcher's may both call.
     """
 
     takes_wishes = False
+    have_one_size = False
 
     def __init__(
         self,
@@ -70,7 +73,8 @@ class LocalWorkers:
         self._lock = threading.RLock()
         self._queues: list[str] = []  # all that were asked for
         self._served: list[str] = []  # those not left to others
-        self._others: dict[str, int | None] = {}  # who serves a queue, when that was known last
+        # Who serves a queue, when that was known last.
+        self._others: dict[str, WorkerState | None] = {}
         self._told: set[str] = set()
         self._once = Once(logger)
         self._running: dict[int, subprocess.Popen[bytes]] = {}
@@ -145,7 +149,7 @@ class LocalWorkers:
 
     def _share_out(self, wanted: Collection[str]) -> None:
         """Serve the wanted queues, and go on with those served before, but for those that a
-        worker of the user's on this node serves. What an ill filesystem does not allow is
+        worker of the user's serves. What an ill filesystem does not allow is
         done with the next look: jobs may be running."""
         try:
             self._serve(wanted)
@@ -182,14 +186,17 @@ class LocalWorkers:
             assign_queues(self._machine, number, served)
         self._served = served
 
-    def _other_worker(self, queue: str) -> int | None:
+    def _other_worker(self, queue: str) -> WorkerState | None:
         workers = shared_workers(self._machine, queue)
-        return next((worker.worker for worker in workers if worker.is_on_this_node), None)
+        return min(workers, key=lambda worker: not worker.is_on_this_node, default=None)
 
-    def _tell_left(self, queue: str, worker: int) -> None:
+    def _tell_left(self, queue: str, other: WorkerState) -> None:
         if queue not in self._told:
             self._told.add(queue)
-            self._logger.info(f"Queue {queue} is left to worker {worker}, which serves it here.")
+            where = "here" if other.is_on_this_node else f"on {other.node.host}"
+            self._logger.info(
+                f"Queue {queue} is left to worker {other.worker}, which serves it {where}."
+            )
 
     def _start(self) -> None:
         (number,) = allocate_ids(self._machine, "worker", 1)

@@ -78,13 +78,26 @@ class Allocation:
     was_cancelled: bool = False
 
 
+@dataclass(frozen=True)
+class Lack:
+    """Why none can be asked for, and the options of `kochi alloc` that say what is missing."""
+
+    reason: str
+    options: str
+
+
 class Scheduler(Protocol):
     """The allocations of one controller. Where it `takes_wishes`, what a job wishes of its
     allocation means something; where it `can_exclude`, nodes can be named on which none is to be.
+    Where it `lacks` something that only a person can say, no allocation can be asked for.
     """
 
     takes_wishes: bool
     can_exclude: bool
+
+    @property
+    def lacks(self) -> Lack | None:
+        """What a person has to say before any allocation can be asked for."""
 
     def limits(self, wish: Wish = NO_WISH) -> Limits:
         """What may be asked for, with a wish. Raises RefusedError, or UnreachableError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.allocation.scheduler import (
     UNKNOWN,
     Allocation,
+    Lack,
     RefusedError,
     Wanted,
     time_limit,
@@ -31,6 +33,10 @@ from snakemake_kochi.queue import Capacity
 _EARLY = 1.0
 _PAUSE = 0.02
 _LAST_LINES = 10
+# A variable that is read without a default: `$NAME`, `${NAME}`, `${NAME:?...}`.
+_READ = r"\$(?:KOCHI_ALLOC_{0}\b|\{{KOCHI_ALLOC_{0}(?:\}}|:?\?))"
+_KEYS = {"NODE_SPEC": "node_spec", "TIME_LIMIT": "time"}
+_OPTIONS = {"NODE_SPEC": "-n SPEC", "TIME_LIMIT": "-t LIMIT"}
 
 
 @dataclass
@@ -69,6 +75,29 @@ class AllocScript:
     takes_wishes = False
     can_exclude = False
     cancels_waiting = ()
+
+    @property
+    def lacks(self) -> Lack | None:
+        """What the script reads, without a default of its own, and nobody has said."""
+        settings = self._settings
+        said = {
+            "NODE_SPEC": settings.node_spec is not None,
+            "TIME_LIMIT": settings.time is not None or self._limit is not None,
+        }
+        missing = [
+            name
+            for name in said
+            if not said[name] and re.search(_READ.format(name), self._script) is not None
+        ]
+        if not missing:
+            return None
+        names = " and ".join(f"$KOCHI_ALLOC_{name}" for name in missing)
+        keys = " and ".join(_KEYS[name] for name in missing)
+        return Lack(
+            f"the alloc_script of machine {self._machine} reads {names}, which kochi.yaml does not "
+            f"say (machines: {self._machine}: allocation: {keys})",
+            " ".join(_OPTIONS[name] for name in missing),
+        )
 
     def limits(self, wish: Wish = NO_WISH) -> Limits:
         """By the machine's settings alone; what a worker finds on its node counts. GPUs are there

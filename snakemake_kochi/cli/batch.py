@@ -44,7 +44,7 @@ def command(
     if not os.environ.get("SNAKEMAKE_PROFILE"):
         # As our profiles do; a profile of one's own may name another.
         words += ["--logger", "kochi"]
-    if place.machine.scheduler is not None:
+    if place.machine.has_allocations:
         # As the profile `cluster` does: what other nodes write may come to be seen later.
         words += ["--latency-wait", "60"]
     globs = globs_with(project, path)

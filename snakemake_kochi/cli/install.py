@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from snakemake_kochi.cli.options import COUNT, dependency_option, machine_option
+from snakemake_kochi.cli.output import remark
 from snakemake_kochi.cli.serving import remark_without_worker
 from snakemake_kochi.place import Place, find_place
 from snakemake_kochi.project.recipes import Recipe, Requirement
@@ -16,7 +17,13 @@ from snakemake_kochi.project.recipes import Recipe, Requirement
 @click.command()
 @machine_option
 @dependency_option(required=True)
-@click.option("-q", "--queue", metavar="QUEUE", help="Install as a job of a worker of this queue.")
+@click.option(
+    "-q",
+    "--queue",
+    metavar="QUEUE",
+    help="Install as a job of a worker of this queue; on a cluster, only recipes with "
+    "'on_machine: true'.",
+)
 @click.option("--again", is_flag=True, help="Also what is installed already.")
 @click.option(
     "--cores",
@@ -33,8 +40,9 @@ def command(
 ) -> None:
     """Install recipes, and first what they depend on.
 
-    The branch of a remote repository is looked up again each time. An installation that works
-    stays in use until the new one is complete.
+    On a cluster they are installed here, on the login node, and those with 'on_machine: true' on a
+    compute node. The branch of a remote repository is looked up again each time. An installation
+    that works stays in use until the new one is complete.
     """
     from snakemake_kochi.cli.snakemake_call import call_snakemake
 
@@ -45,12 +53,18 @@ def command(
     wanted = [Requirement.parse(text) for text in dependencies]
     recipes = place.require_project().resolve(wanted, place.machine.name)
     targets = [_rule(requirement.dependency, requirement.recipe) for requirement in wanted]
-    words, variables = _executor(queue, cores), {}
+    here = [each for each in recipes if place.machine.installs_on_login_node(each.on_machine)]
+    # Without a way to other nodes all is done by this command, unless a queue is named.
+    is_elsewhere = len(here) < len(recipes) and (queue or place.machine.has_allocations)
+    words, variables = _executor(queue, cores) if is_elsewhere else _here(cores), {}
     if again:
         variables["KOCHI_INSTALL_AGAIN"] = " ".join(map(str, wanted))
         # So that it also reaches a worker that somebody else started.
         words += ["--envvars", "KOCHI_INSTALL_AGAIN"]
-    if queue is not None:
+    if queue is not None and here:
+        names = ", ".join(f"{each.dependency}:{each.name}" for each in here)
+        remark(f"Installed here, because they do not say 'on_machine: true': {names}")
+    if queue is not None and is_elsewhere:
         remark_without_worker(place, queue)
     forced = _forced(place, recipes, targets if again else [])
     if forced:
@@ -64,12 +78,17 @@ def _rule(dependency: str, recipe: str) -> str:
     return f"install_{identifier(dependency)}_{identifier(recipe)}"
 
 
+def _here(cores: int | None) -> list[str]:
+    count = cores or len(os.sched_getaffinity(0))
+    return ["--executor", "local", "--cores", str(count), "--rerun-incomplete"]
+
+
 def _executor(queue: str | None, cores: int | None) -> list[str]:
-    if queue is None:
-        count = cores or len(os.sched_getaffinity(0))
-        return ["--executor", "local", "--cores", str(count), "--rerun-incomplete"]
-    words = ["--executor", "kochi", "--kochi-queue", queue, "--jobs", str(cores or 100)]
-    return [*words, "--rerun-incomplete"]
+    words = ["--executor", "kochi"]
+    words += [] if queue is None else ["--kochi-queue", queue]
+    words += ["--jobs", str(cores or 100), "--rerun-incomplete"]
+    # Those that are installed here have their own number at a time.
+    return words if cores is None else [*words, "--local-cores", str(cores)]
 
 
 def _forced(place: Place, recipes: Sequence[Recipe], again: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
@@ -12,7 +13,7 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_kochi.allocation.interface import Workers
 from snakemake_kochi.allocation.scheduler import UnreachableError
 from snakemake_kochi.errors import KochiError, nearest
-from snakemake_kochi.executor.translate import resources_of
+from snakemake_kochi.executor.translate import QUEUE, resources_of
 from snakemake_kochi.executor.wishes import Wishes
 from snakemake_kochi.queue import Resources
 
@@ -43,17 +44,24 @@ class _Foreseen:
 class Admission:
     """For one run. `queue_for`: the queue a job names, else the run's own; it raises KochiError."""
 
+    # The resource of a rule whose jobs may go to a queue that others of the run name: what a
+    # benchmark is built for is then where it runs, and no allocation is asked for only to build it.
+    JOINS = "kochi_joins"
+
     def __init__(
         self,
         workflow: Any,
         wishes: Wishes,
         workers: Workers,
         queue_for: Callable[[JobExecutorInterface], str],
+        own_queue: str | None,
     ) -> None:
+        """`own_queue`: that of jobs that name none; None where all go to another one."""
         self._workflow = workflow
         self._wishes = wishes
         self._workers = workers
         self._queue_for = queue_for
+        self._own_queue = own_queue
 
     def admit(self, jobs: Sequence[JobExecutorInterface]) -> Admitted:
         is_ours: dict[str, bool] = {}
@@ -69,7 +77,7 @@ class Admission:
         return Admitted(by_queue, refused)
 
     def _place(self, job: Any, is_ours: dict[str, bool]) -> tuple[str, Resources]:
-        placed = self._wishes.place(job, self._queue_for(job), resources_of(job))
+        placed = self._wishes.place(job, self._queue_of(job), resources_of(job))
         queue, wanted = placed.queue, placed.resources
         if queue not in is_ours:
             is_ours[queue] = self._workers.will_serve(queue)
@@ -78,6 +86,22 @@ class Admission:
             with contextlib.suppress(UnreachableError):
                 wanted = self._workers.fit(job.name, wanted, placed.wish)
         return queue, wanted
+
+    def _queue_of(self, job: Any) -> str:
+        """Raises KochiError."""
+        joins = job.resources.get(self.JOINS) and not job.resources.get(QUEUE)
+        if joins and self._own_queue is not None:
+            for queue in self._named_queues:
+                if self._workers.have_one_size or not self._workers.will_serve(queue):
+                    return queue
+        return self._queue_for(job)
+
+    @cached_property
+    def _named_queues(self) -> tuple[str, ...]:
+        """As far as one job of each rule tells."""
+        jobs = self._one_of_each_rule(())
+        named = (job.resources.get(QUEUE) for job in jobs)
+        return tuple(dict.fromkeys(str(queue) for queue in named if queue))
 
     def refuse_what_never_runs(
         self,

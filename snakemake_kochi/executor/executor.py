@@ -145,15 +145,14 @@ class KochiExecutor(Executor):
             cores if isinstance(cores, int) else None,
             self.logger,
         )
-        self._wishes = Wishes(
-            None if self._queue_is_forced else self._default_queue,
-            self._workers.takes_wishes,
-            self.logger,
-        )
+        own_queue = None if self._queue_is_forced else self._default_queue
+        self._wishes = Wishes(own_queue, self._workers.takes_wishes, self.logger)
         self._begin_with_nothing()
         for said in unknown_rules(self.workflow):
             self.logger.warning(said)
-        self._admission = Admission(self.workflow, self._wishes, self._workers, self._queue_for)
+        self._admission = Admission(
+            self.workflow, self._wishes, self._workers, self._queue_for, own_queue
+        )
         self._identities = Identities(self.workflow, directory)
         self._choices = Choices(self.workflow, settings.runner, self.logger)
         self._commands = InnerCommands(self)

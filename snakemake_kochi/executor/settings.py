@@ -55,8 +55,8 @@ class ExecutorSettings(ExecutorSettingsBase):
         default=None,
         metadata={
             "help": "Where the run's workers are: 'here', on this computer, or in 'allocations' of "
-            "the machine's scheduler. Default: in allocations if kochi.yaml says "
-            "'scheduler: slurm' of the machine, else here.",
+            "the machine's scheduler. Default: in allocations if the machine has a 'scheduler' "
+            "or an 'alloc_script' in kochi.yaml, else here.",
             "env_var": False,
             "required": False,
         },

@@ -18,6 +18,7 @@ from snakemake_kochi.executor.inner import InnerCommand
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Resources, Result, Ticket
 
+QUEUE = "kochi_queue"  # the resource in which a job names one
 _LAST_LINES = 20
 # TBDString is what Snakemake has for a value that depends on files that are not there yet.
 _NO_AMOUNTS = ("<TBD>", "")
@@ -62,14 +63,14 @@ def queue_of(job: JobExecutorInterface, machine: MachinePaths) -> str | None:
 
     Raises KochiError, naming the rule, for a name that cannot be used.
     """
-    queue = job.resources.get("kochi_queue")
+    queue = job.resources.get(QUEUE)
     if queue is None or queue == "":
         return None
     try:
         return machine.queue(str(queue)).name
     except KochiError as error:
         raise KochiError(
-            f"rule {job.name}, resource kochi_queue: {error.message}", error.hint
+            f"rule {job.name}, resource {QUEUE}: {error.message}", error.hint
         ) from error
 
 

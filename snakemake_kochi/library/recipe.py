@@ -55,5 +55,5 @@ class RecipeRule:
                 "source": verbatim(json.dumps(source, sort_keys=True)),
                 "activate_script": verbatim(recipe.activate_script),
             },
-            on_login_node=not recipe.on_machine and freeze.machine.login_host is not None,
+            on_login_node=freeze.machine.installs_on_login_node(recipe.on_machine),
         )

@@ -84,7 +84,7 @@ def recipe_description(machine: Machine, recipe: Recipe) -> dict[str, object]:
             "script": recipe.install_script,
             "strict": recipe.strict,
         },
-        "load_environment": machine.load_env_on_machine,
+        "load_environment": machine.load_env_for_install(recipe.on_machine),
     }
 
 
@@ -156,7 +156,7 @@ def _install(
     make_directory(place.prefix)
     _get_source(freeze, recipe, install, place)
     environment = Environment(
-        load_environment=freeze.machine.load_env_on_machine,
+        load_environment=freeze.machine.load_env_for_install(recipe.on_machine),
         installs=dependencies,
         variables={
             **recipe.envs,

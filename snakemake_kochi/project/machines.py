@@ -76,3 +76,14 @@ class Machine:
     def has_allocations(self) -> bool:
         """Whether there is a way to ask for one: a scheduler that is known, or a script."""
         return self.scheduler is not None or bool(self.alloc_script)
+
+    def installs_on_login_node(self, on_machine: bool) -> bool:
+        """Whether a recipe is installed where a person types, for compute nodes often have no way
+        to its source. `on_machine`: what the recipe says."""
+        return not on_machine and (self.has_allocations or self.login_host is not None)
+
+    def load_env_for_install(self, on_machine: bool) -> str:
+        """The script that comes before that of a recipe."""
+        if self.installs_on_login_node(on_machine):
+            return self.load_env_on_login_node
+        return self.load_env_on_machine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.controllers import list_controllers
 from snakemake_kochi.queue.observation import Observer
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.ticket import Ticket
@@ -52,6 +53,16 @@ class Served:
             unsubscribe(self._queues[name].paths, worker)
         self._queues = wanted
         self._state.update(queues=tuple(wanted))
+
+    def are_used(self) -> bool:
+        """Whether a run is going on, for all that is known, which has handed jobs to one of them:
+        more may come when those have ended. Costs a small file for each run of the machine."""
+        with contextlib.suppress(OSError):
+            return any(
+                not each.is_dead and not self._queues.keys().isdisjoint(each.queues or ())
+                for each in list_controllers(self._machine)
+            )
+        return False
 
     def is_in_trouble(self) -> bool:
         return any(map(self._troubles.is_in, self._queues))

@@ -45,6 +45,9 @@ _log = logging.getLogger(__name__)
 
 _LEAVE_PATIENCE = 15.0  # seconds
 _RELEASED = "released by kochi release"
+# Seconds that a worker that leaves when its queues are empty waits for a run that goes on: it takes
+# so long at most to hand over what depends on a job that has ended.
+_BETWEEN_JOBS = 10.0
 _UNSTARTED = "a job cannot be started here now"
 
 
@@ -374,6 +377,7 @@ class Worker:
         self._heed_health()
 
     def _begin_to_idle(self) -> None:
+        self._free_since = time.monotonic()
         if self._settings.idle_timeout is not None:
             self._idle_end = time.monotonic() + self._settings.idle_timeout
 
@@ -407,6 +411,9 @@ class Worker:
         worker "running" can rely on that look; who finds it "leaving" starts another.
         """
         if time.monotonic() < self._pause_until or self._served.is_in_trouble():
+            return False
+        # Between a build and its runs, say, the queue is empty for a moment.
+        if time.monotonic() < self._free_since + _BETWEEN_JOBS and self._served.are_used():
             return False
         if not self._state.update(state="leaving"):
             self._pause_until = time.monotonic() + RETRY

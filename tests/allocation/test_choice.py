@@ -20,11 +20,12 @@ def place(machine: str, machines: str) -> Place:
     return Place(project.machine(machine), project, Root(Path("/nowhere")))
 
 
-def test_by_default_workers_are_where_kochi_knows_the_scheduler() -> None:
+def test_by_default_workers_are_in_allocations_where_there_is_a_way_to_them() -> None:
     where = {name: check_place(None, place(name, MACHINES)) for name in ("spica", "vega", "desk")}
-    assert where == {"spica": "allocations", "vega": "here", "desk": "here"}
-    assert check_place("allocations", place("vega", MACHINES)) == "allocations"
+    assert where == {"spica": "allocations", "vega": "allocations", "desk": "here"}
+    # Here only if it is said.
     assert check_place("here", place("spica", MACHINES)) == "here"
+    assert check_place("here", place("vega", MACHINES)) == "here"
 
 
 @pytest.mark.parametrize(

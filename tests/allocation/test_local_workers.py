@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +22,10 @@ from snakemake_kochi.allocation import local_workers
 from snakemake_kochi.allocation.local_workers import LocalWorkers
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import Resources
+from snakemake_kochi.queue import Capacity, Resources, WorkerState
 from snakemake_kochi.queue.entries import worker_numbers
-from snakemake_kochi.queue.workers import read_queues
+from snakemake_kochi.queue.processes import Node, ProcessIdentity
+from snakemake_kochi.queue.workers import read_queues, subscribe
 from snakemake_kochi.worker.node import capacity_of_this_node, gpus_of_this_node
 
 PENDING = {"a": []}
@@ -196,3 +198,23 @@ def test_a_queue_that_was_left_to_another_worker_stays_so_while_that_is_not_know
     workers.look_after(PENDING)
     assert not workers.will_serve("a")
     assert not started
+
+
+def test_a_queue_that_a_worker_serves_on_another_node_is_left_to_that_one(
+    tmp_path: Path, started: Started, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    workers = make(tmp_path)
+    machine = Root(tmp_path).machine("local")
+    elsewhere = Node("elsewhere", "some-id", "some-boot", "pid:[1]")
+    process = ProcessIdentity(1, 1)
+    state = WorkerState(7, "running", process, elsewhere, ("a",), Capacity(1, 1), "", "")
+    files.make_directory(machine.worker(7).directory)
+    machine.worker(7).state.write_bytes(files.to_json(state.to_dict()))
+    subscribe(machine, 7, machine.queue("a"))
+    assert not workers.will_serve("a")
+    workers.serve(["a"])
+    assert started == []
+    assert "Queue a is left to worker 7, which serves it on elsewhere." in caplog.text
+    machine.worker(7).state.write_bytes(files.to_json(replace(state, state="left").to_dict()))
+    assert workers.will_serve("a")

@@ -45,6 +45,7 @@ class Scheduler:
 
     takes_wishes = True
     can_exclude = True
+    lacks = None
     cancels_waiting = ()
     how_to_cancel = ""
 

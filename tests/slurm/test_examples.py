@@ -252,8 +252,8 @@ def test_the_example_gives_the_same_batch_in_allocations_and_goes_on_with_kochi_
     assert firsts["n_22_w_1_0.log"] == ["fib(22) = 17711"]
     assert len(rows) == 9
     assert "Nothing to be done" in there.snakemake(snakemake, "-n", "fib_batch_test")
-    # An installation, a build and a table; the new runs and the table.
-    assert there.succeeded_in_allocations() == (1 + 1 + 6 + 1) + (3 + 1)
+    # A build, runs and a table, but no installation; the new runs and the table.
+    assert there.succeeded_in_allocations() == (1 + 6 + 1) + (3 + 1)
     workers = {worker.worker: worker for worker in list_workers(there.machine)}
     found = records(project, "kochi_artifacts_own")
     assert len(found) == 9

@@ -13,6 +13,7 @@ for build in kochi.builds:
         # `make -j$(nproc)` is to have all CPUs.
         resources:
             kochi_pinned=0,
+            kochi_joins=1,
         params:
             **build.determined_by,
             experiment=kochi.verbatim(build.experiment.file),

@@ -11,6 +11,8 @@ for batch in kochi.batches:
             table=batch.table,
             markdown=report(batch.markdown, category="Kochi", subcategory=batch.experiment.name),
             plot=report(batch.plot, category="Kochi", subcategory=batch.experiment.name),
+        resources:
+            kochi_joins=1,
         params:
             title=kochi.verbatim(f"{batch.experiment.name} {batch.grid.batch}"),
             varying=kochi.verbatim(list(batch.grid.varying)),

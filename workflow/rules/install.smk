@@ -14,6 +14,7 @@ for recipe in kochi.recipes:
         # `make -j$(nproc)` is to have all CPUs.
         resources:
             kochi_pinned=0,
+            kochi_joins=1,
         params:
             **recipe.determined_by,
             requirement=kochi.verbatim(str(recipe.requirement)),

@@ -87,6 +87,7 @@ class Slurm:
 
     takes_wishes = True
     can_exclude = True
+    lacks = None
 
     def __init__(
         self,

@@ -1,0 +1,179 @@
+"""Kochi's habits on a machine with an `alloc_script` and no `scheduler`, as Kochi users have it;
+the script puts workers into a real Slurm."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from slurm_cluster import SlurmCluster
+from support import git, run, wait_until, write
+
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import list_workers
+
+KOCHI = (sys.executable, "-P", "-m", "snakemake_kochi.cli")
+SCRIPT = (
+    'sbatch --wrap="$KOCHI_WORKER_LAUNCH_CMD" -o /dev/null -w NODES '
+    "-t ${KOCHI_ALLOC_TIME_LIMIT:-10}"
+)
+KOCHI_YAML = """
+    machines:
+      own:
+        alloc_script: SCRIPT
+        load_env_script:
+          on_login_node: export LOADED=login
+          on_machine: export LOADED=compute
+    dependencies:
+      fetched:
+        script: echo $LOADED ${SLURM_JOB_ID-none} > $KOCHI_INSTALL_PREFIX/where
+        recipes:
+          - name: here
+          - {name: there, on_machine: true}
+"""
+EXPERIMENT = """
+    depends: [{name: fetched, recipe: RECIPE}]
+    default_params: {n: 0}
+    default_name: job_${n}
+    default_queue: jobs
+    batches:
+      test:
+        params: {n: [1, 2, 3]}
+        artifacts: [{type: stdout, dest: "${n}.log"}]
+    build:
+      script: echo ${SLURM_JOB_ID-none} > built
+    run:
+      depend_params: [n]
+      script: |
+        echo "$(cat built) ${SLURM_JOB_ID-none} $(cat $KOCHI_INSTALL_PREFIX_FETCHED/where) $LOADED"
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=2, cpus=2) as cluster:
+        yield cluster
+
+
+class Project:
+    """A Kochi project; `submitted`: how often its script was run."""
+
+    def __init__(self, directory: Path, root: Path, cluster: SlurmCluster) -> None:
+        self.directory = directory
+        self.cluster = cluster
+        self.machine: MachinePaths = Root(root).machine("own")
+        self._before = len(cluster.calls("sbatch"))
+        directory.mkdir()
+        git(directory, "init", "--quiet")
+        write(directory / ".gitignore", "results/\n.snakemake/\nsaid\n")
+        self.configure("node1", "here")
+
+    def configure(self, nodes: str, recipe: str) -> None:
+        script = SCRIPT.replace("NODES", nodes)
+        write(self.directory / "kochi.yaml", KOCHI_YAML.replace("SCRIPT", script))
+        write(self.directory / "job.yaml", EXPERIMENT.replace("RECIPE", recipe))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**self.cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
+
+    def kochi(self, *words: str) -> str:
+        done = run(*KOCHI, *words, cwd=self.directory, env=self.environment)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        with open(self.directory / "said", "wb") as said:
+            return subprocess.Popen(
+                [*KOCHI, *words],
+                cwd=self.directory,
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+            )
+
+    @property
+    def said(self) -> str:
+        return (self.directory / "said").read_text()
+
+    @property
+    def submitted(self) -> int:
+        return len(self.cluster.calls("sbatch")) - self._before
+
+    def where(self) -> list[list[str]]:
+        """Of each point, the Slurm jobs of its build and its run, the environment and the Slurm job
+        of the installation, and the environment of the run."""
+        logs = sorted((self.directory / "results" / "own").glob("*.log"))
+        return [log.read_text().split() for log in logs]
+
+
+@pytest.fixture
+def project(tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster) -> Iterator[Project]:
+    made = Project(tmp_path / "project", isolated_environment, cluster)
+    yield made
+    cluster.cancel_jobs()
+    wait_until(lambda: all(worker.is_gone for worker in list_workers(made.machine)))
+
+
+def test_a_batch_runs_where_the_script_puts_workers_and_installs_on_the_login_node(
+    project: Project,
+) -> None:
+    project.kochi("batch", "job.yaml", "test")
+    where = project.where()
+    assert len(where) == 3
+    allocations = {job for built, ran, *_ in where for job in (built, ran)}
+    assert len(allocations) == 1, where  # one for the build and the runs
+    assert allocations.isdisjoint({"none"})
+    assert {tuple(rest) for _, _, *rest in where} == {("login", "none", "compute")}
+    # The login node had the controller, and nothing else.
+    assert all(worker.allocation is not None for worker in list_workers(project.machine))
+    assert project.submitted == 1
+
+
+def test_what_kochi_install_installs_on_a_compute_node_a_batch_finds(project: Project) -> None:
+    project.configure("node1", "there")
+    said = project.kochi("install", "-d", "fetched:there")
+    assert "--executor kochi" in said
+    assert project.submitted == 1
+    said = project.kochi("batch", "job.yaml", "test")
+    assert "install_fetched" not in said
+    for _, _, loaded, installed, _ in project.where():
+        assert loaded == "compute"
+        assert installed != "none"
+
+
+def test_a_batch_uses_the_workers_that_were_got_for_its_queue_before(project: Project) -> None:
+    project.kochi("alloc", "-q", "jobs", "-b")
+    wait_until(lambda: any(worker.is_live for worker in list_workers(project.machine)))
+    project.kochi("batch", "job.yaml", "test")
+    assert len({job for built, ran, *_ in project.where() for job in (built, ran)}) == 1
+    assert project.submitted == 1
+    assert len(list_workers(project.machine)) == 1
+
+
+def test_a_batch_waits_for_workers_where_only_a_person_can_say_on_which_nodes(
+    project: Project,
+) -> None:
+    project.configure("$KOCHI_ALLOC_NODE_SPEC", "here")
+    batch = project.start("batch", "job.yaml", "test")
+    try:
+        wait_until(lambda: "kochi alloc" in project.said or batch.poll() is not None)
+        assert "Queue jobs waits for a worker of yours: the alloc_script of machine own reads " in (
+            project.said
+        )
+        assert "type: kochi alloc -m own -q jobs -n SPEC" in project.said
+        assert project.submitted == 0
+        # Without -b, though the queue is empty for a moment after the build.
+        project.kochi("alloc", "-m", "own", "-q", "jobs", "-n", "node2")
+        assert batch.wait(120) == 0, project.said
+    finally:
+        batch.kill()
+        batch.wait()
+    assert len({job for built, ran, *_ in project.where() for job in (built, ran)}) == 1
+    assert project.submitted == 1
+    assert len(list_workers(project.machine)) == 1
