@@ -73,6 +73,10 @@ class GitError(KochiError):
     """Git refused, or the directory is not a repository."""
 
 
+class NoCommitError(GitError):
+    """A repository can be read, and does not have a commit."""
+
+
 class ArtifactTooLargeError(KochiError):
     """A result file is larger than what goes into git."""
 

@@ -7,7 +7,7 @@ import os
 import click
 
 from snakemake_kochi.cli.experiment_file import globs_with, load, path_in_project
-from snakemake_kochi.cli.options import machine_option
+from snakemake_kochi.cli.options import git_remote_option, machine_option
 from snakemake_kochi.place import find_place
 
 
@@ -15,10 +15,16 @@ from snakemake_kochi.place import find_place
 @machine_option
 @click.argument("file", metavar="FILE.yaml")
 @click.argument("name")
+@git_remote_option
 @click.option("-n", "--dry-run", is_flag=True, help="Only show what would be run.")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- SNAKEMAKE OPTIONS]")
 def command(
-    machine: str | None, file: str, name: str, dry_run: bool, options: tuple[str, ...]
+    machine: str | None,
+    file: str,
+    name: str,
+    git_remote: str | None,
+    dry_run: bool,
+    options: tuple[str, ...],
 ) -> None:
     """Run batch NAME of an experiment: the runs that are not done yet, or not up to date.
 
@@ -47,9 +53,10 @@ def command(
     if place.machine.has_allocations:
         # As the profile `cluster` does: what other nodes write may come to be seen later.
         words += ["--latency-wait", "60"]
-    globs = globs_with(project, path)
-    if globs is not None:
-        words += ["--config", f"kochi_experiments={json.dumps(globs)}"]
+    config = {"kochi_experiments": globs_with(project, path), "kochi_git_remote": git_remote}
+    given = [f"{key}={json.dumps(value)}" for key, value in config.items() if value is not None]
+    if given:
+        words += ["--config", *given]
     if dry_run:
         words.append("--dry-run")
     target = f"{identifier(experiment.name)}_{identifier(name)}"

@@ -19,6 +19,7 @@ from snakemake_kochi.cli.experiment_file import (
 from snakemake_kochi.cli.options import (
     COUNT,
     dependency_option,
+    git_remote_option,
     json_option,
     machine_option,
     quiet_option,
@@ -52,22 +53,6 @@ class _EnqueueCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-def _address(text: str) -> str:
-    """A repository, so far as one can be called that."""
-    from snakemake_kochi.project.values import (
-        has_control_character,
-        path_problem,
-        unusable_character,
-    )
-
-    wrong = unusable_character(text) or path_problem(text, is_one=False)
-    if not text or has_control_character(text):
-        wrong = f"{text!r}: a URL or the directory of a repository was expected"
-    if wrong:
-        raise click.BadParameter(wrong)
-    return text
-
-
 @dataclass(frozen=True)
 class Request:
     """What was typed."""
@@ -75,7 +60,7 @@ class Request:
     queue: str | None
     name: str | None
     copy: bool
-    git: str | None
+    git_remote: str | None
     dependencies: tuple[str, ...]
     shared: bool
     cores: int | None
@@ -104,12 +89,7 @@ class Request:
     help="Run in a copy of the repository as it is at this moment.",
 )
 @dependency_option(required=False)
-@click.option(
-    *("-g", "--git"),
-    type=_address,
-    metavar="URL",
-    help="Take the copy from this repository instead. Implies -c.",
-)
+@git_remote_option
 @click.option(
     "--shared",
     is_flag=True,
@@ -161,7 +141,7 @@ def _make_ticket(place: Place, request: Request) -> tuple[str, Ticket]:
     if request.queue is None:
         raise click.UsageError("a queue was expected: -q QUEUE")
     refuse_shell_line(request.words[0])
-    if request.copy or request.git or request.dependencies:
+    if request.copy or request.git_remote or request.dependencies:
         return request.queue, _prepared_ticket(place, request)
     labels = {"command": shlex.join(request.words)}
     resources = request.resources(request.is_shared)
@@ -197,11 +177,9 @@ def _prepared_ticket(place: Place, request: Request) -> Ticket:
     project = place.require_project()
     installs = _installs(place, tuple(map(Requirement.parse, request.dependencies)))
     freeze = take_freeze(Path.cwd(), place.machine.name)
-    copy = None
-    if request.git:
-        freeze, copy = _from_git(freeze, request.git), "."
-    elif request.copy:
-        copy = _directory_in_copy(freeze)
+    if request.git_remote:
+        freeze = _from_git(freeze, request.git_remote)
+    copy = _directory_in_copy(freeze) if request.copy or request.git_remote else None
     words = job_command(installs, copy=copy, command=request.words)
     labels = {"command": shlex.join(request.words)} | _labels(request, freeze, installs)
     directory = None if copy is None else project.directory
@@ -231,8 +209,8 @@ def _experiment_ticket(place: Place, request: Request) -> tuple[str, Ticket]:
         raise click.UsageError(f"a queue was expected: -q QUEUE, or default_queue in {file}")
     extra = tuple(map(Requirement.parse, request.dependencies))
     installs = _installs(place, experiment.requirements_on(machine, extra))
-    if request.git:
-        freeze = _from_git(freeze, request.git)
+    if request.git_remote:
+        freeze = _from_git(freeze, request.git_remote)
     name = request.name or point.name
     words = job_command(installs, experiment=file, name=name, parameters=request.words[1:])
     parameters = {"parameters": ", ".join(f"{k}={v}" for k, v in point.parameters.items())}
@@ -270,7 +248,8 @@ def _labels(request: Request, freeze: Freeze, installs: Sequence[Install]) -> di
     labels = {}
     if installs:
         labels["recipes"] = ", ".join(f"{i.dependency}:{i.recipe}" for i in installs)
-    source = request.git or ("changed" if freeze.snapshot.dirty else "")
+    source = [request.git_remote or "", "changed" if freeze.snapshot.dirty else ""]
+    said = ", ".join(filter(None, source))
     commit = (freeze.snapshot.base or "")[:12]
-    labels["source"] = " ".join(filter(None, (commit, f"({source})" if source else "")))
+    labels["source"] = " ".join(filter(None, (commit, f"({said})" if said else "")))
     return labels

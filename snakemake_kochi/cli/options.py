@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -51,6 +52,33 @@ def dependency_option(required: bool) -> Callable[[_Function], _Function]:
         required=required,
         help="An installed recipe; may be given several times.",
     )
+
+
+def git_remote_option(function: _Function) -> _Function:
+    return click.option(
+        *("-g", "--git-remote", "--git"),
+        type=_address,
+        metavar="URL",
+        help="Fetch the commit that is checked out here from this repository, submodules included, "
+        "and apply what is changed here. Implies a copy.",
+    )(function)
+
+
+def _address(text: str) -> str:
+    """A repository, so far as one can be called that; a directory as an absolute path."""
+    from snakemake_kochi.project.values import (
+        has_control_character,
+        path_problem,
+        unusable_character,
+    )
+
+    wrong = unusable_character(text) or path_problem(text, is_one=False)
+    if not text or has_control_character(text):
+        wrong = f"{text!r}: a URL or the directory of a repository was expected"
+    if wrong:
+        raise click.BadParameter(wrong)
+    path = os.path.abspath(os.path.expanduser(text))
+    return path if os.path.exists(path) else text
 
 
 # What only a shell makes something of.

@@ -28,6 +28,7 @@ from snakemake_kochi.phases.build_file import read_build
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze
 from snakemake_kochi.phases.install_set import read_manifest
 from snakemake_kochi.phases.keep import commit_at_exit
+from snakemake_kochi.phases.other_source import with_source_from
 from snakemake_kochi.phases.script import SAVED_THREADS_VARIABLE, saved_threads
 from snakemake_kochi.project.checks import check_experiments
 from snakemake_kochi.project.chosen_machine import chosen_machine as machine_among
@@ -162,7 +163,8 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
 
     Snakemake's main process freezes the project; the processes of its jobs, and a second call
     while the same workflow is parsed, take the freeze that is there. `config["kochi_experiments"]`
-    is a list of globs, relative to the project, that say where experiments are looked for.
+    is a list of globs, relative to the project, that say where experiments are looked for;
+    `config["kochi_git_remote"]` is a repository from which the commit that is checked out is to be.
     """
     owner = f"{os.getpid()}-{id(workflow):x}"
     file = os.environ.get(FREEZE_VARIABLE)
@@ -172,6 +174,8 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
         freeze = load_freeze(Path(file))
     else:
         freeze = take_freeze(Path.cwd(), chosen_machine(), *_globs(config or {}))
+        if (remote := _git_remote(config or {})) is not None:
+            freeze = with_source_from(freeze, remote)
         _forget_what_is_gone(Directories(freeze.machine_name))
         commit_at_exit(
             freeze.directory, freeze.paths, freeze.machine_name, lambda: not workflow.dryrun
@@ -214,6 +218,13 @@ def _are_there(directories: Iterable[Path]) -> bool:
         return all(map(is_there, directories))
     except OSError:
         return True
+
+
+def _git_remote(config: Mapping[str, Any]) -> str | None:
+    remote = config.get("kochi_git_remote")
+    if remote is not None and (not isinstance(remote, str) or not remote):
+        raise ConfigError(f"config kochi_git_remote: a repository was expected, not {remote!r}")
+    return remote
 
 
 def _globs(config: Mapping[str, Any]) -> Sequence[Sequence[str]]:

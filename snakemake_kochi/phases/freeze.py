@@ -126,7 +126,7 @@ def take_freeze(
     with root.explaining():
         # Before any of the run's processes comes first, and settles the default.
         settle_locks(root.machine(machine), used.lock_directory, used.lock_kind)
-    snapshot = freeze(directory, paths.store, _outputs(start, directory, root))
+    snapshot = freeze(directory, paths.store, own_outputs(start, directory, root))
     experiments = {}
     for path in _experiment_files(directory, experiment_globs):
         name = path.relative_to(directory).as_posix()
@@ -185,7 +185,7 @@ def load_freeze(file: Path) -> Freeze:
         raise DamagedFileError(f"{file}: not a freeze ({error})") from error
 
 
-def _outputs(start: Path, directory: Path, root: Root) -> list[str]:
+def own_outputs(start: Path, directory: Path, root: Root) -> list[str]:
     """Patterns for what a run in `start` writes: its outputs must not count as its code."""
     patterns = ["/results/", *SNAKEMAKE_STATE]
     own = ((start.resolve(), "results/"), (root.directory.resolve(), ""))

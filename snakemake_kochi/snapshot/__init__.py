@@ -1,5 +1,6 @@
 """A working tree as it stands becomes a git tree in a store of ours; a tree becomes files again."""
 
+from snakemake_kochi.snapshot.listing import deleted_files, submodules
 from snakemake_kochi.snapshot.snapshot import (
     Entry,
     Snapshot,
@@ -7,6 +8,7 @@ from snakemake_kochi.snapshot.snapshot import (
     freeze,
     list_entries,
     materialise,
+    overlay,
     read_file,
     select_sources,
     toplevel,
@@ -16,13 +18,16 @@ from snakemake_kochi.snapshot.source import fetch_source, resolve_source
 __all__ = [
     "Entry",
     "Snapshot",
+    "deleted_files",
     "digest_sources",
     "fetch_source",
     "freeze",
     "list_entries",
     "materialise",
+    "overlay",
     "read_file",
     "resolve_source",
     "select_sources",
+    "submodules",
     "toplevel",
 ]

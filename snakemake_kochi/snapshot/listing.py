@@ -59,6 +59,27 @@ def list_files(directory: Path, excluded: Callable[[str], bool]) -> Listing:
     return Listing(tuple(dict.fromkeys(paths)), base, dirty)
 
 
+def deleted_files(directory: Path, commit: str) -> tuple[str, ...]:
+    """Files of a commit that are not in the working tree of this repository any more, which is at
+    its top. What git has not checked out is not among them; a submodule that is gone is one of
+    them."""
+    found = run_git(
+        directory,
+        *_FILES_ONLY,
+        *("diff-index", "-z", "--name-only", "--no-renames", "--diff-filter=D"),
+        *("--ignore-submodules=dirty", commit, "--"),
+        environment=without_filters(directory),
+    )
+    return tuple(os.fsdecode(path) for path in found.split(b"\0") if path)
+
+
+def submodules(directory: Path) -> tuple[str, ...]:
+    """The paths of the submodules in a repository's index, checked out or not."""
+    listed = run_git(directory, *_FILES_ONLY, "ls-files", "-z", "--stage")
+    lines = (line.partition(b"\t") for line in listed.split(b"\0"))
+    return tuple(os.fsdecode(path) for mode, _, path in lines if mode.startswith(b"160000 "))
+
+
 def _place_in_repository(directory: Path) -> str | None:
     """The directory's path below the top of its repository ("" for the top), None without one."""
     try:

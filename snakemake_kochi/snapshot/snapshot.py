@@ -6,6 +6,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +87,20 @@ def select_sources(
     included, excluded = matcher(include or ("*",)), matcher(exclude)
     chosen = (entry for entry in entries if included(entry.path) and not excluded(entry.path))
     return tuple(sorted(chosen, key=lambda entry: os.fsencode(entry.path)))
+
+
+def overlay(store: Path, below: Iterable[Entry], above: Iterable[Entry]) -> Snapshot:
+    """Freeze the files of one tree with those of another over them, where both have a file the
+    latter. It has no base, as a tree that is no commit's. Raises GitError."""
+    lines = b"".join(
+        f"{entry.mode} {entry.object}\t".encode() + os.fsencode(entry.path) + b"\0"
+        for entry in (*below, *above)
+    )
+    with tempfile.TemporaryDirectory(prefix="kochi-") as scratch:
+        index = Path(scratch) / "index"
+        run_in_store(store, "update-index", "-z", "--index-info", index=index, stdin=lines)
+        tree = run_in_store(store, "write-tree", index=index).decode().strip()
+    return Snapshot(tree, keep_tree(store, tree), None, True)
 
 
 def digest_sources(

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from snakemake_kochi.errors import GitError, KochiError, nearest
+from snakemake_kochi.errors import GitError, KochiError, NoCommitError, nearest
 from snakemake_kochi.files import is_there, make_directory, move
 from snakemake_kochi.git import REMOTE_TRANSPORTS, SERVE, TRANSPORTS, run_git
 from snakemake_kochi.snapshot.store import create_store, run_in_store
@@ -205,7 +205,7 @@ def _fetch_by_name(git: str, clone: Path, commit: str) -> None:
         words = ("fetch", "--quiet", *_served(git), "origin", commit)
         run_git(clone, *words, transports=TRANSPORTS)
     except GitError as error:
-        raise GitError(
+        raise NoCommitError(
             f"the repository {git} has no commit '{commit}'",
             f"Is it pushed? Git says: {error.message}",
         ) from error
