@@ -6,13 +6,16 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from snakemake_kochi.errors import KochiError
+
+if TYPE_CHECKING:
+    from snakemake_kochi.project.recipes import Requirement
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Decorator = Callable[[_Function], _Function]
@@ -52,6 +55,21 @@ def dependency_option(required: bool) -> Callable[[_Function], _Function]:
         required=required,
         help="An installed recipe; may be given several times.",
     )
+
+
+def recipes_option(function: _Function) -> _Function:
+    """Recipes as words of the command line, or as Kochi's users give them; see `recipes_in`."""
+    words = click.argument("words", nargs=-1, metavar="DEPENDENCY:RECIPE...")
+    return words(dependency_option(required=False)(function))
+
+
+def recipes_in(words: Sequence[str], dependencies: Sequence[str]) -> list[Requirement]:
+    """What `recipes_option` has brought, each once. Raises click.UsageError when it is nothing."""
+    from snakemake_kochi.project.recipes import Requirement
+
+    if not (wanted := dict.fromkeys((*words, *dependencies))):
+        raise click.UsageError("a recipe was expected: DEPENDENCY:RECIPE")
+    return [Requirement.parse(text) for text in wanted]
 
 
 def git_remote_option(function: _Function) -> _Function:

@@ -218,6 +218,10 @@ def test_workers_are_those_that_are_there_and_with_a_all(
     worker("test")
     (there,) = kochi("show", "workers", "--json").data
     assert (there["worker"], there["state"], there["queues"]) == (1, "running", ["test"])
+    chosen = kochi("show", "workers", "-a", "-q", "other", "-q", "test", "--json").data
+    assert [row["worker"] for row in chosen] == [0, 1]
+    assert "kochi work -q other -b" in kochi("show", "workers", "-q", "other").err
+    assert kochi("show", "workers", "-q", "../x").status == 1
     states = [row["state"] for row in kochi("show", "workers", "-a", "--json").data]
     assert states == ["left", "running"]
     assert kochi("show", "workers").out.splitlines()[2].split()[:2] == ["1", "running"]
@@ -310,6 +314,12 @@ def test_one_recipe_is_told_with_its_source(installed: Path, kochi: Kochi) -> No
     assert "Git: ../tool\n" in text
     data = kochi("show", "install", "tool:release", "--json").data
     assert len(data["source"]["commit"]) == 40
+    several = ("-d", "tool:release", "-d", "tool:debug")
+    assert kochi("show", "install", "-d", "tool:release").out == text
+    states = [each["state"] for each in kochi("show", "install", *several, "--json").data]
+    assert states == ["installed", "not_installed"]
+    assert kochi("show", "install", *several).out.startswith(f"{text}\nDependency: tool\n")
+    assert kochi("show", "install").status == 2
     outcome = kochi("show", "install", "tool:debug")
     assert "State: NOT installed\n" in outcome.out
     assert outcome.err == "To install it, type: kochi install -d tool:debug\n"
@@ -325,6 +335,16 @@ def test_projects_tell_where_their_repository_is(
     assert row["repository"] == str(installed)
     assert row["exists"] is True
     assert Path(row["directory"]).is_dir()
+    # Two of one name have a directory each, which names them, too.
+    (installed.parent / "below").mkdir()
+    other = make_repository(installed.parent / "below" / installed.name, {"kochi.yaml": ""})
+    monkeypatch.chdir(other)
+    assert kochi("enqueue", "-q", "test", "-c", "true").status == 0
+    both = kochi("show", "path", "project", installed.name)
+    assert both.status == 1
+    assert f"2 projects are called '{installed.name}'" in both.err
+    assert f"({other})" in both.err
+    assert kochi("show", "path", "project", row["project"]).out == f"{row['directory']}\n"
     monkeypatch.chdir(installed.parent / "home")
     installed.rename(installed.with_name("elsewhere"))
     assert f"{installed} (gone)" in kochi("show", "projects").out
@@ -381,6 +401,7 @@ def test_the_log_of_an_installation_is_the_newest_one_even_if_it_failed(
     with pytest.raises(PhaseError):
         install("tool:broken")
     assert kochi("show", "log", "install", "tool:broken").out == "trying\n"
+    assert kochi("show", "log", "install", "-d", "tool:broken").out == "trying\n"
     # Nobody is installing: there is nothing to follow.
     assert kochi("show", "log", "install", "tool:broken", "-f").out == "trying\n"
 
@@ -410,6 +431,12 @@ def test_paths_are_told(installed: Path, kochi: Kochi, work: Work) -> None:
     machine = root.machine("local")
     assert kochi("show", "path", "root").out == f"{root.directory}\n"
     assert kochi("show", "path", "project").out == f"{root.project(installed).directory}\n"
+    assert kochi("show", "path", "project", installed.name).out == (
+        f"{root.project(installed).directory}\n"
+    )
+    unknown = kochi("show", "path", "project", f"{installed.name}s")
+    assert unknown.status == 1
+    assert "did you mean" in unknown.err
     assert kochi("show", "path", "job", "0").out == f"{machine.job(0).directory}\n"
     assert kochi("show", "path", "worker", "0").out == f"{machine.worker(0).directory}\n"
     prefix = kochi("show", "path", "install", "tool:release", "--json").data["path"]

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import click
 
-from snakemake_kochi.cli.options import json_option, machine_option
+from snakemake_kochi.cli.options import (
+    json_option,
+    machine_option,
+    recipes_in,
+    recipes_option,
+)
 from snakemake_kochi.cli.output import (
     coloured,
     local_time,
@@ -13,8 +18,7 @@ from snakemake_kochi.cli.output import (
     print_table,
 )
 from snakemake_kochi.phases.current import RecipeState, recipe_states
-from snakemake_kochi.place import find_place
-from snakemake_kochi.project.recipes import Requirement
+from snakemake_kochi.place import Place, find_place
 
 
 @click.command("installs")
@@ -48,16 +52,27 @@ def installs_command(machine: str | None, as_json: bool) -> None:
 @click.command("install")
 @machine_option
 @json_option
-@click.argument("recipe", metavar="DEPENDENCY:RECIPE")
-def install_command(machine: str | None, as_json: bool, recipe: str) -> None:
-    """All about one recipe."""
+@recipes_option
+def install_command(
+    machine: str | None, as_json: bool, words: tuple[str, ...], dependencies: tuple[str, ...]
+) -> None:
+    """All about one recipe, or several; JSON of several is a list."""
     place = find_place(machine)
-    found = place.require_project().recipe(Requirement.parse(recipe))
-    (state,) = recipe_states(place.project_paths, place.machine, [found])
+    project = place.require_project()
+    found = [project.recipe(wanted) for wanted in recipes_in(words, dependencies)]
+    states = recipe_states(place.project_paths, place.machine, found)
     if as_json:
-        print_json(_to_dict(state))
+        data = [_to_dict(state) for state in states]
+        print_json(data if len(data) > 1 else data[0])
         return
-    install = state.install
+    for number, state in enumerate(states):
+        if number:
+            click.echo()
+        _print(place, state)
+
+
+def _print(place: Place, state: RecipeState) -> None:
+    found, install = state.recipe, state.install
     pairs: dict[str, object] = {
         "Dependency": found.dependency,
         "Recipe": found.name,

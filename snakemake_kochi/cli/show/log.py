@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from snakemake_kochi.cli.following import show_file
-from snakemake_kochi.cli.options import NUMBER, machine_option
+from snakemake_kochi.cli.options import NUMBER, machine_option, recipes_in, recipes_option
 from snakemake_kochi.cli.output import remark
 from snakemake_kochi.errors import NameNotFoundError
 from snakemake_kochi.locks import intended_lock_settings, is_held, read_lock_settings
-from snakemake_kochi.place import find_place
+from snakemake_kochi.place import Place, find_place
 from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.queue import find_job, find_worker
 
@@ -59,11 +59,18 @@ def worker_log(machine: str | None, follow: bool, worker: int) -> None:
 @command.command("install")
 @machine_option
 @_follow_option
-@click.argument("recipe", metavar="DEPENDENCY:RECIPE")
-def install_log(machine: str | None, follow: bool, recipe: str) -> None:
+@recipes_option
+def install_log(
+    machine: str | None, follow: bool, words: tuple[str, ...], dependencies: tuple[str, ...]
+) -> None:
     """The output of a recipe's newest installation, whether it worked or not."""
     place = find_place(machine)
-    found = place.require_project().recipe(Requirement.parse(recipe))
+    for wanted in recipes_in(words, dependencies):
+        _show_install(place, wanted, follow)
+
+
+def _show_install(place: Place, wanted: Requirement, follow: bool) -> None:
+    found = place.require_project().recipe(wanted)
     names = (place.machine.name, found.dependency, found.name)
     log = place.project_paths.newest_install_log(*names)
     if log is None:

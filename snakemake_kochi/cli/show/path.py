@@ -8,6 +8,7 @@ import click
 
 from snakemake_kochi.cli.options import NUMBER, json_option, machine_option
 from snakemake_kochi.cli.output import print_json
+from snakemake_kochi.cli.show.projects import find_project
 from snakemake_kochi.place import find_place
 from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.queue import find_job, find_worker
@@ -29,9 +30,12 @@ def root_path(machine: str | None, as_json: bool) -> None:
 @command.command("project")
 @machine_option
 @json_option
-def project_path(machine: str | None, as_json: bool) -> None:
-    """What this project keeps below KOCHI_ROOT."""
-    _print(find_place(machine).project_paths.directory, as_json)
+@click.argument("name", required=False)
+def project_path(machine: str | None, as_json: bool, name: str | None) -> None:
+    """What this project, or that called NAME, keeps below KOCHI_ROOT."""
+    place = find_place(machine)
+    paths = place.project_paths if name is None else find_project(place.root, name)
+    _print(paths.directory, as_json)
 
 
 @command.command("worker")

@@ -9,9 +9,9 @@ import click
 
 from snakemake_kochi.cli.options import json_option, machine_option
 from snakemake_kochi.cli.output import print_json, print_table
-from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.files import read_json
-from snakemake_kochi.paths import ProjectPaths
+from snakemake_kochi.paths import ProjectPaths, Root
 from snakemake_kochi.place import find_place
 
 
@@ -42,6 +42,30 @@ def command(machine: str | None, as_json: bool) -> None:
         ],
         "There are no projects.",
     )
+
+
+def find_project(root: Root, name: str) -> ProjectPaths:
+    """The project with a repository of that name, or that is called so below KOCHI_ROOT. Raises
+    NameNotFoundError, and KochiError where there are several of that name."""
+    names = {paths: _names(paths) for paths in root.projects()}
+    found = [paths for paths, called in names.items() if name in called]
+    if not found:
+        known = nearest(name, {each for called in names.values() for each in called})
+        raise NameNotFoundError(
+            f"there is no project '{name}'; {known}", "List them with: kochi show projects"
+        )
+    if len(found) > 1:
+        which = ", ".join(f"{each.directory.name} ({_repository(each)})" for each in found)
+        raise KochiError(
+            f"{len(found)} projects are called '{name}': {which}",
+            f"Type, for example: kochi show path project {found[0].directory.name}",
+        )
+    return found[0]
+
+
+def _names(paths: ProjectPaths) -> set[str]:
+    repository = _repository(paths)
+    return {paths.directory.name, *([repository.name] if repository else [])}
 
 
 def _shown_repository(repository: object, exists: object) -> str:

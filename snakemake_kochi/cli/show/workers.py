@@ -26,12 +26,24 @@ _GONE = ("left", "lost")
 @click.option(
     *("-a", "--all", "all_workers"), is_flag=True, help="Also those that are gone, and why."
 )
+@click.option(
+    *("-q", "--queue", "queues"),
+    metavar="QUEUE",
+    multiple=True,
+    help="Only those that serve this queue; may be given several times.",
+)
 @json_option
-def command(machine: str | None, all_workers: bool, as_json: bool) -> None:
+def command(machine: str | None, all_workers: bool, queues: tuple[str, ...], as_json: bool) -> None:
     """Workers that are there, and what they do; -a: all that ever were."""
     paths = find_place(machine).machine_paths
+    for queue in queues:
+        # Refused when it can be no queue's name: it is mistyped.
+        paths.queue(queue)
     workers = [
-        worker for worker in list_workers(paths) if all_workers or worker.describe() not in _GONE
+        worker
+        for worker in list_workers(paths)
+        if (all_workers or worker.describe() not in _GONE)
+        and (not queues or {*queues} & {*worker.queues})
     ]
     if as_json:
         print_json([_to_dict(worker) for worker in workers])
@@ -41,7 +53,8 @@ def command(machine: str | None, all_workers: bool, as_json: bool) -> None:
     print_table(
         (*headers, "Does" if not all_workers else "Does, or why it went"),
         [_row(paths, worker) for worker in workers],
-        "There are no workers. To start one, type: kochi work -q QUEUE -b",
+        f"There are no workers{' of that queue' if queues else ''}. "
+        f"To start one, type: kochi work -q {queues[0] if queues else 'QUEUE'} -b",
     )
 
 
