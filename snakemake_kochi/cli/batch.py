@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -17,6 +19,11 @@ from snakemake_kochi.place import find_place
 @click.argument("name")
 @git_remote_option
 @click.option("-n", "--dry-run", is_flag=True, help="Only show what would be run.")
+@click.option(
+    "--unlock",
+    is_flag=True,
+    help="Remove the lock of a run that was killed, once it is certain that it is dead.",
+)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- SNAKEMAKE OPTIONS]")
 def command(
     machine: str | None,
@@ -24,6 +31,7 @@ def command(
     name: str,
     git_remote: str | None,
     dry_run: bool,
+    unlock: bool,
     options: tuple[str, ...],
 ) -> None:
     """Run batch NAME of an experiment: the runs that are not done yet, or not up to date.
@@ -32,8 +40,9 @@ def command(
     """
     import json
 
+    from snakemake_kochi.cli.left_lock import see_to_left_lock
     from snakemake_kochi.cli.snakemake_call import call_snakemake
-    from snakemake_kochi.library.names import identifier
+    from snakemake_kochi.library.names import Directories, identifier
     from snakemake_kochi.project.checks import check_experiments
 
     place = find_place(machine)
@@ -59,5 +68,16 @@ def command(
         words += ["--config", *given]
     if dry_run:
         words.append("--dry-run")
+    else:
+        table = f"{Directories(place.machine.name).collected(experiment.name, name)}.csv"
+        again = _again({"-m": machine, "-g": git_remote}, [file, name], options)
+        see_to_left_lock(place.machine_paths, project.directory, table, unlock, again)
     target = f"{identifier(experiment.name)}_{identifier(name)}"
     call_snakemake(place, [target], [*words, *options])
+
+
+def _again(given: Mapping[str, str | None], words: Sequence[str], options: Sequence[str]) -> str:
+    """What to type for the same, if the directory is to be unlocked."""
+    said = [word for pair in given.items() if pair[1] is not None for word in pair]
+    rest = ["--", *options] if options else []
+    return shlex.join(["kochi", "batch", "--unlock", *filter(None, said), *words, *rest])

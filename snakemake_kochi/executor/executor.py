@@ -23,7 +23,7 @@ from snakemake_kochi.errors import DamagedFileError, KochiError, UserError, for_
 from snakemake_kochi.executor.admission import Admission, unknown_rules
 from snakemake_kochi.executor.cancelling import Cancelling
 from snakemake_kochi.executor.choice import Choices
-from snakemake_kochi.executor.identity import Identities, outputs_of_run
+from snakemake_kochi.executor.identity import Identities, locks_of_run, outputs_of_run
 from snakemake_kochi.executor.inner import InnerCommands
 from snakemake_kochi.executor.interrupts import FurtherInterrupts
 from snakemake_kochi.executor.passes import SchedulerPasses
@@ -121,6 +121,7 @@ class KochiExecutor(Executor):
             directory,
             outputs_of_run(self.workflow, directory),
             os.environ.get("SLURM_JOB_ID"),
+            locks_of_run(self.workflow, directory),
         )
         try:
             self._inbox.give_signs_of_life()

@@ -139,6 +139,16 @@ def outputs_of_run(workflow: Any, directory: str) -> set[str] | None:
         return None
 
 
+def locks_of_run(workflow: Any, directory: str) -> tuple[str, ...]:
+    """The files by which a run's Snakemake keeps others from making the same files; none where
+    that cannot be told, as where it locks in a database."""
+    try:
+        files = workflow.persistence._lockfile.values()
+        return tuple(os.path.join(directory, file) for file in files)
+    except Exception:
+        return ()
+
+
 def relative_to(path: str, directory: str) -> str:
     """A path as `outputs_of` has it."""
     prefix = directory.rstrip("/") + "/"

@@ -21,7 +21,6 @@ from snakemake_kochi.phases.digest import digest_of
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Grid, Phase, Point
-from snakemake_kochi.project.values import encode_component
 
 _MOST_SOURCE_PARAMS = 100
 
@@ -94,7 +93,7 @@ class BatchRules:
         installs = tuple(directories.manifest(r.dependency, r.name) for r in recipes)
         label = f"{identifier(experiment.name)}_{identifier(batch)}"
         groups = run_groups(grid, directories.results, directories.records(experiment.name, batch))
-        stem = f"{directories.results}/{experiment.name}/{encode_component(batch)}"
+        stem = directories.collected(experiment.name, batch)
         rules = cls(
             name=names.take(label, f"batch {batch} of {experiment.file}"),
             experiment=experiment,

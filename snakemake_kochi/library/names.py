@@ -78,6 +78,10 @@ class Directories:
     def _paths(self) -> WorkingPaths:
         return WorkingPaths(Path(), self.machine)
 
+    def collected(self, experiment: str, batch: str) -> str:
+        """The table and the plot of a batch, without their endings."""
+        return f"{self.results}/{experiment}/{encode_component(batch)}"
+
     def manifest(self, dependency: str, recipe: str) -> str:
         return f"{self._state}/installs/{dependency}/{recipe}.json"
 

@@ -21,13 +21,36 @@ from snakemake_kochi.queue.ticket import now
 
 
 @dataclass(frozen=True)
+class LockFile:
+    """A file that keeps others out of a directory, as it was made: another one of the same path is
+    somebody else's. `modified` in nanoseconds."""
+
+    path: str
+    inode: int
+    modified: int
+
+    @classmethod
+    def of(cls, path: str) -> LockFile | None:
+        """The one that is there, if any is."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        return cls(path, found.st_ino, found.st_mtime_ns)
+
+    @property
+    def is_there(self) -> bool:
+        return LockFile.of(self.path) == self
+
+
+@dataclass(frozen=True)
 class ControllerState:
     """controller.json: who a controller is, and in which directory it works (None when that is
     not known). `queues` are those into which it may have handed over tickets (None: any); it has
     `left` when it ended before all its jobs did, or a person said that it is gone. `heartbeat`
     grows by one with each write, at least every `heartbeat_interval` seconds; None for one of a
     release that gave no signs of life. `allocation` is the scheduler's name of that in which it
-    is."""
+    is. `locks` are the files by which it keeps others out of the directory."""
 
     identity: str
     node: Node
@@ -39,6 +62,7 @@ class ControllerState:
     heartbeat: int | None = None
     heartbeat_interval: float = HEARTBEAT_INTERVAL
     allocation: str | None = None
+    locks: tuple[LockFile, ...] = ()
 
     @property
     def is_dead(self) -> bool:
@@ -89,6 +113,10 @@ def read_controller(machine: MachinePaths, identity: str) -> ControllerState:
             heartbeat=None if heartbeat is None else int(heartbeat),
             heartbeat_interval=float(data.get("heartbeat_interval", HEARTBEAT_INTERVAL)),
             allocation=None if allocation is None else str(allocation),
+            locks=tuple(
+                LockFile(str(lock["path"]), int(lock["inode"]), int(lock["modified"]))
+                for lock in data.get("locks", ())
+            ),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{path}: not a controller's state ({error!r})") from error

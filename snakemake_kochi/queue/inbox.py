@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
@@ -22,6 +23,7 @@ from snakemake_kochi.files import (
 from snakemake_kochi.paths import ControllerPaths, MachinePaths
 from snakemake_kochi.queue.bell import Bell, ring
 from snakemake_kochi.queue.controller_file import VERSION, ControllerFile, Heir
+from snakemake_kochi.queue.controllers import LockFile
 from snakemake_kochi.queue.entries import Entry
 from snakemake_kochi.queue.job_set import JobSet
 from snakemake_kochi.queue.jobs import damaged_result
@@ -59,11 +61,13 @@ class Inbox:
         directory: str | None = None,
         outputs: Collection[str] | None = None,
         allocation: str | None = None,
+        locks: Iterable[str] = (),
     ) -> Inbox:
         """Make a new inbox for the calling process, which hands over tickets of one directory:
         there the next controller looks for what this one leaves when it is killed. `outputs` are
         all files that its tickets may write, relative to the directory (None: any), `allocation`
-        is the scheduler's name of that in which the process is."""
+        is the scheduler's name of that in which the process is, `locks` the files by which it keeps
+        others out of the directory."""
         node = this_node()
         host = "".join(c if c.isascii() and (c.isalnum() or c in "._") else "_" for c in node.host)
         identity = f"{host.strip('.')[:64] or 'host'}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -83,6 +87,7 @@ class Inbox:
             "directory": directory,
             "started": now(),
             "allocation": allocation,
+            "locks": [asdict(found) for path in locks if (found := LockFile.of(path)) is not None],
         }
         return cls(machine, identity, ControllerFile(machine, identity, state))
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, replace
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
@@ -46,7 +46,8 @@ class Watched:
 
 class OtherControllers:
     """Those that may write what the caller's run is to write. `own` is the caller's identity, whose
-    file is there already, so that of two that start at one time at least one sees the other."""
+    file is there already, so that of two that start at one time at least one sees the other.
+    `among`: those of which it is asked, for a caller that has no run."""
 
     def __init__(
         self,
@@ -55,13 +56,15 @@ class OtherControllers:
         own: str,
         is_over: IsOver,
         clock: Callable[[], float] = time.monotonic,
+        among: Collection[ControllerState] | None = None,
     ) -> None:
         self._machine = machine
         self._is_over = is_over
         self._clock = clock
         self._stillness = Stillness(clock)
         self._signs: dict[str, Hashable] = {}
-        self._open = [Watched(state) for state in _rivals(machine, directory, own)]
+        rivals = _rivals(machine, directory, own) if among is None else among
+        self._open = [Watched(state) for state in rivals]
         # Those that look dead though nobody sees it, by the looks so far, and within how many
         # seconds one that goes on will see that another took over.
         self.dead: dict[str, float] = {}
@@ -131,6 +134,12 @@ def _rivals(machine: MachinePaths, directory: str, own: str) -> list[ControllerS
         for state in (here[identity] for identity in sorted(found - {own}))
         if not (me.can_see(state.node) and state.process == myself)
     ]
+
+
+def may_make(machine: MachinePaths, controller: str, path: str) -> bool:
+    """Whether the run of a controller may make a file, relative to its directory."""
+    outputs = _outputs_of(machine, controller)
+    return outputs is None or path in outputs
 
 
 def _outputs_of(machine: MachinePaths, identity: str) -> frozenset[str] | None:

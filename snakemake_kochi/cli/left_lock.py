@@ -1,0 +1,83 @@
+"""The lock that a run leaves in its directory when it is killed. It is Snakemake's own, by which a
+second run is refused while the first goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+
+from snakemake_kochi.cli.asking import agreed
+from snakemake_kochi.cli.output import remark
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.controllers import (
+    ControllerState,
+    is_same_directory,
+    list_controllers,
+)
+from snakemake_kochi.queue.other_controllers import OtherControllers, may_make
+
+_LOOK = 0.5
+
+
+def see_to_left_lock(
+    machine: MachinePaths, directory: Path, wanted: str, unlock: bool, how: str
+) -> None:
+    """Before a run that makes the file `wanted`, relative to the directory: offer to remove what a
+    dead run has locked; `unlock`: without asking. Takes a minute at most, where that one was on
+    another host. `how` is what to type where nobody can be asked.
+
+    Raises KochiError when that is so, when the answer is no, and when the run that holds the lock
+    goes on and makes the same file.
+    """
+    holders = [
+        state
+        for state in list_controllers(machine)
+        if any(lock.is_there for lock in state.locks)
+        and state.directory is not None
+        and is_same_directory(state.directory, str(directory))
+    ]
+    dead = [holder for holder in holders if _is_dead(machine, holder, wanted)]
+    if not dead:
+        return
+    who = ", ".join(
+        f"process {each.process.pid} on {each.node.host}, since {each.started}" for each in dead
+    )
+    said = f"the run that locked this directory is dead ({who}), and its lock is still there"
+    if not unlock and not sys.stdin.isatty():
+        raise KochiError(said, f"To unlock the directory and go on where it was, type: {how}")
+    if unlock:
+        remark(f"Unlocked: {said.replace('is still', 'was still')}.")
+    elif not agreed(f"{said[0].upper()}{said[1:]}. Unlock it, and go on where it was?", False):
+        raise KochiError("the directory stays locked, nothing was changed")
+    for lock in (lock for each in dead for lock in each.locks):
+        if lock.is_there:
+            with contextlib.suppress(FileNotFoundError):
+                Path(lock.path).unlink()
+
+
+def _is_dead(machine: MachinePaths, holder: ControllerState, wanted: str) -> bool:
+    """Whether it certainly is. Raises KochiError for one that is not and makes what is wanted."""
+    from snakemake_kochi.detached.control import Ends
+
+    is_over = Ends(machine).is_over
+    others = OtherControllers(machine, "", "", is_over, among=[holder])
+    told = False
+    try:
+        while watched := others.look():
+            left = watched[0].seconds_left
+            if not told and left is not None:
+                told = True
+                remark(
+                    f"A run on {holder.node.host} has locked this directory (process "
+                    f"{holder.process.pid}, since {holder.started}): waiting for a sign of life of "
+                    f"it, {left:.0f} s at most ..."
+                )
+            time.sleep(_LOOK)
+    except KochiError:
+        if may_make(machine, holder.identity, wanted):
+            raise
+        return False
+    return True

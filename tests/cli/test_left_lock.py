@@ -1,0 +1,157 @@
+"""`kochi batch` where another run has locked the directory: it lives, or was killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from support import wait_until
+
+from snakemake_kochi.cli.left_lock import see_to_left_lock
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import make_directory, to_json
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue.controllers import LockFile
+from snakemake_kochi.queue.heartbeat import HeartbeatFile
+from snakemake_kochi.queue.processes import Node, ProcessIdentity
+
+from .conftest import COMMAND, Outcome
+
+Kochi = Callable[..., Outcome]
+ELSEWHERE = Node("elsewhere", "some-id", "some-boot", "pid:[1]")
+
+
+@contextmanager
+def running_batch(project: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A batch of which a run goes on until there is a file `go` beside the project."""
+    text = (project / "fib.yaml").read_text()
+    script = f"    touch {project.parent}/begun\n"
+    script += f"    until [ -e {project.parent}/go ]; do sleep 0.1; done\n"
+    (project / "fib.yaml").write_text(text.replace("    sh program", f"{script}    sh program"))
+    command = [*COMMAND, "batch", "fib.yaml", "test"]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as batch:
+        try:
+            wait_until((project.parent / "begun").exists)
+            yield batch
+        finally:
+            batch.kill()
+
+
+def answer(text: str, *words: str) -> tuple[int, str]:
+    """Type a command on a terminal, and an answer."""
+    ours, theirs = os.openpty()
+    try:
+        os.write(ours, text.encode())
+        done = subprocess.run(
+            [*COMMAND, *words], stdin=theirs, capture_output=True, text=True, timeout=240
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    return done.returncode, done.stderr
+
+
+def test_a_batch_that_was_killed_is_unlocked_when_a_person_says_so(
+    project: Path, shell: Kochi
+) -> None:
+    locks = project / ".snakemake" / "locks"
+    with running_batch(project) as batch:
+        other = shell("batch", "fib.yaml", "test")
+        assert other.status == 1
+        assert f"another run in this directory goes on on this host (process {batch.pid}" in (
+            other.err
+        )
+        assert "unlock" not in other.err + other.out
+        assert shell("batch", "fib.yaml", "test", "--unlock").status == 1
+        assert list(locks.iterdir())
+    dead = f"he run that locked this directory is dead (process {batch.pid} on "
+    assert shell("batch", "fib.yaml", "test", "--dry-run").status == 0
+    told = shell("batch", "fib.yaml", "test")
+    assert told.status == 1
+    assert f"kochi: t{dead}" in told.err
+    assert told.err.endswith("type: kochi batch --unlock fib.yaml test\n")
+    status, said = answer("n\n", "batch", "fib.yaml", "test")
+    assert (status, said.count(f"T{dead}")) == (1, 1)
+    assert list(locks.iterdir())
+    (project.parent / "go").touch()
+    status, said = answer("y\n", "batch", "fib.yaml", "test")
+    assert status == 0, said
+    assert "Unlock it, and go on where it was? [y/N]" in said
+    assert (project / "results/local/fib/2_0.log").exists()
+
+
+def test_what_another_program_locked_is_left_to_snakemake(project: Path, shell: Kochi) -> None:
+    lock = project / ".snakemake" / "locks" / "0.output.lock"
+    lock.parent.mkdir(parents=True)
+    lock.write_text("results/local/fib/test.csv\n")
+    outcome = shell("batch", "fib.yaml", "test", "--unlock")
+    assert outcome.status == 1
+    assert "is dead" not in outcome.err
+    assert lock.exists()
+
+
+@pytest.fixture
+def locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[MachinePaths, HeartbeatFile, Path]:
+    """A directory that a controller on another host has locked, its file and the lock."""
+    monkeypatch.setenv("KOCHI_HEARTBEAT", "0.1")
+    lock = tmp_path / "0.output.lock"
+    lock.touch()
+    machine = Root(tmp_path / "root").machine("local")
+    paths = machine.controller("theirs")
+    make_directory(paths.state.parent)
+    state = {
+        "version": 1,
+        "controller": "theirs",
+        "node": asdict(ELSEWHERE),
+        "process": asdict(ProcessIdentity(1, 1)),
+        "directory": str(tmp_path),
+        "started": "2026-11-22T10:00:00+00:00",
+        "locks": [asdict(found) for found in [LockFile.of(str(lock))] if found is not None],
+    }
+    paths.outputs.write_bytes(to_json({"version": 1, "outputs": ["mine.csv"]}))
+    file = HeartbeatFile(paths.state, state)
+    file.write()
+    return machine, file, lock
+
+
+def test_a_run_on_another_host_is_dead_when_it_gives_no_sign_of_life(
+    locked: tuple[MachinePaths, HeartbeatFile, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    machine, _, lock = locked
+    see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
+    assert "waiting for a sign of life" in capfd.readouterr().err
+    assert not lock.exists()
+
+
+def test_a_run_that_lives_on_another_host_keeps_its_lock(
+    locked: tuple[MachinePaths, HeartbeatFile, Path],
+) -> None:
+    machine, file, lock = locked
+    file.start(lambda: True)
+    try:
+        with pytest.raises(KochiError, match="goes on on elsewhere") as error:
+            see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
+        assert "unlock" not in str(error.value)
+        see_to_left_lock(machine, lock.parent, "other.csv", True, "this")  # makes other files
+    finally:
+        file.stop()
+    assert lock.exists()
+
+
+def test_a_lock_that_was_made_anew_is_not_that_of_the_dead(
+    locked: tuple[MachinePaths, HeartbeatFile, Path],
+) -> None:
+    machine, _, lock = locked
+    lock.with_suffix(".new").touch()
+    lock.with_suffix(".new").rename(lock)
+    see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
+    assert lock.exists()
