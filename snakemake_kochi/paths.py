@@ -654,6 +654,7 @@ class WorkingPaths:
 
 
 _ROOT_VARIABLE = "$KOCHI_ROOT"
+_FOR_ALL_NODES = "a directory that you may write to, and that all nodes of a cluster see"
 
 
 @dataclass(frozen=True)
@@ -720,8 +721,12 @@ class Root:
         message = f"KOCHI_ROOT {own} cannot be used: {path}: {error.strerror}"
         if error.errno in NO_ROOM:
             return KochiError(message, "Make room there, and type the same again.")
-        wanted = "a directory that you may write to, and that all nodes of a cluster see"
-        return KochiError(message, self._advice(wanted))
+        return KochiError(message, self._advice(_FOR_ALL_NODES))
+
+    def unseen(self, node: str) -> KochiError:
+        """To be raised where another node has something else, or nothing, at this path."""
+        message = f"KOCHI_ROOT {self.directory} cannot be used: {node} does not see it"
+        return KochiError(message, self._advice(_FOR_ALL_NODES))
 
     def _advice(self, wanted: str) -> str:
         if self.said_at not in (None, _ROOT_VARIABLE):

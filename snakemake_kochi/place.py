@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
@@ -15,6 +15,7 @@ from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
 from snakemake_kochi.project.chosen_machine import chosen_machine, is_of, is_said
 from snakemake_kochi.project.common_files import common_files
 from snakemake_kochi.project.configuration import find_project, is_configured, load_project
+from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.machines import LOCAL, Machine
 from snakemake_kochi.project.recipes import Project
 
@@ -25,13 +26,14 @@ _log = logging.getLogger(__name__)
 class Place:
     """A machine, and the project of the current directory, if it is in one. `unread`: why the
     kochi.yaml that is meant for it is not read, if that is so; `is_named`: whether somebody has
-    named the machine."""
+    named the machine; `machines`: all that are known."""
 
     machine: Machine
     project: Project | None
     root: Root
     unread: KochiError | None = None
     is_named: bool = True
+    machines: Mapping[str, Machine] = field(default_factory=FrozenDict)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -132,7 +134,13 @@ def find_place(
     if unread is not None:
         _log.warning("%s", unread.sentences)
     root = Root.find(found.kochi_root, environment, found.root_said_at)
-    return Place(found, project, root, unread, machine is not None or is_said(environment))
+    is_named = machine is not None or is_said(environment)
+    return Place(found, project, root, unread, is_named, known.machines)
+
+
+def is_found(machine: Machine) -> bool:
+    """Whether all that is known of a machine is what its scheduler has told."""
+    return machine.files == (str(Root.find().machine(machine.name).found),)
 
 
 def _without_project(machine: str, missing: KochiError, directory: Path) -> KochiError:

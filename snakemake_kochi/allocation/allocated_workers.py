@@ -27,6 +27,7 @@ from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import has_room
 from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.place import is_found
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Resources, Ticket, WorkerState, shared_workers
 
@@ -65,7 +66,8 @@ class AllocatedWorkers:
         asked = AskedFor()
         self._asked = asked
         self._questions = Questions(logger)
-        setbacks = Setbacks(self._scheduler.can_exclude, logger)
+        unsure = root if is_found(machine) else None
+        setbacks = Setbacks(self._scheduler.can_exclude, logger, root_if_unsure=unsure)
         self._standing = Standing(
             *(paths, scheduler_of, self._scheduler, controller),
             *(asked, self._questions, setbacks, logger),

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from snakemake_kochi.paths import MachinePaths, Root
 
+# Tries, a second apart, to see on a node what was made a moment ago on another one.
+_LOOKS = 10
 # Bytes of a line with the name of a node.
 _LONGEST = 512
 _ON_NODE = "on node "
@@ -86,6 +88,18 @@ class Launch:
     def log(self, allocation: str) -> Path:
         """Where the output of an allocation goes that is not its jobs'."""
         return self.machine.allocation_log(self.controller or "alloc", allocation)
+
+
+def check_root(root: Root, machine: MachinePaths) -> str:
+    """For bash on a node: that this KOCHI_ROOT is the one in which the machine was made ready, and
+    not one of the node's own at the same path, in which a worker would wait for nothing."""
+    there = shlex.quote(str(machine.lock_settings))
+    said = shlex.quote(f"kochi: this node does not see KOCHI_ROOT {root.directory}")
+    # What was made a moment ago may be seen a moment later.
+    return (
+        f"for _ in {{1..{_LOOKS}}}; do [ -e {there} ] && break; sleep 1; done\n"
+        f"[ -e {there} ] || {{ echo {said} >&2; exit 1; }}"
+    )
 
 
 def node_of(log: Path) -> str:

@@ -12,7 +12,7 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.arrivals import Arrivals
 from snakemake_kochi.allocation.asked_for import Asked, AskedFor
-from snakemake_kochi.allocation.launch import Launch
+from snakemake_kochi.allocation.launch import Launch, check_root
 from snakemake_kochi.allocation.news import Once
 from snakemake_kochi.allocation.questions import Pauses, Questions
 from snakemake_kochi.allocation.room import Room
@@ -37,6 +37,7 @@ from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import has_room, make_directory
 from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.place import is_found
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import (
     Resources,
@@ -228,13 +229,16 @@ class Provision:
             excluded=self._setbacks.excluded,
             wish=wish.with_room_for_worker(OWN_MB, self.limits(wish).node),
         )
+        setup = [self._machine.load_env_on_machine]
+        if is_found(self._machine):
+            setup.insert(0, check_root(self._root, self._paths))
         launch = Launch(
             self._root,
             self._paths,
             self._controller,
             (queue,),
             None if lasting else self._machine.allocation.idle_timeout,
-            self._machine.load_env_on_machine,
+            "\n".join(setup),
             _GRACE,
             cancel_waiting=self._scheduler.cancels_waiting,
             memory_mb=_handed_out(shape, wish),

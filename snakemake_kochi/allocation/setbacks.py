@@ -17,6 +17,7 @@ from snakemake_kochi.allocation.questions import Pauses
 from snakemake_kochi.allocation.scheduler import Allocation
 from snakemake_kochi.errors import WorkerError
 from snakemake_kochi.files import is_there
+from snakemake_kochi.paths import Root
 
 # So many on one node, and it is avoided: it is free again at once, and would be given again.
 _MOST_ON_NODE = 2
@@ -43,7 +44,10 @@ class Setbacks:
         can_exclude: bool,
         logger: LoggerExecutorInterface,
         clock: Callable[[], float] = time.monotonic,
+        root_if_unsure: Root | None = None,
     ) -> None:
+        """`root_if_unsure`: KOCHI_ROOT, where nobody has said that all nodes see it."""
+        self._root_if_unsure = root_if_unsure
         self.excluded: tuple[str, ...] = ()
         self._can_exclude = can_exclude
         self._logger = logger
@@ -61,6 +65,7 @@ class Setbacks:
         return self._clock() >= self._next
 
     def worker_came(self) -> None:
+        self._root_if_unsure = None  # it is seen
         self._in_a_row.clear()
         self._after_failures.answered()
         self._after_cancellations.answered()
@@ -76,12 +81,15 @@ class Setbacks:
         )
 
     def failed(self, id: str, ended: Allocation | None, log: Path) -> None:
-        """One ended, and not because somebody wanted it. `log`: where it wrote, if it did."""
+        """One ended, and not because somebody wanted it. `log`: where it wrote, if it did. Raises
+        KochiError for the first one, if its node does not see KOCHI_ROOT."""
         node = (ended.nodes if ended is not None else "") or node_of(log)
         on = f" on node {node}" if node else ""
         why = f" ({ended.reason})" if ended is not None and ended.reason else ""
         files = [path for path in (log, log.with_suffix(".out")) if was_written(path)]
         where = f"its log is {files[0]}" if files else "it wrote no log"
+        if self._root_if_unsure is not None and not files:
+            raise self._root_if_unsure.unseen(node or f"the node of allocation {id}")
         self._last = f"{id}{on}{why}; {where}"
         self._logger.warning(f"Allocation ended before its worker came: {self._last}")
         self._in_a_row.append(node if node and self._can_exclude else id)

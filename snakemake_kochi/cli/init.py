@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from pathlib import Path
 
 import click
 
+from snakemake_kochi.cli.machine_section import has_machine, with_machine
 from snakemake_kochi.cli.output import say
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.git import run_git
+from snakemake_kochi.paths import Root
+from snakemake_kochi.project.configuration import repository
+from snakemake_kochi.project.document import read_text
 from snakemake_kochi.snapshot import toplevel
 
 SNAKEFILES = ("Snakefile", "snakefile", "workflow/Snakefile", "workflow/snakefile")
@@ -65,8 +70,15 @@ _SNAKEFILE = (
 
 
 @click.command()
+@click.option(
+    "--machine",
+    is_flag=True,
+    help="Also write the cluster that this computer is a login node of into kochi.yaml, as its "
+    "Slurm describes itself; outside of any repository, into $KOCHI_ROOT/conf.yaml alone, which "
+    "is for all projects.",
+)
 @click.argument("directory", default=".", type=click.Path(path_type=Path))
-def command(directory: Path) -> None:
+def command(machine: bool, directory: Path) -> None:
     """Make the git repository of DIRECTORY (here, by default) a project.
 
     Writes kochi.yaml, a Snakefile and lines of .gitignore where they are missing, and changes
@@ -74,8 +86,17 @@ def command(directory: Path) -> None:
     """
     if not directory.is_dir():
         raise KochiError(f"{directory}: no such directory", f"Type: git init {directory}")
+    if machine and repository(directory) is None:
+        root = Root.find()
+        root.secure(root.directory)
+        _add_machine(root.configuration)
+        return
     top = toplevel(directory)
-    _write(top / "kochi.yaml", _KOCHI_YAML)
+    if machine:
+        # First: where that cannot be known, nothing is left half-made.
+        _add_machine(top / "kochi.yaml")
+    else:
+        _write(top / "kochi.yaml", _KOCHI_YAML)
     existing = next((top / name for name in SNAKEFILES if (top / name).exists()), None)
     if existing is None:
         _write(top / "Snakefile", _SNAKEFILE)
@@ -85,6 +106,24 @@ def command(directory: Path) -> None:
     say("Next, for example:")
     say("  snakemake --list-target-rules")
     say("  kochi artifact init " + shlex.quote(f"../{top.name}-artifacts"))
+
+
+def _add_machine(file: Path) -> None:
+    """Add the machine of this host's Slurm, unless it is there."""
+    from snakemake_kochi.allocation.slurm.description import describe_machine
+
+    text = read_text(file, str(file)) if file.exists() else ""
+    found = describe_machine()
+    if has_machine(file, text, found.machine):
+        say(f"Kept {file}, which has the machine {found.machine}")
+        return
+    added = with_machine(file, text, found.machine, found.text)
+    if added is None:
+        say(f"Add these lines to {file}, below 'machines:':\n")
+        say(textwrap.indent(found.text, "  "))
+        return
+    file.write_text(added, "utf-8")
+    say(f"Wrote the machine {found.machine} into {file}")
 
 
 def _write(path: Path, text: str) -> None:

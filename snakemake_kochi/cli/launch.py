@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import sys
@@ -25,7 +26,9 @@ _LOOK = 0.1  # seconds between two looks at the output
 _CHECK = 0.5  # seconds between two at how the run stands
 _QUESTION = 10.0  # the same, where the scheduler has to be asked
 _INTERRUPTED = 128 + signal.SIGINT  # as shells have an end by a signal
-# By which a person has said how jobs are run.
+_ALLOCATIONS = re.compile(r"--kochi-place[= ]allocations\b")
+# By which a person has said where or how jobs are run.
+_SAYS_WHERE = {"--kochi-place", "--profile", "--workflow-profile", "--executor", "-e"}
 _SAYS_HOW = ("--profile", "--executor", "-e", "--workflow-profile")
 
 
@@ -98,6 +101,11 @@ def _launch(
 ) -> int:
     from snakemake_kochi.detached.control import launch
 
+    if not _SAYS_WHERE.intersection(word.split("=")[0] for word in arguments):
+        from snakemake_kochi.allocation.found import unused_scheduler
+
+        if unused := unused_scheduler(place):
+            remark(unused)
     # -P: as for the command `snakemake`, the project's own modules are not in the way of ours.
     words = [sys.executable, "-P", "-m", "snakemake", *_profile(place, arguments), *arguments]
     found = launch(place, name, words, in_allocation, limit, remark)
@@ -116,7 +124,8 @@ def _profile(place: Place, arguments: Sequence[str]) -> list[str]:
     is_said = any(word.split("=")[0] in _SAYS_HOW for word in arguments)
     if is_said or os.environ.get("SNAKEMAKE_PROFILE"):
         return []
-    profile = "cluster" if place.machine.has_allocations else "local"
+    has_allocations = place.machine.has_allocations or _ALLOCATIONS.search(" ".join(arguments))
+    profile = "cluster" if has_allocations else "local"
     # One that was installed may have been changed.
     installed = installed_file(profile).parent
     return ["--profile", str(installed if installed.is_dir() else profiles_directory() / profile)]

@@ -18,7 +18,8 @@ from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
-from snakemake_kochi.allocation.choice import check_place, make_workers
+from snakemake_kochi.allocation.choice import HERE, check_place, make_workers
+from snakemake_kochi.allocation.found import place_of_run
 from snakemake_kochi.errors import DamagedFileError, KochiError, UserError, for_snakemake
 from snakemake_kochi.executor.admission import Admission, unknown_rules
 from snakemake_kochi.executor.cancelling import Cancelling
@@ -40,7 +41,7 @@ from snakemake_kochi.executor.translate import (
 from snakemake_kochi.executor.wishes import Wishes
 from snakemake_kochi.files import is_there, lacks_room, may_pass, show_new_files
 from snakemake_kochi.locks.probe import probe_locks
-from snakemake_kochi.place import Place, find_place
+from snakemake_kochi.place import Place
 from snakemake_kochi.queue import (
     Inbox,
     Queue,
@@ -100,7 +101,10 @@ class KochiExecutor(Executor):
         # Nothing is polled, so the thread for it has nothing to do. Left alone it may still ask for
         # a lock when Python is on its way out, and says so.
         self.wait = False
-        place = find_place()
+        settings = self.workflow.executor_settings
+        # A queue that is named has workers, wherever somebody has started them.
+        is_served = settings.queue is not None
+        place = place_of_run(settings.place or (HERE if is_served else None), self.logger)
         place.require_here()
         self._root = place.root
         with self._root.explaining():

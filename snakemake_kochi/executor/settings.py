@@ -1,6 +1,7 @@
 """The options of `--executor kochi`."""
 
 # No `from __future__ import annotations`: Snakemake calls a setting's type on what was typed.
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional
 
@@ -26,6 +27,19 @@ common_settings = CommonSettings(
     # Results are noticed by our own thread, at once: there is nothing to wait for.
     init_seconds_before_status_checks=0,
 )
+
+
+def _place(text: str) -> str:
+    """What was typed for --kochi-place. The rules of a project have its results in a directory of
+    the machine: which one that is must be known before they are made, also for a dry run, which
+    has no executor of ours."""
+    if text == "allocations":
+        from snakemake_kochi.allocation.found import find_machine
+        from snakemake_kochi.place import find_place
+
+        with suppress(KochiError):  # the executor says it, if it comes to that
+            find_machine(find_place())
+    return text
 
 
 @dataclass
@@ -59,6 +73,7 @@ class ExecutorSettings(ExecutorSettingsBase):
             "or an 'alloc_script' in kochi.yaml, else here.",
             "env_var": False,
             "required": False,
+            "type": _place,
         },
     )
     cores: Optional[int] = field(

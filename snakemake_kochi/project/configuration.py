@@ -51,7 +51,7 @@ def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Pa
     makes any directory a project. Raises ConfigError when there is no repository or no kochi.yaml,
     and says so of one that is not read, as it is not at the top of a repository.
     """
-    top = _repository(start)
+    top = repository(start)
     configured = _configured(environment)
     if configured is not None:
         if not configured.is_file():
@@ -114,7 +114,8 @@ def _configured(environment: Mapping[str, str]) -> Path | None:
     return expand_user(configured, "KOCHI_CONF").absolute() if configured else None
 
 
-def _repository(start: Path) -> Path | None:
+def repository(start: Path) -> Path | None:
+    """The top of the git repository that a directory is in. Raises GitError, and ConfigError."""
     if not start.is_dir():
         raise ConfigError(f"there is no directory {start}")
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support import git
 
+from snakemake_kochi.cli.machine_section import with_machine
 from snakemake_kochi.project.configuration import load_project
 
 from .conftest import Outcome, make_repository
@@ -103,3 +104,35 @@ def test_outside_of_a_repository_it_says_git_init(own_surroundings: Path, kochi:
     assert outcome.status == 1
     assert "git init" in outcome.err
     assert list(own_surroundings.iterdir()) == []
+
+
+def test_without_a_slurm_no_machine_is_written(repository: Path, kochi: Kochi) -> None:
+    outcome = kochi("init", "--machine")
+    assert outcome.status == 1
+    # Its programs may be installed.
+    assert "there is no program sbatch here" in outcome.err or "refused" in outcome.err
+    assert "Is this a login node of" in outcome.err
+    assert not (repository / "kochi.yaml").exists()
+
+
+ENTRY = "own:\n  scheduler: slurm\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "machines:\n  own:\n    scheduler: slurm\n"),
+        ("# mine", "# mine\n\nmachines:\n  own:\n    scheduler: slurm\n"),
+        ("machines:\n", "machines:\n  own:\n    scheduler: slurm\n"),
+        (
+            "machines: # all\n vega:\n  hosts: v\ndependencies: {}\n",
+            "machines: # all\n own:\n   scheduler: slurm\n vega:\n  hosts: v\ndependencies: {}\n",
+        ),
+        ("machines: {vega: {}}\n", None),
+        ("{dependencies: {}}\n", None),
+    ],
+)
+def test_a_machine_is_added_and_all_else_stays_as_it_was(
+    tmp_path: Path, before: str, after: str | None
+) -> None:
+    assert with_machine(tmp_path / "kochi.yaml", before, "own", ENTRY) == after

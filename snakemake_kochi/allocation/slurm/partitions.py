@@ -21,6 +21,9 @@ _GPUS = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)")
 _ALL_OF = re.compile(r"[\w.-]+(?:&[\w.-]+)*")
 _ONE_OF = re.compile(r"[\w.-]+(?:\|[\w.-]+)+")
 
+# The fields of a partition's nodes that are asked for, in sinfo's words.
+LISTED = "%P|%l|%c|%m|%G|%f|%D"
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -38,7 +41,7 @@ class Partition:
 
 
 def read_partitions(said: str) -> list[Partition]:
-    """From what sinfo says with `--format=%P|%l|%c|%m|%G|%f|%D`, and without the last two:
+    """From what sinfo says with `--format` as LISTED, and without the last two:
     `main*|1-00:00:00|4|4096|gpu:a100:2|big,new|12`. Lines that are not like this are left out:
     sites print messages of the day."""
     found = []

@@ -43,7 +43,12 @@ from snakemake_kochi.allocation.slurm.answers import (
 from snakemake_kochi.allocation.slurm.arguments import sbatch_arguments
 from snakemake_kochi.allocation.slurm.commands import NoProgramError, run
 from snakemake_kochi.allocation.slurm.listing import first_node, read_listing
-from snakemake_kochi.allocation.slurm.partitions import Partition, limits_of, read_partitions
+from snakemake_kochi.allocation.slurm.partitions import (
+    LISTED,
+    Partition,
+    limits_of,
+    read_partitions,
+)
 from snakemake_kochi.allocation.slurm.withheld import without_withheld
 from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.errors import KochiError, nearest
@@ -219,9 +224,7 @@ class Slurm:
 
     def _all_partitions(self) -> list[Partition]:
         if not self._partitions:
-            said = self._run(
-                "sinfo", "--all", "--noheader", "--exact", "--format=%P|%l|%c|%m|%G|%f|%D"
-            )
+            said = self._run("sinfo", "--all", "--noheader", "--exact", f"--format={LISTED}")
             shown = map(self._shown, ("nodes", "partitions"))
             self._partitions = without_withheld(read_partitions(said), *shown)
         return self._partitions

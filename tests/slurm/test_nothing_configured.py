@@ -1,0 +1,261 @@
+"""A Slurm for which nobody has written anything down, and what is typed there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from slurm_cluster import SlurmCluster
+from support import REPOSITORY, git, run, write
+
+SOURCES = (
+    *("snakemake_kochi", "snakemake_executor_plugin_kochi", "workflow", "profiles"),
+    *("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE"),
+)
+SNAKEFILE = """
+    rule all:
+        input: expand("out/{i}", i=range(3))
+
+    rule job:
+        output: "out/{i}"
+        shell: "echo $KOCHI_MACHINE ${{SLURM_JOB_ID-none}} > {output}"
+"""
+SILENT = ("Jobs run on this computer, although it has a Slurm", "--kochi-place allocations")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with SlurmCluster(nodes=2, cpus=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory in no repository, of somebody who has set no variable."""
+    directory = tmp_path / "here"
+    directory.mkdir()
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    monkeypatch.delenv("KOCHI_ROOT")
+    write(directory / "Snakefile", SNAKEFILE)
+    return directory
+
+
+def environment(cluster: SlurmCluster, **more: str) -> dict[str, str]:
+    return {**cluster.environment, **more}
+
+
+def outputs(directory: Path) -> list[list[str]]:
+    return [file.read_text().split() for file in (directory / "out").iterdir()]
+
+
+def section_of_readme() -> str:
+    text = (REPOSITORY / "README.md").read_text("utf-8")
+    found = re.search(r"^## 4\. On a cluster\n(.*?)^## ", text, re.M | re.S)
+    assert found is not None
+    return found[1]
+
+
+def new_user(directory: Path, home: Path) -> dict[str, str]:
+    """An interpreter with the libraries of this one but without this project, which lies in the
+    home; and a pip that needs no network."""
+    for name in SOURCES:
+        copy = shutil.copytree if (REPOSITORY / name).is_dir() else shutil.copy
+        target = home / "snakemake_kochi" / name
+        target.parent.mkdir(exist_ok=True)
+        copy(REPOSITORY / name, target)
+    run(sys.executable, "-m", "venv", "--without-pip", str(directory), cwd=home)
+    (packages,) = directory.glob("lib/python*/site-packages")
+    (packages / "libraries.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    programs = directory / "bin"
+    python = shlex.quote(str(programs / "python"))
+    offline = "--no-deps --no-build-isolation --no-index --ignore-installed"
+    for program, command in {
+        "pip": f'{sys.executable} -m pip --python {python} "$@" {offline}',
+        "snakemake": f'{python} -P -m snakemake "$@"',
+    }.items():
+        (programs / program).write_text(f"#!/bin/sh\nexec {command}\n")
+        (programs / program).chmod(0o755)
+    return {"PATH": str(programs)}
+
+
+def test_three_commands_of_the_readme_lead_from_pip_to_two_hundred_jobs(
+    here: Path, tmp_path: Path, cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = re.findall(r"^\$ (.*)$", section_of_readme(), re.M)[:3]
+    assert [command.split()[0] for command in commands] == ["pip", "kochi", "snakemake"]
+    (snakefile,) = re.findall(r"^```snakemake\n(.*?)^```", section_of_readme(), re.M | re.S)
+    write(here / "Snakefile", snakefile)
+    home = Path(os.environ["HOME"])
+    paths = [new_user(tmp_path / "new user", home)["PATH"], cluster.environment["PATH"]]
+    monkeypatch.delenv("PYTHONPATH")
+    submitted = len(cluster.calls("sbatch"))
+    for command in commands:
+        done = run(
+            *("bash", "-c", command),
+            cwd=here,
+            env=environment(cluster, PATH=os.pathsep.join(paths)),
+        )
+        assert done.returncode == 0, done.stdout
+    assert len(list((here / "squares").iterdir())) == 200
+    assert "this is machine own, as Slurm calls its cluster" in done.stdout
+    assert len(cluster.calls("sbatch")) - submitted in range(1, 5)
+    assert cluster.jobs() == {}
+    assert (home / ".kochi" / "machines" / "own").is_dir()
+
+
+def test_a_project_without_machines_has_its_results_on_the_machine_that_was_found(
+    here: Path, cluster: SlurmCluster, snakemake, kochi
+) -> None:
+    git(here, "init", "--quiet")
+    write(here / "kochi.yaml", "")
+    assert kochi("init", cwd=here).returncode == 0
+    (here / "Snakefile").unlink()
+    assert kochi("init", cwd=here).returncode == 0
+    write(
+        here / "hello.yaml",
+        """
+        batches:
+          all:
+            artifacts: [{type: stdout, dest: "hello.log"}]
+        build: {depend_params: [], script: "true"}
+        run: {depend_params: [], script: echo $KOCHI_MACHINE $SLURM_JOB_ID}
+        """,
+    )
+    words = ("--profile", str(REPOSITORY / "profiles" / "cluster"), "hello_all")
+    done = snakemake(*words, cwd=here, env=environment(cluster))
+    assert done.returncode == 0, done.stdout
+    (log,) = here.glob("results/own/**/hello.log")
+    assert re.fullmatch(r"own \d+\n", log.read_text())
+    assert (
+        "Nothing to be done" in snakemake(*words, "-n", cwd=here, env=environment(cluster)).stdout
+    )
+    # Known by its name, and no other command's default.
+    shown = kochi("show", "jobs", "-t", "-m", "own", cwd=here).stdout
+    assert "collect_hello_all" in shown
+    assert "collect_hello_all" not in kochi("show", "jobs", "-t", cwd=here).stdout
+
+
+def test_a_kochi_root_that_the_first_node_does_not_see_ends_the_run_with_the_line_to_type(
+    here: Path, snakemake
+) -> None:
+    home = os.environ["HOME"]
+    with SlurmCluster(nodes=1, cpus=1, apart=True) as cluster:
+        cluster.run_on("node1", "mount", "-t", "tmpfs", "none", home)
+        words = ("--profile", str(REPOSITORY / "profiles" / "cluster"))
+        done = snakemake(*words, cwd=here, env=environment(cluster))
+        assert done.returncode == 1
+        assert f"KOCHI_ROOT {home}/.kochi cannot be used: node1 does not see it" in done.stdout
+        assert "export KOCHI_ROOT=DIRECTORY" in done.stdout
+        assert "Traceback" not in done.stdout
+        assert len(cluster.calls("sbatch")) == 1
+        # A directory of the node's own, at the same path.
+        allocations = f"{home}/.kochi/machines/own/allocations"
+        cluster.run_on("node1", "mkdir", "-p", allocations)
+        done = snakemake(*words, cwd=here, env=environment(cluster))
+        assert "node1 does not see it" in done.stdout
+        said = cluster.run_on("node1", "bash", "-c", f"cat {allocations}/*_1.log")
+        assert f"kochi: this node does not see KOCHI_ROOT {home}/.kochi" in said
+
+
+def test_a_slurm_that_is_down_is_said_to_be_and_only_where_it_is_asked_for(
+    here: Path, snakemake, kochi
+) -> None:
+    with SlurmCluster(nodes=1, cpus=1) as cluster:
+        cluster.stop_controller()
+        words = ("--profile", str(REPOSITORY / "profiles" / "cluster"))
+        done = snakemake(*words, cwd=here, env=environment(cluster))
+        assert done.returncode == 1
+        assert "Slurm is here, and does not answer" in done.stdout
+        assert "Traceback" not in done.stdout
+        asked = len(cluster.calls("scontrol"))
+        kochi("show", "jobs", cwd=here, env=environment(cluster))
+        call = ("--executor", "kochi", "--jobs", "4", "--kochi-place", "here")
+        assert snakemake(*call, cwd=here, env=environment(cluster)).returncode == 0
+        assert len(cluster.calls("scontrol")) == asked
+
+
+@pytest.mark.parametrize(
+    ("words", "more", "is_told"),
+    [
+        ((), {}, True),
+        (("--kochi-place", "here"), {}, False),
+        ((), {"KOCHI_DEFAULT_MACHINE": "local"}, False),
+        ((), {"SLURM_JOB_ID": "7"}, False),
+    ],
+)
+def test_jobs_on_the_login_node_are_told_of_once_unless_somebody_wants_them_there(
+    here: Path,
+    cluster: SlurmCluster,
+    snakemake,
+    words: tuple[str, ...],
+    more: dict[str, str],
+    is_told: bool,
+) -> None:
+    call = ("--executor", "kochi", "--jobs", "4", *words)
+    done = snakemake(*call, cwd=here, env=environment(cluster, **more))
+    assert done.returncode == 0
+    assert all(done.stdout.count(said) == is_told for said in SILENT)
+    assert outputs(here) == [["local", more.get("SLURM_JOB_ID", "none")]] * 3
+
+
+def test_a_launched_run_on_the_login_node_is_told_of_with_what_to_type_instead(
+    here: Path, cluster: SlurmCluster, kochi
+) -> None:
+    done = kochi("launch", cwd=here, env=environment(cluster))
+    assert all(said in done.stdout for said in SILENT)
+    assert kochi("launch", "--follow", cwd=here, env=environment(cluster)).returncode == 0
+    assert outputs(here) == [["local", "none"]] * 3
+    shutil.rmtree(here / "out")
+    words = ("launch", "--follow", "--", "--kochi-place", "allocations")
+    done = kochi(*words, cwd=here, env=environment(cluster))
+    assert done.returncode == 0
+    assert SILENT[0] not in done.stdout
+    assert {machine for machine, job in outputs(here) if job != "none"} == {"own"}
+
+
+def test_what_was_found_is_written_into_kochi_yaml_with_the_partitions_and_their_limits(
+    here: Path, snakemake, kochi
+) -> None:
+    partitions = (
+        "PartitionName=short Nodes=node1 Default=YES MaxTime=60",
+        "PartitionName=long Nodes=ALL MaxTime=INFINITE",
+    )
+    with SlurmCluster(nodes=2, cpus=2, partitions=partitions) as cluster:
+        git(here, "init", "--quiet")
+        mine = "# mine\nmachines:\n    vega: {}  # another one\n"
+        write(here / "kochi.yaml", mine)
+        done = kochi("init", "--machine", cwd=here, env=environment(cluster))
+        assert f"Wrote the machine own into {here}/kochi.yaml" in done.stdout
+        written = (here / "kochi.yaml").read_text()
+        assert written.startswith("# mine\nmachines:\n    own:  # as Slurm calls its cluster\n")
+        assert written.endswith("    vega: {}  # another one\n")
+        assert "partition: short  # Slurm's default\n" in written
+        said = "#   short: longest time 1:00:00; 1 node of 2 cores, 4,096 MiB\n"
+        assert said in written
+        assert "#   long: longest time no limit; 2 nodes of 2 cores" in written
+        again = kochi("init", "--machine", cwd=here, env=environment(cluster))
+        assert "which has the machine own" in again.stdout
+        assert (here / "kochi.yaml").read_text() == written
+        write(here / "Snakefile", SNAKEFILE)
+        # This host is one of its login nodes from now on.
+        done = snakemake("--executor", "kochi", "--jobs", "4", cwd=here, env=environment(cluster))
+        assert done.returncode == 0
+        assert {machine for machine, job in outputs(here) if job != "none"} == {"own"}
+        assert "--partition=short" in cluster.calls("sbatch")[-1]
+
+
+def test_outside_of_a_repository_what_was_found_is_written_for_all_projects(
+    here: Path, cluster: SlurmCluster, kochi
+) -> None:
+    done = kochi("init", "--machine", cwd=here, env=environment(cluster))
+    file = Path(os.environ["HOME"], ".kochi", "conf.yaml")
+    assert done.stdout == f"Wrote the machine own into {file}\n"
+    assert kochi("show", "path", "root", "-m", "own", cwd=here).returncode == 0
+    assert [file.name for file in here.iterdir()] == ["Snakefile"]
