@@ -34,6 +34,7 @@ _LOOKS = (0.2, 0.6, 1.2)
 class _Asked:
     """An allocation that was asked for, by whom, and what it runs."""
 
+    worker: int
     id: str
     scheduler: Scheduler
     launch: Launch
@@ -98,6 +99,9 @@ def command(
     asked = []
     for name, spec in zip(queues, specs or (None,), strict=True):
         asked += _ask(place, name, spec, count, limit, blocking)
+    if blocking:
+        numbers = " ".join(str(each.worker) for each in asked)
+        remark(f"They stay until their time is over, or you type: kochi release {numbers}")
     if follow:
         return _follow(asked)
     _say_why_they_wait(asked)
@@ -169,7 +173,9 @@ def _ask(
         )
         if isinstance(scheduler, AllocScript) and (process := scheduler.process(each)) is not None:
             remark(f"Its alloc_script stays; to end it and its worker: kill -- -{process}")
-    return [_Asked(each, scheduler, launch) for each in ids]
+    return [
+        _Asked(worker, each, scheduler, launch) for worker, each in zip(numbers, ids, strict=False)
+    ]
 
 
 def _seconds(limit: str) -> float:

@@ -334,7 +334,9 @@ def shared_workers(
     for worker in subscribers(machine.queue(name)):
         with contextlib.suppress(FileNotFoundError, DamagedFileError):
             state = read_worker(machine, worker)
-            if state.controller in (None, controller) and not state.is_gone:
+            # One that was released may take long to finish what it has, and takes no more.
+            is_there_for = state.state != "finishing" and not state.is_gone
+            if state.controller in (None, controller) and is_there_for:
                 found.append(state)
     return found
 

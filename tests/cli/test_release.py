@@ -38,7 +38,11 @@ def test_workers_started_by_hand_are_released_by_number_and_by_queue(
     assert done.status == 0
     assert done.out == "Worker 2 was told to leave, when it has finished job 0.\n"
     wait_until(lambda: kochi("show", "workers", "--json").data[2]["state"] == "finishing")
-    assert "worker 2 is being stopped" not in kochi("show", "job", "0").out
+    assert "Running: worker 2 on " in kochi("show", "job", "0").out
+    # It takes no more: who comes now is told so.
+    said = kochi("enqueue", "-q", "b", "--", "true").err
+    assert "No worker serves that queue yet" in said
+    assert kochi("cancel", "1").status == 0
     # It changed its mind: the job goes back.
     done = kochi("release", "2", "--now")
     assert done.out == "Worker 2 was told to leave: job 0 goes back to wait.\n"
@@ -119,6 +123,7 @@ def test_allocations_are_given_back_to_slurm(
     # Each of these fills a node, so the third waits.
     done = kochi("alloc", "-q", "q", "-d", "3", "-b")
     assert done.status == 0, done.err
+    assert "or you type: kochi release 0 1 2\n" in done.err
     said = [line.partition(", log: ")[0] for line in done.out.splitlines()]
     ids = in_queue(cluster)
     assert said == [
