@@ -13,6 +13,7 @@ from pathlib import Path
 from bench.measure import REPOSITORY, Row, Size
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal, pending
+from snakemake_kochi.artifacts.published import branch_called, published_name
 from snakemake_kochi.paths import ProjectPaths, Root
 
 _MACHINE = "local"
@@ -119,7 +120,7 @@ def _repository(place: Path) -> tuple[Path, Root]:
 def _check(place: Path, count: int) -> None:
     repository = place / "project"
     left = pending(Root(place / "root").project(repository), _MACHINE)
-    branch = f"kochi_artifacts_{_MACHINE}"
+    branch = branch_called(published_name(repository, _MACHINE))
     names = _git(repository, "ls-tree", "-r", "--name-only", branch).splitlines()
     logs = sum(name.endswith(".log") for name in names)
     if left or (logs, len(names)) != (count, 2 * count):

@@ -34,14 +34,14 @@ run snakemake --profile "$profile" fib_batch_test
 run cat results/local/fib/batch_test.md
 # A demo without its plot has failed.
 test -s results/local/fib/batch_test.png
-run git log --oneline kochi_artifacts_local
+run kochi artifact log
 run kochi show jobs -t -l 5
 run kochi artifact sync
 
 cat <<END
 
 The plot:        $PWD/results/local/fib/batch_test.png
-The results:     $directory/fib-artifacts/local/fib/batch_test
+The results:     $(echo "$directory"/fib-artifacts/*/fib/batch_test)
 
 To go on, type:
 

@@ -1,4 +1,5 @@
-"""The artifact branches: kochi_artifacts in a worktree for people, one per machine for us."""
+"""The artifact branches: kochi_artifacts in a worktree for people; for us one for each machine, by
+the name under which its results are published."""
 
 from __future__ import annotations
 
@@ -12,7 +13,17 @@ from snakemake_kochi.artifacts.agreement import agree, begin_to_agree, discard_r
 from snakemake_kochi.artifacts.commit_stream import records_directory
 from snakemake_kochi.artifacts.committer import commit_missing, commit_pending, committer_lock
 from snakemake_kochi.artifacts.journal import pending
-from snakemake_kochi.artifacts.recorded import MERGED, branch, tip_of
+from snakemake_kochi.artifacts.published import (
+    LOCAL,
+    MERGED,
+    branch_called,
+    choose_name,
+    fix_name,
+    names_of,
+    published_name,
+    refs_elsewhere,
+)
+from snakemake_kochi.artifacts.recorded import tip_of
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.git import TRANSPORTS, run_git, update_ref
 from snakemake_kochi.paths import ProjectPaths
@@ -25,16 +36,20 @@ _LAZY = {"GIT_NO_LAZY_FETCH": "0"}
 
 @dataclass(frozen=True)
 class SyncReport:
-    """`results`: committed from the journal just now; `missed`: committed from working directories,
-    as they were in no commit; `commits`: merged (0: there was nothing new); `commit`: where
-    kochi_artifacts is now; `directory`: its worktree."""
+    """`name`: under which the machine's results are published. `results`: committed from the
+    journal just now; `missed`: committed from working directories, as they were in no commit;
+    `commits`: merged (0: there was nothing new); `commit`: where kochi_artifacts is now;
+    `directory`: its worktree. `stranger`: a remote-tracking branch of that name with which the one
+    here has no commit in common, "" for none."""
 
     machine: str
+    name: str
     results: int
     missed: int
     commits: int
     commit: str
     directory: Path
+    stranger: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,16 +61,26 @@ class Commit:
     subject: str
 
 
-def initialise(repository: Path, directory: Path, root: Path | None = None) -> None:
-    """Create the branch kochi_artifacts and a worktree for it at a directory.
+def initialise(
+    repository: Path,
+    directory: Path,
+    root: Path | None = None,
+    machine: str = LOCAL,
+    name: str | None = None,
+) -> str:
+    """Create the branch kochi_artifacts and a worktree for it at a directory, and fix the name
+    under which the machine's results are published: `name`, where one is given. Returns it.
 
-    The branch starts with an empty commit, or, if a remote has it, from there; one that exists
-    already is used. `root` is KOCHI_ROOT. Raises KochiError when the branch has a worktree (it says
-    where), and when the directory is not empty or below a repository's own directory or `root`;
-    GitError.
+    The branch starts with an empty commit or, if a remote has it or the machine's own, from there;
+    one that exists already is used. `root` is KOCHI_ROOT. Raises KochiError when the branch has a
+    worktree (it says where), and when the directory is not empty or below a repository's own
+    directory or `root`; GitError.
     """
     existing = _worktrees(repository).get(MERGED)
     if existing is not None and existing.exists():
+        if name is not None and existing.resolve() == directory.resolve():
+            choose_name(repository, machine, name)
+            return name
         raise KochiError(
             f"branch {MERGED} exists already, in {existing}", "Type there, or: kochi artifact sync"
         )
@@ -63,8 +88,11 @@ def initialise(repository: Path, directory: Path, root: Path | None = None) -> N
     _refuse_private(repository, directory, root)
     if os.path.lexists(place) and (not place.is_dir() or any(place.iterdir())):
         raise KochiError(f"{directory}: a directory that is empty or not there was expected")
+    if name is not None:
+        choose_name(repository, machine, name)
+    name = fix_name(repository, machine)
     if not tip_of(repository, _REF):
-        start = _remote_start(repository)
+        start = _remote_start(repository, name)
         if not start:
             empty = run_git(repository, "mktree", stdin=b"").decode().strip()
             message = "artifacts of kochi, a directory for each machine"
@@ -74,6 +102,7 @@ def initialise(repository: Path, directory: Path, root: Path | None = None) -> N
     # Twice --force: a worktree that was removed by hand, locked or not, is still in git's list.
     words = ("worktree", "add", "--quiet", "-f", "-f", os.fspath(place), MERGED)
     run_git(repository, *words, environment=_LAZY, transports=TRANSPORTS)
+    return name
 
 
 def synchronise(
@@ -95,15 +124,15 @@ def synchronise(
     if is_here:
         results = commit_pending(repository, paths, machine, _LOCK_TIMEOUT)
         missed = commit_missing(repository, paths, machine, _LOCK_TIMEOUT, thorough=True)
-    name = branch(machine)
-    before = tip_of(repository, _REF)
-    if not tip_of(repository, f"refs/heads/{name}"):
-        return SyncReport(machine, results, missed, 0, before, directory)
-    new = run_git(repository, "rev-list", "--count", f"refs/heads/{MERGED}..refs/heads/{name}")
-    commits = int(new)
+    name = published_name(repository, machine)
+    branch, commits = branch_called(name), 0
+    if tip_of(repository, f"refs/heads/{branch}"):
+        words = ("rev-list", "--count", f"refs/heads/{MERGED}..refs/heads/{branch}")
+        commits = int(run_git(repository, *words))
     if commits:
-        _merge(directory, name)
-    return SyncReport(machine, results, missed, commits, tip_of(repository, _REF), directory)
+        _merge(directory, branch)
+    now, stranger = tip_of(repository, _REF), _stranger(repository, branch)
+    return SyncReport(machine, name, results, missed, commits, now, directory, stranger)
 
 
 def discard(repository: Path, paths: ProjectPaths, machine: str) -> int:
@@ -113,13 +142,14 @@ def discard(repository: Path, paths: ProjectPaths, machine: str) -> int:
     not committed again. Raises NameNotFoundError, with the nearest
     machine, when there is neither; GitError when the branch is checked out.
     """
-    name = branch(machine)
+    published = published_name(repository, machine)
+    name = branch_called(published)
     with committer_lock(paths, machine, _LOCK_TIMEOUT):
         tip, waiting = tip_of(repository, f"refs/heads/{name}"), pending(paths, machine)
         if not tip and not waiting:
             raise NameNotFoundError(
                 f"machine '{machine}' has no artifacts to discard",
-                nearest(machine, _machines(repository)),
+                nearest(machine, names_of(repository)),
             )
         worktree = _worktrees(repository).get(name)
         if worktree is not None and worktree.exists():
@@ -130,7 +160,7 @@ def discard(repository: Path, paths: ProjectPaths, machine: str) -> int:
         discard_results(paths, machine, repository)
         results = set(waiting)
         if tip:
-            results |= _recorded(repository, tip, machine)
+            results |= _recorded(repository, tip, published)
             run_git(repository, "update-ref", "-d", f"refs/heads/{name}", tip)
         for identity in waiting:
             shutil.rmtree(paths.journal(machine) / identity)
@@ -141,10 +171,10 @@ def discard(repository: Path, paths: ProjectPaths, machine: str) -> int:
 
 def log(repository: Path, machine: str, limit: int = 10) -> tuple[Commit, ...]:
     """The newest commits of a machine's branch, newest first. Raises NameNotFoundError."""
-    name = branch(machine)
+    name = branch_called(published_name(repository, machine))
     if not tip_of(repository, f"refs/heads/{name}"):
         raise NameNotFoundError(
-            f"machine '{machine}' has no artifacts yet", nearest(machine, _machines(repository))
+            f"machine '{machine}' has no artifacts yet", nearest(machine, names_of(repository))
         )
     form = "--format=%H%x00%cI%x00%s"
     lines = run_git(repository, "log", f"--max-count={limit}", form, f"refs/heads/{name}", "--")
@@ -188,11 +218,13 @@ def _merge(directory: Path, name: str) -> None:
         conflicts = run_git(directory, "diff", "--name-only", "--diff-filter=U", "-z")
         if run_git(directory, "rev-parse", "--verify", "-q", "MERGE_HEAD", accept=(0, 1)):
             run_git(directory, "merge", "--abort")
+        place = shlex.quote(os.fspath(directory))
         listed = ", ".join(os.fsdecode(path) for path in conflicts.split(b"\0")[:10] if path)
         raise GitError(
             f"{name} cannot be merged into {MERGED}; {directory} is as it was: "
             + (f"both changed {listed}" if listed else error.message),
-            f"Merge by hand: git -C {directory} merge --allow-unrelated-histories {name}",
+            f"Merge by hand: git -C {place} merge --allow-unrelated-histories {name}\n"
+            f"or, so that what is in {name} wins, with: -X theirs",
         ) from error
 
 
@@ -209,24 +241,25 @@ def _worktrees(repository: Path) -> dict[str, Path]:
     return found
 
 
-def _remote_start(repository: Path) -> str:
-    """The branch as a colleague has pushed it; a second root would be merged for ever after."""
-    listed = run_git(
-        repository,
-        *("for-each-ref", "--format=%(refname) %(objectname)"),
-        f"refs/remotes/*/{MERGED}",
-    )
-    refs = dict(line.split(" ") for line in listed.decode().splitlines())
-    return refs.get(f"refs/remotes/origin/{MERGED}") or next(iter(refs.values()), "")
+def _remote_start(repository: Path, name: str) -> str:
+    """The branch as a colleague has pushed it, or one's own results, pushed from another clone; a
+    second root would be merged for ever after."""
+    refs = dict(refs_elsewhere(repository, MERGED))
+    own = (commit for _, commit in refs_elsewhere(repository, branch_called(name)))
+    return refs.get(f"refs/remotes/origin/{MERGED}") or next(iter(refs.values()), next(own, ""))
 
 
-def _machines(repository: Path) -> list[str]:
-    prefix = f"refs/heads/{MERGED}_"
-    listed = run_git(repository, "for-each-ref", "--format=%(refname)", f"{prefix}*")
-    return [ref.removeprefix(prefix) for ref in listed.decode().splitlines()]
+def _stranger(repository: Path, branch: str) -> str:
+    """A remote's branch of the same name that began by itself: a clone's, of an earlier release."""
+    if not (tip := tip_of(repository, f"refs/heads/{branch}")):
+        return ""
+    for ref, commit in refs_elsewhere(repository, branch):
+        if not run_git(repository, "merge-base", tip, commit, accept=(0, 1)):
+            return ref.removeprefix("refs/remotes/")
+    return ""
 
 
-def _recorded(repository: Path, tip: str, machine: str) -> set[str]:
+def _recorded(repository: Path, tip: str, name: str) -> set[str]:
     options = ("-r", "-z", "--name-only", "--full-tree")
-    listed = run_git(repository, "ls-tree", *options, tip, records_directory(machine))
+    listed = run_git(repository, "ls-tree", *options, tip, records_directory(name))
     return {Path(os.fsdecode(path)).stem for path in listed.split(b"\0") if path}

@@ -24,20 +24,20 @@ class UnreadableEntryError(Exception):
         self.entry = entry
 
 
-def records_directory(machine: str) -> str:
-    """Where in the branch the records of a machine's results are."""
-    return f"{machine}/{RESERVED}/records"
+def records_directory(name: str) -> str:
+    """Where in the branch the records are of what is published under a name."""
+    return f"{name}/{RESERVED}/records"
 
 
-def record_path(machine: str, identity: str) -> str:
+def record_path(name: str, identity: str) -> str:
     """Where in the branch the record of a result is. One directory for all would be written anew,
     whole, by every commit."""
     shard = hashlib.sha256(identity.encode()).hexdigest()[:2]
-    return f"{records_directory(machine)}/{shard}/{identity}.json"
+    return f"{records_directory(name)}/{shard}/{identity}.json"
 
 
 def stream_commits(
-    parent: str, machine: str, entries: Sequence[JournalEntry], superseded: Sequence[str]
+    parent: str, name: str, entries: Sequence[JournalEntry], superseded: Sequence[str]
 ) -> Iterator[bytes]:
     """The commands of fast-import (see git-fast-import(1)) that put entries, and remove superseded
     paths, on top of a commit ("": none); the answer is the last commit's id.
@@ -45,7 +45,7 @@ def stream_commits(
     Raises UnreadableEntryError, and DamagedFileError for a file that is not what its entry says.
     """
     for mark, group in enumerate(_compatible(entries), start=1):
-        yield from _stream_commit(mark, parent, machine, group, superseded if mark == 1 else ())
+        yield from _stream_commit(mark, parent, name, group, superseded if mark == 1 else ())
         parent = f":{mark}"
     yield b"get-mark %s\ndone\n" % parent.encode()
 
@@ -70,13 +70,13 @@ def _compatible(entries: Sequence[JournalEntry]) -> list[list[JournalEntry]]:
 def _stream_commit(
     mark: int,
     parent: str,
-    machine: str,
+    name: str,
     entries: Sequence[JournalEntry],
     superseded: Sequence[str],
 ) -> Iterator[bytes]:
     who = f"{COMMITTER['GIT_COMMITTER_NAME']} <{COMMITTER['GIT_COMMITTER_EMAIL']}>"
     count = len(entries)
-    subject = f"{count} result{'s' if count != 1 else ''} from {machine}"
+    subject = f"{count} result{'s' if count != 1 else ''} from {name}"
     # An identity is what was run, when, and a nonce, with dots between.
     labels = {entry.identity.rsplit(".", 2)[0] for entry in entries}
     if len(labels) == 1:
@@ -91,12 +91,12 @@ def _stream_commit(
         yield b"D %s\n" % _quoted(path)
     for entry in entries:
         for dest, (file, size) in entry.files.items():
-            yield b"M 100644 inline %s\ndata %d\n" % (_quoted(f"{machine}/{dest}"), size)
+            yield b"M 100644 inline %s\ndata %d\n" % (_quoted(f"{name}/{dest}"), size)
             try:
                 yield from _content(file, size)
             except OSError as error:
                 raise UnreadableEntryError(entry, error) from error
-        record, place = to_json(entry.record), record_path(machine, entry.identity)
+        record, place = to_json(entry.record), record_path(name, entry.identity)
         yield b"M 100644 inline %s\ndata %d\n%s\n" % (_quoted(place), len(record), record)
     yield b"\n"
 

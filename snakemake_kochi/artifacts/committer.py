@@ -39,9 +39,9 @@ from snakemake_kochi.artifacts.journal import (
     set_aside,
 )
 from snakemake_kochi.artifacts.promise import is_commit_promised
+from snakemake_kochi.artifacts.published import branch_called
 from snakemake_kochi.artifacts.recorded import (
     Branch,
-    branch,
     contains,
     ever_recorded,
     read_branch,
@@ -58,7 +58,6 @@ from snakemake_kochi.paths import ProjectPaths
 _MOVED_AT_MOST = 20  # commits by others between our reading the branch and moving it
 
 __all__ = [
-    "branch",
     "commit_in_burst",
     "commit_missing",
     "commit_pending",
@@ -85,7 +84,8 @@ def commit_pending(
 ) -> int:
     """Commit all journaled results of a machine in one commit; return how many were committed.
 
-    Artifacts go to <machine>/<dest>, records to `record_path`. When another process is committing
+    Artifacts go to <name>/<dest>, the name being that under which the machine's results are
+    published (`published.py`), records to `record_path`. When another process is committing
     this waits for `patience` seconds, and then returns 0: that one looks into the journal again
     after it has let go of the lock, or somebody has promised to, so nothing stays behind. Killed
     at any point, the next call completes the work, and a result whose record is in the branch is
@@ -99,7 +99,7 @@ def commit_pending(
 
     Raises GitError and OSError; the results stay in the journal then.
     """
-    branch(machine)
+    branch_called(machine)
     committed = 0
     seen: tuple[str, ...] = ()  # an entry that cannot be removed must not keep us here for ever
     while (waiting := pending(paths, machine)) and waiting != seen:
@@ -120,7 +120,7 @@ def commit_in_burst(
 
     Raises KochiError, too, when others hold the lock for longer than a `patience` above 0.
     """
-    branch(machine)
+    branch_called(machine)
     committed = 0
     try:
         with committer_lock(paths, machine, patience):
@@ -165,7 +165,7 @@ def _commit_journal(repository: Path, paths: ProjectPaths, machine: str) -> int:
     for _ in range(_MOVED_AT_MOST):
         state = read_branch(repository, machine)
         identities = pending(paths, machine)
-        there = recorded(repository, state, machine, identities)
+        there = recorded(repository, state, identities)
         entries = _whole_entries(paths, machine, [i for i in identities if i not in there])
         entries = _counting(repository, paths, state, machine, entries)
         was_agreed = _is_agreed(repository, paths, machine, state)
@@ -178,7 +178,7 @@ def _commit_journal(repository: Path, paths: ProjectPaths, machine: str) -> int:
         remove_entries(paths, machine, {*there, *(entry.identity for entry in committed)})
         note_commit(paths, machine)
         return len(committed)
-    raise _moved_too_often(machine)
+    raise _moved_too_often(state)
 
 
 def _commit_missing(
@@ -189,7 +189,7 @@ def _commit_missing(
         if not thorough and _is_agreed(repository, paths, machine, state):
             return 0
         begin_to_agree(paths, machine)
-        there = ever_recorded(repository, state, machine)
+        there = ever_recorded(repository, state)
         found, whole = missing_results(paths, machine, repository, there)
         missing = [e for e in found if not _is_redone(repository, paths, state, machine, e)]
         done = _put_into_branch(repository, paths, state, machine, missing)
@@ -199,7 +199,7 @@ def _commit_missing(
         if whole and len(committed) == len(missing):
             agree(paths, machine, commit)
         return len(committed)
-    raise _moved_too_often(machine)
+    raise _moved_too_often(state)
 
 
 def _put_into_branch(
@@ -245,9 +245,10 @@ def _busy(patience: float) -> KochiError:
     return KochiError(f"another process has been committing for {patience:g} seconds")
 
 
-def _moved_too_often(machine: str) -> GitError:
+def _moved_too_often(state: Branch) -> GitError:
     return GitError(
-        f"branch {branch(machine)} was moved by others {_MOVED_AT_MOST} times while committing",
+        f"branch {branch_called(state.name)} was moved by others {_MOVED_AT_MOST} times while "
+        "committing",
         "The results are safe; the next run commits them.",
     )
 
@@ -313,7 +314,7 @@ def _is_redone(
         return False
     if any(is_redone(entry.record, other.record) for other in others):
         return True
-    beside = records_beside(repository, state, machine, entry)
+    beside = records_beside(repository, state, entry)
     return any(is_redone(entry.record, record) for _, record in beside)
 
 
@@ -326,7 +327,7 @@ def _superseded(
         return []
     return [
         path
-        for path, record in records_beside(repository, state, machine, entry)
+        for path, record in records_beside(repository, state, entry)
         if record.get("nonce") in nonces and is_same_point(record, entry.record)
     ]
 
@@ -360,7 +361,7 @@ def _import(
         )
         answer = stream_git(
             repository,
-            _stream(state.start, machine, entries, superseded),
+            _stream(state.start, state.name, entries, superseded),
             *options,
             environment=scratch | {"GIT_OBJECT_DIRECTORY": os.fspath(state.objects)},
         )

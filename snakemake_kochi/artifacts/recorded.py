@@ -12,20 +12,22 @@ from typing import Any
 
 from snakemake_kochi.artifacts.commit_stream import record_path, records_directory
 from snakemake_kochi.artifacts.journal import JournalEntry
-from snakemake_kochi.errors import GitError, KochiError
+from snakemake_kochi.artifacts.published import MERGED, branch_called, fix_name, refs_elsewhere
+from snakemake_kochi.errors import GitError
 from snakemake_kochi.git import run_git
-
-MERGED = "kochi_artifacts"
 
 
 @dataclass(frozen=True)
 class Branch:
     """A machine's branch at one moment.
 
-    `tip` is "" before the first commit; `start` is what the next commit is based on: the tip, else
-    the machine's newest commit in kochi_artifacts, else "".
+    `name` is that under which the results are published, their directory in the branch. `tip` is ""
+    before the first commit; `start` is what the next commit is based on: the tip, else the newest
+    commit under that name in kochi_artifacts, else the branch as it was fetched from elsewhere, or
+    what is in a kochi_artifacts that was fetched, else "".
     """
 
+    name: str
     ref: str
     tip: str
     start: str
@@ -33,28 +35,21 @@ class Branch:
     object_format: str
 
 
-def branch(machine: str) -> str:
-    """Name of the branch of one machine. Raises KochiError when git allows no such name."""
-    if ".." in machine or machine.endswith((".", ".lock")):
-        raise KochiError(
-            f"machine name {machine!r} cannot be used: it becomes part of the name of a git branch",
-            "Rename it: no two dots in a row, no dot or '.lock' at the end.",
-        )
-    return f"{MERGED}_{machine}"
-
-
 def read_branch(repository: Path, machine: str) -> Branch:
-    """Raises GitError, also where the repository is not there but one above it is."""
-    ref = f"refs/heads/{branch(machine)}"
-    tip = tip_of(repository, ref)
+    """Call with the committer's lock held, or only look. Raises GitError, also where the repository
+    is not there but one above it is, and KochiError for a machine whose name git does not allow."""
+    branch_called(machine)
     options = ("--show-object-format", "--path-format=absolute", "--git-path", "objects")
     found = run_git(repository, "rev-parse", "--show-prefix", *options)
     prefix, object_format, objects = found.removesuffix(b"\n").split(b"\n", 2)
     if prefix:
         # Its .git is away for a moment: git has found the repository that it lies in.
         raise GitError(f"{repository}: there is no git repository now")
-    start = tip or _last_merged(repository, machine)
-    return Branch(ref, tip, start, Path(os.fsdecode(objects)), object_format.decode())
+    name = fix_name(repository, machine)
+    ref = f"refs/heads/{branch_called(name)}"
+    tip = tip_of(repository, ref)
+    start = tip or _start(repository, name)
+    return Branch(name, ref, tip, start, Path(os.fsdecode(objects)), object_format.decode())
 
 
 def tip_of(repository: Path, ref: str) -> str:
@@ -63,23 +58,47 @@ def tip_of(repository: Path, ref: str) -> str:
     return tip.decode().strip()
 
 
-def _last_merged(repository: Path, machine: str) -> str:
-    """The newest commit of a machine in kochi_artifacts, "" if there is none.
+def _start(repository: Path, name: str) -> str:
+    """What a branch goes on from that was deleted, or is not here yet, as in a clone; "" for none.
 
-    A branch that was deleted goes on from there: where two branches have no commit in common, each
-    file that differs is a conflict.
+    Where two branches have no commit in common, each file that differs is a conflict.
     """
-    if not (merged := tip_of(repository, f"refs/heads/{MERGED}")):
-        return ""
-    found = run_git(repository, "rev-list", "--max-count=1", merged, "--", machine)
+    if merged := tip_of(repository, f"refs/heads/{MERGED}"):
+        found = _last_of(repository, merged, name)
+        pushed = refs_elsewhere(repository, branch_called(name))
+        elsewhere = next((commit for _, commit in pushed), "")
+        # What was merged here may be older than what the same person has pushed from another clone.
+        return elsewhere if elsewhere and _is_ancestor(repository, found, elsewhere) else found
+    for _, commit in refs_elsewhere(repository, branch_called(name)):
+        return commit
+    for _, merged in refs_elsewhere(repository, MERGED):
+        if found := _last_of(repository, merged, name):
+            return found
+    return ""
+
+
+def _last_of(repository: Path, merged: str, name: str) -> str:
+    """The newest commit under a name in kochi_artifacts, "" if there is none."""
+    found = run_git(repository, "rev-list", "--max-count=1", merged, "--", name)
     return found.decode().strip()
 
 
-def recorded(repository: Path, state: Branch, machine: str, identities: Sequence[str]) -> set[str]:
+def _is_ancestor(repository: Path, commit: str, other: str) -> bool:
+    """Whether a commit ("" is in each) is part of another's history."""
+    if not commit:
+        return True
+    try:
+        run_git(repository, "merge-base", "--is-ancestor", commit, other)
+    except GitError:
+        return False  # or there is no such commit any more
+    return True
+
+
+def recorded(repository: Path, state: Branch, identities: Sequence[str]) -> set[str]:
     """Those of the identities whose record is in the branch already."""
     if not state.start or not identities:
         return set()
-    asked = "".join(f"{state.start}:{record_path(machine, name)}\n" for name in identities)
+    asked = "".join(f"{state.start}:{record_path(state.name, name)}\n" for name in identities)
     answers = run_git(repository, "cat-file", "--batch-check", stdin=asked.encode())
     lines = answers.decode().splitlines()
     return {
@@ -89,22 +108,22 @@ def recorded(repository: Path, state: Branch, machine: str, identities: Sequence
     }
 
 
-def ever_recorded(repository: Path, state: Branch, machine: str) -> set[str]:
+def ever_recorded(repository: Path, state: Branch) -> set[str]:
     """The identities of all records that a commit of the machine's branch, or of kochi_artifacts,
     has added."""
-    tips = [tip for tip in (state.tip, tip_of(repository, f"refs/heads/{MERGED}")) if tip]
+    tips = [tip for tip in (state.start, tip_of(repository, f"refs/heads/{MERGED}")) if tip]
     if not tips:
         return set()
     added = run_git(
         repository,
         *("log", "--full-history", "--no-renames", "--diff-filter=A", "--format=", "--name-only"),
-        *("-z", *tips, "--", records_directory(machine)),
+        *("-z", *tips, "--", records_directory(state.name)),
     )
     return {Path(os.fsdecode(path)).stem for path in added.split(b"\0") if path.strip()}
 
 
 def records_beside(
-    repository: Path, state: Branch, machine: str, entry: JournalEntry
+    repository: Path, state: Branch, entry: JournalEntry
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """The paths and contents of the records that came into the branch with the artifacts which an
     entry is to replace.
@@ -112,7 +131,7 @@ def records_beside(
     Git looks for the newest commit that has changed one of them, so this costs the same however
     many results there are.
     """
-    dest = next((f"{machine}/{dest}" for dest in sorted(entry.files)), "")
+    dest = next((f"{state.name}/{dest}" for dest in sorted(entry.files)), "")
     if not dest or not state.start:
         return
     literal = "--literal-pathspecs"
@@ -122,7 +141,7 @@ def records_beside(
     if not (commit := found.decode().strip()):
         return
     options = ("-r", "--root", "--no-commit-id", "--no-renames", "--diff-filter=AM", "--name-only")
-    place = records_directory(machine)
+    place = records_directory(state.name)
     changed = run_git(repository, "diff-tree", *options, "-z", commit, "--", place)
     names = [os.fsdecode(name) for name in changed.split(b"\0") if name]
     wanted = "".join(f"{commit}:{name}\n" for name in names).encode()
@@ -140,8 +159,4 @@ def contains(repository: Path, ref: str, commit: str) -> bool:
     tip = tip_of(repository, ref)
     if commit in ("", tip) or not tip:
         return not commit or commit == tip
-    try:
-        run_git(repository, "merge-base", "--is-ancestor", commit, tip)
-    except GitError:
-        return False  # or there is no such commit any more
-    return True
+    return _is_ancestor(repository, commit, tip)

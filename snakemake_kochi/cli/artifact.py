@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import click
 
 from snakemake_kochi.artifacts.agreement import told_missed
 from snakemake_kochi.artifacts.branches import discard, initialise, log, synchronise
-from snakemake_kochi.artifacts.committer import branch
+from snakemake_kochi.artifacts.published import branch_called, published_name, refs_elsewhere
 from snakemake_kochi.cli.asking import agreed
 from snakemake_kochi.cli.options import json_option, machine_option, yes_option
-from snakemake_kochi.cli.output import local_time, print_json, print_table, say
+from snakemake_kochi.cli.output import local_time, print_json, print_table, remark, say
 from snakemake_kochi.errors import GitError, KochiError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.git import run_git
@@ -28,12 +29,26 @@ def command() -> None:
 
 @command.command("init")
 @machine_option
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="Publish the machine's results as NAME. By default its own name, and for this computer "
+    "those of you and of it.",
+)
 @click.argument("directory", type=click.Path(path_type=Path))
-def init_command(machine: str | None, directory: Path) -> None:
+def init_command(machine: str | None, name: str | None, directory: Path) -> None:
     """Check the branch kochi_artifacts out in DIRECTORY; make it if there is none."""
     place = _find_place(machine)
-    initialise(place.require_project().directory, directory, place.root.directory)
+    repository, here = place.require_project().directory, place.machine.name
+    name = initialise(repository, directory, place.root.directory, here, name)
     say(f"The results come to {directory.resolve()} with each: kochi artifact sync")
+    say(f"They are published as '{name}': in the branch {branch_called(name)}, directory {name}/")
+    again = f"kochi artifact init --name {{}} {shlex.quote(os.fspath(directory))}"
+    if name != here:
+        remark(f"For another name, type: {again.format('NAME')}")
+        if theirs := next(iter(refs_elsewhere(repository, branch_called(here))), None):
+            where = theirs[0].removeprefix("refs/remotes/")
+            remark(f"If {where} is yours, type: {again.format(here)}")
 
 
 @command.command("sync")
@@ -48,17 +63,25 @@ def sync_command(machine: str | None, as_json: bool) -> None:
         place.prepare_machine()
     report = synchronise(project.directory, paths, place.machine.name, is_here)
     if as_json:
-        fields = ("machine", "results", "missed", "commits", "commit")
+        fields = ("machine", "name", "results", "missed", "commits", "commit")
         data = {name: getattr(report, name) for name in fields}
         print_json(data | {"directory": str(report.directory)})
         return
+    name = branch_called(report.name)
     if report.missed:
         say(f"Committed {told_missed(report.missed, report.machine)}")
     if report.commits:
-        where = report.directory / report.machine
-        say(f"Merged {report.commits} commits of {branch(report.machine)}: see {where}")
+        where = report.directory / report.name
+        say(f"Merged {report.commits} commits of {name}: see {where}")
     else:
-        say(f"There is nothing new in {branch(report.machine)}.")
+        say(f"There is nothing new in {name}.")
+    if report.stranger:
+        merge = f"git -C {shlex.quote(os.fspath(report.directory))} merge"
+        remark(
+            f"{name} and {report.stranger} have no commit in common, so neither can be pushed to "
+            f"the other. To join them, type: {merge} --allow-unrelated-histories -X ours "
+            f"{report.stranger} && git branch -f {name} kochi_artifacts"
+        )
 
 
 @command.command("discard")
@@ -69,7 +92,8 @@ def discard_command(machine: str | None, yes: bool, as_json: bool) -> int:
     """Delete a machine's results that are not merged yet, with their branch."""
     place = _find_place(machine)
     project, name = place.require_project(), place.machine.name
-    question = f"Delete the branch {branch(name)} and the results waiting for it?"
+    branch = branch_called(published_name(project.directory, name))
+    question = f"Delete the branch {branch} and the results waiting for it?"
     if not agreed(question, yes):
         return 1
     place.prepare_machine()
@@ -77,7 +101,7 @@ def discard_command(machine: str | None, yes: bool, as_json: bool) -> int:
     if as_json:
         print_json({"machine": name, "results": results})
     else:
-        say(f"Deleted the branch {branch(name)} with {results} results.")
+        say(f"Deleted the branch {branch} with {results} results.")
     return 0
 
 

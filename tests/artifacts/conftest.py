@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "snapshot"))
 from git_helpers import State, git, state_of, write
 
+from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.paths import ProjectPaths, Root
 
 
@@ -27,6 +28,7 @@ def repository(tmp_path: Path) -> Path:
     git(top, "config", "commit.gpgsign", "true")
     git(top, "config", "gpg.program", "/nonexistent")
     git(top, "config", "user.useConfigOnly", "true")
+    choose_name(top, "local", "local")
     for hook in ("reference-transaction", "post-commit", "post-checkout", "pre-merge-commit"):
         write(top / ".git" / "hooks" / hook, "#!/bin/sh\nexit 1\n").chmod(0o755)
     return top

@@ -17,7 +17,6 @@ from snakemake_kochi.artifacts import committer, promise
 from snakemake_kochi.artifacts.agreement import disagree, note_directory
 from snakemake_kochi.artifacts.branches import discard, initialise, synchronise
 from snakemake_kochi.artifacts.committer import (
-    branch,
     commit_in_burst,
     commit_missing,
     commit_pending,
@@ -26,6 +25,8 @@ from snakemake_kochi.artifacts.committer import (
 )
 from snakemake_kochi.artifacts.journal import Result, journal, pending
 from snakemake_kochi.artifacts.promise import promise_to_commit
+from snakemake_kochi.artifacts.published import branch_called as branch
+from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.errors import GitError, KochiError
 from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.paths import ProjectPaths, WorkingPaths
@@ -138,6 +139,7 @@ def test_results_of_a_new_repository_in_the_place_of_the_old_one_are_committed(
 ) -> None:
     shutil.rmtree(repository / ".git")
     git(repository, "init", "--quiet")
+    choose_name(repository, MACHINE, MACHINE)
     assert commit_missing(repository, paths, MACHINE) == 1
     assert kept(repository) == {"first"}
 

@@ -7,8 +7,9 @@ import pytest
 from git_helpers import files_of, git, write
 
 from snakemake_kochi.artifacts.branches import discard, initialise, log, synchronise
-from snakemake_kochi.artifacts.committer import branch, commit_pending
+from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal, pending
+from snakemake_kochi.artifacts.published import branch_called as branch
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError
 from snakemake_kochi.paths import ProjectPaths
 

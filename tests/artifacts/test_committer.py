@@ -20,9 +20,11 @@ from support import wait_until
 
 from snakemake_kochi.artifacts import committer
 from snakemake_kochi.artifacts import recorded as recorded_module
-from snakemake_kochi.artifacts.committer import branch, commit_pending, record_path
+from snakemake_kochi.artifacts.committer import commit_pending, record_path
 from snakemake_kochi.artifacts.journal import Result, journal, pending
 from snakemake_kochi.artifacts.promise import is_commit_promised, promise_to_commit
+from snakemake_kochi.artifacts.published import branch_called as branch
+from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.errors import DamagedFileError, GitError, KochiError, PhaseError
 from snakemake_kochi.locks import find_lock_settings, settle_locks
 from snakemake_kochi.locks import lock as lock_module
@@ -431,6 +433,7 @@ def test_bare_shallow_linked_and_sha256_repositories_take_results(
         git(tmp_path, "init", "--quiet", "--object-format=sha256", "other")
     else:
         git(tmp_path, "clone", "--quiet", kind, f"file://{repository}", "other")
+    choose_name(other, MACHINE, MACHINE)
     for identity in ("a", "b"):
         put(paths, identity, {identity: b"x"})
         assert commit_pending(other, paths, MACHINE) == 1

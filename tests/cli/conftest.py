@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from support import git
 
+from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.cli.main import run
 from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import list_queues
@@ -64,6 +65,7 @@ def make_repository(directory: Path, files: dict[str, str]) -> Path:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text)
     git(directory, "init", "--quiet", "--initial-branch", "main")
+    choose_name(directory, "local", "local")
     git(directory, "add", "--all")
     git(directory, "commit", "--quiet", "--message", "first")
     return directory

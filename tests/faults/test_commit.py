@@ -9,8 +9,10 @@ import pytest
 from faults.injection import deaths, run_scene
 from support import git
 
-from snakemake_kochi.artifacts.committer import branch, commit_pending
+from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal, pending
+from snakemake_kochi.artifacts.published import branch_called as branch
+from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.paths import ProjectPaths, Root
 
 MACHINE = "local"
@@ -21,6 +23,7 @@ def repository(tmp_path: Path) -> Path:
     top = tmp_path / "project"
     top.mkdir()
     git(top, "init", "--quiet", "--initial-branch", "main")
+    choose_name(top, MACHINE, MACHINE)
     git(top, "commit", "--quiet", "--allow-empty", "--message", "first")
     return top
 

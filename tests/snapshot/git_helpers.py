@@ -60,7 +60,8 @@ def state_of(repository: Path, artifacts: bool = True) -> State:
     """Without `artifacts` what the committer may write does not count."""
 
     def counts(name: str) -> bool:
-        return artifacts or not ("kochi_artifacts" in name or "/objects/" in f"/{name}")
+        ours = ("kochi_artifacts", "/objects/", "/.git/kochi/")
+        return artifacts or not any(each in f"/{name}" for each in ours)
 
     # The files first: `git status` itself refreshes the index.
     files = {

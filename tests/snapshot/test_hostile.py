@@ -15,6 +15,7 @@ from git_helpers import git, write
 
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal
+from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.errors import GitError, KochiError
 from snakemake_kochi.git import run_git
 from snakemake_kochi.paths import Root
@@ -250,6 +251,7 @@ def test_committing_executes_nothing_of_the_configuration(
     repository: Path, tmp_path: Path, marker: Path
 ) -> None:
     paths = Root(tmp_path / "root").project(repository)
+    choose_name(repository, "local", "local")
     source = write(tmp_path / "result", "1\n")
     journal(paths, "local", Result("one", {"a": source}, {}))
     assert commit_pending(repository, paths, "local") == 1

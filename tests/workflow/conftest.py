@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from support import REPOSITORY, git, run, write
 
+from snakemake_kochi.artifacts.published import choose_name
+
 KOCHI = """
     dependencies:
       base:
@@ -114,6 +116,7 @@ def make_project(base: Path) -> ExampleProject:
     write(directory / "README.md", "About\n")
     write(directory / ".gitignore", "results/\n.snakemake/\n")
     git(directory, "init", "-q", "-b", "main")
+    choose_name(directory, "local", "local")
     made = ExampleProject(directory, base / "ran")
     made.commit()
     return made

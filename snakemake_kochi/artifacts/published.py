@@ -1,0 +1,136 @@
+"""Under which name a machine's results are published: that of their branch and directory.
+
+Everybody's own computer is the machine `local`. So that colleagues' results do not lie in one
+directory of one branch, theirs are published under the names of person and host ("ada-laptop"),
+those of other machines under the machine's. A name is for good, once something was published:
+.git/kochi/published/<machine>   one line, the name
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import answered, is_name, list_names, write_atomically
+from snakemake_kochi.git import run_git
+
+MERGED = "kochi_artifacts"
+LOCAL = "local"
+_LONGEST = 60
+
+
+def branch_called(name: str) -> str:
+    """The branch of what is published under a name. Raises KochiError when git allows none."""
+    if ".." in name or name.endswith((".", ".lock")) or not is_name(name) or "@{" in name:
+        raise KochiError(
+            f"{name!r} cannot be used: it becomes part of the name of a git branch",
+            "Choose letters, digits and ._- , no two dots in a row, no dot or '.lock' at the end.",
+        )
+    return f"{MERGED}_{name}"
+
+
+def published_name(repository: Path, machine: str) -> str:
+    """The name that was noted, else the one that would be. Raises GitError."""
+    return _name_of(repository, _notes(repository), machine)
+
+
+def fix_name(repository: Path, machine: str) -> str:
+    """As `published_name`, and note it: the host may be called otherwise tomorrow. Raises
+    GitError."""
+    notes = _notes(repository)
+    name = _name_of(repository, notes, machine)
+    if _noted(notes / machine) != name:
+        with suppress(OSError):  # a colleague's repository: the name is found anew each time
+            _note(notes / machine, name)
+    return name
+
+
+def choose_name(repository: Path, machine: str, name: str) -> None:
+    """Publish a machine's results under a name from now on. Raises KochiError when it cannot be
+    one, when another machine has it, and while results under the former name are not merged."""
+    branch_called(name)
+    notes = _notes(repository)
+    for other in list_names(notes):
+        if other != machine and _noted(notes / other) == name:
+            raise KochiError(f"the results of machine {other} are published as '{name}' already")
+    former = _name_of(repository, notes, machine)
+    if former != name and _has_unmerged(repository, former):
+        raise KochiError(
+            f"branch {branch_called(former)} has results that are not in {MERGED} yet",
+            "Type: kochi artifact sync",
+        )
+    _note(notes / machine, name)
+
+
+def default_name(person: str, host: str) -> str:
+    """As "ada-laptop", of what a computer says of both."""
+    words = [re.sub(r"[^a-z0-9_]+", "-", word.lower()).strip("-") for word in (person, host)]
+    return "-".join(word for word in words if word)[:_LONGEST].strip("-") or LOCAL
+
+
+def names_of(repository: Path) -> list[str]:
+    """All names under which something is published in branches here."""
+    prefix = f"refs/heads/{MERGED}_"
+    listed = run_git(repository, "for-each-ref", "--format=%(refname)", f"{prefix}*")
+    return [ref.removeprefix(prefix) for ref in listed.decode().splitlines()]
+
+
+def refs_elsewhere(repository: Path, name: str) -> Iterator[tuple[str, str]]:
+    """The remote-tracking branches of a name, as (ref, commit); the newest first, `origin` first of
+    two that are as new."""
+    listed = run_git(
+        repository,
+        *("for-each-ref", "--sort=-committerdate"),
+        "--format=%(refname) %(objectname) %(committerdate:unix)",
+        f"refs/remotes/*/{name}",
+    )
+    rows = [tuple(line.split(" ")) for line in listed.decode().splitlines()]
+    ordered = sorted(rows, key=lambda row: (-int(row[2]), row[0] != f"refs/remotes/origin/{name}"))
+    yield from ((ref, commit) for ref, commit, _ in ordered)
+
+
+def _notes(repository: Path) -> Path:
+    words = ("rev-parse", "--path-format=absolute", "--git-common-dir")
+    found = os.fsdecode(run_git(repository, *words).removesuffix(b"\n"))
+    return Path(found, "kochi", "published")
+
+
+def _name_of(repository: Path, notes: Path, machine: str) -> str:
+    if noted := _noted(notes / machine):
+        return noted
+    # Kochi, and our releases before this, have published under this name.
+    if machine != LOCAL or LOCAL in names_of(repository):
+        return machine
+    try:
+        person = getpass.getuser()
+    except (KeyError, OSError):
+        person = ""
+    return default_name(person, socket.gethostname().partition(".")[0])
+
+
+def _noted(file: Path) -> str:
+    try:
+        name = answered(file.read_text).strip()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return ""
+    return name if is_name(name) else ""
+
+
+def _note(file: Path, name: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, f"{name}\n".encode())
+
+
+def _has_unmerged(repository: Path, name: str) -> bool:
+    if name not in names_of(repository):
+        return False
+    merged = run_git(repository, "for-each-ref", f"refs/heads/{MERGED}").strip()
+    but = (f"^refs/heads/{MERGED}",) if merged else ()
+    words = ("rev-list", "--max-count=1", f"refs/heads/{branch_called(name)}", *but)
+    return bool(run_git(repository, *words))
