@@ -390,6 +390,11 @@ def test_a_job_has_its_worker_for_itself_unless_it_is_to_be_shared(
         Resources(cores=3),
         Resources(),
     ]
+    told = [kochi("show", "job", job).out.partition("Takes: ")[2] for job in range(3)]
+    assert [each.splitlines()[0] for each in told] == [
+        *("the whole worker", "1 core", "2 cores, 1024 MiB")
+    ]
+    assert kochi("show", "job", 4, "--json").data["resources"]["cores"] == 3
     text = kochi("enqueue", "--help").out
     assert "By default a job is exclusive" in " ".join(text.split())
     assert kochi("enqueue", "-q", "test", "--cores", "0", "true").status == 2

@@ -20,6 +20,7 @@ from snakemake_kochi.cli.show.job_data import (
     running_seconds,
     state_of,
     to_dict,
+    what_it_takes,
 )
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.place import find_place
@@ -63,6 +64,7 @@ def _pairs(machine: MachinePaths, view: JobView) -> dict[str, object]:
     pairs["Running time"] = clock_duration(running_seconds(view), digits=3)
     if ticket is not None:
         pairs |= {name.capitalize(): value for name, value in ticket.labels.items()}
+        pairs["Takes"] = what_it_takes(ticket.resources)
         pairs["Directory"] = ticket.directory
         pairs["Executed"] = shlex.join(ticket.command)
     pairs["Log"] = view.log

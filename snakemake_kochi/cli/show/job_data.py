@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 
-from snakemake_kochi.queue import AttemptView, JobView, seconds_since
+from humanfriendly.text import pluralize
+
+from snakemake_kochi.queue import AttemptView, JobView, Resources, seconds_since
 
 # Labels of a ticket that tell jobs of one name apart, the most telling one first.
 _TELLING = ("parameters", "command", "wildcards")
@@ -29,6 +32,18 @@ def what_runs(view: JobView) -> str:
     """A job's parameters, command or wildcards; "" where there is nothing of these."""
     labels = view.ticket.labels if view.ticket else {}
     return next((labels[name] for name in _TELLING if labels.get(name)), "")
+
+
+def what_it_takes(resources: Resources) -> str:
+    """Of its worker, for people: "the whole worker", "2 cores, 1024 MiB"."""
+    if resources.exclusive:
+        return "the whole worker"
+    said = [pluralize(resources.cores, "core")]
+    if resources.memory_mb:
+        said.append(f"{resources.memory_mb} MiB")
+    if resources.gpus:
+        said.append(pluralize(resources.gpus, "GPU"))
+    return ", ".join(said)
 
 
 def running_seconds(view: JobView) -> float | None:
@@ -64,6 +79,7 @@ def to_dict(view: JobView) -> dict[str, object]:
         "detail": result.detail if result else None,
         "command": list(ticket.command) if ticket else None,
         "directory": ticket.directory if ticket else None,
+        "resources": asdict(ticket.resources) if ticket else None,
         "labels": dict(ticket.labels) if ticket else {},
         "log": str(view.log),
     }
