@@ -43,6 +43,7 @@ def command(
     from snakemake_kochi.cli.left_lock import see_to_left_lock
     from snakemake_kochi.cli.snakemake_call import call_snakemake
     from snakemake_kochi.library.names import Directories, identifier
+    from snakemake_kochi.phases.freeze import check_sources
     from snakemake_kochi.project.checks import check_experiments
 
     place = find_place(machine)
@@ -51,8 +52,10 @@ def command(
     path = path_in_project(project, file)
     experiment = load(project, path)
     # All that is wrong with the experiment is said before Snakemake starts.
-    experiment.batch(name)
+    batch = experiment.batch(name)
     check_experiments([experiment], place.machine.name)
+    required = experiment.requirements_on(place.machine.name, batch.requirements)
+    check_sources(project, project.resolve(required, place.machine.name, f"{path}: batch {name}"))
     words = ["--executor", "kochi", "--jobs", "100"]
     # After an interrupt it goes on where it was; one failed run does not keep others from running.
     words += ["--rerun-incomplete", "--keep-going"]

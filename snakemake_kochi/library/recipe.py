@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from snakemake_kochi.errors import ConfigError, for_snakemake
 from snakemake_kochi.library.names import Directories, RuleNames, Verbatim, identifier, verbatim
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.install import recipe_description
@@ -27,6 +28,15 @@ class RecipeRule:
     depends: tuple[str, ...]
     determined_by: Mapping[str, Verbatim]
     on_login_node: bool
+    without_source: str | None
+
+    @for_snakemake
+    def needed(self) -> tuple[str, ...]:
+        """The manifests that an installation needs. Raises ConfigError when there is no source to
+        install: asked for while the DAG is made, so before anything runs."""
+        if self.without_source is not None:
+            raise ConfigError(self.without_source)
+        return self.depends
 
     @classmethod
     def of(
@@ -55,5 +65,6 @@ class RecipeRule:
                 "source": verbatim(json.dumps(source, sort_keys=True)),
                 "activate_script": verbatim(recipe.activate_script),
             },
+            without_source=freeze.without_source.get(owner),
             on_login_node=freeze.machine.installs_on_login_node(recipe.on_machine),
         )

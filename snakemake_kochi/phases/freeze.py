@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import (
+    ConfigError,
     DamagedFileError,
     GitError,
     KochiError,
@@ -37,6 +38,7 @@ from snakemake_kochi.project.configuration import configuration_file, find_proje
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import is_experiment, load_experiment
+from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.recipes import Project, Recipe, Requirement
 from snakemake_kochi.snapshot import Entry, Snapshot, freeze, list_entries, resolve_source
@@ -54,7 +56,7 @@ class Freeze:
     `config` is the text of kochi.yaml, `common` the files whose machines count below it,
     `experiments` the text of each experiment by its path, `sources` the resolved source of each
     recipe whose source is on this computer, by `dependency:recipe`: {"git", "commit"} or {"mirror",
-    "tree", "base"}.
+    "tree", "base"}; `without_source` says why there is none where there should be one.
     """
 
     file: Path
@@ -67,6 +69,7 @@ class Freeze:
     common: tuple[CommonFile, ...]
     experiments: Mapping[str, str]
     sources: Mapping[str, Mapping[str, str]]
+    without_source: Mapping[str, str] = FrozenDict()
 
     @cached_property
     def paths(self) -> ProjectPaths:
@@ -133,12 +136,7 @@ def take_freeze(
         text = read_text(path, name)
         if path != config_file and (name == named or is_experiment(text)):
             experiments[name] = text
-    sources = {
-        f"{recipe.dependency}:{recipe.name}": source
-        for recipes in project.dependencies.values()
-        for recipe in recipes.values()
-        if (source := _local_source(recipe, project, paths)) is not None
-    }
+    sources, without_source = _local_sources(project, paths)
     data = {
         "version": FREEZE_VERSION,
         "root": str(root.directory),
@@ -150,6 +148,7 @@ def take_freeze(
         "common": [asdict(each) for each in common],
         "experiments": experiments,
         "sources": sources,
+        "without_source": without_source,
     }
     content = to_json(data)
     file = paths.freeze(hashlib.sha256(content).hexdigest()[:32])
@@ -180,6 +179,7 @@ def load_freeze(file: Path) -> Freeze:
             common=tuple(CommonFile(**each) for each in data.get("common", ())),
             experiments=data["experiments"],
             sources=data["sources"],
+            without_source=data.get("without_source", {}),
         )
     except (KeyError, TypeError) as error:
         raise DamagedFileError(f"{file}: not a freeze ({error})") from error
@@ -205,26 +205,72 @@ def _experiment_files(directory: Path, globs: Sequence[str]) -> list[Path]:
     return sorted({path for glob in globs for path in directory.glob(glob) if path.is_file()})
 
 
+def _local_sources(
+    project: Project, paths: ProjectPaths
+) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """The sources that are on this computer, by recipe, and what is wrong with the others: the
+    concern of whoever needs the recipe, not of every run of the project."""
+    sources, without = {}, {}
+    for recipe in (recipe for each in project.dependencies.values() for recipe in each.values()):
+        try:
+            source = _local_source(recipe, project, paths)
+        except GitError as error:
+            without[str(recipe)] = str(error)
+        else:
+            if source is not None:
+                sources[str(recipe)] = source
+    return sources, without
+
+
+def check_sources(project: Project, recipes: Iterable[Recipe]) -> None:
+    """Raise a ConfigError with a line for each recipe whose source is to be on this computer and
+    is not."""
+    lines = []
+    for recipe in recipes:
+        try:
+            _local_commit(recipe, project)
+        except GitError as error:
+            lines.append(str(error))
+    if lines:
+        raise ConfigError("\n".join(lines))
+
+
 def _local_source(recipe: Recipe, project: Project, paths: ProjectPaths) -> dict[str, str] | None:
     """Resolve a source that is on this computer: cheap, so it is looked at in every run. A remote
-    one is asked only when it is installed."""
+    one is asked only when it is installed. Raises GitError when it is not there."""
+    commit = _local_commit(recipe, project)
     if (mirrored := project.mirror_directory(recipe)) is not None:
         mirror = mirrored.resolve()
-        if not mirror.is_dir():
-            # Not this run's concern unless the recipe is used: then the install says so.
-            return None
         _refuse_around(mirror, paths.directory, recipe)
         snapshot = freeze(mirror, paths.store, SNAKEMAKE_STATE)
         return {"mirror": str(mirror), "tree": snapshot.tree, "base": snapshot.base or ""}
-    if recipe.git is None or not (local := local_repository(recipe.git, project.directory)):
+    return None if commit is None else {"git": str(recipe.git), "commit": commit}
+
+
+def _local_commit(recipe: Recipe, project: Project) -> str | None:
+    """The commit of a repository on this computer, None for another source."""
+    if (mirrored := project.mirror_directory(recipe)) is not None:
+        _require_directory(mirrored, recipe.source_at["mirror_dir"])
         return None
+    if recipe.git is None or recipe.is_remote:
+        return None
+    local = _local_path(recipe.git, project.directory)
+    _require_directory(local, recipe.source_at["git"])
     try:
-        commit = resolve_source(local, recipe.branch, recipe.commit_hash)
-    except GitError:
-        # A branch that is not there is the concern of whoever installs this recipe, not of every
-        # run of the project.
-        return None
-    return {"git": recipe.git, "commit": commit}
+        return resolve_source(str(local.resolve()), recipe.branch, recipe.commit_hash)
+    except GitError as error:
+        key = "branch" if recipe.branch else "commit_hash" if recipe.commit_hash else "git"
+        raise GitError(f"{recipe.source_at[key]}: {error.message}", error.hint) from error
+
+
+def _require_directory(path: Path, place: str) -> None:
+    # Not Path.is_dir: it may be longer than a path.
+    if os.path.isdir(path):
+        return
+    beside = os.listdir(path.parent) if os.path.isdir(path.parent) else ()
+    said = nearest(path.name, (name for name in beside if (path.parent / name).is_dir()))
+    meant = f", {said}" if said.startswith("did you mean") else ""
+    raise GitError(f"{place}: there is no directory {os.path.normpath(path)}{meant}")
 
 
 def _refuse_around(mirror: Path, store: Path, recipe: Recipe) -> None:
@@ -241,6 +287,10 @@ def _refuse_around(mirror: Path, store: Path, recipe: Recipe) -> None:
 
 def local_repository(git: str, directory: Path) -> str | None:
     """The absolute path of a `git:` that is a directory of this computer, else None."""
-    path = directory / expand_user(git.removeprefix("file://"), "git")
+    path = _local_path(git, directory)
     # Not Path.is_dir: an address may be longer than a path.
     return str(path.resolve()) if os.path.isdir(path) else None
+
+
+def _local_path(git: str, directory: Path) -> Path:
+    return directory / expand_user(git.removeprefix("file://"), "git")

@@ -231,6 +231,10 @@ def _recipe(
         depends=requirements(data, path if "depends" in own else path[:2], p),
         on_machine="on_machine" in data and data["on_machine"].is_true,
         strict="strict" not in data or data["strict"].is_true,
+        source_at=FrozenDict(
+            (key, p.locations.place(p.locations.first((*path, key), (*path[:2], key), path)))
+            for key in ("git", "branch", "commit_hash", "mirror_dir")
+        ),
     )
     _check_recipe(recipe, path, p)
     return recipe

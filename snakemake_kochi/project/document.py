@@ -82,11 +82,14 @@ class Locations:
 
     def describe(self, path: KeyPath, message: str) -> str:
         """One line for a person: `fib.yaml:12: batches.small.artifacts[0].dest: message`."""
+        return f"{self.place(path)}: {_shortened(message, 900)}"
+
+    def place(self, path: KeyPath) -> str:
+        """What such a line begins with: `fib.yaml:12: batches.small.artifacts[0].dest`."""
         line = self.line(path)
         place = self.file if line is None else f"{self.file}:{line}"
         key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-        said = f"{_shortened(key.removeprefix('.'), 300)}: " if key else ""
-        return f"{place}: {said}{_shortened(message, 900)}"
+        return f"{place}: {_shortened(key.removeprefix('.'), 300)}" if key else place
 
     def first(self, *paths: KeyPath) -> KeyPath:
         """The first of the key paths that is in the file, else the last."""

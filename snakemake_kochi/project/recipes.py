@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.files import expand_user, is_name
 from snakemake_kochi.project.circles import chain, in_order
+from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.machines import Machine
 
 
@@ -54,7 +55,7 @@ class Recipe:
 
     Where the source comes from: `mirror_dir` if `mirror`, else `branch` of `git`, else
     `commit_hash` of `git`, else the default branch of `git`, else nowhere. Only the one that counts
-    is set.
+    is set. `source_at` says of each of these keys where it is written, for messages.
     """
 
     dependency: str
@@ -72,9 +73,15 @@ class Recipe:
     depends: tuple[Requirement, ...]
     on_machine: bool
     strict: bool = True
+    source_at: Mapping[str, str] = field(default=FrozenDict(), compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.dependency}:{self.name}"
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether `git` is the address of another computer, and not a directory."""
+        return re.match(r"(?!file://)[^/]*:", self.git or "") is not None
 
     @property
     def install_script(self) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import git
+from support import git, run
 
 MISTAKES = {
     "unknown key": ("sum.yaml", "default_name", "defalt_name", ["sum.yaml:3", "default_name"]),
@@ -120,3 +121,46 @@ def test_a_machine_that_is_not_configured_is_named(
     assert failed.returncode != 0
     assert "spica" in failed.stdout
     assert no_frames(failed.stdout)
+
+
+SOURCES = {
+    "git: ../libary": ["kochi.yaml:5: dependencies.base.recipes[0].git: there is no", "'library'?"],
+    "git: ../library, branch: mian": ["recipes[0].branch: the repository", "did you mean 'main'?"],
+    "git: ../library, commit_hash: '0123456'": [
+        "recipes[0].commit_hash: the repository",
+        "has no commit '0123456'",
+    ],
+    "git: ../plain": ["recipes[0].git: the repository", "/plain cannot be read"],
+    "mirror: true, mirror_dir: ../libary": ["recipes[0].mirror_dir: there is no", "'library'?"],
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_source_of_this_computer_that_is_not_there_is_named_before_anything_runs(
+    project: Any, source: str
+) -> None:
+    library = project.directory.parent / "library"
+    library.mkdir()
+    git(library, "init", "-q", "-b", "main")
+    git(library, "commit", "--allow-empty", "-qm", "first")
+    (library.parent / "plain").mkdir()
+    project.edit("kochi.yaml", "{name: one,", f"{{name: one, {source},")
+    failed = project.try_snakemake("sum_first", "-n")
+    assert failed.returncode != 0
+    for part in SOURCES[source]:
+        assert part in failed.stdout, part
+    assert "most recent call" not in failed.stdout
+
+
+def test_a_source_is_the_concern_of_what_needs_it_and_no_remote_is_asked_beforehand(
+    project: Any,
+) -> None:
+    project.edit("kochi.yaml", "{name: one,", "{name: one, git: ../libary,")
+    project.edit("kochi.yaml", "{name: other,", "{name: other, git: 'https://localhost:1/x',")
+    assert "install_base_other" in project.snakemake("install_base_other", "-n")
+    command = (sys.executable, "-m", "snakemake_kochi.cli", "batch", "sum.yaml", "first")
+    failed = run(*command, cwd=project.directory)
+    assert failed.returncode == 1
+    place = "kochi.yaml:5: dependencies.base.recipes[0].git"
+    directory = project.directory.parent / "libary"
+    assert failed.stdout == f"kochi: {place}: there is no directory {directory}\n"

@@ -6,7 +6,7 @@ for recipe in kochi.recipes:
         name:
             recipe.name
         input:
-            recipe.depends,
+            lambda wildcards, recipe=recipe: recipe.needed(),
         output:
             manifest=recipe.manifest,
             activation=recipe.activation,
