@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from snakemake_kochi.cli.lazy_group import LazyGroup
-from snakemake_kochi.errors import KochiError
+from snakemake_kochi.errors import ConfigError, KochiError
 from snakemake_kochi.version import __version__
 
 FAILED = 1
@@ -77,6 +77,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return WRONG_USAGE
     except click.ClickException as error:
         return _complain(f"kochi: {error.format_message()}")
+    except ConfigError as error:
+        # A line for each mistake; what belongs to the one above is indented.
+        lines = error.message.splitlines()
+        prefixed = [line if line.startswith(" ") else f"kochi: {line}" for line in lines]
+        return _complain("\n".join(prefixed), error.hint)
     except KochiError as error:
         return _complain(f"kochi: {error.message}", error.hint)
     except OSError as error:

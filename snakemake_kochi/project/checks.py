@@ -20,8 +20,9 @@ def check_experiments(experiments: Iterable[Experiment], machine: str) -> None:
     destinations = Destinations()
     found: list[tuple[Problems, KeyPath]] = []
     for experiment in experiments:
+        of_file = Problems(experiment.locations)
         for batch in experiment.batches.values():
-            problems = Problems(experiment.locations)
+            problems = of_file.fork()
             experiment.points(batch, machine, destinations, problems)
             found.append((problems, ("batches", batch.name)))
     destinations.finish()

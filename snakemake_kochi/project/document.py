@@ -120,6 +120,7 @@ class Problems:
         self._found: dict[str, tuple[int, int]] = {}  # message -> line, rank among its place's
         self._counts: dict[KeyPath, int] = {}
         self._unknown: set[KeyPath] = set()
+        self._examples: set[KeyPath] = set()
 
     def __bool__(self) -> bool:
         return bool(self._found)
@@ -130,6 +131,20 @@ class Problems:
             rank = self._counts[path] = self._counts.get(path, 0) + 1
             self._found[text] = (self.locations.line(path) or 0, rank)
 
+    def add_once(self, path: KeyPath, message: str, shared: KeyPath) -> None:
+        """Add it, unless the same was added at the place `shared`, which it may stem from."""
+        if self.locations.describe(shared, message) not in self._found:
+            self.add(path, message)
+
+    def add_example(self, path: KeyPath, message: str) -> None:
+        """Add what many points may have: of a place that batches share, the first of all batches is
+        enough."""
+        if path[0] == "batches":
+            self.add(path, message)
+        elif path not in self._examples:
+            self._examples.add(path)
+            self.add(path, message)
+
     def mark_unknown(self, path: KeyPath) -> None:
         self._unknown.add(path)
 
@@ -137,9 +152,10 @@ class Problems:
         return path in self._unknown
 
     def fork(self) -> Problems:
-        """No problems yet, of the same file with the same unknown places."""
+        """No problems yet, of the same file with the same unknown places and shared examples."""
         other = Problems(self.locations)
         other._unknown = self._unknown
+        other._examples = self._examples
         return other
 
     def take(self, other: Problems, limit: int, place: KeyPath) -> None:

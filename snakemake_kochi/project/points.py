@@ -78,11 +78,11 @@ def resolve_all(
             except KeyError:  # of a parameter that has no value, which was noted
                 continue
             except TemplateError as error:
-                problems.add(place[name], str(error))
+                problems.add_example(place[name], str(error))
                 continue
             wrong = value_problem(text)
             if wrong:
-                problems.add(place[name], wrong)
+                problems.add_example(place[name], wrong)
             else:
                 values[name] = text
         yield FrozenDict((name, values[name]) for name in names if name in values)
@@ -130,7 +130,7 @@ def make_points(
             point = known[names].point(parameters, batch.name, duplicate, encoded)
             for key, wrong in point_problems(point):
                 at = problems.locations.first((*path, key), (f"default_{key}",), path)
-                problems.add(at, wrong)
+                problems.add_example(at, wrong)
             points.append(point)
     return tuple(points)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from humanfriendly.text import concatenate
+
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.project.document import KeyPath, Problems
 from snakemake_kochi.project.experiment import Experiment
@@ -18,8 +20,13 @@ def check_references(experiment: Experiment, machines: Iterable[str], problems: 
     """Note every reference to a parameter that does not exist and every circle."""
     all_machines = {LOCAL, *machines}
     _Defaults(experiment, problems).check(all_machines)
+    without: dict[tuple[KeyPath, str], list[str]] = {}
     for batch in experiment.batches.values():
-        _InBatch(experiment, batch, problems).check(all_machines)
+        _InBatch(experiment, batch, problems, without).check(all_machines)
+    for (path, name), batches in without.items():
+        listed = concatenate([f"'{batch}'" for batch in batches])
+        where = f"batch {listed}" if len(batches) == 1 else f"the batches {listed}"
+        problems.add(path, f"the parameter '{name}' has no value in {where}")
 
 
 def note_remarks(experiment: Experiment, remarks: Problems) -> None:
@@ -41,10 +48,11 @@ def _check_variables(known: Iterable[str], path: KeyPath, problems: Problems) ->
     for name in known:
         other = variables.setdefault(environment_name(name), name)
         if other != name:
-            problems.add(
+            problems.add_once(
                 path,
                 f"the parameters '{other}' and '{name}' would both be "
                 f"KOCHI_PARAM_{environment_name(name)}; rename one",
+                ("default_params",),
             )
 
 
@@ -62,7 +70,7 @@ def _check_circles(
                 {name: tuple(map(parse_value, c.values if c else ())) for name, c in chosen.items()}
             )
         except TemplateError as error:
-            problems.add(path, str(error))
+            problems.add_once(path, str(error), ("default_params",))
 
 
 def _all_values(choices: Iterable[Choice]) -> tuple[Value, ...]:
@@ -135,9 +143,17 @@ class _Defaults(_References):
 
 
 class _InBatch(_References):
-    def __init__(self, experiment: Experiment, batch: Batch, problems: Problems) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        batch: Batch,
+        problems: Problems,
+        without: dict[tuple[KeyPath, str], list[str]],
+    ) -> None:
+        """`without`: where a parameter is referred to that some batches lack, and which."""
         super().__init__(experiment, problems)
         self.batch = batch
+        self._without = without
         self.path: KeyPath = ("batches", batch.name)
 
     def missing(self, name: str, path: KeyPath) -> None:
@@ -146,9 +162,9 @@ class _InBatch(_References):
         if path[0] == "batches":
             self.unknown(name, path)
         elif name in self.anywhere:  # else it was noted for the file's top level
-            self.problems.add(
-                path, f"the parameter '{name}' has no value in batch '{self.batch.name}'"
-            )
+            batches = self._without.setdefault((path, name), [])
+            if self.batch.name not in batches:
+                batches.append(self.batch.name)
 
     def own(self, *keys: str, default: KeyPath) -> KeyPath:
         """The key path in the batch, or the default's if the batch does not override it."""

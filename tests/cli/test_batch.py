@@ -142,3 +142,41 @@ def test_artifacts_that_would_overwrite_each_other_are_told_before_snakemake_sta
     assert outcome.status == 1
     assert "fib/0.log" in outcome.err
     assert not (project / ".snakemake").exists()
+
+
+MISTAKEN = """\
+default_params: {n: 1, inverse: "`1 / $n`"}
+default_name: run_${x}
+default_queue: "${n}/${n}"
+batches:
+  a:
+    params: {n: [0, 1], x: 1, loop: $loop}
+    artifacts: [{type: stdout, dest: "a/${n}_${duplicate}.log"}]
+  b:
+    params: {n: [0, 2], y: 1}
+    artifacts: [{type: stdout, dest: "b/${n}_${duplicate}.log"}]
+  c:
+    params: {n: [0, 3]}
+    artifacts: [{type: stdout, dest: "c/${n}_${duplicate}.log"}]
+build: {script: "true"}
+run: {depend_params: [n, inverse], script: "true"}
+"""
+
+
+def test_a_mistake_is_told_once_for_all_batches_and_each_line_has_its_prefix(
+    project: Path, kochi: Kochi
+) -> None:
+    (project / "fib.yaml").write_text(MISTAKEN)
+    outcome = kochi("batch", "fib.yaml", "b")
+    assert outcome.status == 1
+    assert outcome.err.splitlines() == [
+        "kochi: fib.yaml:1: default_params.inverse: `1 / ${n}` with n='0': division by zero",
+        "kochi: fib.yaml:2: default_name: the parameter 'x' has no value in the batches "
+        "'b' and 'c'",
+        "kochi: fib.yaml:3: default_queue: '${n}/${n}': the queue's name cannot be used in paths; "
+        "1 to 128 letters, digits and any of ._+@=- were expected, not starting with a dot or dash",
+        "kochi: fib.yaml:6: batches.a.params: parameters refer to each other in a circle: "
+        "loop -> loop",
+    ]
+    (project / "fib.yaml").write_text(MISTAKEN.replace("1 / $n", "1 / $inverse"))
+    assert kochi("batch", "fib.yaml", "b").err.count("inverse -> inverse") == 1
