@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
@@ -36,7 +37,7 @@ _SAYS_HOW = ("--profile", "--executor", "-e", "--workflow-profile")
 @machine_option
 @click.option("--follow", "-f", is_flag=True, help="Show its output until it ends.")
 @click.option("--stop", is_flag=True, help="End it as Ctrl-C would, and wait; again: at once.")
-@click.option("--status", is_flag=True, help="How it stands.")
+@click.option("--status", is_flag=True, help="How it stands: steps done and failed, an ETA.")
 @click.option("--name", metavar="NAME", default="", help="A name, to tell it by.")
 @click.option("--in-allocation", is_flag=True, help="In a job of one core of the machine's Slurm.")
 @click.option(
@@ -81,10 +82,7 @@ def command(
         return _launch(place, name, arguments, in_allocation, limit, follow)
     found = _last(place)
     if status:
-        described = found.describe()
-        # For people, the command as it can be pasted.
-        pasted = {"command": shlex.join(found.launch.command)}
-        print_json(described) if as_json else print_pairs(described | pasted)
+        _tell(found, as_json)
         return 0
     if stop:
         return _stop(found)
@@ -129,6 +127,31 @@ def _profile(place: Place, arguments: Sequence[str]) -> list[str]:
     # One that was installed may have been changed.
     installed = installed_file(profile).parent
     return ["--profile", str(installed if installed.is_dir() else profiles_directory() / profile)]
+
+
+def _tell(found: Found, as_json: bool) -> None:
+    """How it stands, and how far it is."""
+    from humanfriendly import format_timespan
+
+    from snakemake_kochi.detached.progress import steps_of
+
+    steps = steps_of(found)
+    eta = None
+    if steps is not None and steps.left is not None:
+        eta = datetime.now().astimezone() + timedelta(seconds=steps.left)
+    described = found.describe() | {
+        **{f"steps_{key}": getattr(steps, key, None) for key in ("done", "failed", "total")},
+        "eta": None if eta is None else eta.isoformat(timespec="seconds"),
+    }
+    if as_json:
+        print_json(described)
+        return
+    # For people, the command as it can be pasted.
+    described["command"] = shlex.join(found.launch.command)
+    if eta is not None and steps is not None and steps.left is not None:
+        left = format_timespan(max(1, round(steps.left)), max_units=1)
+        described["eta"] = f"{eta:%Y-%m-%d %H:%M:%S}, in about {left}"
+    print_pairs(described)
 
 
 def _last(place: Place) -> Found:

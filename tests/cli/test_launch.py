@@ -21,6 +21,7 @@ from support import git, wait_until, write
 
 from snakemake_kochi.detached.control import Watch
 from snakemake_kochi.detached.launches import Found, last_launch, make_launch, write_end
+from snakemake_kochi.detached.progress import Steps, read_steps
 from snakemake_kochi.paths import Root
 from snakemake_kochi.processes import this_node
 
@@ -93,11 +94,50 @@ def test_a_run_goes_on_after_logout_and_its_status_is_told(kochi: Kochi, here: P
     os.killpg(processes.run.pid, signal.SIGHUP)
     status: dict[str, Any] = kochi("launch", "--status", "--json").data
     assert (status["name"], status["state"], status["exit_status"]) == ("mine", "running", None)
+    steps = ("steps_done", "steps_failed", "steps_total", "eta")
+    assert [status[key] for key in steps] == [0, 0, 3, None]
     (here / "go").touch()
     done = kochi("launch", "--follow")
     assert done.status == 0
     assert "3 of 3 steps (100%) done" in done.out
-    assert kochi("launch", "--status", "--json").data["exit_status"] == 0
+    status = kochi("launch", "--status", "--json").data
+    assert [status[key] for key in ("exit_status", *steps)] == [0, 3, 0, 3, None]
+
+
+def test_the_status_of_a_run_has_its_failures(kochi: Kochi, here: Path) -> None:
+    write(here / "Snakefile", SNAKEFILE.replace("touch begun", "[ {wildcards.i} = 1 ]; : begun"))
+    assert kochi("launch", "--", "--retries", "1").status == 0
+
+    def told() -> str:
+        return kochi("launch", "--status").out
+
+    wait_until(lambda: "steps_failed: 1\n" in told())
+    assert "steps_done: 0\n" in told()
+    (here / "go").touch()
+    wait_until(lambda: launched().is_over)
+    assert "steps_done: 1\nsteps_failed: 1\nsteps_total: 3\neta:\n" in told()
+
+
+def test_the_rest_of_a_run_takes_as_long_as_its_last_steps_tell() -> None:
+    began = datetime(2026, 2, 3, 4, 5, 6)
+    lines = ["total    22", f"[{began:%a %b %d %H:%M:%S %Y}]", "rule job:", "    jobid: 1"]
+    for done in range(1, 11):
+        moment = began + timedelta(seconds=60 * done)
+        lines += [f"[{moment:%a %b %d %H:%M:%S %Y}]", f"{done} of 22 steps ({done * 4}%) done"]
+    for job, more in (("30", []), ("31", ["Trying to restart job 31."])):
+        lines += [
+            "Error in rule job:",
+            "    message: x",
+            f"    jobid: {job}",
+            "    output: x",
+            *more,
+        ]
+    now = (began + timedelta(minutes=10)).timestamp()
+    assert read_steps(lines, now, True) == Steps(10, 22, 1, 11 * 60)
+    assert read_steps(lines, now, False) == Steps(10, 22, 1)
+    # What our logger prints has no times.
+    assert read_steps(["5 of 10 steps (50%) done, 2 failed"], now, True) == Steps(5, 10, 2)
+    assert read_steps(["Building DAG of jobs..."], now, True) is None
 
 
 def test_a_run_that_fails_gives_its_exit_status_to_who_follows(kochi: Kochi, here: Path) -> None:

@@ -16,8 +16,8 @@ from slurm_cluster import SlurmCluster
 from support import REPOSITORY, git, run, write
 
 SOURCES = (
-    *("snakemake_kochi", "snakemake_executor_plugin_kochi", "workflow", "profiles"),
-    *("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE"),
+    *(path.name for path in REPOSITORY.glob("snakemake_*") if path.is_dir()),
+    *("workflow", "profiles", "setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE"),
 )
 SNAKEFILE = """
     rule all:
