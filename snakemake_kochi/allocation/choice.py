@@ -11,7 +11,7 @@ from snakemake_kochi.allocation.scheduler import Scheduler
 from snakemake_kochi.allocation.script import AllocScript
 from snakemake_kochi.allocation.slurm.slurm import Slurm
 from snakemake_kochi.errors import KochiError, nearest
-from snakemake_kochi.place import Place, how_to_describe
+from snakemake_kochi.place import Place, how_to_describe, is_found
 from snakemake_kochi.project.machines import LOCAL, Machine
 
 # Where workers may be: on this computer, or in allocations of the machine's scheduler, be that one
@@ -44,12 +44,11 @@ def check_place(where: str | None, place: Place) -> str:
 
 def _with_scheduler(place: Place) -> str:
     """What to type to get one, on a line of its own."""
-    if place.project is None:
-        return _without_project(place)
-    machines = place.project.machines.values()
-    names = [each.name for each in machines if each.has_allocations]
+    names = [each.name for each in place.machines.values() if each.has_allocations]
     if names:
         return f"With one are: {', '.join(names)}. Type:\n{_DEFAULT.format(names[0])}"
+    if place.project is None:
+        return _without_project(place)
     if place.machine.name != LOCAL:
         return f"In kochi.yaml, say which it has: machines: {place.machine.name}: scheduler: slurm"
     return (
@@ -91,9 +90,16 @@ def make_workers(
     )
 
 
+def _with_file(machine: Machine) -> str:
+    """With the file in which it is described, or may be."""
+    if is_found(machine):
+        return f"{machine.name} in kochi.yaml, which is written by: kochi init --machine"
+    return f"{machine.name} in {machine.files[0]}" if machine.files else machine.name
+
+
 def make_scheduler(machine: Machine, name: str, limit: str | None = None) -> Scheduler:
     """The machine's scheduler, for allocations of a name of their own; `limit`: a time limit as a
     person wrote it, for an alloc_script."""
     if machine.scheduler == "slurm":
-        return Slurm(name, machine.allocation, machine.name)
+        return Slurm(name, machine.allocation, _with_file(machine))
     return AllocScript(name, machine.alloc_script, machine.allocation, limit, machine.name)

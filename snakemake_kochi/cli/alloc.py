@@ -135,7 +135,9 @@ def _ask(
         raise KochiError(
             f"machine {machine.name} has neither a scheduler nor an alloc_script: there is no way "
             "to a compute node",
-            f"Name the machine that has one with -m, or start a worker here: kochi work -q {queue}",
+            "Name the machine that has one with -m, or start a worker here: "
+            f"kochi work -q {queue}\n"
+            "A login node of a cluster with Slurm is made one by: kochi init --machine",
         )
     # A name of its own: what was submitted although its answer got lost is found by that.
     name = f"kochi-alloc-{secrets.token_hex(4)}"

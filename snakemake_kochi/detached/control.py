@@ -61,7 +61,8 @@ def launch(
     if in_allocation and place.machine.scheduler is None:
         raise KochiError(
             f"machine {place.machine.name} has no scheduler to run it in",
-            "Leave out --in-allocation, or say 'scheduler: slurm' of the machine in kochi.yaml.",
+            "Leave out --in-allocation, or say 'scheduler: slurm' of the machine in kochi.yaml. On "
+            "a login node, this does it: kochi init --machine",
         )
     make_directory(machine.launches)
     _await_elsewhere(machine, say)

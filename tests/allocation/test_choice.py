@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from slurm_fake import FakeSlurm, says
 
-from snakemake_kochi.allocation.choice import check_place
+from snakemake_kochi.allocation.choice import check_place, make_scheduler
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import Root
 from snakemake_kochi.place import Place, find_place
@@ -17,7 +18,8 @@ MACHINES = "spica: {scheduler: slurm}, vega: {alloc_script: x}, desk: {}"
 
 def place(machine: str, machines: str) -> Place:
     project = load_project(Path("/nowhere"), f"machines: {{{machines}}}")
-    return Place(project.machine(machine), project, Root(Path("/nowhere")))
+    root = Root(Path("/nowhere"))
+    return Place(project.machine(machine), project, root, machines=project.machines)
 
 
 def test_by_default_workers_are_in_allocations_where_there_is_a_way_to_them() -> None:
@@ -66,6 +68,23 @@ def test_a_kochi_yaml_that_is_not_read_is_why_there_is_no_scheduler(
     assert check_place("here", find_place()) == "here"
     with pytest.raises(KochiError, match="is not in a git repository\nType: git init"):
         check_place("allocations", find_place())
+
+
+def test_machines_of_a_site_are_named_though_there_is_no_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text("machines: {spica: {scheduler: slurm, allocation: {partition: nosuch}}}")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.setenv("KOCHI_SITE_CONF", str(site))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(KochiError, match="With one are: spica"):
+        check_place("allocations", find_place())
+    # What Slurm refuses is told with the file in which it is to be changed.
+    FakeSlurm(tmp_path, monkeypatch).answers("sinfo", says("main*|infinite|4|4000|(null)"))
+    with pytest.raises(KochiError, match="no partition 'nosuch'") as error:
+        make_scheduler(find_place("spica").machine, "name").limits()
+    assert f"See machines: spica: allocation: partition in {site}." in str(error.value)
 
 
 def test_a_place_that_is_none_is_refused_with_what_was_meant() -> None:

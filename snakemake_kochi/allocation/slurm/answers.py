@@ -144,8 +144,10 @@ def is_unknown_partition(said: str) -> bool:
 
 
 def where(machine: str, keys: Iterable[str]) -> str:
-    """For people, where the keys are: "machines: own: allocation: time, qos in kochi.yaml"."""
-    return f"machines: {machine}: allocation: {', '.join(keys) or '...'} in kochi.yaml"
+    """For people, where the keys are: "machines: own: allocation: time, qos in kochi.yaml". The
+    machine is told by its name, or as "own in FILE" if its file is another one."""
+    name, _, file = machine.partition(" in ")
+    return f"machines: {name}: allocation: {', '.join(keys) or '...'} in {file or 'kochi.yaml'}"
 
 
 def advice(reason: str, allocation: str, machine: str) -> str:
