@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
 from snakemake_interface_common.exceptions import WorkflowError
@@ -82,14 +82,37 @@ class ArtifactTooLargeError(KochiError):
 
 
 class PhaseError(KochiError):
-    """An install, build or run script failed, or an artifact it promised is missing."""
+    """An install, build or run script failed, or an artifact it promised is missing.
+
+    `reason` is what is told of it in a list of many: by default the message. `output` are the last
+    lines that the script printed.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        hint: str | None = None,
+        *,
+        reason: str | None = None,
+        output: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, hint)
+        self.reason = reason or message
+        self.output = tuple(output)
 
 
 class ScriptError(PhaseError):
     """A script of the user's ended with another exit status than 0."""
 
-    def __init__(self, message: str, status: int, hint: str | None = None) -> None:
-        super().__init__(message, hint)
+    def __init__(
+        self,
+        message: str,
+        status: int,
+        *,
+        reason: str | None = None,
+        output: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, reason=reason, output=output)
         self.status = status
 
 

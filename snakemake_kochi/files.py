@@ -446,6 +446,19 @@ def expand_path(text: str, what: str, environment: Mapping[str, str] = os.enviro
     return path
 
 
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last lines of a log, read from its end: it may be large. None,
+    if it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - 16384))
+            text = stream.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return text.splitlines()[-count:]
+
+
 def is_name(text: str) -> bool:
     """Whether a text may serve as one path component: letters, digits and ._+@=- , 1 to 128 long,
     not starting with a dot or a dash."""

@@ -534,6 +534,11 @@ class BuildPaths:
         return self.directory / "tree"
 
     @property
+    def log(self) -> Path:
+        """What the build script printed."""
+        return self.directory / "log"
+
+    @property
     def manifest(self) -> Path:
         return self.directory / "manifest.json"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import textwrap
 import time
@@ -48,6 +49,15 @@ def git(directory: Path, *arguments: str) -> str:
     return subprocess.run(
         command, cwd=directory, check=True, capture_output=True, text=True, errors="replace"
     ).stdout
+
+
+def printed(log: str) -> str:
+    """What the build and the run have printed, of the text of an artifact of type stdout."""
+    head, _, rest = log.partition(f"{'-' * 80}\n")
+    assert re.fullmatch(r"Kochi job .* \(ID=\d+\) started\.\n", head), log
+    said, _, end = rest.rpartition(f"{'-' * 80}\n")
+    assert end == "Saving artifacts...\n"
+    return said
 
 
 def wait_until(condition: Callable[[], Found], what: str = "", seconds: float = 60) -> Found:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.executor.choice import Choice
 from snakemake_kochi.executor.identity import outputs_of
 from snakemake_kochi.executor.inner import InnerCommand
+from snakemake_kochi.files import last_lines
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Resources, Result, Ticket
 
@@ -156,15 +156,3 @@ def _without_report(lines: Sequence[str]) -> list[str]:
     end = next((i for i, line in enumerate(lines) if line == "RuleException:"), len(lines))
     kept = [line for line in lines[:end] if not line.startswith(_INNER_WORDS)]
     return kept or list(lines)
-
-
-def last_lines(path: Path, count: int) -> list[str]:
-    """The last lines of a log, read from its end: it may be large."""
-    try:
-        with path.open("rb") as stream:
-            size = stream.seek(0, 2)
-            stream.seek(max(0, size - 16384))
-            text = stream.read().decode("utf-8", "replace")
-    except OSError:
-        return []
-    return list(deque(text.splitlines(), maxlen=count))

@@ -65,73 +65,34 @@ class BuildRule:
 
 
 @dataclass(frozen=True)
-class BatchRules:
-    """What the rules of one batch are made of."""
+class BatchFiles:
+    """The files of a batch, relative to the working directory."""
 
-    name: str
-    experiment: Experiment
     grid: Grid
     groups: tuple[RunGroup, ...]
-    build: BuildRule
-    installs: tuple[str, ...]
     table: str
     markdown: str
     plot: str
-    determined_by: Mapping[str, Verbatim]
 
     @classmethod
-    def of(
-        cls,
-        freeze: Freeze,
-        directories: Directories,
-        names: RuleNames,
-        experiment: Experiment,
-        batch: str,
-    ) -> BatchRules:
-        grid = experiment.grid(batch, freeze.machine_name)
-        recipes = freeze.recipes(grid.requirements, f"{experiment.file}: batch {batch}")
-        installs = tuple(directories.manifest(r.dependency, r.name) for r in recipes)
-        label = f"{identifier(experiment.name)}_{identifier(batch)}"
-        groups = run_groups(grid, directories.results, directories.records(experiment.name, batch))
-        stem = directories.collected(experiment.name, batch)
-        rules = cls(
-            name=names.take(label, f"batch {batch} of {experiment.file}"),
-            experiment=experiment,
+    def of(cls, experiment: str, grid: Grid) -> BatchFiles:
+        """Of an experiment by name."""
+        directories = Directories(grid.machine)
+        stem = directories.collected(experiment, grid.batch)
+        return cls(
             grid=grid,
-            groups=groups,
-            build=_build_rule(freeze, directories, names, experiment, grid, installs),
-            installs=installs,
+            groups=run_groups(
+                grid, directories.results, directories.records(experiment, grid.batch)
+            ),
             table=f"{stem}.csv",
             markdown=f"{stem}.md",
             plot=f"{stem}.png",
-            determined_by={
-                "script": verbatim(grid.run.script),
-                "strict": verbatim(grid.run.strict),
-                "artifacts": verbatim([artifact.type for artifact in grid.artifacts]),
-                "load_environment": verbatim(freeze.machine.load_env_on_machine),
-            },
         )
-        for name in (f"collect_{label}", *map(rules.run_name, range(len(groups)))):
-            names.take(name, f"batch {batch} of {experiment.file}")
-        return rules
-
-    def run_name(self, index: int) -> str:
-        """The name of the rule for one of the groups."""
-        return f"run_{self.name}" if index == 0 else f"run_{self.name}_{index + 1}"
-
-    def assignments(self, point: Point) -> list[str]:
-        """All parameters of a point as `name=value`."""
-        return [f"{name}={value}" for name, value in point.parameters.items()]
-
-    def seen_by_run(self, point: Point) -> list[str]:
-        """What a run sees of its parameters: a change makes it stale."""
-        variables = [f"{name}={value}" for name, value in point.environment(self.grid.run).items()]
-        return variables + [artifact.src for artifact in point.artifacts if artifact.src]
 
     @property
-    def names_queue(self) -> bool:
-        """Whether any of the points goes to a queue of its own."""
-        return any(point.queue for point in self.grid.points)
+    def points(self) -> list[Point]:
+        """In the order of `records`."""
+        return [point for group in self.groups for point in group.points.values()]
 
     @property
     def records(self) -> list[str]:
@@ -152,6 +113,69 @@ class BatchRules:
             if artifact.type == "stdout":
                 return files_of(self.groups, index)
         return []
+
+
+@dataclass(frozen=True)
+class BatchRules:
+    """What the rules of one batch are made of."""
+
+    name: str
+    experiment: Experiment
+    grid: Grid
+    files: BatchFiles
+    build: BuildRule
+    installs: tuple[str, ...]
+    determined_by: Mapping[str, Verbatim]
+
+    @classmethod
+    def of(
+        cls,
+        freeze: Freeze,
+        directories: Directories,
+        names: RuleNames,
+        experiment: Experiment,
+        batch: str,
+    ) -> BatchRules:
+        grid = experiment.grid(batch, freeze.machine_name)
+        recipes = freeze.recipes(grid.requirements, f"{experiment.file}: batch {batch}")
+        installs = tuple(directories.manifest(r.dependency, r.name) for r in recipes)
+        label = f"{identifier(experiment.name)}_{identifier(batch)}"
+        files = BatchFiles.of(experiment.name, grid)
+        rules = cls(
+            name=names.take(label, f"batch {batch} of {experiment.file}"),
+            experiment=experiment,
+            grid=grid,
+            files=files,
+            build=_build_rule(freeze, directories, names, experiment, grid, installs),
+            installs=installs,
+            determined_by={
+                "script": verbatim(grid.run.script),
+                "strict": verbatim(grid.run.strict),
+                "artifacts": verbatim([artifact.type for artifact in grid.artifacts]),
+                "load_environment": verbatim(freeze.machine.load_env_on_machine),
+            },
+        )
+        for name in (f"collect_{label}", *map(rules.run_name, range(len(files.groups)))):
+            names.take(name, f"batch {batch} of {experiment.file}")
+        return rules
+
+    def run_name(self, index: int) -> str:
+        """The name of the rule for one of the groups."""
+        return f"run_{self.name}" if index == 0 else f"run_{self.name}_{index + 1}"
+
+    def assignments(self, point: Point) -> list[str]:
+        """All parameters of a point as `name=value`."""
+        return [f"{name}={value}" for name, value in point.parameters.items()]
+
+    def seen_by_run(self, point: Point) -> list[str]:
+        """What a run sees of its parameters: a change makes it stale."""
+        variables = [f"{name}={value}" for name, value in point.environment(self.grid.run).items()]
+        return variables + [artifact.src for artifact in point.artifacts if artifact.src]
+
+    @property
+    def names_queue(self) -> bool:
+        """Whether any of the points goes to a queue of its own."""
+        return any(point.queue for point in self.grid.points)
 
 
 def _build_rule(

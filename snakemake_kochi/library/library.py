@@ -24,6 +24,7 @@ from snakemake_kochi.files import is_there
 from snakemake_kochi.library.batch import BatchRules, BuildRule
 from snakemake_kochi.library.names import Directories, RuleNames, verbatim
 from snakemake_kochi.library.recipe import RecipeRule
+from snakemake_kochi.library.unfinished import collect_at_exit
 from snakemake_kochi.phases.build_file import read_build
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze
 from snakemake_kochi.phases.install_set import read_manifest
@@ -186,7 +187,11 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     os.environ[SAVED_THREADS_VARIABLE] = saved_threads()
     # What a job's process reads was checked by the main process before there was a job.
     # What is probably not meant is said once, not by each of them.
-    return Library(freeze, is_checked=inherited, is_first=not (inherited or again))
+    is_first = not (inherited or again)
+    library = Library(freeze, is_checked=inherited, is_first=is_first)
+    if is_first:
+        collect_at_exit(workflow, lambda: library.batches)
+    return library
 
 
 def chosen_machine() -> str:

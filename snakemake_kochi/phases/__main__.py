@@ -15,6 +15,7 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import to_json
 from snakemake_kochi.phases.batch_freeze import load_batch_freeze
 from snakemake_kochi.phases.build_file import read_build, write_build
+from snakemake_kochi.phases.failure import forget_failure, note_failure
 from snakemake_kochi.phases.install_set import Install, merge, read_manifest, write_manifest
 from snakemake_kochi.phases.keep import keep_result
 from snakemake_kochi.phases.run import Output, Task, run_task
@@ -26,10 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one phase; exit status 1 and a message when it fails."""
     options = _parser().parse_args(arguments)
     clean_up_on_sigterm()
+    output = options.output_of(options)
+    forget_failure(output)
     try:
         options.phase(Path(os.environ["KOCHI_FREEZE"]), options)
     except KochiError as error:
         print(f"kochi: {error}", file=sys.stderr)
+        note_failure(output, error)
         return 1
     return 0
 
@@ -94,16 +98,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m snakemake_kochi.phases", description=__doc__)
     phases = parser.add_subparsers(required=True)
     install = phases.add_parser("install")
-    install.set_defaults(phase=_install)
+    install.set_defaults(phase=_install, output_of=lambda options: options.manifest)
     install.add_argument("requirement", help="dependency:recipe")
     install.add_argument("--depends", type=Path, nargs="*", default=[])
     install.add_argument("--manifest", type=Path, required=True)
     install.add_argument("--activation", type=Path, required=True)
     build = phases.add_parser("build")
-    build.set_defaults(phase=_build)
+    build.set_defaults(phase=_build, output_of=lambda options: options.output)
     build.add_argument("--output", type=Path, required=True)
     run = phases.add_parser("run")
-    run.set_defaults(phase=_run)
+    run.set_defaults(phase=_run, output_of=lambda options: options.record)
     run.add_argument("--duplicate", type=int, required=True)
     run.add_argument("--build", type=Path, required=True)
     run.add_argument("--record", type=Path, required=True)

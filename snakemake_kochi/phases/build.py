@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from snakemake_kochi.errors import PhaseError
-from snakemake_kochi.files import is_there, make_directory, to_json, write_last
+from snakemake_kochi.files import is_there, last_lines, make_directory, to_json, write_last
 from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.phases.build_file import BUILD_VERSION, Build
 from snakemake_kochi.phases.digest import digest_of
+from snakemake_kochi.phases.failure import LAST_LINES
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.install_set import Install
 from snakemake_kochi.phases.scratch import scratch_directory
@@ -96,11 +97,14 @@ def build_experiment(
                 environment,
                 phase.strict,
                 scratch,
+                output=place.log,
             )
         if status != 0:
             raise PhaseError(
                 f"{experiment.file}: the build script ended with exit status {status} "
-                f"in {place.tree}"
+                f"in {place.tree}",
+                reason=f"the build script ended with exit status {status}",
+                output=last_lines(place.log, LAST_LINES),
             )
         record = description | {
             "version": BUILD_VERSION,

@@ -18,6 +18,7 @@ from snakemake_kochi.files import (
     LINK_REFUSED,
     answered,
     is_there,
+    last_lines,
     link_atomically,
     make_directory,
     read_json,
@@ -28,6 +29,7 @@ from snakemake_kochi.files import (
 from snakemake_kochi.locks import Held, find_lock_settings
 from snakemake_kochi.paths import InstallPaths, ProjectPaths
 from snakemake_kochi.phases.digest import digest_of
+from snakemake_kochi.phases.failure import LAST_LINES
 from snakemake_kochi.phases.freeze import Freeze, local_repository
 from snakemake_kochi.phases.install_set import MANIFEST_VERSION, Install, merge
 from snakemake_kochi.phases.scratch import scratch_directory
@@ -182,6 +184,8 @@ def _install(
             f"{recipe.dependency}:{recipe.name}: the install script ended with exit status "
             f"{status} in {place.source}; its output is in {place.log}",
             "The installation that worked before is still in place." if good else None,
+            reason=f"the install script ended with exit status {status}",
+            output=last_lines(place.log, LAST_LINES),
         )
     record = asdict(install) | {
         "version": MANIFEST_VERSION,

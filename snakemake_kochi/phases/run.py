@@ -16,10 +16,12 @@ from typing import Any
 
 from snakemake_kochi.artifacts.attempts import stop_if_given_up
 from snakemake_kochi.errors import PhaseError, ScriptError
-from snakemake_kochi.files import make_directory, to_json
+from snakemake_kochi.files import last_lines, make_directory, to_json
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.build_file import Build
+from snakemake_kochi.phases.failure import LAST_LINES
 from snakemake_kochi.phases.install_set import Install
+from snakemake_kochi.phases.printed import write_printed
 from snakemake_kochi.phases.scratch import scratch_directory
 from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
 
@@ -70,15 +72,14 @@ def run_task(
     The record (JSON): "version", "identity", "experiment", "batch", "name", "parameters",
     "duplicate", "machine", "node", "worker", "queue", "job", "attempt", "nonce", "runner",
     "snapshot", "recipes", "build", "started" and "ended" (ISO 8601, UTC), "seconds", "exit_status",
-    "artifacts": those that may be committed. Raises PhaseError when the script fails or an artifact
-    is missing; nothing is written then.
+    "output" (see phases/printed.py), "artifacts": those that may be committed. Raises PhaseError
+    when the script fails or an artifact is missing; nothing is written then.
     """
     variables = _job_variables(freeze, task)
     environment = Environment(freeze.load_environment, installs, {**variables, **task.variables})
     with scratch_directory(freeze.workspaces) as scratch:
         directory = _copy(build.tree, scratch / "workspace")
         captured = scratch / "stdout"
-        wants_output = any(output.type == "stdout" for output in outputs)
         with Stopwatch() as watch:
             status = run_script(
                 freeze.run.script,
@@ -87,18 +88,26 @@ def run_task(
                 environment,
                 freeze.run.strict,
                 scratch,
-                captured if wants_output else None,
+                # A job by hand may print whatever it likes, for as long as it likes.
+                captured if task.batch else None,
             )
         if status != 0:
             raise ScriptError(
                 f"{freeze.file}: the run script of {task.name} ended with exit status {status}",
                 status,
+                reason=f"the run script ended with exit status {status}",
+                output=last_lines(captured, LAST_LINES),
             )
         record = _record(freeze, task, build, installs, watch, variables)
         record["exit_status"] = status
+        printed = scratch / "printed"
+        if any(output.type == "stdout" for output in outputs):
+            build_log = freeze.paths.build(freeze.machine_name, build.digest).log
+            job = variables["KOCHI_JOB_ID"]
+            record["output"] = write_printed(printed, task.name, job, build_log, captured)
         allowed = (directory, freeze.repository, Path(freeze.root))
         files = {
-            output.destination: _file_of(output, directory, captured)
+            output.destination: _file_of(output, directory, printed)
             for output in outputs
             if output.type != "stats"
         }
@@ -165,10 +174,10 @@ def _record(
     }
 
 
-def _file_of(output: Output, directory: Path, captured: Path) -> Path:
+def _file_of(output: Output, directory: Path, printed: Path) -> Path:
     """The file that an artifact is a copy of, without links."""
     if output.type == "stdout":
-        return captured
+        return printed
     file = directory / str(output.source)
     if not file.is_file():
         raise PhaseError(

@@ -1,6 +1,6 @@
 """From records and captured output to tables and plots."""
 
+from snakemake_kochi.results.collect import LeftOut, Run, Target, collect, collect_what_is_there
 from snakemake_kochi.results.plot import draw
-from snakemake_kochi.results.table import read_runs, summarise, write_markdown
 
-__all__ = ["draw", "read_runs", "summarise", "write_markdown"]
+__all__ = ["LeftOut", "Run", "Target", "collect", "collect_what_is_there", "draw"]

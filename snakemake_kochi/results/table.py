@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,42 @@ import pandas
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.files import read_json
+from snakemake_kochi.phases.printed import own_output
 from snakemake_kochi.phases.run import RECORD_VERSION
 
 # The columns of a run beside its parameters and metrics; no parameter may be called so.
 SECONDS = "run_seconds"
 _FIXED = {"run_node": "node", "run_started": "started", SECONDS: "seconds"}
+_SHOWN = 3  # lines
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """A metric that matches nothing in `runs` of the `of` runs; `example` is the file of one of
+    them, whose last lines are `lines`."""
+
+    metric: str
+    expression: str
+    runs: int
+    of: int
+    example: Path
+    lines: tuple[str, ...]
+
+    @property
+    def is_all(self) -> bool:
+        return self.runs == self.of
 
 
 def read_runs(
     records: Sequence[Path], captured: Sequence[Path], metrics: Mapping[str, str]
-) -> pandas.DataFrame:
+) -> tuple[pandas.DataFrame, list[Unmatched]]:
     """One row per run: its parameters as texts, `duplicate`, `run_node`, `run_started`,
-    `run_seconds` and the metrics.
+    `run_seconds` and the metrics; and the metrics that some runs do not have.
 
-    `captured` are the runs' standard outputs in the order of `records`. A metric is a regular
-    expression with one group; its last match counts, and a run without a match has no value.
-    Metrics that are numbers in all runs are numeric; parameters stay the texts they are: 1.10 is
-    not 1.1.
+    `captured` are the artifacts with the runs' standard outputs in the order of `records`. A metric
+    is a regular expression with one group; its last match in what the run itself has printed
+    counts, and a run without a match has no value. Metrics that are numbers in all runs are
+    numeric; parameters stay the texts they are: 1.10 is not 1.1.
     """
     if metrics and not captured:
         raise ConfigError(
@@ -36,20 +56,40 @@ def read_runs(
         )
     compiled = {name: re.compile(expression, re.MULTILINE) for name, expression in metrics.items()}
     rows = []
+    without: dict[str, list[int]] = {name: [] for name in metrics}
     for index, path in enumerate(records):
         record = read_json(path, RECORD_VERSION)
         row: dict[str, Any] = {**record["parameters"], "duplicate": record["duplicate"]}
         row |= {column: record[key] for column, key in _FIXED.items()}
         if compiled:
-            text = captured[index].read_bytes().decode("utf-8", "replace")
+            text = own_output(record, captured[index])
             for name, expression in compiled.items():
                 found = expression.findall(text)
                 row[name] = found[-1] if found else None
+                if not found:
+                    without[name].append(index)
         rows.append(row)
     runs = pandas.DataFrame(rows)
     for name in metrics:
         runs[name] = as_numbers(runs[name])
-    return runs
+    unmatched = [
+        Unmatched(
+            metric=name,
+            expression=metrics[name],
+            runs=len(indices),
+            of=len(rows),
+            example=captured[indices[0]],
+            lines=_last_lines(records[indices[0]], captured[indices[0]]),
+        )
+        for name, indices in without.items()
+        if indices
+    ]
+    return runs, unmatched
+
+
+def _last_lines(record: Path, captured: Path) -> tuple[str, ...]:
+    text = own_output(read_json(record, RECORD_VERSION), captured)
+    return tuple([line for line in text.splitlines() if line.strip()][-_SHOWN:])
 
 
 def as_numbers(column: pandas.Series[Any]) -> pandas.Series[Any]:
@@ -61,10 +101,13 @@ def as_numbers(column: pandas.Series[Any]) -> pandas.Series[Any]:
 
 
 def measurements(runs: pandas.DataFrame) -> list[str]:
-    """The columns that were measured: `run_seconds`, then the metrics that are numbers."""
+    """The columns that were measured: `run_seconds`, then the metrics that are numbers, in some
+    run at least."""
     position = list(runs.columns).index(SECONDS)
     return [
-        name for name in runs.columns[position:] if pandas.api.types.is_numeric_dtype(runs[name])
+        name
+        for name in runs.columns[position:]
+        if pandas.api.types.is_numeric_dtype(runs[name]) and runs[name].notna().any()
     ]
 
 
@@ -81,14 +124,14 @@ def summarise(runs: pandas.DataFrame, varying: Sequence[str]) -> pandas.DataFram
     return pandas.DataFrame(columns).reset_index(drop=not keys)
 
 
-def write_markdown(summary: pandas.DataFrame, title: str, path: Path) -> None:
-    """Write a summary as a Markdown table under a heading."""
+def as_markdown(summary: pandas.DataFrame) -> str:
+    """A summary as a Markdown table."""
     # As texts, or six digits of a count of nanoseconds would be all that is shown of it.
     columns = {name: summary[name].map(_readable) for name in summary}
-    table = pandas.DataFrame(columns).to_markdown(
+    table: str = pandas.DataFrame(columns).to_markdown(
         index=False, disable_numparse=True, stralign="right"
     )
-    path.write_text(f"# {title}\n\n{table}\n", "utf-8")
+    return table
 
 
 def _readable(value: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import git
+from support import git, printed
 
 from .conftest import Outcome
 
@@ -20,8 +20,8 @@ def test_a_batch_runs_and_its_results_are_in_git(project: Path, kochi: Kochi, sh
     assert "snakemake fib_test --snakefile" in outcome.err
     assert "--executor kochi --jobs 100" in outcome.err
     log = project / "results/local/fib/2_0.log"
-    assert log.read_text() == "fib of 2\n"
-    assert git(project, "show", "kochi_artifacts_local:local/fib/2_0.log") == "fib of 2\n"
+    assert printed(log.read_text()) == "Compiling with debug=0\nfib of 2\n"
+    assert git(project, "show", "kochi_artifacts_local:local/fib/2_0.log") == log.read_text()
     assert git(project, "status", "--porcelain") == ""
     names = {job["queue"] for job in kochi("show", "jobs", "-t", "--json").data}
     assert "fib-queue" in names
@@ -58,7 +58,8 @@ def test_with_g_its_commit_comes_from_another_repository_with_the_changes_made_h
     monkeypatch.chdir(project / "sub")
     outcome = shell("batch", "../fib.yaml", "test", "-g", "../../other")
     assert outcome.status == 0, outcome.err
-    assert (project / "results/local/fib/2_0.log").read_text() == "changed 2\n"
+    log = (project / "results/local/fib/2_0.log").read_text()
+    assert printed(log) == "Compiling with debug=0\nchanged 2\n"
     # It is what is here, too: there is nothing to be done without -g.
     assert "Nothing to be done" in shell("batch", "../fib.yaml", "test").err
     git(project, "commit", "--quiet", "--all", "--message", "not pushed")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from slurm_cluster import SlurmCluster
-from support import git, run, wait_until, write
+from support import git, printed, run, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import list_workers
@@ -109,7 +109,7 @@ class Project:
         """Of each point, the Slurm jobs of its build and its run, the environment and the Slurm job
         of the installation, and the environment of the run."""
         logs = sorted((self.directory / "results" / "own").glob("*.log"))
-        return [log.read_text().split() for log in logs]
+        return [printed(log.read_text()).split() for log in logs]
 
 
 @pytest.fixture

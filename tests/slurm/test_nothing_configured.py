@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from slurm_cluster import SlurmCluster
-from support import REPOSITORY, git, run, write
+from support import REPOSITORY, git, printed, run, write
 
 SOURCES = (
     *(path.name for path in REPOSITORY.glob("snakemake_*") if path.is_dir()),
@@ -132,14 +132,14 @@ def test_a_project_without_machines_has_its_results_on_the_machine_that_was_foun
     done = snakemake(*words, cwd=here, env=environment(cluster))
     assert done.returncode == 0, done.stdout
     (log,) = here.glob("results/own/**/hello.log")
-    assert re.fullmatch(r"own \d+\n", log.read_text())
+    assert re.fullmatch(r"own \d+\n", printed(log.read_text()))
     assert (
         "Nothing to be done" in snakemake(*words, "-n", cwd=here, env=environment(cluster)).stdout
     )
     # Known by its name, and no other command's default.
     shown = kochi("show", "jobs", "-t", "-m", "own", cwd=here).stdout
-    assert "collect_hello_all" in shown
-    assert "collect_hello_all" not in kochi("show", "jobs", "-t", cwd=here).stdout
+    assert "build_hello" in shown
+    assert "build_hello" not in kochi("show", "jobs", "-t", cwd=here).stdout
 
 
 def test_a_kochi_root_that_the_first_node_does_not_see_ends_the_run_with_the_line_to_type(

@@ -1,7 +1,7 @@
 # One rule per batch; its parameters and the duplicate are the wildcards, its artifacts the output.
 # A run owns its worker: a neighbour would be measured with it.
 for batch in kochi.batches:
-    for index, group in enumerate(batch.groups):
+    for index, group in enumerate(batch.files.groups):
 
         rule:
             name:

@@ -1,0 +1,77 @@
+"""The artifact of type `stdout`: what build and run printed, in the form that Kochi gave it.
+
+    Kochi job NAME (ID=7) started.
+    --------------------------------------------------------------------------------
+    what the build printed, when it was built
+    what the run printed
+    --------------------------------------------------------------------------------
+    Saving artifacts...
+
+The run's record says where its own part is (`output`: `start` and `size` in bytes): metrics are
+read from that alone. In results of before there is no such key, and the file is the run's alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from snakemake_kochi.files import answered
+
+WIDTH = 80
+# It is in each run's artifact: the end of a long build is what tells something.
+MOST_OF_BUILD = 64 * 1024  # bytes
+
+
+def write_printed(
+    file: Path, name: str, job: str, build_log: Path, captured: Path
+) -> dict[str, int]:
+    """Write the artifact; return where in it the run's own output is, as the record's `output`."""
+    rule = b"-" * WIDTH + b"\n"
+    with file.open("wb") as target:
+        target.write(f"Kochi job {name} (ID={job}) started.\n".encode("utf-8", "surrogateescape"))
+        target.write(rule)
+        _write_build(target, build_log)
+        start = target.tell()
+        with captured.open("rb") as source:
+            shutil.copyfileobj(source, target, 1 << 20)
+        size = target.tell() - start
+        if not _ends_a_line(captured, size):
+            target.write(b"\n")
+        target.write(rule + b"Saving artifacts...\n")
+    return {"start": start, "size": size}
+
+
+def _write_build(target: BinaryIO, log: Path) -> None:
+    try:
+        source = answered(lambda: log.open("rb"))
+    except FileNotFoundError:
+        return  # of a build without a script, or made before logs were kept
+    with source:
+        size = source.seek(0, 2)
+        source.seek(max(0, size - MOST_OF_BUILD))
+        text = source.read(MOST_OF_BUILD)
+    if size > MOST_OF_BUILD:
+        text = text.partition(b"\n")[2]
+        target.write(f"[{size - len(text)} bytes before this are in {log}]\n".encode())
+    target.write(text)
+    if text and not text.endswith(b"\n"):
+        target.write(b"\n")
+
+
+def _ends_a_line(file: Path, size: int) -> bool:
+    if size == 0:
+        return True
+    with file.open("rb") as stream:
+        stream.seek(-1, 2)
+        return stream.read(1) == b"\n"
+
+
+def own_output(record: Mapping[str, Any], file: Path) -> str:
+    """What the run itself has printed, from the artifact beside its record."""
+    content = answered(file.read_bytes)
+    if (place := record.get("output")) is not None:
+        content = content[place["start"] : place["start"] + place["size"]]
+    return content.decode("utf-8", "replace")

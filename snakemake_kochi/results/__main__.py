@@ -1,0 +1,76 @@
+"""What the rules run for a batch: `python -m snakemake_kochi.results EXPERIMENT BATCH ...`.
+
+$KOCHI_FREEZE names the freeze of the run, which says what the runs of the batch are: as arguments,
+their files would be too many. Not for people.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.library.batch import BatchFiles
+from snakemake_kochi.phases.freeze import load_freeze
+from snakemake_kochi.results.collect import (
+    LeftOut,
+    Run,
+    Target,
+    collect,
+    collect_what_is_there,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Collect one batch; exit status 1 and a message when that fails."""
+    options = _parser().parse_args(arguments)
+    try:
+        _collect(options)
+    except (KochiError, OSError) as error:
+        print(f"kochi: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _collect(options: argparse.Namespace) -> None:
+    freeze = load_freeze(Path(os.environ["KOCHI_FREEZE"]))
+    experiment = freeze.experiment(options.experiment)
+    grid = experiment.grid(options.batch, freeze.machine_name)
+    files = BatchFiles.of(experiment.name, grid)
+    # Of a module with a `prefix:` all files are below another directory.
+    is_below = options.table.endswith(f"/{files.table}")
+    top = options.table.removesuffix(files.table) if is_below else ""
+    captured = files.captured
+    runs = [
+        Run(point, Path(top + record), Path(top + captured[index]) if captured else None)
+        for index, (point, record) in enumerate(zip(files.points, files.records, strict=True))
+    ]
+    target = Target(Path(options.table), Path(options.markdown), Path(options.plot))
+    if not options.left_out:
+        collect(grid, experiment.file, runs, target)
+        return
+    left_out = {record: LeftOut(**each) for record, each in json.load(sys.stdin).items()}
+    collect_what_is_there(grid, experiment.file, runs, left_out, target)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m snakemake_kochi.results", description=__doc__)
+    parser.add_argument("experiment", help="path of the experiment's file in the project")
+    parser.add_argument("--batch", required=True)
+    parser.add_argument("--table", required=True)
+    parser.add_argument("--markdown", required=True)
+    parser.add_argument("--plot", required=True)
+    parser.add_argument(
+        "--left-out",
+        action="store_true",
+        help="of the runs that there are; on standard input, by their records, why others are not",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

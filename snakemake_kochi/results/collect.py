@@ -1,0 +1,209 @@
+"""The table and the plot of a batch: of all its runs, or of those that there are."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.errors import PhaseError
+from snakemake_kochi.project.grid import Grid, Point
+from snakemake_kochi.results.plot import draw
+from snakemake_kochi.results.table import Unmatched, as_markdown, read_runs, summarise
+
+# On the terminal; the Markdown has more.
+_MOST_REASONS = 4
+_MOST_LINES = 3
+_MOST_NAMED = 3
+_MOST_IN_MARKDOWN = 50
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run and its files. `captured`: the artifact with what it printed, if there is one."""
+
+    point: Point
+    record: Path
+    captured: Path | None
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Why a run has no result, and the last lines it, or what it waited for, printed."""
+
+    reason: str
+    output: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """The files of a batch."""
+
+    table: Path
+    markdown: Path
+    plot: Path
+
+
+def collect(grid: Grid, file: str, runs: Sequence[Run], target: Target) -> None:
+    """Write the table and the plot of all runs of a batch; `file` is its experiment's.
+
+    Raises PhaseError, and writes nothing, when a metric matches in none of the runs.
+    """
+    frame, unmatched = _read(grid, runs)
+    if nowhere := [each for each in unmatched if each.is_all]:
+        said = "\n".join(_told(each) for each in nowhere)
+        raise PhaseError(f"{file}: batch {grid.batch}: {said}", _hint(file))
+    _write(grid, frame, target, list(_remarks(unmatched)))
+    for each in unmatched:
+        print(f"kochi: {file}: batch {grid.batch}: {_told(each)}", file=sys.stderr)
+
+
+def collect_what_is_there(
+    grid: Grid,
+    file: str,
+    runs: Sequence[Run],
+    left_out: Mapping[str, LeftOut],
+    target: Target,
+) -> None:
+    """Write the table and the plot of a batch that did not come to its end, and say so.
+
+    `left_out`: the runs without a result, by their records. The files are dated back, so that
+    Snakemake takes them for out of date: the next run makes them of all results. Where there is no
+    result at all, files of before stay.
+    """
+    there = [run for run in runs if str(run.record) not in left_out]
+    missing = [(run, left_out[str(run.record)]) for run in runs if str(run.record) in left_out]
+    parts = list(_without_result(grid, missing))
+    also: list[str] = []
+    if there:
+        frame, unmatched = _read(grid, there)
+        _write(grid, frame, target, [*_remarks(unmatched), *parts])
+        _date_back(target, there)
+        what = f"table and plot of {'the other' if missing else 'all'} {len(there)}"
+        made = f"{what}: {target.markdown}"
+        if missing:  # otherwise Snakemake's own job has said it
+            also = [f"kochi: {_told(each)}" for each in unmatched if each.is_all]
+    elif os.path.lexists(target.markdown):
+        made = f"{target.markdown} is still the one of before"
+    else:
+        target.markdown.parent.mkdir(parents=True, exist_ok=True)
+        target.markdown.write_bytes(_text(grid, parts))
+        made = f"see {target.markdown}"
+    count = f"{len(missing)} of {len(runs)} runs {'has' if len(missing) == 1 else 'have'} no result"
+    begin = f"kochi: {file}: batch {grid.batch}: "
+    print(begin + (f"{count}; {made}" if missing else made), file=sys.stderr)
+    for line in (*_in_few_lines(grid, missing), *also):
+        print(line, file=sys.stderr)
+
+
+# ---- files
+
+
+def _read(grid: Grid, runs: Sequence[Run]) -> tuple[Any, list[Unmatched]]:
+    captured = [run.captured for run in runs if run.captured is not None]
+    return read_runs([run.record for run in runs], captured, grid.metrics)
+
+
+def _write(grid: Grid, frame: Any, target: Target, remarks: Sequence[str]) -> None:
+    frame.to_csv(target.table, index=False)
+    summary = summarise(frame, grid.varying)
+    target.markdown.write_bytes(_text(grid, [as_markdown(summary), *remarks]))
+    draw(frame, grid.varying, _title(grid), target.plot)
+
+
+def _title(grid: Grid) -> str:
+    return f"{grid.experiment} {grid.batch}"
+
+
+def _text(grid: Grid, parts: Sequence[str]) -> bytes:
+    whole = "\n\n".join([f"# {_title(grid)}", *parts])
+    return f"{whole}\n".encode("utf-8", "surrogateescape")
+
+
+def _date_back(target: Target, runs: Sequence[Run]) -> None:
+    oldest = min(run.record.stat().st_mtime for run in runs) - 1
+    for file in (target.table, target.markdown, target.plot):
+        os.utime(file, (oldest, oldest))
+
+
+# ---- for people
+
+
+def _told(unmatched: Unmatched) -> str:
+    count = (
+        (f"none of the {unmatched.of} runs" if unmatched.of != 1 else "the only run")
+        if unmatched.is_all
+        else f"{unmatched.of - unmatched.runs} of {unmatched.of} runs only"
+    )
+    verb = "does not match in" if unmatched.is_all and unmatched.of == 1 else "matches in"
+    lines = "".join(f"\n    {line[:200]}" for line in unmatched.lines)
+    ends = f", whose run printed at its end:{lines}" if lines else ", whose run printed nothing"
+    return (
+        f"metric '{unmatched.metric}' {verb} {count}: {unmatched.expression}\n"
+        f"looked at: {unmatched.example}{ends}"
+    )
+
+
+def _hint(file: str) -> str:
+    return (
+        f"Correct the expression below metrics: in {file} (or give it to the batches that print "
+        "it), and type the same line again: only the table and the plot are made."
+    )
+
+
+def _remarks(unmatched: Sequence[Unmatched]) -> Iterator[str]:
+    for each in unmatched:
+        yield (
+            f"Metric `{each.metric}` has no value in {each.runs} of {each.of} runs: nothing that "
+            f"they printed matches `{each.expression}`."
+        )
+
+
+def _label(grid: Grid, point: Point) -> str:
+    values = [f"{name}={point.parameters[name]}" for name in grid.varying]
+    return ", ".join([*values, f"duplicate {point.duplicate}"])
+
+
+def _without_result(grid: Grid, missing: Sequence[tuple[Run, LeftOut]]) -> Iterator[str]:
+    """Parts of the Markdown."""
+    if not missing:
+        return
+    yield f"## Runs without a result: {len(missing)}"
+    for reason, (runs, output) in list(_by_reason(missing).items())[:_MOST_IN_MARKDOWN]:
+        names = [_label(grid, run.point) for run in runs]
+        rest = len(names) - _MOST_IN_MARKDOWN
+        more = f", and {rest} more" if rest > 0 else ""
+        yield f"**{'; '.join(names[:_MOST_IN_MARKDOWN])}{more}**: {reason}"
+        if output:
+            # Indented, and not in a fence, which it may have a line of itself.
+            yield "\n".join(f"    {line}" for line in output)
+
+
+def _in_few_lines(grid: Grid, missing: Sequence[tuple[Run, LeftOut]]) -> Iterator[str]:
+    """For the terminal."""
+    groups = _by_reason(missing)
+    for reason, (runs, output) in list(groups.items())[:_MOST_REASONS]:
+        names = [_label(grid, run.point) for run in runs]
+        rest = len(names) - _MOST_NAMED
+        more = f" and {rest} more" if rest > 0 else ""
+        yield f"    {'; '.join(names[:_MOST_NAMED])}{more}: {reason}"
+        yield from (f"        {line[:200]}" for line in list(output)[-_MOST_LINES:])
+    if len(groups) > _MOST_REASONS:
+        rest = sum(len(runs) for runs, _ in list(groups.values())[_MOST_REASONS:])
+        yield f"    and {rest} more"
+
+
+def _by_reason(
+    missing: Sequence[tuple[Run, LeftOut]],
+) -> Mapping[str, tuple[list[Run], Sequence[str]]]:
+    """The runs that share a reason, with the first one's output."""
+    runs: dict[str, list[Run]] = defaultdict(list)
+    output: dict[str, Sequence[str]] = {}
+    for run, left_out in missing:
+        runs[left_out.reason].append(run)
+        output.setdefault(left_out.reason, left_out.output)
+    return {reason: (found, output[reason]) for reason, found in runs.items()}

@@ -1,0 +1,152 @@
+"""A batch of which some runs failed ends with the table of the others, and says what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import write
+
+# n fails while a file of its name is there.
+FAILS = """\
+    if [ -e "$RAN.fails-$KOCHI_PARAM_N" ]; then
+      echo "no more beans for $KOCHI_PARAM_N"; exit 3
+    fi
+"""
+
+
+def fails(project: Any, n: int) -> Path:
+    return write(Path(f"{project.ran}.fails-{n}"), "")
+
+
+def files_of_table(project: Any, ending: str) -> Path:
+    return project.directory / f"results/local/sum/first.{ending}"
+
+
+def values_in_table(project: Any) -> list[str]:
+    rows = files_of_table(project, "csv").read_text().splitlines()[1:]
+    return [row.split(",")[-1] for row in rows]
+
+
+@pytest.fixture
+def failing_project(project: Any) -> Any:
+    project.edit("sum.yaml", '    echo "total', f'{FAILS}    echo "total')
+    project.edit("sum.yaml", "n: [1, 2]", "n: [1, 3]")
+    return project
+
+
+@pytest.mark.compatibility
+@pytest.mark.parametrize("executor", ["local", "kochi"])
+def test_a_failed_run_is_left_out_of_the_table_and_named_until_it_is_there(
+    failing_project: Any, executor: str
+) -> None:
+    project = failing_project
+    project.snakemake("sum_first", executor=executor)
+    assert values_in_table(project) == ["10", "30"]
+    project.edit("sum.yaml", "n: [1, 3]", "n: [1, 2, 3, 4]")
+    cause = fails(project, 2)
+    plot = files_of_table(project, "png")
+    plot.unlink()
+    project.take_ran()
+
+    done = project.try_snakemake("--keep-going", "sum_first", executor=executor)
+    assert done.returncode == 1
+    assert values_in_table(project) == ["10", "30", "40"]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    table, _, missing = files_of_table(project, "md").read_text().partition("without a result: 1")
+    assert "|   n |" in table
+    assert "**n=2, duplicate 0**: the run script ended with exit status 3" in missing
+    assert "\n    no more beans for 2\n" in missing
+    *_, said = done.stdout.partition("kochi: sum.yaml: batch first")
+    assert said.startswith(
+        ": 1 of 4 runs has no result; table and plot of the other 3: results/local/sum/first.md\n"
+        "    n=2, duplicate 0: the run script ended with exit status 3\n"
+        "        no more beans for 2\n"
+    )
+    assert project.take_ran() == ["run sum 2", "run sum 4"]
+
+    # What failed is taken out: the table is made again, and is of all there is.
+    text = (project.directory / "sum.yaml").read_text()
+    project.edit("sum.yaml", "n: [1, 2, 3, 4]", "n: [1, 3, 4]")
+    project.snakemake("sum_first", executor=executor)
+    assert project.take_ran() == []
+    assert "without a result" not in files_of_table(project, "md").read_text()
+
+    # Mended: the missing run, and the whole table.
+    (project.directory / "sum.yaml").write_text(text)
+    assert project.try_snakemake("--keep-going", "sum_first", executor=executor).returncode == 1
+    cause.unlink()
+    project.take_ran()
+    project.snakemake("sum_first", executor=executor)
+    assert project.take_ran() == ["run sum 2"]
+    assert values_in_table(project) == ["10", "20", "30", "40"]
+    assert "without a result" not in files_of_table(project, "md").read_text()
+    assert "Nothing to be done" in project.snakemake("sum_first", executor=executor)
+
+
+@pytest.mark.compatibility
+@pytest.mark.parametrize("executor", ["local", "kochi"])
+def test_runs_whose_build_failed_are_left_out_with_what_the_build_printed(
+    project: Any, executor: str
+) -> None:
+    project.edit("sum.yaml", "params: {n: [1, 2]}", "params: {debug: [0, 1]}")
+    project.edit("sum.yaml", "${n}_${duplicate}", "${debug}_${duplicate}")
+    build = 'echo "build sum $KOCHI_PARAM_DEBUG" >> "$RAN"\n'
+    project.edit(
+        "sum.yaml", build, f'{build}    echo cc; [ ! -e "$RAN.fails-$KOCHI_PARAM_DEBUG" ]\n'
+    )
+    cause = fails(project, 1)
+    # With rules under other names, as a Snakefile may take them.
+    project.edit("Snakefile", "use rule * from kochi", "use rule * from kochi as k_*")
+    done = project.try_snakemake("--keep-going", "k_sum_first", executor=executor)
+    assert done.returncode == 1
+    assert values_in_table(project) == ["10"]
+    missing = files_of_table(project, "md").read_text().partition("without a result: 1")[2]
+    assert (
+        "**debug=1, duplicate 0**: not run, for k_build_sum failed: "
+        "the build script ended with exit status 1\n\n    cc\n"
+    ) in missing
+    # Broken altogether, nothing is there of the code as it is now: the table of before stays.
+    project.edit("sum.yaml", "echo cc;", "echo cc; exit 5;")
+    before = files_of_table(project, "md").read_text()
+    done = project.try_snakemake("--keep-going", "k_sum_first", executor=executor)
+    assert done.returncode == 1
+    assert (
+        "2 of 2 runs have no result; results/local/sum/first.md is still the one of before\n"
+        "    debug=0, duplicate 0; debug=1, duplicate 0: not run, for k_build_sum failed: "
+        "the build script ended with exit status 5\n"
+    ) in done.stdout
+    assert files_of_table(project, "md").read_text() == before
+    project.edit("sum.yaml", "echo cc; exit 5;", "echo cc;")
+    cause.unlink()
+    project.snakemake("k_sum_first", executor=executor)
+    assert values_in_table(project) == ["10", "10"]
+
+
+def test_without_keep_going_the_table_has_what_there_is_at_the_end(failing_project: Any) -> None:
+    project = failing_project
+    project.snakemake("sum_first")
+    project.edit("sum.yaml", "n: [1, 3]", "n: [1, 2, 3]")
+    fails(project, 2)
+    done = project.try_snakemake("sum_first")
+    assert done.returncode == 1
+    assert values_in_table(project) == ["10", "30"]
+    assert "n=2, duplicate 0: the run script ended with exit status 3" in done.stdout
+
+
+def test_a_batch_of_which_every_run_failed_says_so_in_a_file(failing_project: Any) -> None:
+    project = failing_project
+    fails(project, 1)
+    # Without a chance to say why.
+    project.edit(
+        "sum.yaml", '    echo "total', '    echo beans; kill -9 $PPID; sleep 60\n    echo "total'
+    )
+    done = project.try_snakemake("--keep-going", "sum_first", executor="kochi")
+    assert done.returncode == 1
+    assert "2 of 2 runs have no result; see results/local/sum/first.md\n" in done.stdout
+    text = files_of_table(project, "md").read_text()
+    assert "**n=1, duplicate 0**: the run script ended with exit status 3\n\n    no more" in text
+    assert "**n=3, duplicate 0**: kochi job " in text
+    assert ": killed by SIGKILL\n" in text
+    assert not files_of_table(project, "csv").exists()
