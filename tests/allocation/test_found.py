@@ -1,0 +1,108 @@
+"""The machine that a host's own Slurm is, where nobody has configured one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from slurm_fake import AWAY, FakeSlurm, says
+from support import git, write
+
+from snakemake_kochi.allocation.found import find_machine, unused_scheduler
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.place import find_place, is_found
+
+SLURM = says("Configuration data as of today\nClusterName             = own\nMaxJobCount = 9")
+NO_SLURM = says("scontrol: fatal: Could not establish a configuration source", 1)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository, as the current directory."""
+    directory = tmp_path / "here"
+    directory.mkdir()
+    git(directory, "init", "--quiet")
+    monkeypatch.chdir(directory)
+    # What is found is set in the environment: it is taken back by this.
+    monkeypatch.setenv("KOCHI_FOUND_MACHINE", "")
+    return directory
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "git").symlink_to(str(shutil.which("git")))
+    fake = FakeSlurm(programs, monkeypatch)
+    fake.answers("sbatch", "exit 1")
+    fake.answers("scontrol", SLURM)
+    return fake
+
+
+def test_it_is_named_as_the_cluster_is_and_known_by_that_name_alone(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = find_machine(find_place())
+    assert (found.machine.name, found.machine.scheduler) == ("own", "slurm")
+    assert is_found(found.machine)
+    assert find_place().machine == found.machine
+    monkeypatch.setenv("KOCHI_FOUND_MACHINE", "")
+    assert find_place().machine.name == "local"
+    assert find_place("own").machine == found.machine
+    assert slurm.calls("scontrol") == ["show config"]
+
+
+def test_a_cluster_whose_name_cannot_be_a_machines_is_slurm(slurm: FakeSlurm) -> None:
+    slurm.answers("scontrol", says("ClusterName = my/own"))
+    assert find_machine(find_place()).machine.name == "slurm"
+
+
+def test_one_that_is_configured_by_that_name_is_taken_as_it_is(
+    here: Path, slurm: FakeSlurm
+) -> None:
+    write(here / "kochi.yaml", "machines: {own: {scheduler: slurm, work_dir: /w}}\n")
+    found = find_machine(find_place())
+    assert (found.machine.work_dir, is_found(found.machine)) == ("/w", False)
+
+
+@pytest.mark.parametrize(
+    "machines", ["own: {}", "vega: {scheduler: slurm}", "local: {alloc_script: x}"]
+)
+def test_where_somebody_has_described_machines_none_is_made_up(
+    here: Path, slurm: FakeSlurm, machines: str
+) -> None:
+    write(here / "kochi.yaml", f"machines: {{{machines}}}\n")
+    assert find_machine(find_place()).machine.name == "local"
+
+
+def test_a_machine_that_somebody_names_is_that_and_slurm_is_not_asked(
+    here: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KOCHI_DEFAULT_MACHINE", "local")
+    assert find_machine(find_place()).machine.name == "local"
+    assert slurm.calls("scontrol") == []
+
+
+def test_a_slurm_that_is_away_is_no_reason_to_take_this_computer(slurm: FakeSlurm) -> None:
+    slurm.answers("scontrol", says(AWAY, 1))
+    with pytest.raises(KochiError, match="Slurm is here, and does not answer"):
+        find_machine(find_place())
+    # It would be the same to programs without a cluster.
+    slurm.answers("scontrol", NO_SLURM)
+    assert find_machine(find_place()).machine.name == "local"
+
+
+def test_who_has_jobs_run_here_for_want_of_a_word_is_told(
+    here: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "add to the line: --kochi-place allocations" in unused_scheduler(find_place())
+    write(here / "kochi.yaml", "machines: {vega: {scheduler: slurm}}\n")
+    assert "type: export KOCHI_DEFAULT_MACHINE=vega" in unused_scheduler(find_place())
+    assert unused_scheduler(find_place("vega")) == ""
+    assert unused_scheduler(find_place("local")) == ""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert unused_scheduler(find_place()) == ""
+    monkeypatch.delenv("SLURM_JOB_ID")
+    slurm.answers("scontrol", NO_SLURM)
+    assert unused_scheduler(find_place()) == ""
