@@ -115,7 +115,6 @@ def test_a_project_without_machines_has_its_results_on_the_machine_that_was_foun
 ) -> None:
     git(here, "init", "--quiet")
     write(here / "kochi.yaml", "")
-    assert kochi("init", cwd=here).returncode == 0
     (here / "Snakefile").unlink()
     assert kochi("init", cwd=here).returncode == 0
     write(
@@ -125,7 +124,7 @@ def test_a_project_without_machines_has_its_results_on_the_machine_that_was_foun
           all:
             artifacts: [{type: stdout, dest: "hello.log"}]
         build: {depend_params: [], script: "true"}
-        run: {depend_params: [], script: echo $KOCHI_MACHINE $SLURM_JOB_ID}
+        run: {depend_params: [], script: 'echo "$KOCHI_MACHINE ${SLURM_JOB_ID-}"'}
         """,
     )
     words = ("--profile", str(REPOSITORY / "profiles" / "cluster"), "hello_all")
@@ -136,10 +135,15 @@ def test_a_project_without_machines_has_its_results_on_the_machine_that_was_foun
     assert (
         "Nothing to be done" in snakemake(*words, "-n", cwd=here, env=environment(cluster)).stdout
     )
+    done = kochi("batch", "hello.yaml", "all", cwd=here, env=environment(cluster))
+    assert all(said in done.stdout for said in SILENT)
+    assert re.fullmatch(r"local \n", next(here.glob("results/local/**/hello.log")).read_text())
     # Known by its name, and no other command's default.
     shown = kochi("show", "jobs", "-t", "-m", "own", cwd=here).stdout
     assert "build_hello" in shown
-    assert "build_hello" not in kochi("show", "jobs", "-t", cwd=here).stdout
+    queue = re.search(r"run-\S+", shown)
+    assert queue is not None
+    assert queue[0] not in kochi("show", "jobs", "-t", cwd=here).stdout
 
 
 def test_a_kochi_root_that_the_first_node_does_not_see_ends_the_run_with_the_line_to_type(
