@@ -380,15 +380,16 @@ def test_a_worker_that_cannot_begin_says_why(
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("is_in_allocation", [False, True])
 def test_a_number_of_which_it_is_not_known_whether_it_was_used_is_not_used(
-    site: Site, faulty: FaultyFilesystem
+    site: Site, faulty: FaultyFilesystem, is_in_allocation: bool
 ) -> None:
     site.machine.worker(3).directory.mkdir(parents=True)
     with (
         faulty.fault("getattr", errno.EIO, "*/workers/3/worker.json"),
         pytest.raises(WorkerError, match="worker 3 on machine local cannot be started"),
     ):
-        start._number_and_queues(site.machine, ["q"], 3)
+        start._number_and_queues(site.machine, ["q"], 3, is_in_allocation)
 
 
 def test_an_output_on_a_full_disk_waits_for_room_and_is_whole(site: Site) -> None:
