@@ -71,12 +71,12 @@ class Request:
     def is_shared(self) -> bool:
         return self.shared or self.cores is not None or self.memory is not None
 
-    def resources(self, is_shared: bool) -> Resources:
+    def resources(self, is_shared: bool, cores: int = 1) -> Resources:
         """What the job takes of its worker. What is enqueued by hand is measured: nothing else runs
         beside it, unless that is wanted."""
         if not is_shared:
-            return Resources(exclusive=True)
-        return Resources(cores=self.cores or 1, memory_mb=self.memory)
+            return Resources(cores=cores, exclusive=True)
+        return Resources(cores=self.cores or cores, memory_mb=self.memory)
 
 
 @click.command(cls=_EnqueueCommand, context_settings={"allow_interspersed_args": False})
@@ -215,7 +215,8 @@ def _experiment_ticket(place: Place, request: Request) -> tuple[str, Ticket]:
     words = job_command(installs, experiment=file, name=name, parameters=request.words[1:])
     parameters = {"parameters": ", ".join(f"{k}={v}" for k, v in point.parameters.items())}
     labels = {"experiment": file} | parameters | _labels(request, freeze, installs)
-    resources = request.resources(request.is_shared or not experiment.run.exclusive)
+    is_shared = request.is_shared or not experiment.run.exclusive
+    resources = request.resources(is_shared, point.cores or 1)
     return queue, _ticket(place, name, words, labels, resources, freeze, project.directory)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,8 @@ from snakemake_kochi.queue import Resources
 # What Snakemake has for a value that depends on files that are not there yet; and for one that
 # depends on a checkpoint, which is as if nothing was said.
 _NOT_KNOWN = ("<TBD>", 0)
+# Of one rule: to ask a job takes half a millisecond.
+_LOOKED_AT = 1_000
 _ALL_RULES = "all rules are shown by: snakemake --list-rules"
 
 
@@ -99,7 +102,7 @@ class Admission:
     @cached_property
     def _named_queues(self) -> tuple[str, ...]:
         """As far as one job of each rule tells."""
-        jobs = self._one_of_each_rule(())
+        jobs = self._of_each_rule(())
         named = (job.resources.get(QUEUE) for job in jobs)
         return tuple(dict.fromkeys(str(queue) for queue in named if queue))
 
@@ -111,7 +114,7 @@ class Admission:
         """Before anything is handed over: raise one KochiError for all of these `jobs` that are
         `refused`, and for all rules of which no job can ever run, as far as that can be told."""
         errors = [error for _, error in refused]
-        for job in self._one_of_each_rule({job.name for job in jobs}):
+        for job in self._of_each_rule(frozenset(jobs)):
             try:
                 self._place(job, {})
             except KochiError as error:
@@ -119,15 +122,20 @@ class Admission:
         if errors:
             raise _all_of(errors)
 
-    def _one_of_each_rule(self, known: Collection[str]) -> Iterator[_Foreseen]:
-        """One job of each rule that is to be executed, but for the `known` ones."""
-        seen = set(known)
+    def _of_each_rule(self, known: Collection[JobExecutorInterface]) -> Iterator[_Foreseen]:
+        """One job of each rule that is to be executed, but for the `known` ones; where a function
+        gives a rule its threads, one for each number of them."""
+        counts: Counter[str] = Counter()
+        seen = set()
         for job in self._workflow.dag.needrun_jobs():
-            if job.name in seen:
+            if job in known or counts[job.name] >= (_LOOKED_AT if _has_function(job) else 1):
                 continue
-            seen.add(job.name)
-            if not job.is_local and (foreseen := _foresee(job)) is not None:
-                yield foreseen
+            counts[job.name] += 1
+            if job.is_local or (found := _foresee(job)) is None:
+                continue
+            if (found.name, found.threads) not in seen:
+                seen.add((found.name, found.threads))
+                yield found
 
 
 def unknown_rules(workflow: Any) -> Iterator[str]:
@@ -147,6 +155,17 @@ def unknown_rules(workflow: Any) -> Iterator[str]:
                 # All rules of a workflow may be hundreds.
                 said = close if close.startswith("did you mean") else _ALL_RULES
                 yield f"{option}: there is no rule '{name}'; {said}"
+
+
+def _has_function(job: Any) -> bool:
+    """Whether a function gives the job's rule its threads."""
+    try:
+        threads = job.rule.resources["_cores"]
+        return not isinstance(getattr(threads, "value", threads), int)
+    except Exception:
+        # Newer versions of Snakemake refuse to say the value of a function; in others there may be
+        # something else in its place.
+        return True
 
 
 def _foresee(job: Any) -> _Foreseen | None:

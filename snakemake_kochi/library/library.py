@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from snakemake_kochi.files import is_there
 from snakemake_kochi.library.batch import BatchRules, BuildRule
 from snakemake_kochi.library.names import Directories, RuleNames, verbatim
 from snakemake_kochi.library.recipe import RecipeRule
+from snakemake_kochi.library.run_group import RunGroup
 from snakemake_kochi.library.unfinished import collect_at_exit
 from snakemake_kochi.phases.build_file import read_build
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze
@@ -116,15 +117,20 @@ class Library:
         return known[wanted]
 
     @staticmethod
-    def threads_of_run(workflow: Any, batch: BatchRules) -> int:
-        """All cores for a run that wants to be alone, where Snakemake itself hands out cores
-        (`--executor local --cores N`); a worker looks at the resource `kochi_exclusive`."""
-        try:
-            cores = workflow.cores
-        except WorkflowError:
-            # Not given: then workers hand them out.
-            return 1
-        return int(cores) if batch.grid.run.exclusive and isinstance(cores, int) else 1
+    def threads_of_run(
+        workflow: Any, batch: BatchRules, group: RunGroup
+    ) -> int | Callable[[Mapping[str, str]], int]:
+        """What the runs ask for. All cores for one that wants to be alone, where Snakemake itself
+        hands out cores (`--executor local --cores N`); a worker looks at the resource
+        `kochi_exclusive`."""
+        least = 1
+        # Not given: then workers hand them out.
+        with suppress(WorkflowError):
+            if batch.grid.run.exclusive and isinstance(workflow.cores, int):
+                least = workflow.cores
+        if not batch.grid.run.cores:
+            return least
+        return lambda wildcards: max(least, group.point(wildcards).cores or least)
 
     # For the rules, which cannot import it under a name of their own.
     verbatim = staticmethod(verbatim)

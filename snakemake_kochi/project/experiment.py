@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.project.destinations import Destinations
 from snakemake_kochi.project.document import MAXIMUM_LINES, KeyPath, Locations, Problems
+from snakemake_kochi.project.expressions import TemplateError
 from snakemake_kochi.project.grid import (
     Batch,
     Choice,
@@ -19,6 +20,7 @@ from snakemake_kochi.project.grid import (
 )
 from snakemake_kochi.project.point_texts import PointTexts
 from snakemake_kochi.project.points import (
+    cores_of,
     make_points,
     point_problems,
     resolve_all,
@@ -133,6 +135,12 @@ class Experiment:
         problems.raise_all()
         texts = PointTexts.parse(self.default_name, self.default_queue, ())
         point = texts.point(parameters, "", 0, {})
+        if self.run.cores:
+            try:
+                cores = cores_of(parse_value(self.run.cores), parameters)
+            except TemplateError as error:
+                raise self.locations.error(("run", "cores"), str(error)) from error
+            point = replace(point, cores=cores)
         for key, wrong in point_problems(point):
             problems.add((f"default_{key}",), wrong)
         problems.raise_all()
@@ -193,6 +201,7 @@ class Experiment:
             texts += [artifact.dest, artifact.src]
         for phase in phases:
             yield from phase.depend_params
+            yield from parse_value(phase.cores).names
         for text in texts:
             yield from Template.parse(text or "").names
 

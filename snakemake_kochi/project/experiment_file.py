@@ -134,8 +134,8 @@ class _Reader:
             default_name=self._default_name,
             default_queue=self._default_queue,
             default_duplicates=self._duplicates(data.get("default_duplicates"), 1),
-            build=self._phase(section(data, "build")),
-            run=self._phase(section(data, "run")),
+            build=self._phase(section(data, "build"), ("build",)),
+            run=self._phase(section(data, "run"), ("run",)),
             batches=FrozenDict(
                 (name, self._batch(name, value if isinstance(value, dict) else {}))
                 for name, value in section(data, "batches").items()
@@ -164,8 +164,8 @@ class _Reader:
             parameters=FrozenDict(parameters),
             artifacts=artifacts,
             requirements=requirements(data, path, self.problems),
-            build=self._phase(section(top, "build") | section(data, "build")),
-            run=self._phase(section(top, "run") | section(data, "run")),
+            build=self._phase(section(top, "build") | section(data, "build"), (*path, "build")),
+            run=self._phase(section(top, "run") | section(data, "run"), (*path, "run")),
             metrics=self._batch_metrics(section(data, "metrics"), artifacts, path),
         )
 
@@ -271,7 +271,7 @@ class _Reader:
     def _duplicates(self, value: Scalar | None, default: int) -> int:
         return default if value is None else value.whole_number
 
-    def _phase(self, data: Mapping[str, Any]) -> Phase:
+    def _phase(self, data: Mapping[str, Any], path: KeyPath) -> Phase:
         depend = data.get("depend_params")
         named = depend if isinstance(depend, list) else []
         return Phase(
@@ -279,7 +279,17 @@ class _Reader:
             script=script(data.get("script")),
             strict="strict" not in data or data["strict"].is_true,
             exclusive="exclusive" not in data or data["exclusive"].is_true,
+            cores=self._cores(data.get("cores"), (*path, "cores")),
         )
+
+    def _cores(self, value: Scalar | None, path: KeyPath) -> str:
+        text = optional_text(value) or ""
+        try:
+            parse_value(text)
+        except TemplateError as error:
+            self.problems.add(self.locations.first(path, ("run", "cores")), str(error))
+            return ""
+        return text
 
     def _artifacts(self, value: Any, path: KeyPath) -> tuple[Artifact, ...]:
         artifacts = []

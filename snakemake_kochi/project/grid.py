@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Phase:
-    """A script and the parameters it sees."""
+    """A script and the parameters it sees. `cores`, an unresolved value, is empty if nothing is
+    said of them."""
 
     depend_params: tuple[str, ...]
     script: str
     strict: bool = True
     exclusive: bool = True
+    cores: str = ""
 
     def environment(self, parameters: Mapping[str, str]) -> dict[str, str]:
         """KOCHI_PARAM_<NAME> for those of the parameters that the phase depends on."""
@@ -40,13 +42,15 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Point:
-    """One combination of parameters, all resolved; `duplicate` counts repetitions from 0."""
+    """One combination of parameters, all resolved; `duplicate` counts repetitions from 0, `cores`
+    is what the run asks for, if it does."""
 
     parameters: Mapping[str, str]
     duplicate: int
     name: str
     queue: str | None
     artifacts: tuple[Artifact, ...]
+    cores: int | None = None
 
     def environment(self, phase: Phase) -> dict[str, str]:
         """KOCHI_PARAM_<NAME> for the parameters the phase depends on, and no others."""

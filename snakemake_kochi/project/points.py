@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from snakemake_kochi.files import is_name
 from snakemake_kochi.project.document import KeyPath, Problems
@@ -12,7 +14,7 @@ from snakemake_kochi.project.expressions import TemplateError
 from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.grid import Batch, Point
 from snakemake_kochi.project.point_texts import PointTexts
-from snakemake_kochi.project.templates import Value, dependency_order
+from snakemake_kochi.project.templates import Value, dependency_order, parse_value
 from snakemake_kochi.project.values import (
     encode_component,
     has_control_character,
@@ -54,6 +56,18 @@ def point_problems(point: Point) -> Iterator[tuple[str, str]]:
     wrong = None if point.queue is None else queue_problem(point.queue)
     if wrong:
         yield "queue", f"{point.queue!r}: {wrong}"
+
+
+def cores_of(value: Value, parameters: Mapping[str, str]) -> int:
+    """How many cores a run asks for with its parameters. Raises TemplateError."""
+    text = value.render(parameters)
+    if not re.fullmatch(r"0*[1-9][0-9]{0,8}", text, re.ASCII):
+        given = ", ".join(f"{name}={parameters[name]!r}" for name in dict.fromkeys(value.names))
+        where = f" with {given}" if given else ""
+        raise TemplateError(
+            f"a whole number of cores, 1 or more, was expected, not {text!r}{where}"
+        )
+    return int(text)
 
 
 def resolve_all(
@@ -132,7 +146,25 @@ def make_points(
                 at = problems.locations.first((*path, key), (f"default_{key}",), path)
                 problems.add_example(at, wrong)
             points.append(point)
-    return tuple(points)
+    if not batch.run.cores:
+        return tuple(points)
+    return tuple(_with_cores(points, parse_value(batch.run.cores), batch, problems))
+
+
+def _with_cores(
+    points: Iterable[Point], value: Value, batch: Batch, problems: Problems
+) -> Iterator[Point]:
+    for point in points:
+        try:
+            yield replace(point, cores=cores_of(value, point.parameters))
+        except KeyError:  # of a parameter that has no value, which was noted
+            yield point
+        except TemplateError as error:
+            place = problems.locations.first(
+                ("batches", batch.name, "run", "cores"), ("run", "cores")
+            )
+            problems.add(place, str(error))
+            yield point
 
 
 def varying_parameters(points: Iterable[Point]) -> tuple[str, ...]:

@@ -121,8 +121,13 @@ class _References:
         said = "a key 'script' was expected" if is_there else "the key 'run' is missing"
         self.problems.add(path, said)
 
-    def phase(self, phase: Phase, known: Collection[str], path: KeyPath) -> None:
-        self.names(phase.depend_params, known, path)
+    def place(self, *keys: str) -> KeyPath:
+        """Where a key is that a batch may override."""
+        return keys
+
+    def phase(self, phase: Phase, known: Collection[str], key: str) -> None:
+        self.names(phase.depend_params, known, self.place(key, "depend_params"))
+        self.names(parse_value(phase.cores).names, known, self.place(key, "cores"))
 
 
 class _Defaults(_References):
@@ -136,8 +141,8 @@ class _Defaults(_References):
         _check_variables(self.defaults, ("default_params",), self.problems)
         self.text(experiment.default_name, self.anywhere, ("default_name",))
         self.text(experiment.default_queue, self.anywhere, ("default_queue",))
-        self.phase(experiment.build, self.anywhere, ("build", "depend_params"))
-        self.phase(experiment.run, self.anywhere, ("run", "depend_params"))
+        self.phase(experiment.build, self.anywhere, "build")
+        self.phase(experiment.run, self.anywhere, "run")
         if not experiment.batches:
             self.something_to_do(experiment.build, experiment.run, ("run",))
 
@@ -166,6 +171,9 @@ class _InBatch(_References):
             if self.batch.name not in batches:
                 batches.append(self.batch.name)
 
+    def place(self, *keys: str) -> KeyPath:
+        return self.own(*keys, default=keys)
+
     def own(self, *keys: str, default: KeyPath) -> KeyPath:
         """The key path in the batch, or the default's if the batch does not override it."""
         return self.problems.locations.first((*self.path, *keys), default)
@@ -188,8 +196,7 @@ class _InBatch(_References):
             self.text(artifact.dest, values, (*self.path, "artifacts", index, "dest"))
             self.text(artifact.src, values, (*self.path, "artifacts", index, "src"))
         for key, phase in (("build", batch.build), ("run", batch.run)):
-            default: KeyPath = (key, "depend_params")
-            self.phase(phase, values, self.own(key, "depend_params", default=default))
+            self.phase(phase, values, key)
         self.something_to_do(batch.build, batch.run, self.own("run", default=("run",)))
         for clash in values:
             if clash in batch.metrics:

@@ -562,3 +562,45 @@ def test_a_run_without_a_script_is_remarked_upon() -> None:
     ]
     assert remarks("build: {script: x}") == []
     assert remarks("build: {script: x}\nrun: {}\nbatches: {b: {run: {script: y}}}") == []
+
+
+CORES = """
+default_params: {threads: 1, half: '`$threads / 2`', word: x}
+run: {script: x, depend_params: [threads, half, word], cores: CORES}
+batches:
+  all: {params: {threads: [1, 4]}}
+  own: {run: {cores: 3}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"),
+    [("$threads", [1, 4]), ("'`2 * $threads`'", [2, 8]), ("2", [2, 2])],
+)
+def test_the_cores_of_a_run_follow_from_its_parameters(cores: str, expected: list[int]) -> None:
+    found = load_experiment("e.yaml", CORES.replace("CORES", cores), None)
+    assert [point.cores for point in found.grid("all", "local").points] == expected
+    assert [point.cores for point in found.grid("own", "local").points] == [3]
+    assert found.point("local", {"threads": "8"}).cores == {"$threads": 8, "2": 2}.get(cores, 16)
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"),
+    [
+        ("$thread", "e.yaml:3: run.cores: there is no parameter 'thread', did you mean 'threads'?"),
+        ("'`1 +`'", "e.yaml:3: run.cores: `1 +` is not an expression"),
+        ("0", "e.yaml:3: run.cores: a whole number of cores, 1 or more, was expected, not '0'"),
+        ("$word", "not 'x' with word='x'"),
+        ("$half", "not '0.5' with half='0.5'"),
+        ("'`1 / ($threads - 4)`'", "threads='4': "),
+        ("1.5", "run.cores: a text or a whole number was expected, not the number '1.5'"),
+    ],
+)
+def test_impossible_cores_are_told_beforehand(cores: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment("e.yaml", CORES.replace("CORES", cores), None).grid("all", "local")
+    assert expected in str(caught.value)
+
+
+def test_cores_count_as_a_use_of_a_parameter() -> None:
+    assert remarks("default_params: {n: 1}\nrun: {script: x, cores: $n}") == []

@@ -49,7 +49,7 @@ def test_all_rules_that_can_never_run_are_refused_before_anything_is_submitted(
         """
         localrules: here
         rule all:
-            input: "large", "long", "asked", "grouped", "here"
+            input: "large", "long", "asked", "grouped", "here", expand("wide{n}", n=[1, 2, 64, 4])
         rule first:
             output: "first"
             shell: "touch {output}"
@@ -77,6 +77,11 @@ def test_all_rules_that_can_never_run_are_refused_before_anything_is_submitted(
             output: "grouped"
             group: "one"
             shell: "touch {output}"
+        rule wide:
+            input: "first"
+            output: "wide{n}"
+            threads: lambda wildcards: int(wildcards.n)
+            shell: "touch {output}"
         """
     )
     assert done.returncode == 1
@@ -84,7 +89,8 @@ def test_all_rules_that_can_never_run_are_refused_before_anything_is_submitted(
     assert f"rule large: {limit}: 8000 MiB of memory needed, 4096 there" in done.stdout
     assert f"rule long: {limit}: 5 minutes needed" in done.stdout
     assert "rule asked, resource slurm_extra: --wrap=date cannot be used" in done.stdout
-    assert done.stdout.count(limit) == 2
+    assert f"rule wide: {limit}: 64 cores needed, 4 there" in done.stdout
+    assert done.stdout.count(limit) == 3
     assert "rule first" not in done.stdout.partition(limit)[2]
     assert ".py" not in done.stdout.partition(limit)[2]
     assert not (tmp_path / "first").exists()

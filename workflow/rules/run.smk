@@ -16,11 +16,11 @@ for batch in kochi.batches:
                 record=group.record,
             wildcard_constraints:
                 **group.constraints,
-            threads: kochi.threads_of_run(workflow, batch)
+            threads: kochi.threads_of_run(workflow, batch, group)
             resources:
                 kochi_exclusive=int(batch.grid.run.exclusive),
-                # How many threads it has is known to its parameters only.
-                kochi_pinned=0,
+                # Else how many threads it has is known to its script only.
+                kochi_pinned=int(bool(batch.grid.run.cores)),
                 kochi_queue=(
                     (lambda wildcards, group=group: group.point(wildcards).queue or "")
                     if batch.names_queue
