@@ -23,7 +23,8 @@ KOCHI_ROOT/                              0700
     installs/<machine>/<dependency>/<recipe>/<digest>/
     builds/<machine>/<digest>/           source tree with what was built in it
     artifacts/<machine>/                 journal/, damaged/, late/, directories/, committed,
-                                         agreed.json, disagreed, discarded.json
+                                         agreed.json, disagreed, discarded.json,
+                                         replaced.json
     workspaces/<machine>/                private copies in which runs happen
 """
 
@@ -617,6 +618,10 @@ class ProjectPaths:
     def discarded(self, machine: str) -> Path:
         """Which results in working directories are not to be committed again."""
         return self.directory / "artifacts" / _name("machine", machine) / "discarded.json"
+
+    def replaced(self, machine: str) -> Path:
+        """Which newer results were replaced, until somebody is told."""
+        return self.directory / "artifacts" / _name("machine", machine) / "replaced.json"
 
     def working_directory(self, machine: str, directory: Path) -> Path:
         """Says that Snakemake was run in a directory, which has results."""

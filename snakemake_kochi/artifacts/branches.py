@@ -18,12 +18,11 @@ from snakemake_kochi.artifacts.published import (
     MERGED,
     branch_called,
     choose_name,
-    fix_name,
     names_of,
     published_name,
     refs_elsewhere,
 )
-from snakemake_kochi.artifacts.recorded import tip_of
+from snakemake_kochi.artifacts.recorded import read_branch, tip_of
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.git import TRANSPORTS, run_git, update_ref
 from snakemake_kochi.paths import ProjectPaths
@@ -90,7 +89,7 @@ def initialise(
         raise KochiError(f"{directory}: a directory that is empty or not there was expected")
     if name is not None:
         choose_name(repository, machine, name)
-    name = fix_name(repository, machine)
+    name = read_branch(repository, machine).name
     if not tip_of(repository, _REF):
         start = _remote_start(repository, name)
         if not start:

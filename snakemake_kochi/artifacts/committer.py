@@ -49,6 +49,7 @@ from snakemake_kochi.artifacts.recorded import (
     records_beside,
     tip_of,
 )
+from snakemake_kochi.artifacts.replaced import note_replaced
 from snakemake_kochi.errors import DamagedFileError, GitError, KochiError
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.git import run_git, stream_git, update_ref
@@ -221,6 +222,7 @@ def _put_into_branch(
                 readable = [entry for entry in readable if entry is not error.entry]
             else:
                 update_ref(repository, state.ref, commit, state.tip)
+                note_replaced(repository, paths, state, machine, readable)
                 break
     except GitError:
         if tip_of(repository, state.ref) == state.tip:

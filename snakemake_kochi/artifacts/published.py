@@ -12,7 +12,7 @@ import getpass
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,14 +37,14 @@ def branch_called(name: str) -> str:
 
 def published_name(repository: Path, machine: str) -> str:
     """The name that was noted, else the one that would be. Raises GitError."""
-    return _name_of(repository, _notes(repository), machine)
+    return _name_of(_notes(_own_directory(repository)), machine, names_of(repository))
 
 
-def fix_name(repository: Path, machine: str) -> str:
-    """As `published_name`, and note it: the host may be called otherwise tomorrow. Raises
-    GitError."""
-    notes = _notes(repository)
-    name = _name_of(repository, notes, machine)
+def fix_name(own_directory: Path, machine: str, names: Collection[str]) -> str:
+    """As `published_name`, and note it: the host may be called otherwise tomorrow. The directory is
+    the repository's own; `names`: as of `names_of`."""
+    notes = _notes(own_directory)
+    name = _name_of(notes, machine, names)
     if _noted(notes / machine) != name:
         with suppress(OSError):  # a colleague's repository: the name is found anew each time
             _note(notes / machine, name)
@@ -55,11 +55,11 @@ def choose_name(repository: Path, machine: str, name: str) -> None:
     """Publish a machine's results under a name from now on. Raises KochiError when it cannot be
     one, when another machine has it, and while results under the former name are not merged."""
     branch_called(name)
-    notes = _notes(repository)
+    notes = _notes(_own_directory(repository))
     for other in list_names(notes):
         if other != machine and _noted(notes / other) == name:
             raise KochiError(f"the results of machine {other} are published as '{name}' already")
-    former = _name_of(repository, notes, machine)
+    former = _name_of(notes, machine, names_of(repository))
     if former != name and _has_unmerged(repository, former):
         raise KochiError(
             f"branch {branch_called(former)} has results that are not in {MERGED} yet",
@@ -95,17 +95,20 @@ def refs_elsewhere(repository: Path, name: str) -> Iterator[tuple[str, str]]:
     yield from ((ref, commit) for ref, commit, _ in ordered)
 
 
-def _notes(repository: Path) -> Path:
+def _own_directory(repository: Path) -> Path:
     words = ("rev-parse", "--path-format=absolute", "--git-common-dir")
-    found = os.fsdecode(run_git(repository, *words).removesuffix(b"\n"))
-    return Path(found, "kochi", "published")
+    return Path(os.fsdecode(run_git(repository, *words).removesuffix(b"\n")))
 
 
-def _name_of(repository: Path, notes: Path, machine: str) -> str:
+def _notes(own_directory: Path) -> Path:
+    return own_directory / "kochi" / "published"
+
+
+def _name_of(notes: Path, machine: str, names: Collection[str]) -> str:
     if noted := _noted(notes / machine):
         return noted
     # Kochi, and our releases before this, have published under this name.
-    if machine != LOCAL or LOCAL in names_of(repository):
+    if machine != LOCAL or LOCAL in names:
         return machine
     try:
         person = getpass.getuser()

@@ -39,17 +39,24 @@ def read_branch(repository: Path, machine: str) -> Branch:
     """Call with the committer's lock held, or only look. Raises GitError, also where the repository
     is not there but one above it is, and KochiError for a machine whose name git does not allow."""
     branch_called(machine)
+    ours = f"refs/heads/{MERGED}_"
+    heads = f"--glob={ours}*"
     options = ("--show-object-format", "--path-format=absolute", "--git-path", "objects")
-    found = run_git(repository, "rev-parse", "--show-prefix", *options)
-    prefix, object_format, objects = found.removesuffix(b"\n").split(b"\n", 2)
+    words = ("--show-prefix", *options, heads, "--symbolic-full-name", heads)
+    prefix, object_format, *rest = run_git(repository, "rev-parse", *words)[:-1].split(b"\n")
     if prefix:
         # Its .git is away for a moment: git has found the repository that it lies in.
         raise GitError(f"{repository}: there is no git repository now")
-    name = fix_name(repository, machine)
+    # The path, which may have line ends, then commits, then as many refs.
+    refs = [os.fsdecode(line) for line in rest if line.startswith(b"refs/heads/")]
+    count = len(rest) - 2 * len(refs)
+    tips = {ref: tip.decode() for ref, tip in zip(refs, rest[count:], strict=False)}
+    objects = Path(os.fsdecode(b"\n".join(rest[:count])))
+    name = fix_name(objects.parent, machine, [ref.removeprefix(ours) for ref in refs])
     ref = f"refs/heads/{branch_called(name)}"
-    tip = tip_of(repository, ref)
+    tip = tips.get(ref, "")
     start = tip or _start(repository, name)
-    return Branch(name, ref, tip, start, Path(os.fsdecode(objects)), object_format.decode())
+    return Branch(name, ref, tip, start, objects, object_format.decode())
 
 
 def tip_of(repository: Path, ref: str) -> str:
@@ -68,7 +75,7 @@ def _start(repository: Path, name: str) -> str:
         pushed = refs_elsewhere(repository, branch_called(name))
         elsewhere = next((commit for _, commit in pushed), "")
         # What was merged here may be older than what the same person has pushed from another clone.
-        return elsewhere if elsewhere and _is_ancestor(repository, found, elsewhere) else found
+        return elsewhere if elsewhere and is_ancestor(repository, found, elsewhere) else found
     for _, commit in refs_elsewhere(repository, branch_called(name)):
         return commit
     for _, merged in refs_elsewhere(repository, MERGED):
@@ -83,7 +90,7 @@ def _last_of(repository: Path, merged: str, name: str) -> str:
     return found.decode().strip()
 
 
-def _is_ancestor(repository: Path, commit: str, other: str) -> bool:
+def is_ancestor(repository: Path, commit: str, other: str) -> bool:
     """Whether a commit ("" is in each) is part of another's history."""
     if not commit:
         return True
@@ -134,12 +141,39 @@ def records_beside(
     dest = next((f"{state.name}/{dest}" for dest in sorted(entry.files)), "")
     if not dest or not state.start:
         return
-    literal = "--literal-pathspecs"
-    if not run_git(repository, literal, "ls-tree", "--full-tree", state.start, "--", dest):
+    if not paths_in(repository, state.start, [dest]):
         return  # git would go through all of the history
-    found = run_git(repository, literal, "rev-list", "--max-count=1", state.start, "--", dest)
-    if not (commit := found.decode().strip()):
-        return
+    if commit := last_change(repository, state.start, [dest]):
+        yield from _named_records(repository, state, commit)
+
+
+def records_added(repository: Path, state: Branch, commit: str) -> Iterator[dict[str, Any]]:
+    """The records that came with a commit of a branch."""
+    yield from (record for _, record in _named_records(repository, state, commit))
+
+
+def paths_in(repository: Path, commit: str, paths: Sequence[str]) -> list[str]:
+    """Those of the paths that a commit has ("" has none)."""
+    asked = [path for path in paths if "\n" not in path] if commit else []
+    if not asked:
+        return []
+    questions = "".join(f"{commit}:{path}\n" for path in asked)
+    answers = run_git(repository, "cat-file", "--batch-check", stdin=os.fsencode(questions))
+    lines = answers.splitlines()
+    return [p for p, line in zip(asked, lines, strict=True) if not line.endswith(b" missing")]
+
+
+def last_change(repository: Path, start: str, paths: Sequence[str]) -> str:
+    """The newest commit of a history that has changed one of the paths, "" for none."""
+    if not paths:
+        return ""
+    words = ("--literal-pathspecs", "rev-list", "--max-count=1", start, "--", *paths)
+    return run_git(repository, *words).decode().strip()
+
+
+def _named_records(
+    repository: Path, state: Branch, commit: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
     options = ("-r", "--root", "--no-commit-id", "--no-renames", "--diff-filter=AM", "--name-only")
     place = records_directory(state.name)
     changed = run_git(repository, "diff-tree", *options, "-z", commit, "--", place)
@@ -159,4 +193,4 @@ def contains(repository: Path, ref: str, commit: str) -> bool:
     tip = tip_of(repository, ref)
     if commit in ("", tip) or not tip:
         return not commit or commit == tip
-    return _is_ancestor(repository, commit, tip)
+    return is_ancestor(repository, commit, tip)

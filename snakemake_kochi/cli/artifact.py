@@ -11,6 +11,7 @@ import click
 from snakemake_kochi.artifacts.agreement import told_missed
 from snakemake_kochi.artifacts.branches import discard, initialise, log, synchronise
 from snakemake_kochi.artifacts.published import branch_called, published_name, refs_elsewhere
+from snakemake_kochi.artifacts.replaced import take_replaced
 from snakemake_kochi.cli.asking import agreed
 from snakemake_kochi.cli.options import json_option, machine_option, yes_option
 from snakemake_kochi.cli.output import local_time, print_json, print_table, remark, say
@@ -75,6 +76,8 @@ def sync_command(machine: str | None, as_json: bool) -> None:
         say(f"Merged {report.commits} commits of {name}: see {where}")
     else:
         say(f"There is nothing new in {name}.")
+    if (replaced := take_replaced(paths, place.machine.name)) is not None:
+        remark(f"Note: {replaced.describe()}")
     if report.stranger:
         merge = f"git -C {shlex.quote(os.fspath(report.directory))} merge"
         remark(

@@ -87,11 +87,14 @@ def commit_at_exit(
 
 def _commit_rest(repository: Path, paths: ProjectPaths, machine: str) -> None:
     from snakemake_kochi.artifacts.committer import commit_in_burst, commit_missing
+    from snakemake_kochi.artifacts.replaced import take_replaced
 
     if pending(paths, machine):
         commit_in_burst(repository, paths, machine, _PATIENCE)
     if count := commit_missing(repository, paths, machine, _PATIENCE):
         print(f"kochi: committed {told_missed(count, machine)}", file=sys.stderr)
+    if (replaced := take_replaced(paths, machine)) is not None:
+        print(f"kochi: {replaced.describe()}", file=sys.stderr)
 
 
 def _is_repository(directory: Path) -> bool:

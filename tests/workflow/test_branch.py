@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +67,25 @@ def test_a_run_during_which_git_is_away_loses_nothing(project: Any) -> None:
     assert kept(project) == {"1_0.log", "2_0.log", "3_0.log"}
     journals = Path(os.environ["KOCHI_ROOT"]).glob("projects/*/artifacts/local/journal/*")
     assert list(journals) == []
+
+
+def test_an_old_worktree_says_once_that_it_replaces_newer_results(
+    finished_project: Any, tmp_path: Path
+) -> None:
+    project = finished_project
+    project.edit("code.txt", "code", "newer code")
+    project.commit("newer")
+    assert "replaced" not in project.snakemake("sum_first")
+    newer = git(project.directory, "rev-parse", "HEAD").strip()
+    git(project.directory, "worktree", "add", "--quiet", "--detach", str(tmp_path / "old"), "HEAD~")
+    old = replace(project, directory=tmp_path / "old")
+    said = old.snakemake("sum_first")
+    assert "2 newer results replaced by older work" in said
+    assert f"from commit {newer[:12]}" in said
+    # What it says to type shows the newer one.
+    typed = re.search(r"git show (\w+:local/sum/first/\d_0\.\w+)", said)
+    assert typed is not None
+    place = typed[1].replace(typed[1].rpartition(".")[2], "txt")
+    assert git(old.directory, "show", place).startswith("newer code")
+    assert "replaced" not in old.snakemake("sum_first", "--forceall")
+    assert "replaced" not in project.snakemake("sum_first", "--forceall")
