@@ -21,6 +21,7 @@ from bench import (
     latency,
     local,
     runners,
+    sizing,
     slurm,
     throughput,
 )
@@ -43,6 +44,7 @@ BENCHES: dict[str, Callable[[Path, Size], list[Row]]] = {
     "commits": commits.measure,
     "idle": idle.measure,
     "chaos": chaos.measure,
+    "sizing": sizing.measure,
 }
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import Kind
 
 # Tries, a second apart, to see on a node what was made a moment ago on another one.
 _LOOKS = 10
@@ -23,7 +25,8 @@ class Launch:
     `idle_timeout` seconds without a job; `setup`: a text for bash that comes first; `grace`: the
     seconds that jobs have to end; `cancel_waiting`: the command that cancels all allocations of the
     controller that have not begun, for the worker that sees that it is dead; `memory_mb`: what it
-    hands out to jobs, where the allocation has more; `seconds`: for how long that is asked for.
+    hands out to jobs, where the allocation has more; `seconds`: for how long that is asked for;
+    `preferred`: the kinds of jobs that it is for, and begins before others.
 
     `first`: the number of the first of the workers, if they were given numbers.
 
@@ -42,6 +45,7 @@ class Launch:
     memory_mb: int | None = None
     seconds: float | None = None
     first: int | None = None
+    preferred: tuple[Kind, ...] = ()
 
     def command(self) -> list[str]:
         """The worker, as a command; more options may follow."""
@@ -63,6 +67,8 @@ class Launch:
             command += ["--most-memory-mb", str(self.memory_mb)]
         if self.seconds is not None:
             command += ["--asked", f"{self.seconds:g}"]
+        for kind in self.preferred:
+            command += ["--first", json.dumps(asdict(kind))]
         if self.cancel_waiting:
             command += ["--cancel-waiting", shlex.join(self.cancel_waiting)]
         return [*command, "--grace", f"{self.grace:g}"]

@@ -28,7 +28,6 @@ from snakemake_kochi.allocation.sizing import (
     Limits,
     Shape,
     Supply,
-    free,
     not_wanted,
     workers_to_ask_for,
 )
@@ -145,25 +144,27 @@ class Provision:
         wanted = workers_to_ask_for(
             waiting, supply, replace(limits, workers=len(supply) + max(0, room))
         )
-        shape, count = wanted or (self._last_shape.get(queue), 0)
+        shape = wanted[0][0] if wanted else self._last_shape.get(queue)
         lasting = min(room, self._machine.allocation.min_workers - self._asked.lasting)
         if not tickets and any(pending.values()):
             lasting = 0  # those that stay are of a kind that jobs wait for
-        if shape is None or max(count, lasting) <= 0:
+        if shape is None or (not wanted and lasting <= 0):
             self._steady.forget(queue)
             return
         if not self._asked.coming() and not any(workers.values()):
             self._setbacks.check()
         if self._is_time(queue, len(tickets), is_first=not supply):
             self._last_shape[queue] = shape
-            is_alone = not self._asked.coming() and not any(
-                worker.is_live for found in workers.values() for worker in found
-            )
+            is_alone = not any(worker.is_live for found in workers.values() for worker in found)
+            submissions = [(shape, number, False) for shape, number in wanted]
             if lasting > 0:
-                lasting_shape = replace(shape, seconds=limits.usual_seconds)
-                self._submit(queue, wish, lasting_shape, lasting, True, is_alone)
-            if count > max(0, lasting):
-                self._submit(queue, wish, shape, count - max(0, lasting), False, is_alone)
+                submissions = _with_lasting(
+                    submissions, replace(shape, seconds=limits.usual_seconds), lasting
+                )
+            for each, number, stays in submissions:
+                is_first = is_alone and not self._asked.coming()
+                if not self._submit(queue, wish, each, number, stays, is_first):
+                    break
 
     def _leave_out_hopeless(
         self,
@@ -217,8 +218,8 @@ class Provision:
 
     def _submit(
         self, queue: str, wish: Wish, shape: Shape, count: int, lasting: bool, is_alone: bool
-    ) -> None:
-        """`is_alone`: no worker is there that could go on if this is refused."""
+    ) -> bool:
+        """Whether it was. `is_alone`: no worker is there that could go on if this is refused."""
         wanted = Wanted(
             cores=shape.capacity.cores,
             memory_mb=self._memory(shape, wish),
@@ -243,12 +244,13 @@ class Provision:
             cancel_waiting=self._scheduler.cancels_waiting,
             memory_mb=_handed_out(shape, wish),
             seconds=shape.seconds,
+            preferred=shape.first,
         )
         make_directory(self._paths.allocations)
         if not has_room(self._paths.allocations):
             # No worker could say that it is there. The run's queues are watched for that, too.
             self._next_submission = time.monotonic() + _WITHOUT_ROOM
-            return
+            return False
         self.has_asked = True
         try:
             ids = self._scheduler.submit(wanted, launch, self._submitted)
@@ -261,13 +263,13 @@ class Provision:
             self._next_submission = time.monotonic() + _AFTER_REFUSAL
             said = "No more allocations now; those that were asked for before go on."
             self._once.say(f"{said} {error.message}. {error.hint or ''}".rstrip())
-            return
+            return False
         except UnreachableError as error:
             # Its own pauses: what is asked meanwhile may get an answer all the while.
             self._next_submission = time.monotonic() + self._pauses.next()
             if not self._stopping.is_set():
                 self._once.say(f"No allocation can be had now; it is tried again. {error.message}")
-            return
+            return False
         self._pauses.answered()
         self._questions.answered()
         self._submitted += ids
@@ -281,6 +283,7 @@ class Provision:
             many, which = f"{wanted.count} allocations", f"{ids[0]} to {ids[-1]}"
             logs = f"logs: {launch.log('*')}"
         self._logger.info(f"Asked for {many} of {wanted.describe()}: {which}, {logs}")
+        return True
 
     def _memory(self, shape: Shape, wish: Wish) -> int:
         """In MiB, for the jobs and for the worker beside them."""
@@ -306,6 +309,19 @@ class Provision:
         return [asked for asked in coming if asked.id not in given]
 
 
+def _with_lasting(
+    wanted: Sequence[tuple[Shape, int, bool]], shape: Shape, count: int
+) -> list[tuple[Shape, int, bool]]:
+    """So many that stay, in place of the first of those that are wanted."""
+    found = [(shape, count, True)]
+    for each, number, _ in wanted:
+        replaced = min(number, count)
+        count -= replaced
+        if number > replaced:
+            found.append((each, number - replaced, False))
+    return found
+
+
 def _handed_out(shape: Shape, wish: Wish) -> int | None:
     """The MiB of memory that a worker is to give to jobs, and no more: what is beside it is its
     own. None where nothing was asked for."""
@@ -324,6 +340,7 @@ def _in_all(workers: Sequence[WorkerState]) -> dict[str, Supply]:
 
 
 def _supply(worker: WorkerState, wanted_by: Mapping[int, Resources]) -> Supply:
-    """What a worker has left; it ends its jobs a while before its time is over."""
-    begun = [wanted_by[job] for job in (*worker.running, *worker.ahead) if job in wanted_by]
-    return free(worker.capacity, begun, seconds_for_jobs(worker, reserve=_GRACE + _RESERVE))
+    """What a worker can do; it ends its jobs a while before its time is over."""
+    begun = (wanted_by[job] for job in (*worker.running, *worker.ahead) if job in wanted_by)
+    seconds = seconds_for_jobs(worker, reserve=_GRACE + _RESERVE)
+    return Supply(worker.capacity, seconds, tuple(begun))

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from humanfriendly.text import pluralize
 
+from snakemake_kochi.allocation.grouping import grouped, kinds_of, shared_out
 from snakemake_kochi.queue.capacity import Capacity
-from snakemake_kochi.queue.ticket import Resources
+from snakemake_kochi.queue.ticket import Kind, Resources
 from snakemake_kochi.worker.memory import OWN_MB
 from snakemake_kochi.worker.walltime import START_AND_END
+
+# Seconds that short jobs may take one after the other, instead of a worker each: with fewer, what
+# it costs to start and to end a worker would be more than a quarter of its time.
+PATIENCE = 4 * START_AND_END
+# Kinds of workers that are asked for at a time, each by a submission of its own.
+_MOST_SUBMISSIONS = 5
+# Jobs with which it is tried out how long they take; with more of them it matters little in which
+# order they come.
+_MOST_TRIED = 500
+# So many kinds of jobs at most are put into groups in several ways.
+_FEW_KINDS = 50
+_EPSILON = 1e-9
 
 
 @dataclass(frozen=True)
@@ -41,26 +56,28 @@ class Limits:
 
 @dataclass(frozen=True)
 class Supply:
-    """What a worker that is there, or was asked for, has left for jobs that wait; for how many
-    seconds it can run them (None: nothing limits it), and whether it has no job now."""
+    """A worker that is there, or was asked for: what it has in all; for how many seconds it can run
+    jobs that wait (None: nothing limits it), and what it has begun."""
 
     capacity: Capacity
     seconds_left: float | None = None
-    is_empty: bool = True
+    begun: tuple[Resources, ...] = ()
 
     def obstacle(self, kind: Resources) -> str | None:
-        """Why it is too little for a job, for people, or None."""
+        """Why it could not run a job even if it had no other, for people, or None."""
         return self.capacity.obstacle(kind, self.seconds_left)
 
 
 @dataclass(frozen=True)
 class Shape:
     """What a worker is to have; `seconds`: for how long, None for as long as the scheduler gives;
-    `whole_node`: with no other's jobs beside it."""
+    `whole_node`: with no other's jobs beside it; `first`: which jobs it is asked for, and is
+    to begin before others."""
 
     capacity: Capacity
     seconds: float | None = None
     whole_node: bool = False
+    first: tuple[Kind, ...] = field(default=(), compare=False)
 
 
 def obstacle(wanted: Resources, limits: Limits) -> str | None:
@@ -75,54 +92,52 @@ def obstacle(wanted: Resources, limits: Limits) -> str | None:
     return None
 
 
-def _for_one_kind_of_node(
-    left: dict[Resources, int], limits: Limits
-) -> tuple[dict[Resources, int], Limits]:
-    """The largest kind of job, and all that fit on the same node, which is then the limit: one
-    worker for all would be one that no node can have. The others come next time."""
-    if len(limits.nodes) < 2:
-        return left, limits
-    largest = max(left, key=_size)
-    node = max(
-        (node for node in limits.nodes if node.obstacle(largest) is None),
-        key=lambda node: (node.cores, node.memory_mb),
-    )
-    fitting = {kind: count for kind, count in left.items() if node.obstacle(kind) is None}
-    return fitting, replace(limits, node=node)
-
-
 def workers_to_ask_for(
     waiting: Mapping[Resources, int], supply: Sequence[Supply], limits: Limits
-) -> tuple[Shape, int] | None:
-    """The shape of the workers that are wanted besides those of `supply`, and their number; None
-    when no more are.
+) -> list[tuple[Shape, int]]:
+    """The workers that are wanted besides those of `supply`: each shape with their number, the one
+    with the most to do first.
 
-    `waiting`: how many jobs of a kind have not begun; those with an `obstacle` do not count. All
-    that wait are to run at the same time, if the limits allow it: with fewer workers than that,
-    each has what is the most, and the jobs come one after the other.
+    `waiting`: how many jobs of a kind have not begun; those with an `obstacle` do not count. Jobs
+    that take about as much of everything share workers, so that few ask for what one needs. All
+    that wait are to run at the same time, if the limits allow it, but for short ones, which come
+    one after the other for as long as PATIENCE.
     """
     kinds = {kind: count for kind, count in waiting.items() if obstacle(kind, limits) is None}
     left = _not_held(kinds, supply)
     room = limits.workers - len(supply)
     if room <= 0 or not left:
-        return None
-    left, limits = _for_one_kind_of_node(left, limits)
-    shape = _shape(left, room, limits)
-    lacking, count = left, 0
-    while left and count < room:
-        count += 1
-        left = _after(left, Supply(shape.capacity))
-    if any(kind.runtime_seconds is None for kind in lacking):
-        return replace(shape, seconds=limits.usual_seconds), count
-    return replace(shape, seconds=_seconds(kinds, len(supply) + count, shape, limits)), count
+        return []
+
+    later = _not_done(left, supply)
+    found = []
+    for most in range(min(room, _MOST_SUBMISSIONS), 0, -1):
+        groups = grouped(left, partial(_cost, room=room, limits=limits), most)
+        asked, has_room = _for_groups(groups, later, room, limits)
+        found.append(asked)
+        # Where there is not room for all at once, fewer groups may leave fewer nodes half empty.
+        if has_room or len(left) > _FEW_KINDS:
+            break
+    return min(
+        found, key=lambda asked: sum(_cost_of(shape, count, limits) for shape, count in asked)
+    )
 
 
-def _not_held(kinds: Mapping[Resources, int], supply: Iterable[Supply]) -> dict[Resources, int]:
-    """What is left of the jobs when each worker of the supply is full of them."""
-    left = dict(kinds)
-    for worker in supply:
-        left = _after(left, worker)
-    return left
+def _for_groups(
+    groups: Sequence[Mapping[Resources, int]],
+    later: Mapping[Resources, int],
+    room: int,
+    limits: Limits,
+) -> tuple[list[tuple[Shape, int]], bool]:
+    """The workers for each group, and whether there is room for all that they need."""
+    groups = sorted(groups, key=partial(_work, limits=limits), reverse=True)
+    needed = [_workers(group, later, room, limits)[1] for group in groups]
+    work = [_work(group, limits) for group in groups]
+    rooms = shared_out(room, needed, work)
+    # Who has no more to do helps the others.
+    longest = sum(work) / room
+    found = [_workers(group, later, own, limits) for group, own in zip(groups, rooms, strict=True)]
+    return [(_no_longer(shape, longest), count) for shape, count in found], sum(needed) <= room
 
 
 def not_wanted(
@@ -140,109 +155,258 @@ def not_wanted(
     return found
 
 
-def free(
-    capacity: Capacity, begun: Iterable[Resources], seconds_left: float | None = None
-) -> Supply:
-    """A worker that has begun some jobs."""
-    cores, memory, gpus = capacity.cores, capacity.memory_mb, capacity.gpus
-    is_empty = True
-    for job in begun:
-        is_empty = False
-        if job.exclusive:
-            cores = memory = gpus = 0
-        cores -= job.cores
-        memory -= job.memory_mb or 0
-        gpus -= job.gpus
-    return Supply(Capacity(max(0, cores), max(0, memory), max(0, gpus)), seconds_left, is_empty)
+# ---- what a worker takes
+
+
+def _rounds(kind: Resources, seconds: float | None = None) -> int:
+    """How many jobs of a kind may have to follow each other in the same place of a worker that is
+    there for some seconds."""
+    if kind.runtime_seconds is None:
+        return 1
+    patience = PATIENCE if seconds is None else min(PATIENCE, seconds)
+    return max(1, int(patience // kind.runtime_seconds))
+
+
+def _amounts(kind: Resources, whole: Capacity) -> tuple[int, int, int]:
+    if kind.exclusive:
+        return whole.cores, whole.memory_mb, whole.gpus
+    return kind.cores, kind.memory_mb or 0, kind.gpus
+
+
+def _not_held(kinds: Mapping[Resources, int], supply: Iterable[Supply]) -> dict[Resources, int]:
+    """What is left of the jobs when each worker of the supply is full of them."""
+    left = dict(kinds)
+    for worker in supply:
+        left = _after(left, worker)
+    return left
 
 
 def _after(left: Mapping[Resources, int], worker: Supply) -> dict[Resources, int]:
-    """What is left of the jobs when a worker has taken what fits into it, the largest first."""
-    capacity = worker.capacity
-    cores, memory, gpus = capacity.cores, capacity.memory_mb, capacity.gpus
-    is_empty = worker.is_empty
+    """What is left of the jobs when a worker has taken what fits into it, the largest first. A job
+    that is one of several to come one after the other takes so much less."""
+    whole = worker.capacity
+    free: list[float] = [whole.cores, whole.memory_mb, whole.gpus]
+
+    def take(kind: Resources, count: int) -> None:
+        share = count / _rounds(kind, worker.seconds_left)
+        for index, amount in enumerate(_amounts(kind, whole)):
+            free[index] -= share * amount
+
+    for kind in worker.begun:
+        take(kind, 1)
     remaining = {}
     for kind in sorted(left, key=_size, reverse=True):
         taken = 0
         if worker.obstacle(kind) is None:
-            if kind.exclusive:
-                taken = 1 if is_empty else 0
-            else:
-                taken = min(
-                    left[kind],
-                    cores // kind.cores,
-                    memory // kind.memory_mb if kind.memory_mb else left[kind],
-                    gpus // kind.gpus if kind.gpus else left[kind],
-                )
-        if taken:
-            is_empty = False
-            cores -= taken * kind.cores
-            memory -= taken * (kind.memory_mb or 0)
-            gpus -= taken * kind.gpus
-            if kind.exclusive:
-                cores = memory = gpus = 0
+            rounds = _rounds(kind, worker.seconds_left)
+            amounts = _amounts(kind, whole)
+            fits = [have * rounds / one for have, one in zip(free, amounts, strict=True) if one]
+            taken = max(0, min(left[kind], math.floor(min(fits) + _EPSILON)))
+        take(kind, taken)
         if left[kind] > taken:
             remaining[kind] = left[kind] - taken
     return remaining
 
 
-def _size(kind: Resources) -> tuple[bool, int, int, int]:
-    return kind.exclusive, kind.gpus, kind.cores, kind.memory_mb or 0
+def _not_done(left: Mapping[Resources, int], supply: Iterable[Supply]) -> dict[Resources, int]:
+    """What is left of the jobs when each worker of the supply has done as much as it can in its
+    time, the longest first."""
+    remaining = dict(left)
+    for worker in supply:
+        if worker.seconds_left is None:
+            continue  # for how long nobody knows
+        time = worker.seconds_left
+        for kind in worker.begun:
+            time -= (kind.runtime_seconds or 0) / _at_the_same_time(kind, worker.capacity)
+        for kind in sorted(remaining, key=lambda kind: -(kind.runtime_seconds or 0)):
+            if kind.runtime_seconds is None or worker.obstacle(kind) is not None:
+                continue
+            one = kind.runtime_seconds / _at_the_same_time(kind, worker.capacity)
+            done = max(0, min(remaining[kind], math.floor(time / one)))
+            time -= done * one
+            remaining[kind] -= done
+    return remaining
+
+
+def _size(kind: Resources) -> tuple[bool, int, int, int, int]:
+    seconds = kind.runtime_seconds or 0
+    return kind.exclusive, kind.gpus, kind.cores, kind.memory_mb or 0, seconds
+
+
+# ---- workers for one group of jobs
+
+
+def _workers(
+    kinds: Mapping[Resources, int], later: Mapping[Resources, int], room: int, limits: Limits
+) -> tuple[Shape, int]:
+    """At most `room` workers for these jobs. Of those that come after the first ones, the workers
+    are to do no more than there are `later`."""
+    fitting, own = _for_one_kind_of_node(kinds, limits)
+    shape = _shape(fitting, room, own)
+    left: Mapping[Resources, int] = fitting
+    count = 0
+    while left and count < room:
+        count += 1
+        left = _after(left, Supply(shape.capacity, limits.seconds))
+    at_once = {kind: fitting[kind] - left.get(kind, 0) for kind in fitting}
+    to_do = {kind: max(n, min(later.get(kind, 0), fitting[kind])) for kind, n in at_once.items()}
+    to_do = {kind: n for kind, n in to_do.items() if n} or dict(fitting)
+    seconds = _seconds(to_do, count, to_do == at_once, shape, limits)
+    return replace(shape, seconds=seconds, first=kinds_of(fitting)), count
+
+
+def _no_longer(shape: Shape, seconds: float) -> Shape:
+    """For its longest job and `seconds` besides, at most, if it is for jobs that say how long they
+    take."""
+    times = [kind.most.runtime_seconds for kind in shape.first]
+    if shape.seconds is None or None in times:
+        return shape
+    most = max(filter(None, times)) + seconds + START_AND_END
+    return replace(shape, seconds=min(shape.seconds, max(most, PATIENCE + START_AND_END)))
+
+
+def _work(kinds: Mapping[Resources, int], limits: Limits) -> float:
+    """Seconds of nodes that these jobs take."""
+    usual = limits.usual_seconds or PATIENCE
+    return sum(
+        count * (kind.runtime_seconds or usual) / _at_the_same_time(kind, limits.node)
+        for kind, count in kinds.items()
+    )
+
+
+def _cost(kinds: Mapping[Resources, int], room: int, limits: Limits) -> float:
+    """About how many seconds of nodes these workers take; infinite for jobs that are not to share
+    any, unless they have to."""
+    fitting, own = _for_one_kind_of_node(kinds, limits)
+    times = {kind.runtime_seconds is None for kind in kinds}
+    if len(fitting) < len(kinds) or len(times) > 1:
+        return math.inf
+    shape = _shape(fitting, room, own)
+    places = sum(
+        count / _rounds(kind, limits.seconds) / _at_the_same_time(kind, shape.capacity)
+        for kind, count in kinds.items()
+    )
+    count = min(room, math.ceil(places - _EPSILON))
+    seconds = _seconds(kinds, count, places <= room, shape, limits)
+    return _cost_of(replace(shape, seconds=seconds), count, limits)
+
+
+def _cost_of(shape: Shape, count: int, limits: Limits) -> float:
+    share = 1.0 if shape.whole_node else _share_of_node(shape.capacity, limits.node)
+    return count * share * (shape.seconds or PATIENCE)
+
+
+def _for_one_kind_of_node(
+    left: Mapping[Resources, int], limits: Limits
+) -> tuple[Mapping[Resources, int], Limits]:
+    """The largest kind of job, and all that fit on the same node, which is then the limit: one
+    worker for all would be one that no node can have. The others come next time."""
+    if len(limits.nodes) < 2:
+        return left, limits
+    largest = max(left, key=_size)
+    node = max(
+        (node for node in limits.nodes if node.obstacle(largest) is None),
+        key=lambda node: (node.cores, node.memory_mb),
+    )
+    fitting = {kind: count for kind, count in left.items() if node.obstacle(kind) is None}
+    return fitting, replace(limits, node=node)
 
 
 def _shape(left: Mapping[Resources, int], room: int, limits: Limits) -> Shape:
     """One into which each kind fits, and with `room` of which there is place for all."""
-    is_whole = limits.takes_nodes or any(kind.exclusive for kind in left)
+    node = limits.node
     # Beside the worker, but where a job takes all of a node.
-    most = max(limits.node.memory_mb - OWN_MB, *(kind.memory_mb or 0 for kind in left))
-    if is_whole:
-        return Shape(replace(limits.node, memory_mb=most), whole_node=True)
+    most = max(node.memory_mb - OWN_MB, *(kind.memory_mb or 0 for kind in left))
+    if limits.takes_nodes or any(kind.exclusive for kind in left):
+        return Shape(replace(node, memory_mb=most), whole_node=True)
+
+    rounds = {kind: _rounds(kind, limits.seconds) for kind in left}
 
     def of_each(most: int, amounts: Mapping[Resources, int]) -> int:
-        total = sum(amounts[kind] * count for kind, count in left.items())
-        return min(most, max(max(amounts.values()), math.ceil(total / room)))
+        total = sum(amounts[kind] * count / rounds[kind] for kind, count in left.items())
+        return min(most, max(max(amounts.values()), math.ceil(total / room - _EPSILON)))
 
-    node = limits.node
     cores = of_each(node.cores, {kind: kind.cores for kind in left})
-    memory = min(most, _at_once(left, room, cores))
+    # Of the largest kind a whole number, rather than cores that lie idle.
+    largest = max(kind.cores for kind in left)
+    rounded = math.ceil(cores / largest) * largest
+    cores = rounded if rounded <= node.cores else cores
+    memory = min(most, _at_once(left, rounds, room, cores))
     gpus = of_each(node.gpus, {kind: kind.gpus for kind in left})
     return Shape(Capacity(cores, memory, gpus))
 
 
-def _at_once(left: Mapping[Resources, int], room: int, cores: int) -> int:
+def _at_once(
+    left: Mapping[Resources, int], rounds: Mapping[Resources, int], room: int, cores: int
+) -> int:
     """The memory in MiB of what one of `room` workers runs at the same time on so many cores: not
     of all jobs that come one after the other."""
     memory = {kind: kind.memory_mb or 0 for kind in left}
     total = 0
     for kind in sorted(left, key=lambda kind: memory[kind] / kind.cores, reverse=True):
-        running = min(math.ceil(left[kind] / room), cores // kind.cores)
+        running = min(math.ceil(left[kind] / room / rounds[kind]), cores // kind.cores)
         cores -= running * kind.cores
         total += running * memory[kind]
     return max(total, *memory.values())
 
 
 def _seconds(
-    kinds: Mapping[Resources, int], workers: int, shape: Shape, limits: Limits
+    kinds: Mapping[Resources, int], workers: int, has_place: bool, shape: Shape, limits: Limits
 ) -> float | None:
     """Until all jobs have run that say how long they take, one after the other where they have
-    to. Those that do not are in workers that are there."""
+    to; for others, as long as is usual. `has_place`: whether all have a place at once."""
+    usual = limits.usual_seconds
+    if usual is None and any(kind.runtime_seconds is None for kind in kinds):
+        return None
     longest = max(kind.runtime_seconds or 0 for kind in kinds)
-    work = sum(
-        count * (kind.runtime_seconds or 0) * _share(kind, shape.capacity)
-        for kind, count in kinds.items()
-    )
-    # No order that leaves no worker idle while a job waits takes longer (Graham 1969).
-    wanted = longest + work / workers + START_AND_END
+    at_once = {kind: _at_the_same_time(kind, shape.capacity) for kind in kinds}
+    shares = {kind: (kind.runtime_seconds or 0) / at_once[kind] for kind in kinds}
+    work = sum(count * shares[kind] for kind, count in kinds.items())
+    # No order that leaves no place idle while a job waits takes longer, neither than so many
+    # rounds of the longest nor than the longest after all others (Graham 1969).
+    places = workers * min(at_once.values())
+    rounds = math.ceil(sum(kinds.values()) / places) * longest
+    wanted = min(rounds, longest + (work - max(shares.values())) / workers)
+    if has_place:
+        packed = [longest, *(PATIENCE for kind in kinds if _rounds(kind) > 1)]
+        wanted = min(wanted, max(packed))
+    elif sum(kinds.values()) <= _MOST_TRIED:
+        wanted = min(wanted, _tried(kinds, workers, at_once))
+    wanted += START_AND_END
+    if any(kind.runtime_seconds is None for kind in kinds):
+        wanted = max(wanted if longest else 0.0, usual or 0.0)
     return wanted if limits.seconds is None else min(wanted, limits.seconds)
 
 
-def _share(kind: Resources, capacity: Capacity) -> float:
-    """How much of a worker a job takes, from 0 to 1."""
-    if kind.exclusive:
-        return 1.0
-    shares = [kind.cores / capacity.cores]
-    if kind.memory_mb and capacity.memory_mb:
-        shares.append(kind.memory_mb / capacity.memory_mb)
-    if kind.gpus and capacity.gpus:
-        shares.append(kind.gpus / capacity.gpus)
-    return min(1.0, max(shares))
+def _tried(kinds: Mapping[Resources, int], workers: int, at_once: Mapping[Resources, int]) -> float:
+    """For how many seconds these jobs take some workers, the longest first."""
+    free = [1.0] * workers
+    ends: list[tuple[float, int, float]] = []
+    now = 0.0
+    for kind in sorted(kinds, key=lambda kind: (-(kind.runtime_seconds or 0), at_once[kind])):
+        share = 1.0 / at_once[kind]
+        for _ in range(kinds[kind]):
+            while (most := max(range(workers), key=free.__getitem__)) is not None:
+                if free[most] >= share - _EPSILON:
+                    break
+                now, index, freed = heapq.heappop(ends)
+                free[index] += freed
+            free[most] -= share
+            heapq.heappush(ends, (now + (kind.runtime_seconds or 0), most, share))
+    return max(end for end, _, _ in ends)
+
+
+def _at_the_same_time(kind: Resources, whole: Capacity) -> int:
+    """How many jobs of a kind a worker runs at the same time, at least one."""
+    amounts = zip((whole.cores, whole.memory_mb, whole.gpus), _amounts(kind, whole), strict=True)
+    return max(1, min(have // one for have, one in amounts if one))
+
+
+def _share_of_node(capacity: Capacity, node: Capacity) -> float:
+    """What of a node nobody else can have then, from 0 to 1."""
+    amounts = (
+        (capacity.cores, node.cores),
+        (capacity.memory_mb, node.memory_mb),
+        (capacity.gpus, node.gpus),
+    )
+    return max(min(1.0, one / of) for one, of in amounts if of)

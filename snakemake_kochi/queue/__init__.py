@@ -32,7 +32,7 @@ from snakemake_kochi.queue.runs import (
     list_runs,
     note_allocations,
 )
-from snakemake_kochi.queue.ticket import Benchmark, Resources, ShellJob, Ticket
+from snakemake_kochi.queue.ticket import Benchmark, Kind, Resources, ShellJob, Ticket
 from snakemake_kochi.queue.workers import (
     AskedWorker,
     Release,
@@ -69,6 +69,7 @@ __all__ = [
     "QueueRemovedError",
     "QueueView",
     "Resources",
+    "Kind",
     "Result",
     "RunFile",
     "RunRecord",

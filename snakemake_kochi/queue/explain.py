@@ -29,7 +29,7 @@ from snakemake_kochi.queue.workers import WorkerState, read_worker, subscribers
 # A sentence for each of hundreds of workers would hide the one that helps.
 _MOST_NAMED = 3
 # Seconds for which a worker has just begun.
-FRESH = 60.0
+FRESH = 20.0
 # Seconds by which two times that somebody has rounded may differ.
 ROUNDING = 2.0
 
@@ -94,7 +94,8 @@ def seconds_for_jobs(worker: WorkerState, reserve: float = 0.0) -> float | None:
     if left is None or worker.allocation is None:
         return left
     age = seconds_since(worker.started)
-    if age is not None and age < FRESH:
+    has_ended = worker.succeeded or worker.failed
+    if age is not None and age < FRESH and not has_ended:
         return left + (seconds_since(worker.allocation_began) or 0.0) + ROUNDING
     return max(0.0, left - reserve)
 

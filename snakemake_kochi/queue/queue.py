@@ -53,6 +53,8 @@ _log = logging.getLogger(__name__)
 _RECOVERY_INTERVAL = 1.0
 # How many tickets are opened, beyond those that are taken, while others wait for the lock.
 _LOOKS_PER_LOCK = 256
+# Tickets that are no first ones of a worker are opened for one claim of it, to find one.
+_MOST_PASSED = 1000
 # Seconds; longer than others take to see that the lock is free.
 _PAUSE = 0.005
 # Seconds after which a ticket is tried again that could not be read.
@@ -76,6 +78,27 @@ class Claim:
         return Entry(self.path, self.ticket.job, self.ticket.attempt, self.worker)
 
 
+class _First:
+    """Answers as `accept` does for those tickets that are first, and passes over the others."""
+
+    def __init__(
+        self, accept: Callable[[Ticket], Answer], is_first: Callable[[Ticket], bool]
+    ) -> None:
+        self._accept = accept
+        self._is_first = is_first
+        self._passed = 0
+        self.has_stopped = False  # at one that has no room yet
+
+    def __call__(self, ticket: Ticket) -> Answer:
+        if not self._is_first(ticket):
+            # With the next claim it goes on from here: others are not to wait for it meanwhile.
+            self._passed += 1
+            return "stop" if self._passed == _MOST_PASSED else "pass"
+        answer = self._accept(ticket)
+        self.has_stopped = answer == "stop"
+        return answer
+
+
 class Queue:
     """One queue of a machine. Any number of processes may have one open.
 
@@ -97,6 +120,7 @@ class Queue:
         self._controller = controller
         self._observer = observer or Observer()
         self._overlooked = Overlooked()
+        self._behind = Overlooked()  # those, and what is claimed after others
         self._postponed = Postponed()
         self._claimer: int | None = None
         self._found = False  # whether the last claim did
@@ -152,8 +176,15 @@ class Queue:
         left = (ticket for ticket in numbered if ticket.job not in there)
         return [ticket for ticket in left if not is_there(self.machine.job(ticket.job).result)]
 
-    def claim(self, worker: int, accept: Callable[[Ticket], Answer], limit: int = 1) -> list[Claim]:
-        """Take up to `limit` tickets for a worker, in the order in which they were handed over.
+    def claim(
+        self,
+        worker: int,
+        accept: Callable[[Ticket], Answer],
+        limit: int = 1,
+        is_first: Callable[[Ticket], bool] | None = None,
+    ) -> list[Claim]:
+        """Take up to `limit` tickets for a worker, in the order in which they were handed over, but
+        those that are `first` before all others.
 
         `accept` answers for each: "take" it, "pass" over one that this worker can never run, or
         "stop" at one that has no room yet: if later ones could overtake it, a ticket that needs a
@@ -165,12 +196,33 @@ class Queue:
         if time.monotonic() - self._recovered >= _RECOVERY_INTERVAL:
             self.recover()
         if worker != self._claimer:
-            self._claimer, self._overlooked = worker, Overlooked()
-        shard = self._find_claimable(limit)
+            self._claimer, self._overlooked, self._behind = worker, Overlooked(), Overlooked()
+        if is_first is None:
+            return self._claim(worker, accept, limit, self._overlooked)
+        first = _First(accept, is_first)
+        claims = self._claim(worker, first, limit, self._behind)
+        if first.has_stopped or len(claims) == limit:
+            return claims
+        try:
+            return claims + self._claim(worker, accept, limit - len(claims), self._overlooked)
+        except (OSError, KochiError) as error:
+            if not claims:
+                raise
+            _log.warning("queue %s: no more is claimed now: %s", self.name, error)
+            return claims
+
+    def _claim(
+        self,
+        worker: int,
+        accept: Callable[[Ticket], Answer],
+        limit: int,
+        overlooked: Overlooked,
+    ) -> list[Claim]:
+        shard = self._find_claimable(limit, overlooked)
         while shard is not None:
             try:
                 with queue_lock(self.machine, self.name):
-                    claims, shard = self._claim_locked(worker, accept, limit, shard)
+                    claims, shard = self._claim_locked(worker, accept, limit, overlooked, shard)
             except QueueRemovedError:
                 claims, shard = [], None  # it was empty
             self._found = bool(claims)
@@ -179,16 +231,21 @@ class Queue:
             if shard is not None:
                 # Many were passed over: now others may have the lock.
                 time.sleep(_PAUSE)
-                shard = self._find_claimable(limit, shard)
+                shard = self._find_claimable(limit, overlooked, shard)
         return []
 
     def _claim_locked(
-        self, worker: int, accept: Callable[[Ticket], Answer], limit: int, first_shard: str
+        self,
+        worker: int,
+        accept: Callable[[Ticket], Answer],
+        limit: int,
+        overlooked: Overlooked,
+        first_shard: str,
     ) -> tuple[list[Claim], str | None]:
         """The claims, and the shard in which to go on looking; None when there is no more."""
         claims: list[Claim] = []
         try:
-            shard = self._take_some(claims, worker, accept, limit, first_shard)
+            shard = self._take_some(claims, worker, accept, limit, overlooked, first_shard)
         except (OSError, KochiError) as error:
             # What was taken already would be held for ever by a worker that does not know of it.
             if not claims:
@@ -203,10 +260,11 @@ class Queue:
         worker: int,
         accept: Callable[[Ticket], Answer],
         limit: int,
+        overlooked: Overlooked,
         first_shard: str,
     ) -> str | None:
         looks = 0
-        for entry in self._overlooked.entries(self.paths, first_shard, tidy=True):
+        for entry in overlooked.entries(self.paths, first_shard, tidy=True):
             if len(claims) == limit:
                 break
             if looks == limit + _LOOKS_PER_LOCK:
@@ -219,7 +277,7 @@ class Queue:
             if answer == "stop":
                 break
             if answer == "pass":
-                self._overlooked.add(entry)
+                overlooked.add(entry)
                 continue
             claims += self._take(entry, ticket, worker)
         return None
@@ -227,7 +285,9 @@ class Queue:
     def _may_have(self, ticket: Ticket) -> bool:
         return self._controller is None or ticket.controller == self._controller
 
-    def _find_claimable(self, limit: int, first_shard: str = "") -> str | None:
+    def _find_claimable(
+        self, limit: int, overlooked: Overlooked, first_shard: str = ""
+    ) -> str | None:
         """The shard of the first ticket that may be claimed, looked for without the lock, or None.
         For a worker of one controller up to `limit` are looked for, so that it opens the tickets
         of others outside the lock."""
@@ -235,13 +295,13 @@ class Queue:
             if self._found:
                 # There was one, so it is likely that there is another.
                 return first_shard
-            first = next(self._overlooked.entries(self.paths, first_shard), None)
+            first = next(overlooked.entries(self.paths, first_shard), None)
             return None if first is None else first.path.parent.name
         found: list[Entry] = []
-        for entry in self._overlooked.entries(self.paths, first_shard):
+        for entry in overlooked.entries(self.paths, first_shard):
             try:
                 if not self._may_have(read_ticket(entry.path)):
-                    self._overlooked.add(entry)
+                    overlooked.add(entry)
                     continue
             except FileNotFoundError:
                 continue
@@ -400,7 +460,7 @@ class Queue:
         """Whether no ticket waits that may be claimed here, those aside that were passed over;
         some may be running."""
         self._found = False
-        return self._find_claimable(1) is None
+        return self._find_claimable(1, self._overlooked) is None
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,32 @@ class Resources:
             "a number of seconds from 1",
         )
 
+    def covers(self, other: Resources) -> bool:
+        """Whether it is no less in anything; without a time it is less than with any."""
+        return (
+            self.exclusive >= other.exclusive
+            and self.cores >= other.cores
+            and (self.memory_mb or 0) >= (other.memory_mb or 0)
+            and self.gpus >= other.gpus
+            and (self.runtime_seconds or 0) >= (other.runtime_seconds or 0)
+        )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Tickets that need between `least` and `most` of everything."""
+
+    least: Resources
+    most: Resources
+
+    def has(self, resources: Resources) -> bool:
+        return resources.covers(self.least) and self.most.covers(resources)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Kind:
+        """What `dataclasses.asdict` made. Raises KochiError for what is none."""
+        return cls(Resources(**data["least"]), Resources(**data["most"]))
+
 
 @dataclass(frozen=True)
 class Benchmark:

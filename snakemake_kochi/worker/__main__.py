@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import Root
+from snakemake_kochi.queue import Kind
 from snakemake_kochi.queue.heartbeat import heartbeat_interval
 from snakemake_kochi.worker.start import run_worker
 
@@ -26,6 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--walltime", type=float, metavar="SECONDS", help="how long it may be here")
     parser.add_argument(
         "--asked", type=float, metavar="SECONDS", help="for how long its allocation was asked for"
+    )
+    parser.add_argument(
+        "--first", action="append", default=[], metavar="JSON", help="a kind of jobs to begin first"
     )
     parser.add_argument("--stay", action="store_true", help="wait when the queues are empty")
     parser.add_argument(
@@ -61,6 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
             gpus=given.gpus,
             walltime=given.walltime,
             asked=given.asked,
+            first=[Kind.from_dict(json.loads(kind)) for kind in given.first],
             stay=given.stay,
             idle_timeout=given.idle_timeout,
             allocation=given.allocation,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from snakemake_kochi.queue.capacity import Capacity
 from snakemake_kochi.queue.queue import Answer, Claim, Queue
-from snakemake_kochi.queue.ticket import Resources, Ticket
+from snakemake_kochi.queue.ticket import Kind, Resources, Ticket
 from snakemake_kochi.worker.ahead import Ahead
 from snakemake_kochi.worker.passed import Passed
 from snakemake_kochi.worker.walltime import Walltime
@@ -27,13 +27,19 @@ class Claims:
 
 @dataclass(frozen=True)
 class Claimer:
-    """Claims for one worker what has room there, and as much ahead as is good."""
+    """Claims for one worker what has room there, and as much ahead as is good; before others what
+    is of a kind that is `first`. Else short jobs before it would use up the time, or the memory, of
+    each worker that was asked for a long one, or a large one."""
 
     worker: int
     capacity: Capacity
     walltime: Walltime
     passed: Passed
     ahead: Ahead
+    first: tuple[Kind, ...] = ()
+
+    def _is_first(self, ticket: Ticket) -> bool:
+        return any(kind.has(ticket.resources) for kind in self.first)
 
     def claim_from(self, queue: Queue, running: Sequence[Resources]) -> Claims:
         """`running`: what the jobs of the worker have."""
@@ -57,7 +63,12 @@ class Claimer:
             may_hold = allowance > 0 and self.ahead.may_hold(ticket.resources, taken)
             return "take" if may_hold else "stop"
 
-        claims = queue.claim(self.worker, accept, limit=self.capacity.cores + allowance)
+        claims = queue.claim(
+            self.worker,
+            accept,
+            limit=self.capacity.cores + allowance,
+            is_first=self._is_first if self.first else None,
+        )
         return Claims(
             [claim for claim in claims if claim.ticket.job in at_once],
             [claim for claim in claims if claim.ticket.job not in at_once],

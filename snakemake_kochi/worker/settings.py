@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from snakemake_kochi.queue.processes import ProcessIdentity
+from snakemake_kochi.queue.ticket import Kind
 from snakemake_kochi.worker.walltime import Walltime
 
 
@@ -17,7 +18,8 @@ class WorkerSettings:
     then for `idle_timeout` seconds, or for ever (None); `idle_wait`: seconds after which an idle
     worker looks by itself, for what happened on other nodes; `grace`: seconds between SIGTERM and
     SIGKILL for a job that is to end; `cancel_waiting`: a command that cancels the allocations of
-    its controller that have not begun; `walltime`: when the worker itself has to be gone.
+    its controller that have not begun; `walltime`: when the worker itself has to be gone; `first`:
+    the kinds of jobs that it claims before others.
     """
 
     environment: Mapping[str, str]
@@ -28,3 +30,4 @@ class WorkerSettings:
     grace: float = 5.0
     cancel_waiting: tuple[str, ...] = ()
     walltime: Walltime = field(default_factory=lambda: Walltime(None, 0.0))
+    first: tuple[Kind, ...] = ()

@@ -15,7 +15,7 @@ from snakemake_kochi.queue.capacity import Capacity
 from snakemake_kochi.queue.heartbeat import HEARTBEAT_INTERVAL
 from snakemake_kochi.queue.ids import allocate_ids
 from snakemake_kochi.queue.processes import ProcessIdentity, this_node
-from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.queue.ticket import Kind, now
 from snakemake_kochi.queue.workers import (
     WorkerState,
     assign_queues,
@@ -54,6 +54,7 @@ def run_worker(
     gpus: str | None = None,
     walltime: float | None = None,
     asked: float | None = None,
+    first: Sequence[Kind] = (),
     stay: bool = False,
     idle_timeout: float | None = None,
     allocation: str | None = None,
@@ -75,9 +76,9 @@ def run_worker(
     `most_memory_mb` of that. After `walltime` seconds it will be gone; by default when Slurm says
     so, or by the seconds for which its allocation was `asked` for. Without `stay` it leaves when
     its queues have nothing that it can run; with it, after `idle_timeout` seconds without a job, if
-    that is given. `allocation` is the scheduler's name of that in which it is; there it gets
-    another number where `worker` was used before, as one does that begins again. With `echo` the
-    jobs' output is shown.
+    that is given. Jobs of the kinds that are `first` are begun before others. `allocation` is the
+    scheduler's name of that in which it is; there it gets another number where `worker` was used
+    before, as one does that begins again. With `echo` the jobs' output is shown.
     With `controller`, the identity of an inbox, it claims the tickets of that controller and
     no others. It leaves when the process `parent` ends. SIGTERM, SIGINT, SIGUSR1 and SIGHUP end the
     jobs within `grace` seconds and put them back; a second one does it at once. In an allocation it
@@ -113,6 +114,7 @@ def run_worker(
         grace=grace,
         cancel_waiting=tuple(cancel_waiting),
         walltime=limit,
+        first=tuple(first),
     )
 
     def work(wake: Wake) -> int:

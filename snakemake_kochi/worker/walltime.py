@@ -34,7 +34,7 @@ class Walltime:
         the worker's allocation has been there, if it is in one."""
         self.until = None
         self._end = None
-        self._born = _clock()
+        self._fresh_until = _clock() + FRESH
         self._whole = None if seconds is None or spent is None else seconds + spent + ROUNDING
         if seconds is not None:
             moment = datetime.now(UTC) + timedelta(seconds=seconds)
@@ -48,8 +48,12 @@ class Walltime:
 
     def seconds_for_jobs(self) -> float | None:
         """How long a job may take that begins now, as `queue.seconds_for_jobs` has it."""
-        is_fresh = _clock() - self._born < FRESH
+        is_fresh = _clock() < self._fresh_until
         return self._whole if self._whole is not None and is_fresh else self.seconds_left()
+
+    def job_ended(self) -> None:
+        """The worker has been of use, and is no fresh one any more."""
+        self._fresh_until = 0.0
 
     @property
     def is_over(self) -> bool:

@@ -92,7 +92,8 @@ class Worker:
         self._ahead = Ahead(state.capacity.cores)
         self._controller_watch = ControllerWatch(machine, state)
         self._claimer = Claimer(
-            state.worker, state.capacity, settings.walltime, self._passed, self._ahead
+            *(state.worker, state.capacity, settings.walltime, self._passed, self._ahead),
+            first=settings.first,
         )
         self._looks = Looks(settings.idle_wait)
         self._look_due = True
@@ -272,6 +273,7 @@ class Worker:
         self._slots.remove(slot)
         self._launcher.ended(slot)
         self._ahead.job_ended(job)
+        self._settings.walltime.job_ended()
         self._begin_to_idle()
         self._echo.job_ended(job, ending)
         self._look_due = True

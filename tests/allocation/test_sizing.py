@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snakemake_kochi.allocation.sizing import (
+    PATIENCE,
     Limits,
     Shape,
     Supply,
-    free,
     not_wanted,
     obstacle,
     workers_to_ask_for,
@@ -23,8 +23,15 @@ NODE = Capacity(8, 16_000, 2)
 FOR_JOBS = Capacity(8, 16_000 - OWN_MB, 2)  # beside the worker
 
 
-def ask(waiting, supply=(), workers=4, **limits):
+def ask_all(waiting, supply=(), workers=4, **limits):
     return workers_to_ask_for(waiting, supply, Limits(workers, NODE, **limits))
+
+
+def ask(waiting, supply=(), workers=4, **limits):
+    """Where one submission will do."""
+    found = ask_all(waiting, supply, workers, **limits)
+    assert len(found) <= 1
+    return found[0] if found else None
 
 
 def test_nothing_is_asked_for_when_nothing_waits():
@@ -76,9 +83,7 @@ def test_a_benchmark_that_wants_to_be_alone_gets_a_whole_node():
     [
         ({Resources(memory_mb=100): 1000}, 8, 800),
         ({Resources(memory_mb=100): 3}, 1, 100),
-        ({Resources(memory_mb=1000): 12, Resources(): 1000}, 8, 3000),
-        ({Resources(memory_mb=1000): 2, Resources(memory_mb=10): 1000}, 8, 1070),
-        ({Resources(cores=2, memory_mb=1000): 1000, Resources(memory_mb=300): 1000}, 8, 4000),
+        ({Resources(memory_mb=200): 12, Resources(): 1000}, 8, 600),
         ({Resources(memory_mb=5000): 1000}, 8, 16_000 - OWN_MB),
         ({Resources(memory_mb=15_800): 1000}, 8, 15_800),
     ],
@@ -94,11 +99,10 @@ def test_gpus_and_memory_are_asked_for_as_cores_are():
 
 
 def test_where_jobs_say_how_long_they_take_the_worker_is_asked_for_as_long_as_all_need():
-    assert ask({Resources(cores=8, runtime_seconds=600): 1})[0].seconds == 1200 + START_AND_END
-    # Eight after each other on each of four workers, and the longest once more.
-    assert ask({Resources(cores=8, runtime_seconds=600): 32})[0].seconds == 9 * 600 + START_AND_END
+    assert ask({Resources(cores=8, runtime_seconds=600): 1})[0].seconds == 600 + START_AND_END
+    # Eight after each other on each of four workers.
+    assert ask({Resources(cores=8, runtime_seconds=600): 32})[0].seconds == 8 * 600 + START_AND_END
     assert ask({Resources(cores=8, runtime_seconds=600): 32}, seconds=1800.0)[0].seconds == 1800
-    assert ask({Resources(runtime_seconds=600): 1, Resources(): 1})[0].seconds is None
 
 
 def test_a_job_that_no_worker_can_run_is_named_with_its_limit_and_asked_for_by_nobody():
@@ -107,19 +111,80 @@ def test_a_job_that_no_worker_can_run_is_named_with_its_limit_and_asked_for_by_n
     assert obstacle(Resources(runtime_seconds=3601), limits) is not None
     # What it takes to start a worker is taken from the job's time where it cannot be added.
     assert obstacle(Resources(runtime_seconds=3600), limits) is None
-    shape, _ = workers_to_ask_for({Resources(runtime_seconds=3600): 1}, [], limits)
+    [(shape, _)] = workers_to_ask_for({Resources(runtime_seconds=3600): 1}, [], limits)
     assert shape.seconds == 3600
-    assert workers_to_ask_for({Resources(cores=9): 5}, [], limits) is None
+    assert workers_to_ask_for({Resources(cores=9): 5}, [], limits) == []
 
 
 def test_what_a_worker_has_begun_leaves_so_much_less_for_others():
-    busy = free(Capacity(8, 16_000, 2), [Resources(cores=6, memory_mb=1000, gpus=1)])
-    assert busy == Supply(Capacity(2, 15_000, 1), is_empty=False)
+    busy = Supply(NODE, begun=(Resources(cores=6, memory_mb=1000, gpus=1),))
     assert ask({Resources(cores=2): 1}, [busy]) is None
     assert ask({Resources(cores=3): 1}, [busy]) == (Shape(Capacity(3, 0, 0)), 1)
     # One that wants to be alone does not begin beside others, nor others beside it.
     assert ask({Resources(exclusive=True): 1}, [busy]) is not None
-    assert ask({Resources(): 1}, [free(NODE, [Resources(exclusive=True)])]) is not None
+    assert ask({Resources(): 1}, [Supply(NODE, begun=(Resources(exclusive=True),))]) is not None
+
+
+MINUTE, LARGE = Resources(memory_mb=50, runtime_seconds=60), Resources(1, False, 3400, 0, 60)
+TEN_HOURS = Resources(memory_mb=50, runtime_seconds=36_000)
+
+
+def test_short_jobs_come_one_after_the_other_rather_than_all_at_once():
+    shape, count = ask({MINUTE: 40})
+    assert shape.capacity.cores * count * PATIENCE >= 40 * 60
+    assert shape.capacity.cores * count <= 12
+    assert shape.seconds == PATIENCE + START_AND_END
+    # And those that wait for their turn are not asked for once more, whatever has begun.
+    there = Supply(shape.capacity, shape.seconds - 60, (MINUTE,) * shape.capacity.cores)
+    assert ask({MINUTE: 40 - shape.capacity.cores * count}, [there] * count) is None
+    # Where less time may be had, fewer come one after the other.
+    shape, count = ask({MINUTE: 8}, seconds=120.0)
+    assert (shape.capacity.cores * count, shape.seconds) == (4, 120)
+
+
+def test_jobs_that_take_much_of_something_share_no_worker_with_others_and_are_begun_first():
+    asked = ask_all({MINUTE: 40, LARGE: 1, TEN_HOURS: 1}, workers=8)
+    shapes = {kind.most: (shape, count) for shape, count in asked for kind in shape.first}
+    assert shapes[LARGE] == (Shape(Capacity(1, 3400), 60 + START_AND_END), 1)
+    assert shapes[TEN_HOURS] == (Shape(Capacity(1, 50), 36_000 + START_AND_END), 1)
+    assert shapes[MINUTE][0].seconds == PATIENCE + START_AND_END
+    assert not any(kind.has(MINUTE) for kind in shapes[TEN_HOURS][0].first)
+    # There is one worker for all where there is to be no more than one.
+    [(shape, _)] = ask_all({MINUTE: 40, LARGE: 1, TEN_HOURS: 1}, workers=1)
+    for kind in (MINUTE, LARGE, TEN_HOURS):
+        assert shape.capacity.obstacle(kind, shape.seconds) is None
+
+
+def test_those_that_say_how_long_they_take_share_no_worker_with_those_that_do_not():
+    asked = ask_all({Resources(runtime_seconds=600): 1, Resources(): 1})
+    assert {shape.seconds for shape, _ in asked} == {None, 600 + START_AND_END}
+    (shape, _) = ask({Resources(runtime_seconds=600): 1, Resources(): 1}, workers=1, seconds=900.0)
+    assert shape.seconds == 900
+
+
+def test_a_large_job_gets_a_worker_of_its_own_though_all_workers_are_busy_with_small_ones():
+    small = Supply(Capacity(2, 100), 10_000, (MINUTE, MINUTE))
+    shape, count = ask({MINUTE: 4, LARGE: 1}, [small, small])
+    assert (shape.capacity, count) == (Capacity(1, 3400), 1)
+    # One of the right size that has begun a long one is of no use either.
+    busy = Supply(Capacity(1, 3400), 40_000, (TEN_HOURS,))
+    assert ask({LARGE: 1}, [small, busy]) == (shape, 1)
+
+
+def test_cores_are_asked_for_as_the_largest_job_has_them():
+    shape, count = ask({Resources(cores=3): 4}, workers=3)
+    assert (shape.capacity.cores, count) == (6, 2)
+
+
+@pytest.mark.parametrize("count", [1000, 20_000])
+def test_thousands_of_jobs_that_all_differ_are_sized_at_once(count):
+    waiting = {
+        Resources(memory_mb=100 + n % 997, runtime_seconds=60 + n % 3989): 1 for n in range(count)
+    }
+    asked = ask_all(waiting, workers=100)
+    assert len(asked) <= 5
+    for kind in waiting:
+        assert any(shape.capacity.obstacle(kind, shape.seconds) is None for shape, _ in asked)
 
 
 def test_what_was_asked_for_and_gets_no_job_is_not_wanted():
@@ -140,6 +205,7 @@ resources = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(
     waiting=st.dictionaries(resources, st.integers(1, 1000), max_size=5),
     there=st.integers(0, 5),
@@ -150,16 +216,22 @@ def test_never_too_many_never_too_large_and_never_one_that_no_job_fits(waiting, 
     supply = [Supply(Capacity(1, 0, 0))] * there
     asked = workers_to_ask_for(waiting, supply, limits)
     possible = [kind for kind in waiting if obstacle(kind, limits) is None]
-    if asked is None:
+    if not asked:
         fits_there = [kind for kind in possible if Capacity(1, 0, 0).obstacle(kind) is None]
         assert there >= 4 or len(fits_there) == len(possible)
         return
-    shape, count = asked
-    assert 1 <= count <= 4 - there
-    assert shape.capacity.cores <= NODE.cores
-    assert shape.capacity.memory_mb <= NODE.memory_mb
-    assert shape.capacity.gpus <= NODE.gpus
-    assert any(shape.capacity.obstacle(kind, shape.seconds) is None for kind in possible)
+    number = sum(count for _, count in asked)
+    assert 1 <= number <= 4 - there
+    for shape, count in asked:
+        assert count >= 1
+        assert shape.capacity.cores <= NODE.cores
+        assert shape.capacity.memory_mb <= NODE.memory_mb
+        assert shape.capacity.gpus <= NODE.gpus
+        assert seconds is None or shape.seconds is None or shape.seconds <= seconds
+        its_own = [kind for kind in possible if any(each.has(kind) for each in shape.first)]
+        assert its_own
+        assert all(shape.capacity.obstacle(kind, shape.seconds) is None for kind in its_own)
     # What was asked for is enough, or all that may be.
-    again = workers_to_ask_for(waiting, [*supply, *[Supply(shape.capacity)] * count], limits)
-    assert again is None or there + count == 4
+    come = [Supply(shape.capacity, shape.seconds) for shape, count in asked for _ in range(count)]
+    again = workers_to_ask_for(waiting, [*supply, *come], limits)
+    assert not again or there + number == 4

@@ -25,6 +25,7 @@ LINES = {
     "commits": "4 processes that journal and commit: results",
     "idle": "2 idle workers: metadata calls a second, each",
     "chaos": "jobs lost, or reported twice",
+    "sizing": "200 of a minute: asked for, kochi",
 }
 
 
@@ -58,10 +59,25 @@ def test_jobs_and_rounds_can_be_chosen_and_the_tables_written_for_a_page(tmp_pat
     assert row in text
 
 
+@pytest.fixture
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY))
+
+
+@pytest.mark.usefixtures("importable")
 def test_all_benchmarks_are_run_here():
-    sys.path.insert(0, str(REPOSITORY))
-    try:
-        from bench.__main__ import BENCHES
-    finally:
-        sys.path.remove(str(REPOSITORY))
+    from bench.__main__ import BENCHES
+
     assert list(BENCHES) == list(LINES)
+
+
+@pytest.mark.usefixtures("importable")
+def test_at_most_twice_what_the_jobs_use_is_asked_for_by_ten_submissions_at_most():
+    from bench import sizing
+
+    found = {mix: sizing.outcome_of(mix) for mix in sizing.MIXES}
+    for mix, outcome in found.items():
+        assert sizing.plugin_ratio(mix) == pytest.approx(1.2), mix
+        assert outcome.submissions <= sizing.MOST_SUBMISSIONS, mix
+        assert outcome.ratio <= sizing.MOST_RATIO or mix == sizing.CROWDED, mix
+    assert found[sizing.CROWDED].ratio <= 2.5

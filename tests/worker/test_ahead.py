@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from snakemake_kochi.files import to_json
-from snakemake_kochi.queue import Capacity, Queue, Resources, cancel, find_worker
+from snakemake_kochi.queue import Capacity, Kind, Queue, Resources, cancel, find_worker
 from snakemake_kochi.worker import looks as looks_module
 from snakemake_kochi.worker.ahead import Ahead
 from snakemake_kochi.worker.claiming import Claimer
@@ -159,6 +159,32 @@ def test_a_ticket_that_wants_the_worker_for_itself_is_not_claimed_ahead(site, cl
     assert [claim.ticket.job for claim in claims.at_once] == [0, 1]
     assert [claim.ticket.job for claim in claims.later] == [2]
     assert claims.is_full
+
+
+def test_what_a_worker_was_asked_for_is_claimed_before_what_came_earlier(site):
+    site.submit(*["true"] * 1500, runtime_seconds=60)
+    site.submit("true", runtime_seconds=600)
+    site.submit("true", runtime_seconds=1000)
+    site.submit("true", runtime_seconds=600, cores=2)
+    least, most = Resources(runtime_seconds=500), Resources(cores=2, runtime_seconds=700)
+    ahead = Ahead(2)
+    claimer = Claimer(
+        *(0, Capacity(2, 1000), Walltime(None, 0.0), Passed(), ahead), first=(Kind(least, most),)
+    )
+    queue = Queue(site.machine, "q")
+
+    def claimed(running=()):
+        claims = claimer.claim_from(queue, list(running))
+        return [claim.ticket.job for claim in claims.at_once]
+
+    # It looks for it behind a thousand others at a time, and has them do what is there meanwhile.
+    assert claimed() == [0, 1]
+    assert claimed() == [1500]
+    # What has no room yet is not overtaken by others, or it would never have any.
+    assert claimed([Resources()]) == []
+    assert claimed() == [1502]
+    # It helps with the others when there is nothing of its own.
+    assert claimed() == [2, 3]
 
 
 def test_nothing_is_claimed_ahead_beside_a_job_that_has_the_worker_for_itself(site, claimer):
