@@ -16,6 +16,7 @@ from snakemake_kochi.project.grid import Batch, Point
 from snakemake_kochi.project.point_texts import PointTexts
 from snakemake_kochi.project.templates import Value, dependency_order, parse_value
 from snakemake_kochi.project.values import (
+    BATCH_NAME,
     encode_component,
     has_control_character,
     value_problem,
@@ -71,9 +72,13 @@ def cores_of(value: Value, parameters: Mapping[str, str]) -> int:
 
 
 def resolve_all(
-    columns: Mapping[str, tuple[Value, ...]], place: Mapping[str, KeyPath], problems: Problems
+    columns: Mapping[str, tuple[Value, ...]],
+    place: Mapping[str, KeyPath],
+    problems: Problems,
+    batch: str = "",
 ) -> Iterator[FrozenDict[str, str]]:
-    """Every combination of the values, resolved; the last parameter varies fastest.
+    """Every combination of the values, resolved; the last parameter varies fastest. `batch` is what
+    `${batch_name}` stands for in them.
 
     A parameter whose value cannot be computed is noted and left out of its combination, and so are
     those that refer to it. Raises ConfigError for a circle.
@@ -85,7 +90,7 @@ def resolve_all(
     names = list(columns)
     for combination in itertools.product(*columns.values()):
         templates = dict(zip(names, combination, strict=True))
-        values: dict[str, str] = {}
+        values = {BATCH_NAME: batch}
         for name in order:
             try:
                 text = templates[name].render(values)
@@ -131,7 +136,7 @@ def make_points(
     encodings: dict[str, str] = {}
     known: dict[tuple[str, ...], PointTexts] = {}
     points = []
-    for parameters in resolve_all(columns, place, problems):
+    for parameters in resolve_all(columns, place, problems, batch.name):
         for value in (batch.name, *parameters.values()):
             if value not in encodings:
                 encodings[value] = encode_component(value)

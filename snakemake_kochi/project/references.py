@@ -13,7 +13,7 @@ from snakemake_kochi.project.expressions import TemplateError
 from snakemake_kochi.project.grid import Batch, Choice, Phase, machines_named, select
 from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.project.templates import Template, Value, dependency_order, parse_value
-from snakemake_kochi.project.values import SUBSTITUTED, environment_name
+from snakemake_kochi.project.values import BATCH_NAME, SUBSTITUTED, environment_name
 
 
 def check_references(experiment: Experiment, machines: Iterable[str], problems: Problems) -> None:
@@ -135,7 +135,8 @@ class _Defaults(_References):
         experiment = self.experiment
         for name, values in self.defaults.items():
             for value in values:
-                self.names(value.names, self.anywhere, ("default_params", name))
+                known = (*self.anywhere, BATCH_NAME)
+                self.names(value.names, known, ("default_params", name))
         place: KeyPath = ("default_params",)
         _check_circles(experiment.default_parameters, machines, place, self.problems)
         _check_variables(self.defaults, ("default_params",), self.problems)
@@ -186,7 +187,7 @@ class _InBatch(_References):
         for name, alternatives in values.items():
             path = self.own("params", name, default=("default_params", name))
             for value in alternatives:
-                self.names(value.names, values, path)
+                self.names(value.names, (*values, BATCH_NAME), path)
         _check_variables(values, (*self.path, "params"), self.problems)
         parameters = {**self.experiment.default_parameters, **batch.parameters}
         _check_circles(parameters, machines, (*self.path, "params"), self.problems)

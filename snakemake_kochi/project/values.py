@@ -16,7 +16,8 @@ MAXIMUM_LENGTH = 100_000
 MAXIMUM_PATH = 3_000
 _MAXIMUM_COMPONENT = 255  # of a file name, on every filesystem in use
 
-SUBSTITUTED = ("batch_name", "duplicate")
+BATCH_NAME = "batch_name"
+SUBSTITUTED = (BATCH_NAME, "duplicate")
 # Columns of every batch's table, beside those of its parameters and metrics.
 TABLE_COLUMNS = ("run_seconds", "run_node", "run_started")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")

@@ -604,3 +604,18 @@ def test_impossible_cores_are_told_beforehand(cores: str, expected: str) -> None
 
 def test_cores_count_as_a_use_of_a_parameter() -> None:
     assert remarks("default_params: {n: 1}\nrun: {script: x, cores: $n}") == []
+
+
+def test_a_value_may_hold_the_name_of_its_batch() -> None:
+    text = """
+default_params: {label: "of ${batch_name}", other: "`'$label' + '!'`"}
+run: {script: x, depend_params: [label, other]}
+batches: {a: , b: {params: {other: ["<$batch_name>", 2]}}}
+"""
+    found = load_experiment("e.yaml", text, None)
+    (point,) = found.grid("a", "local").points
+    assert dict(point.parameters) == {"label": "of a", "other": "of a!"}
+    assert [p.parameters["other"] for p in found.grid("b", "local").points] == ["<b>", "2"]
+    assert found.point("local", {}).parameters["label"] == "of "
+    with pytest.raises(ConfigError, match="there is no parameter 'duplicate'"):
+        load_experiment("e.yaml", "default_params: {a: $duplicate}\nrun: {script: x}", None)
