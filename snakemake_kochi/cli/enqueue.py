@@ -100,7 +100,8 @@ class Request:
     *("--cores", "cores"),
     type=COUNT,
     metavar="N",
-    help="Cores of the worker that it takes, by default 1. Implies --shared.",
+    help="Cores of the worker that it takes, by default those of 'cores' in FILE.yaml, else 1. "
+    "Implies --shared.",
 )
 @click.option(
     "--memory",
