@@ -25,13 +25,17 @@ if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze
     from snakemake_kochi.project.experiment import Experiment
 
-BATCH_FREEZE_VERSION = 1
+BATCH_FREEZE_VERSION = 2
+# In the name of a variable: its value is not told.
+_SECRETS = ("TOKEN", "SECRET", "PASSWORD", "PASSPHRASE", "CREDENTIAL", "_KEY")
 
 
 @dataclass(frozen=True)
 class BatchFreeze:
     """`experiment` is the experiment's name, `file` its path in the project, `batch` is empty for a
-    job outside any batch. `job_name` and `artifacts` are templates, `snapshot` is JSON."""
+    job outside any batch. `job_name` and `artifacts` are templates, `snapshot` is JSON, with the
+    `diff` of the freeze. `recipes` has of each recipe in use, by `dependency:recipe`, what its
+    installation was made by: "script" and "envs"."""
 
     root: str
     directory: str
@@ -41,7 +45,9 @@ class BatchFreeze:
     experiment: str
     file: str
     batch: str
+    build: Phase
     run: Phase
+    recipes: Mapping[str, Mapping[str, Any]]
     job_name: str
     artifacts: tuple[Artifact, ...]
 
@@ -54,11 +60,24 @@ class BatchFreeze:
             directory=str(freeze.directory),
             machine_name=freeze.machine_name,
             load_environment=freeze.machine.load_env_on_machine,
-            snapshot=asdict(freeze.snapshot),
+            snapshot={**asdict(freeze.snapshot), "diff": freeze.diff},
             experiment=experiment.name,
             file=experiment.file,
             batch=batch_name,
+            build=batch.build if batch else experiment.build,
             run=batch.run if batch else experiment.run,
+            recipes={
+                f"{recipe.dependency}:{recipe.name}": {
+                    "script": recipe.install_script,
+                    "envs": {name: _shown(name, value) for name, value in recipe.envs.items()},
+                }
+                for recipe in freeze.recipes(
+                    experiment.requirements_on(
+                        freeze.machine_name, batch.requirements if batch else ()
+                    ),
+                    experiment.file,
+                )
+            },
             job_name=batch.job_name if batch else experiment.default_name,
             artifacts=batch.artifacts if batch else (),
         )
@@ -108,11 +127,19 @@ def load_batch_freeze(freeze: Path, experiment: str, batch: str) -> BatchFreeze:
 def _from_json(file: Path, data: dict[str, Any]) -> BatchFreeze:
     fields = {key: value for key, value in data.items() if key != "version"}
     try:
-        phase = dict(fields.pop("run"))
         return BatchFreeze(
-            run=Phase(**{**phase, "depend_params": tuple(phase["depend_params"])}),
+            build=_phase(fields.pop("build")),
+            run=_phase(fields.pop("run")),
             artifacts=tuple(Artifact(**artifact) for artifact in fields.pop("artifacts")),
             **fields,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{file}: not what a batch was frozen to ({error})") from error
+
+
+def _phase(data: Mapping[str, Any]) -> Phase:
+    return Phase(**{**data, "depend_params": tuple(data["depend_params"])})
+
+
+def _shown(name: str, value: str) -> str:
+    return "(not told)" if any(word in name.upper() for word in _SECRETS) else value

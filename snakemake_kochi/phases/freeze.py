@@ -41,7 +41,15 @@ from snakemake_kochi.project.experiment_file import is_experiment, load_experime
 from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.recipes import Project, Recipe, Requirement
-from snakemake_kochi.snapshot import Entry, Snapshot, freeze, list_entries, resolve_source
+from snakemake_kochi.snapshot import (
+    Entry,
+    Snapshot,
+    difference,
+    freeze,
+    list_entries,
+    matcher,
+    resolve_source,
+)
 
 FREEZE_VERSION = 1
 # Snakemake's own state is never part of the code, whatever .gitignore says.
@@ -56,7 +64,8 @@ class Freeze:
     `config` is the text of kochi.yaml, `common` the files whose machines count below it,
     `experiments` the text of each experiment by its path, `sources` the resolved source of each
     recipe whose source is on this computer, by `dependency:recipe`: {"git", "commit"} or {"mirror",
-    "tree", "base"}; `without_source` says why there is none where there should be one.
+    "tree", "base"}; `without_source` says why there is none where there should be one. `diff` is
+    what the snapshot has other than the commit that was checked out, as far as that is shown.
     """
 
     file: Path
@@ -70,6 +79,7 @@ class Freeze:
     experiments: Mapping[str, str]
     sources: Mapping[str, Mapping[str, str]]
     without_source: Mapping[str, str] = FrozenDict()
+    diff: str = ""
 
     @cached_property
     def paths(self) -> ProjectPaths:
@@ -129,7 +139,8 @@ def take_freeze(
     with root.explaining():
         # Before any of the run's processes comes first, and settles the default.
         settle_locks(root.machine(machine), used.lock_directory, used.lock_kind)
-    snapshot = freeze(directory, paths.store, own_outputs(start, directory, root))
+    outputs = own_outputs(start, directory, root)
+    snapshot = freeze(directory, paths.store, outputs)
     experiments = {}
     for path in _experiment_files(directory, experiment_globs):
         name = path.relative_to(directory).as_posix()
@@ -143,6 +154,7 @@ def take_freeze(
         "directory": str(directory),
         "machine": machine,
         "snapshot": asdict(snapshot),
+        "diff": _difference(directory, paths, snapshot, outputs),
         "config_file": str(config_file),
         "config": config,
         "common": [asdict(each) for each in common],
@@ -180,9 +192,20 @@ def load_freeze(file: Path) -> Freeze:
             experiments=data["experiments"],
             sources=data["sources"],
             without_source=data.get("without_source", {}),
+            diff=data.get("diff", ""),  # of an earlier release
         )
     except (KeyError, TypeError) as error:
         raise DamagedFileError(f"{file}: not a freeze ({error})") from error
+
+
+def _difference(
+    directory: Path, paths: ProjectPaths, snapshot: Snapshot, outputs: Sequence[str]
+) -> str:
+    try:
+        return difference(directory, paths.store, snapshot, matcher(outputs))
+    except GitError as error:
+        # It determines nothing: a shallow or partial clone need not have the commit's files.
+        return f"[could not be had: {error.message}]\n"
 
 
 def own_outputs(start: Path, directory: Path, root: Root) -> list[str]:

@@ -24,6 +24,7 @@ from snakemake_kochi.phases.install_set import Install
 from snakemake_kochi.phases.printed import write_printed
 from snakemake_kochi.phases.scratch import scratch_directory
 from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
+from snakemake_kochi.project.grid import Phase
 
 RECORD_VERSION = 1
 # What the worker tells a job of itself; under another executor a job is told the same names.
@@ -70,7 +71,8 @@ def run_task(
     """Run a point's script in a private copy of its build, write its artifacts, return its record.
 
     The record (JSON): "version", "identity", "experiment", "batch", "name", "parameters",
-    "duplicate", "machine", "node", "worker", "queue", "job", "attempt", "nonce", "runner",
+    "duplicate", "build_parameters" and "run_parameters" (those that each sees), "build_script",
+    "run_script", "machine", "node", "worker", "queue", "job", "attempt", "nonce", "runner",
     "snapshot", "recipes", "build", "started" and "ended" (ISO 8601, UTC), "seconds", "exit_status",
     "output" (see phases/printed.py), "artifacts": those that may be committed. Raises PhaseError
     when the script fails or an artifact is missing; nothing is written then.
@@ -157,6 +159,10 @@ def _record(
         "name": task.name,
         "parameters": dict(task.parameters),
         "duplicate": task.duplicate,
+        "build_parameters": _seen_by(freeze.build, task),
+        "run_parameters": _seen_by(freeze.run, task),
+        "build_script": freeze.build.script,
+        "run_script": freeze.run.script,
         "machine": freeze.machine_name,
         "node": platform.node(),
         "worker": variables["KOCHI_WORKER_ID"],
@@ -166,12 +172,21 @@ def _record(
         "nonce": variables["KOCHI_ATTEMPT_NONCE"],
         "runner": variables["KOCHI_RUNNER"],
         "snapshot": dict(freeze.snapshot),
-        "recipes": [asdict(install) for install in installs],
+        "recipes": [
+            asdict(install)
+            | {"script": "", "envs": {}}
+            | dict(freeze.recipes.get(f"{install.dependency}:{install.recipe}", {}))
+            for install in installs
+        ],
         "build": build.digest,
         "started": started.isoformat(),
         "ended": (started + timedelta(seconds=watch.seconds)).isoformat(),
         "seconds": round(watch.seconds, 6),
     }
+
+
+def _seen_by(phase: Phase, task: Task) -> dict[str, str]:
+    return {name: task.parameters[name] for name in phase.depend_params if name in task.parameters}
 
 
 def _file_of(output: Output, directory: Path, printed: Path) -> Path:

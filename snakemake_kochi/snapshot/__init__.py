@@ -1,6 +1,8 @@
 """A working tree as it stands becomes a git tree in a store of ours; a tree becomes files again."""
 
+from snakemake_kochi.snapshot.difference import difference
 from snakemake_kochi.snapshot.listing import deleted_files, submodules
+from snakemake_kochi.snapshot.patterns import matcher
 from snakemake_kochi.snapshot.snapshot import (
     Entry,
     Snapshot,
@@ -18,11 +20,13 @@ from snakemake_kochi.snapshot.source import fetch_source, resolve_source
 __all__ = [
     "Entry",
     "Snapshot",
+    "difference",
     "deleted_files",
     "digest_sources",
     "fetch_source",
     "freeze",
     "list_entries",
+    "matcher",
     "materialise",
     "overlay",
     "read_file",

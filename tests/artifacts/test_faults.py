@@ -148,7 +148,9 @@ def keep(paths: ProjectPaths, repository: Path) -> Any:
             experiment="fib",
             file="fib.yaml",
             batch="test",
+            build=None,  # type: ignore[arg-type]
             run=None,  # type: ignore[arg-type]
+            recipes={},
             job_name="",
             artifacts=(),
         )

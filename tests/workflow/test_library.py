@@ -42,6 +42,9 @@ def test_the_targets_have_names_a_person_would_guess(project: Any) -> None:
 @pytest.mark.compatibility
 def test_a_batch_runs_through_workers_into_tables_and_a_branch(project: Any) -> None:
     before = git(project.directory, "log", "--oneline")
+    write(project.directory / "notes.txt", "noted\n")
+    write(project.directory / ".env", "TOKEN=hunter2\n")
+    project.edit("kochi.yaml", "{CFLAGS: -O1}", "{CFLAGS: -O1, API_TOKEN: hunter2}")
     project.snakemake("sum_first", executor="kochi")
     results = project.directory / "results/local"
     assert printed((results / "sum/first/2_0.log").read_text()) == "total 20\n"
@@ -69,7 +72,17 @@ def test_a_batch_runs_through_workers_into_tables_and_a_branch(project: Any) -> 
         assert record["attempt"] == "1"
         assert record["exit_status"] == 0
         assert record["snapshot"]["base"] == git(project.directory, "rev-parse", "HEAD").strip()
-        assert {r["dependency"] for r in record["recipes"]} == {"base", "tool"}
+        base, tool = record["recipes"]
+        assert (base["dependency"], tool["dependency"]) == ("base", "tool")
+        assert base["script"].startswith("mkdir -p $KOCHI_INSTALL_PREFIX")
+        assert base["envs"] == {"CFLAGS": "-O1", "API_TOKEN": "(not told)"}
+        assert record["build_parameters"] == {"debug": "0"}
+        assert record["run_parameters"] == {"n": record["parameters"]["n"]}
+        assert "cp code.txt built.txt" in record["build_script"]
+        assert "cat built.txt" in record["run_script"]
+        diff = record["snapshot"]["diff"]
+        assert "+++ b/notes.txt\n@@ -0,0 +1 @@\n+noted\n" in diff
+        assert diff.endswith("[left out, as their names suggest secrets: .env]\n")
     assert git(project.directory, "log", "--oneline") == before
 
 

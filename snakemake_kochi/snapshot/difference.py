@@ -1,0 +1,134 @@
+"""What a snapshot has other than the commit that was checked out, as a text to be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+
+from snakemake_kochi.git import run_git
+from snakemake_kochi.snapshot.snapshot import Snapshot
+from snakemake_kochi.snapshot.store import run_in_store
+
+MOST = 32 * 1024  # bytes
+# Of what is looked at: a text of gigabytes is not made to be cut.
+_MOST_FILES = 200
+_MOST_CONTENT = 1 << 20  # bytes
+_MOST_NAMED = 20
+# The text is kept with results, which are shown to others; the snapshot, which has all, is private.
+SECRETS = (
+    *(".env", ".env.*", ".netrc", ".pgpass", ".npmrc", ".pypirc", ".git-credentials"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.keytab", "*.token", "id_rsa*", "id_ed25519*"),
+    *("id_ecdsa*", "*credential*", "*password*", "*secret*"),
+)
+_SUBMODULE = "160000"
+_NOTHING = "0" * 40
+
+
+@dataclass(frozen=True)
+class _Change:
+    path: str
+    was: str
+    objects: tuple[str, ...]
+
+
+def difference(
+    directory: Path, store: Path, snapshot: Snapshot, is_output: Callable[[str], bool]
+) -> str:
+    """The diff from the base to the tree of a snapshot of `directory`; "" where there is none, or
+    no base.
+
+    Untracked files are in it; files of which `is_output` is true, and submodules, are not. Binary
+    files are named, and so are files of names like SECRETS. At most MOST bytes, in whole lines; the
+    last ones say what was left out. Raises GitError.
+    """
+    if snapshot.base is None or not snapshot.dirty:
+        return ""
+    objects = os.fsdecode(run_git(directory, "rev-parse", "--git-path", "objects")).strip()
+    variables = {
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(str((directory / objects).resolve())),
+        "GIT_LITERAL_PATHSPECS": "1",
+    }
+    between = (snapshot.base, snapshot.tree)
+    changes = [
+        change for change in _changes(store, between, variables) if not is_output(change.path)
+    ]
+    secret = [change.path for change in changes if _is_secret(change.path)]
+    others = [change for change in changes if not _is_secret(change.path)]
+    shown = _of_bearable_size(store, others, variables)
+    left = [change.path for change in others if change.path not in shown]
+    text = b""
+    if shown:
+        options = ("-r", "-p", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
+        words = ("diff-tree", *options, *between, "--", *shown)
+        text = run_in_store(store, *words, environment=variables)
+    return _told(text, left, secret)
+
+
+def _quoted(path: str) -> str:
+    """As git reads a list of directories, in which ":" separates them."""
+    if ":" not in path and not path.startswith('"'):
+        return path
+    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _changes(
+    store: Path, between: Sequence[str], variables: Mapping[str, str]
+) -> Iterable[_Change]:
+    options = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames")
+    parts = run_in_store(store, *options, *between, environment=variables).split(b"\0")
+    found = []
+    for description, path in zip(parts[::2], parts[1::2], strict=False):
+        was, _, *objects, _ = description.decode().lstrip(":").split(" ")
+        given = tuple(each for each in objects if each.strip("0"))
+        found.append(_Change(os.fsdecode(path), was, given))
+    submodules = {change.path for change in found if change.was == _SUBMODULE}
+    for change in found:
+        above = {change.path, *map(str, PurePosixPath(change.path).parents)}
+        if not above & submodules:
+            yield change
+
+
+def _of_bearable_size(
+    store: Path, changes: Sequence[_Change], variables: Mapping[str, str]
+) -> list[str]:
+    some = changes[:_MOST_FILES]
+    names = [each for change in some for each in change.objects]
+    asked = "".join(f"{name}\n" for name in names).encode()
+    words = ("cat-file", "--batch-check=%(objectsize)")
+    answers = run_in_store(store, *words, environment=variables, stdin=asked).split()
+    sizes = dict(zip(names, map(int, answers), strict=True))
+    shown, room = [], _MOST_CONTENT
+    for change in some:
+        size = sum(sizes[each] for each in change.objects)
+        if size <= room:
+            shown.append(change.path)
+            room -= size
+    return shown
+
+
+def _is_secret(path: str) -> bool:
+    name = PurePosixPath(path).name.lower()
+    return any(fnmatch(name, pattern) for pattern in SECRETS)
+
+
+def _told(text: bytes, left: Sequence[str], secret: Sequence[str]) -> str:
+    remarks = []
+    if len(text) > MOST:
+        remarks.append(f"[cut: {len(text)} bytes are too many]")
+        text = text[:MOST].rpartition(b"\n")[0] + b"\n"
+    if left:
+        remarks.append(f"[left out, as too much: {_some(left)}]")
+    if secret:
+        remarks.append(f"[left out, as their names suggest secrets: {_some(secret)}]")
+    # What is not UTF-8 is seen as such, and is no trouble for who reads JSON.
+    whole = text.decode("utf-8", "backslashreplace")
+    return whole + "".join(f"{remark}\n" for remark in remarks)
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = len(names) - _MOST_NAMED
+    some = ", ".join(name.encode("utf-8", "replace").decode() for name in names[:_MOST_NAMED])
+    return f"{some} and {rest} more" if rest > 0 else some

@@ -1,0 +1,89 @@
+"""The diff of a snapshot, as it is kept with results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support import git, write
+
+from snakemake_kochi.snapshot import difference, freeze, matcher
+from snakemake_kochi.snapshot.difference import MOST
+
+
+def diff(repository: Path, store: Path) -> str:
+    outputs = ("/results/",)
+    snapshot = freeze(repository, store, outputs)
+    return difference(repository, store, snapshot, matcher(outputs))
+
+
+def make_repository(directory: Path) -> Path:
+    directory.mkdir()
+    git(directory, "init", "-q", "-b", "main")
+    write(directory / "kept.c", "int kept;\n")
+    write(directory / "gone.c", "int gone;\n")
+    write(directory / "results" / "old.csv", "1\n")
+    git(directory, "add", "-A")
+    git(directory, "commit", "-qm", "first")
+    return directory
+
+
+def test_it_has_what_was_edited_deleted_or_is_untracked_and_can_be_applied(tmp_path: Path) -> None:
+    # Git separates directories by colons.
+    repository, store = make_repository(tmp_path / "a:b"), tmp_path / "store"
+    assert diff(repository, store) == ""
+    write(repository / "kept.c", "int kept = 1;\n")
+    write(repository / "new file.c", "int new;\n")
+    (repository / "gone.c").unlink()
+    write(repository / "results" / "new.csv", "2\n")
+    text = diff(repository, store)
+    assert "-int kept;\n+int kept = 1;\n" in text
+    assert "results" not in text
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(repository), str(clone))
+    write(tmp_path / "patch", text)
+    git(clone, "apply", str(tmp_path / "patch"))
+    assert (clone / "kept.c").read_text() == "int kept = 1;\n"
+    assert (clone / "new file.c").read_text() == "int new;\n"
+    assert not (clone / "gone.c").exists()
+
+
+def test_secrets_submodules_and_what_is_large_are_left_out_and_named(tmp_path: Path) -> None:
+    repository, store = make_repository(tmp_path / "here"), tmp_path / "store"
+    library = make_repository(tmp_path / "library")
+    git(repository, "submodule", "add", "-q", str(library), "library")
+    git(repository, "commit", "-qm", "with a submodule")
+    for name in (".env", "my-Credentials.json", "server.KEY"):
+        write(repository / name, "hunter2\n")
+    (repository / "data.bin").write_bytes(b"\0" * 2_000_000)
+    (repository / "latin").write_bytes("käse\n".encode("latin-1"))
+    (repository / "small.bin").write_bytes(b"\0\1")
+    text = diff(repository, store)
+    assert "hunter2" not in text
+    assert "library" not in text
+    assert "+k\\xe4se\n" in text
+    assert "Binary files /dev/null and b/small.bin differ" in text
+    assert "[left out, as too much: data.bin]\n" in text
+    assert text.endswith(
+        "[left out, as their names suggest secrets: .env, my-Credentials.json, server.KEY]\n"
+    )
+
+
+def test_a_long_one_is_cut_at_a_line_and_says_so(tmp_path: Path) -> None:
+    repository, store = make_repository(tmp_path / "here"), tmp_path / "store"
+    write(repository / "kept.c", "".join(f"int i{i};\n" for i in range(10_000)))
+    for number in range(300):
+        write(repository / "many" / f"{number}", "x\n")
+    text = diff(repository, store)
+    assert MOST - 100 < len(text) < MOST + 1000
+    shown, cut, left, end = text.rsplit("\n", 3)
+    assert shown.splitlines()[-1].startswith("+int i")
+    assert cut.startswith("[cut: ")
+    assert left.startswith("[left out, as too much: many/")
+    assert left.endswith(" and 81 more]")
+    assert end == ""
+
+
+def test_without_a_commit_there_is_none(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q", "here")
+    write(tmp_path / "here" / "new.c", "int new;\n")
+    assert diff(tmp_path / "here", tmp_path / "store") == ""
