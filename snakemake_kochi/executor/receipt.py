@@ -14,6 +14,7 @@ from humanfriendly.text import pluralize
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.executor.rule_usage import RuleUsage
 from snakemake_kochi.executor.tally import Tally
+from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Result, Ticket, WorkerState, find_worker, list_allocations
 from snakemake_kochi.queue.ids import read_next
@@ -25,8 +26,8 @@ _MOST_SUGGESTIONS = 4
 
 
 @dataclass(frozen=True)
-class NodeTime:
-    """Seconds of nodes: those of a worker's allocation count, for as much of them as it has.
+class CoreTime:
+    """Seconds of cores: all of those count that a worker's allocation has, on each of its nodes.
 
     `useful`: of attempts that succeeded, by the part of the worker's cores that they had. `lost`:
     the same, of all other attempts: failed or cancelled, or drained, preempted or lost and done
@@ -39,21 +40,21 @@ class NodeTime:
     startup: float = 0.0
     lost: float = 0.0
 
-    def __add__(self, other: NodeTime) -> NodeTime:
-        return NodeTime(
+    def __add__(self, other: CoreTime) -> CoreTime:
+        return CoreTime(
             self.useful + other.useful,
             self.idle + other.idle,
             self.startup + other.startup,
             self.lost + other.lost,
         )
 
-    def __mul__(self, nodes: int) -> NodeTime:
-        return NodeTime(
-            self.useful * nodes, self.idle * nodes, self.startup * nodes, self.lost * nodes
+    def __mul__(self, cores: int) -> CoreTime:
+        return CoreTime(
+            self.useful * cores, self.idle * cores, self.startup * cores, self.lost * cores
         )
 
     def describe(self) -> str:
-        """As "0.53 node-hours: 75 % useful, 20 % idle, 4 % start-up, 1 % lost"."""
+        """As "0.53 core-hours: 75 % useful, 20 % idle, 4 % start-up, 1 % lost"."""
         parts = {
             "useful": self.useful,
             "idle": self.idle,
@@ -62,9 +63,9 @@ class NodeTime:
         }
         total = sum(parts.values())
         if total <= 0:
-            return "no node-hours"
+            return "no core-hours"
         said = ", ".join(f"{100 * part / total:.0f} % {name}" for name, part in parts.items())
-        return f"{total / 3600:.3g} node-hours: {said}"
+        return f"{total / 3600:.3g} core-hours: {said}"
 
 
 @dataclass
@@ -126,13 +127,14 @@ class Receipt:
                 note.allocation: note.submitted
                 for note in list_allocations(self._machine, self._controller)
             }
-        count = len({*asked, *(worker.allocation for worker in allocated)})
-        if not count:
+        began = {name for name in asked if self._began(name)}
+        count = len(began | {worker.allocation for worker in allocated})
+        if not asked and not count:
             return [*said, *self._suggestions(in_allocations=False)]
         for ticket in unreported:
             with contextlib.suppress(OSError, DamagedFileError):
                 self._add(ticket, read_result(self._machine.job(ticket.job).result))
-        spent = sum((self._spent(worker, asked) for worker in allocated), NodeTime())
+        spent = sum((self._spent(worker, asked) for worker in allocated), CoreTime())
         said.append(f"{pluralize(count, 'allocation')}, {spent.describe()}")
         return [*said, *self._of_rules(), *self._suggestions()]
 
@@ -158,20 +160,26 @@ class Receipt:
                 if worker.controller == self._controller:
                     yield worker
 
-    def _spent(self, worker: WorkerState, asked: Mapping[str, str]) -> NodeTime:
+    def _spent(self, worker: WorkerState, asked: Mapping[str, str]) -> CoreTime:
         end = worker.updated if worker.is_gone else now()
         there = _seconds_between(worker.started, end) or 0.0
         began = worker.allocation_began or asked.get(worker.allocation or "")
         # A lost attempt ends when another node sees it: its worker was gone before that.
         useful = min(there, self._useful[worker.worker].of(worker))
         lost = min(there - useful, self._lost[worker.worker].of(worker))
-        spent = NodeTime(
+        spent = CoreTime(
             useful=useful,
             idle=there - useful - lost,
             startup=_seconds_between(began, worker.started) or 0.0,
             lost=lost,
         )
-        return spent * self._nodes(worker)
+        return spent * (worker.capacity.cores * self._nodes(worker))
+
+    def _began(self, allocation: str) -> bool:
+        """Whether one that was asked for did: many are given back before that, and cost nothing."""
+        with contextlib.suppress(OSError):
+            return is_there(self._machine.allocation_log(self._controller, allocation))
+        return False
 
     def _nodes(self, worker: WorkerState) -> int:
         """How many its allocation has; one, where the worker was not told."""

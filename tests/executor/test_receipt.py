@@ -29,6 +29,7 @@ from snakemake_kochi.queue import (
     Ticket,
     WorkerState,
     allocate_ids,
+    note_allocations,
 )
 from snakemake_kochi.worker.walltime import find_beginning
 
@@ -97,11 +98,13 @@ def test_the_time_of_allocations_is_shared_out(machine: MachinePaths) -> None:
     ran, time, *_ = receipt.lines(0)
     assert ran == "kochi ran 3 jobs: 3 by shell"
     assert time == (
-        "1 allocation, 0.0306 node-hours: 45 % useful, 36 % idle, 9 % start-up, 9 % lost"
+        "1 allocation, 0.122 core-hours: 45 % useful, 36 % idle, 9 % start-up, 9 % lost"
     )
 
 
-def test_of_an_allocation_of_several_nodes_each_node_counts(machine: MachinePaths) -> None:
+def test_of_an_allocation_of_several_nodes_the_cores_of_each_count(
+    machine: MachinePaths,
+) -> None:
     two = a_worker(machine, 10, 110)
     machine.worker(two).hosts.write_text("n1 slots=4\nn2 slots=4\n")
     one = a_worker(machine, 10, 60)
@@ -111,8 +114,18 @@ def test_of_an_allocation_of_several_nodes_each_node_counts(machine: MachinePath
     _, time, *_ = receipt.lines(0)
     # 220 s of two nodes, 60 of one.
     assert time == (
-        "2 allocations, 0.0778 node-hours: 80 % useful, 9 % idle, 11 % start-up, 0 % lost"
+        "2 allocations, 0.311 core-hours: 80 % useful, 9 % idle, 11 % start-up, 0 % lost"
     )
+
+
+def test_an_allocation_that_never_began_is_not_counted(machine: MachinePaths) -> None:
+    note_allocations(machine, CONTROLLER, ["7", "8"], "1 core")
+    machine.allocation_log(CONTROLLER, "7").touch()
+    a_worker(machine, 10, 110)
+    a_worker(machine, 10, 60)
+    receipt = Receipt(machine, CONTROLLER)
+    time, *_ = receipt.lines(0)
+    assert time.startswith("3 allocations, ")
 
 
 def test_attempts_before_the_last_one_are_lost(machine: MachinePaths) -> None:
@@ -255,7 +268,7 @@ def test_memory_and_cpu_time_of_jobs_are_measured_whatever_executes_them(
     assert all(0.01 < result["cpu_seconds"] < 60 for result in found)
     # On this computer only what is worth a change is said.
     assert "rule shell: asked for 4000 MiB, its largest process used at most" in done.stdout
-    assert "node-hours" not in done.stdout
+    assert "core-hours" not in done.stdout
     assert "per job" not in done.stdout
 
 

@@ -29,7 +29,7 @@ def cluster() -> Iterator[SlurmCluster]:
         yield cluster
 
 
-def test_node_hours_are_told_and_the_allocations_are_in_the_trace(
+def test_core_hours_are_told_and_the_allocations_are_in_the_trace(
     tmp_path: Path, cluster: SlurmCluster, snakemake: Any, kochi: Any
 ) -> None:
     git(tmp_path, "init", "--quiet")
@@ -44,7 +44,7 @@ def test_node_hours_are_told_and_the_allocations_are_in_the_trace(
     done = snakemake("--profile", profile, cwd=tmp_path, env=environment)
     assert done.returncode == 0
     told = re.search(
-        r"(\d) allocations?, (\S+) node-hours: "
+        r"(\d) allocations?, (\S+) core-hours: "
         r"(\d+) % useful, (\d+) % idle, (\d+) % start-up, (\d+) % lost\n",
         done.stdout,
     )

@@ -151,7 +151,7 @@ def test_a_job_that_turns_out_too_large_fails_alone_and_the_run_is_told_of_once(
     assert not (tmp_path / "large").exists()
     assert "Cancelled" not in done.stdout
     assert done.stdout.count("kochi ran 2 jobs: ") == 1
-    assert done.stdout.count("node-hours") == 1
+    assert done.stdout.count("core-hours") == 1
     assert "Traceback" not in done.stdout
 
 
