@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ from snakemake_kochi.phases.failure import LAST_LINES, Failure, read_failure
 
 _NOT_BEGUN = "not run: something else failed before"
 _NO_REASON = "failed"
+# Without it, what a hundred runs have in common is told once.
+_OF_ONE_JOB = re.compile(r"kochi job \d+ on node \S+: ")
 
 
 class _Errors(logging.Handler):
@@ -141,7 +144,7 @@ def _failure(job: Any, said: Mapping[str, tuple[str, Sequence[str]]]) -> Failure
     noted = next(filter(None, (read_failure(Path(output)) for output in outputs)), None)
     message, logs = told
     # As executors of clusters put it, it ends with a log.
-    first = message.strip().partition("\n")[0]
+    first = _OF_ONE_JOB.sub("", message.strip().partition("\n")[0])
     if noted is None:
         output = next(filter(None, (last_lines(Path(log), LAST_LINES) for log in logs)), [])
         return Failure(first or _NO_REASON, tuple(output))

@@ -149,6 +149,5 @@ def test_a_batch_of_which_every_run_failed_says_so_in_a_file(failing_project: An
     assert "2 of 2 runs have no result; see results/local/sum/first.md\n" in done.stdout
     text = files_of_table(project, "md").read_text()
     assert "**n=1, duplicate 0**: the run script ended with exit status 3\n\n    no more" in text
-    assert "**n=3, duplicate 0**: kochi job " in text
-    assert ": killed by SIGKILL\n" in text
+    assert "**n=3, duplicate 0**: killed by SIGKILL\n" in text
     assert not files_of_table(project, "csv").exists()
