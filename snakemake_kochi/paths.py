@@ -20,6 +20,7 @@ KOCHI_ROOT/                              0700
     store.git                            snapshots
     freezes/<digest>.json                what a run was frozen to
     freezes/<digest>/<batch>.json        what of it the runs of one batch need
+    repositories/<digest>/               the `.git` of copies of a snapshot
     installs/<machine>/<dependency>/<recipe>/<digest>/
     builds/<machine>/<digest>/           source tree with what was built in it
     artifacts/<machine>/                 journal/, damaged/, late/, directories/, committed,
@@ -567,6 +568,10 @@ class ProjectPaths:
         """What one batch needs of a freeze, by the place of that."""
         return freeze.with_suffix("") / f"{_name('batch freeze', digest)}.json"
 
+    def repository(self, digest: str) -> Path:
+        """The `.git` that copies of a snapshot get a copy of."""
+        return self.directory / "repositories" / _name("repository", digest)
+
     def freezes(self) -> list[Path]:
         return sorted((self.directory / "freezes").glob("*.json"))
 
@@ -656,6 +661,16 @@ class WorkingPaths:
         """Beside Snakemake's own state: what only says which installation, build or run is
         current."""
         return self.directory / ".snakemake" / "kochi" / self.machine
+
+    @staticmethod
+    def remembered(file: Path) -> Path:
+        """Beside a file that stands for an installation or a build, and the same: it stays when
+        that is deleted, for Snakemake does not know it."""
+        return file.with_name("known.json")
+
+    def former(self, experiment: str, batch: str) -> Path:
+        """Results that are to have other names; a directory for each run of a batch."""
+        return self.state / "former" / experiment / batch
 
     @property
     def records(self) -> Path:

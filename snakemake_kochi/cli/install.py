@@ -45,6 +45,7 @@ def command(
     that works stays in use until the new one is complete.
     """
     from snakemake_kochi.cli.snakemake_call import call_snakemake
+    from snakemake_kochi.phases.install import AGAIN_VARIABLE, NEWEST_VARIABLE
 
     place = find_place(machine)
     place.require_here()
@@ -56,11 +57,15 @@ def command(
     here = [each for each in recipes if place.machine.installs_on_login_node(each.on_machine)]
     # Without a way to other nodes all is done by this command, unless a queue is named.
     is_elsewhere = len(here) < len(recipes) and (queue or place.machine.has_allocations)
-    words, variables = _executor(queue, cores) if is_elsewhere else _here(cores), {}
-    if again:
-        variables["KOCHI_INSTALL_AGAIN"] = " ".join(map(str, wanted))
-        # So that it also reaches a worker that somebody else started.
-        words += ["--envvars", "KOCHI_INSTALL_AGAIN"]
+    words = _executor(queue, cores) if is_elsewhere else _here(cores)
+    meant = {
+        NEWEST_VARIABLE: [str(recipe) for recipe in recipes if _is_remote(place, recipe)],
+        AGAIN_VARIABLE: list(map(str, wanted)) if again else [],
+    }
+    variables = {name: " ".join(names) for name, names in meant.items() if names}
+    if variables:
+        # So that they also reach a worker that somebody else started.
+        words += ["--envvars", *variables]
     if queue is not None and here:
         names = ", ".join(f"{each.dependency}:{each.name}" for each in here)
         remark(f"Installed here, because they do not say 'on_machine: true': {names}")
@@ -94,19 +99,24 @@ def _executor(queue: str | None, cores: int | None) -> list[str]:
 def _forced(place: Place, recipes: Sequence[Recipe], again: Sequence[str]) -> list[str]:
     """The rules that must run although nothing Snakemake knows of has changed."""
     from snakemake_kochi.phases.current import recipe_states
-    from snakemake_kochi.phases.freeze import local_repository
 
-    project = place.require_project()
     forced = list(again)
     for state in recipe_states(place.project_paths, place.machine, recipes):
         recipe = state.recipe
-        has_remote = (
-            recipe.git is not None
-            and not recipe.mirror
-            and recipe.commit_hash is None
-            and local_repository(recipe.git, project.directory) is None
-        )
-        # Not there although Snakemake has its manifest: KOCHI_ROOT was emptied, or is another.
-        if has_remote or state.install is None:
+        # Not there although Snakemake has its manifest: KOCHI_ROOT was emptied, or is another. Or
+        # what is in use is another of those that kochi.yaml has described in its time.
+        if _is_remote(place, recipe) or state.state != "installed":
             forced.append(_rule(recipe.dependency, recipe.name))
     return list(dict.fromkeys(forced))
+
+
+def _is_remote(place: Place, recipe: Recipe) -> bool:
+    """Whether its source is a branch of a repository that is not on this computer."""
+    from snakemake_kochi.phases.freeze import local_repository
+
+    return (
+        recipe.git is not None
+        and not recipe.mirror
+        and recipe.commit_hash is None
+        and local_repository(recipe.git, place.require_project().directory) is None
+    )

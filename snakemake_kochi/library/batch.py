@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from snakemake_kochi.errors import NameNotFoundError, for_snakemake
+from snakemake_kochi.errors import DamagedFileError, NameNotFoundError, for_snakemake
+from snakemake_kochi.files import is_there, read_json
 from snakemake_kochi.library.names import (
     Directories,
     RuleNames,
@@ -15,14 +18,17 @@ from snakemake_kochi.library.names import (
     verbatim,
 )
 from snakemake_kochi.library.patterns import wildcard_name
+from snakemake_kochi.library.recipe import RecipeKeys
 from snakemake_kochi.library.run_group import RunGroup, files_of, run_groups
 from snakemake_kochi.phases.build import source_files
 from snakemake_kochi.phases.digest import digest_of
 from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.phases.run import RECORD_VERSION, run_identity
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Grid, Phase, Point
 
-_MOST_SOURCE_PARAMS = 100
+_MOST_SOURCE_PARAMS = 20
+_MOST_NAMED_SOURCES = 100
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,6 @@ class BuildRule:
     output: str
     constraints: Mapping[str, str]
     installs: tuple[str, ...]
-    determined_by: Mapping[str, Verbatim]
     values: Mapping[tuple[str, ...], tuple[str, ...]]
 
     def file(self, point: Point) -> str:
@@ -125,6 +130,8 @@ class BatchRules:
     files: BatchFiles
     build: BuildRule
     installs: tuple[str, ...]
+    load_environment: str
+    without_source: str | None
     determined_by: Mapping[str, Verbatim]
 
     @classmethod
@@ -133,12 +140,17 @@ class BatchRules:
         freeze: Freeze,
         directories: Directories,
         names: RuleNames,
+        keys: RecipeKeys,
         experiment: Experiment,
         batch: str,
     ) -> BatchRules:
         grid = experiment.grid(batch, freeze.machine_name)
         recipes = freeze.recipes(grid.requirements, f"{experiment.file}: batch {batch}")
-        installs = tuple(directories.manifest(r.dependency, r.name) for r in recipes)
+        installed = {
+            key: directories.manifest(recipe.dependency, recipe.name, key)
+            for recipe in recipes
+            for key in (keys.key(recipe),)
+        }
         label = f"{identifier(experiment.name)}_{identifier(batch)}"
         files = BatchFiles.of(experiment.name, grid)
         rules = cls(
@@ -146,13 +158,19 @@ class BatchRules:
             experiment=experiment,
             grid=grid,
             files=files,
-            build=_build_rule(freeze, directories, names, experiment, grid, installs),
-            installs=installs,
+            build=_build_rule(freeze, directories, names, experiment, grid, installed),
+            installs=tuple(installed.values()),
+            load_environment=freeze.machine.load_env_on_machine,
+            without_source=next(
+                filter(None, (freeze.without_source.get(str(recipe)) for recipe in recipes)), None
+            ),
             determined_by={
                 "script": verbatim(grid.run.script),
                 "strict": verbatim(grid.run.strict),
                 "artifacts": verbatim([artifact.type for artifact in grid.artifacts]),
                 "load_environment": verbatim(freeze.machine.load_env_on_machine),
+                # For people alone: the name of a build says as much.
+                **_source_params(freeze, experiment),
             },
         )
         for name in (f"collect_{label}", *map(rules.run_name, range(len(files.groups)))):
@@ -170,7 +188,26 @@ class BatchRules:
     def seen_by_run(self, point: Point) -> list[str]:
         """What a run sees of its parameters: a change makes it stale."""
         variables = [f"{name}={value}" for name, value in point.environment(self.grid.run).items()]
+        variables.append(self.build.file(point))
         return variables + [artifact.src for artifact in point.artifacts if artifact.src]
+
+    def is_finished(self, group: RunGroup, wildcards: Mapping[str, str]) -> bool:
+        """Whether the results of a point are there and are what would be made now."""
+        try:
+            record = read_json(Path(group.record.format(**wildcards)), RECORD_VERSION)
+        except (FileNotFoundError, DamagedFileError):
+            return False
+        point = group.point(wildcards)
+        artifacts = [{"type": a.type, "dest": a.dest, "src": a.src} for a in point.artifacts]
+        files = (pattern.format(**wildcards) for pattern in group.artifacts)
+        return (
+            record.get("run") == self.identity_of_run(point)
+            and record.get("artifacts") == artifacts
+            and all(map(is_there, files))
+        )
+
+    def identity_of_run(self, point: Point) -> str:
+        return run_identity(self.grid.run, self.load_environment, point, self.build.file(point))
 
     @property
     def names_queue(self) -> bool:
@@ -184,7 +221,7 @@ def _build_rule(
     names: RuleNames,
     experiment: Experiment,
     grid: Grid,
-    installs: Sequence[str],
+    installed: Mapping[str, str],
 ) -> BuildRule:
     shared = grid.build == experiment.build and grid.requirements == experiment.requirements_on(
         freeze.machine_name
@@ -193,23 +230,27 @@ def _build_rule(
     name = f"build_{label}" if shared else f"build_{label}_{identifier(grid.batch)}"
     parameters = grid.build.depend_params
     parts = [f"{p}~{{{wildcard_name(p)}}}" for p in parameters]
+    sources = [(entry.path, entry.object, entry.mode) for entry in source_files(freeze, experiment)]
+    key = digest_of(
+        {
+            "sources": sources,
+            "script": grid.build.script,
+            "strict": grid.build.strict,
+            "installs": list(installed),
+            "load_environment": freeze.machine.load_env_on_machine,
+        }
+    )
     owner = experiment.file if shared else f"batch {grid.batch} of {experiment.file}"
     return BuildRule(
         name=names.take(name, f"the build of {owner}"),
         experiment=experiment,
         batch="" if shared else grid.batch,
         phase=grid.build,
-        output="/".join([directories.builds(name), *parts, "build.json"]),
+        output="/".join([directories.builds(name, key), *parts, "build.json"]),
         # Batches share a build rule, each with values of its own: any value will do that does not
         # run into the next directory.
         constraints={wildcard_name(p): "[^/]+" for p in parameters},
-        installs=tuple(installs),
-        determined_by={
-            **_source_params(freeze, experiment),
-            "script": verbatim(grid.build.script),
-            "strict": verbatim(grid.build.strict),
-            "load_environment": verbatim(freeze.machine.load_env_on_machine),
-        },
+        installs=tuple(installed.values()),
         values={
             tuple(short_component(value) for value in values): values
             for point in grid.points
@@ -219,10 +260,15 @@ def _build_rule(
 
 
 def _source_params(freeze: Freeze, experiment: Experiment) -> dict[str, Verbatim]:
-    """The files of an experiment's code, one param for each: when they changed, Snakemake shows
-    the params that differ, and so the names of the files. Of many files, one digest."""
+    """The files of an experiment's code as params: when they changed, Snakemake shows the params
+    that differ, and so the names of the files. Each run has them, and Snakemake looks at each: so
+    several files share one where there are many, and of very many there is one digest."""
+    texts: dict[int, list[str]] = defaultdict(list)
     files = source_files(freeze, experiment)
-    texts = [f"{entry.path} ({entry.object[:12]}, {entry.mode})" for entry in files]
-    if len(texts) > _MOST_SOURCE_PARAMS:
-        texts = [f"{len(texts)} source files ({digest_of(texts)})"]
-    return {f"source_{index}": verbatim(text) for index, text in enumerate(texts)}
+    for index, entry in enumerate(files):
+        if len(files) > _MOST_SOURCE_PARAMS:
+            index = int(digest_of(entry.path), 16) % _MOST_SOURCE_PARAMS
+        texts[index].append(f"{entry.path} ({entry.object[:12]}, {entry.mode})")
+    if len(files) > _MOST_NAMED_SOURCES:
+        texts = {0: [f"{len(files)} source files ({digest_of(list(texts.values()))})"]}
+    return {f"source_{index}": verbatim(", ".join(texts[index])) for index in sorted(texts)}

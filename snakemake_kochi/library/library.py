@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -15,20 +15,18 @@ from snakemake_interface_common.exceptions import WorkflowError
 
 from snakemake_kochi.errors import (
     ConfigError,
-    DamagedFileError,
     NameNotFoundError,
     for_snakemake,
     nearest,
 )
-from snakemake_kochi.files import is_there
 from snakemake_kochi.library.batch import BatchRules, BuildRule
+from snakemake_kochi.library.former import set_former_results_aside
+from snakemake_kochi.library.kept import Kept, forget_what_is_gone
 from snakemake_kochi.library.names import Directories, RuleNames, verbatim
-from snakemake_kochi.library.recipe import RecipeRule
+from snakemake_kochi.library.recipe import RecipeKeys, RecipeRule
 from snakemake_kochi.library.run_group import RunGroup
 from snakemake_kochi.library.unfinished import collect_at_exit
-from snakemake_kochi.phases.build_file import read_build
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze
-from snakemake_kochi.phases.install_set import read_manifest
 from snakemake_kochi.phases.keep import commit_at_exit
 from snakemake_kochi.phases.other_source import with_source_from
 from snakemake_kochi.phases.script import SAVED_THREADS_VARIABLE, saved_threads
@@ -51,12 +49,21 @@ PYTHON_VARIABLE = "KOCHI_PYTHON"
 class Library:
     """The rules of one project on one machine."""
 
-    def __init__(self, freeze: Freeze, is_checked: bool = False, is_first: bool = False) -> None:
+    def __init__(
+        self,
+        freeze: Freeze,
+        is_checked: bool = False,
+        is_first: bool = False,
+        workflow: Any = None,
+    ) -> None:
         self.freeze = freeze
         self._is_checked = is_checked
         self._is_first = is_first
         self.directories = Directories(freeze.machine_name)
+        self.kept = Kept(workflow)
+        self._looked_at: set[str] = set()
         self._names = RuleNames()
+        self._keys = RecipeKeys(freeze)
 
     @cached_property
     @for_snakemake
@@ -77,7 +84,7 @@ class Library:
     def recipes(self) -> tuple[RecipeRule, ...]:
         """One install rule per recipe, in the order of kochi.yaml."""
         return tuple(
-            RecipeRule.of(self.freeze, self.directories, self._names, recipe)
+            RecipeRule.of(self.freeze, self.directories, self._names, self._keys, recipe)
             for recipes in self.freeze.project.dependencies.values()
             for recipe in recipes.values()
         )
@@ -92,7 +99,7 @@ class Library:
             for remark in experiment.remarks:
                 _log.warning("%s", remark)
         return tuple(
-            BatchRules.of(self.freeze, self.directories, self._names, experiment, batch)
+            BatchRules.of(self.freeze, self.directories, self._names, self._keys, experiment, batch)
             for experiment in self.experiments
             for batch in experiment.batches
         )
@@ -131,6 +138,24 @@ class Library:
         if not batch.grid.run.cores:
             return least
         return lambda wildcards: max(least, group.point(wildcards).cores or least)
+
+    @for_snakemake
+    def build_of_run(
+        self, batch: BatchRules, group: RunGroup, wildcards: Mapping[str, str]
+    ) -> list[str]:
+        """The file that says which build a run uses, as its input."""
+        if batch.without_source is not None:
+            # Not left to the install rule alone: Snakemake takes no heed of an error further down
+            # when a result is there, and then begins its run without input, deleting it.
+            raise ConfigError(batch.without_source)
+        # Not while rules are made: what is forced is not known then, nor which batches are meant.
+        if batch.name not in self._looked_at:
+            self._looked_at.add(batch.name)
+            if not (self._is_checked or self.kept.is_forced()):
+                set_former_results_aside(batch, self.directories)
+        return self.kept.input_files(
+            [batch.build.file(group.point(wildcards))], lambda: batch.is_finished(group, wildcards)
+        )
 
     # For the rules, which cannot import it under a name of their own.
     verbatim = staticmethod(verbatim)
@@ -183,7 +208,7 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
         freeze = take_freeze(Path.cwd(), chosen_machine(), *_globs(config or {}))
         if (remote := _git_remote(config or {})) is not None:
             freeze = with_source_from(freeze, remote)
-        _forget_what_is_gone(Directories(freeze.machine_name))
+        forget_what_is_gone(Directories(freeze.machine_name))
         commit_at_exit(
             freeze.directory, freeze.paths, freeze.machine_name, lambda: not workflow.dryrun
         )
@@ -194,7 +219,7 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     # What a job's process reads was checked by the main process before there was a job.
     # What is probably not meant is said once, not by each of them.
     is_first = not (inherited or again)
-    library = Library(freeze, is_checked=inherited, is_first=is_first)
+    library = Library(freeze, is_checked=inherited, is_first=is_first, workflow=workflow)
     if is_first:
         collect_at_exit(workflow, lambda: library.batches)
     return library
@@ -206,29 +231,6 @@ def chosen_machine() -> str:
     return os.environ.get("KOCHI_DEFAULT_MACHINE") or machine_among(
         load_project(find_project(Path.cwd())).machines
     )
-
-
-def _forget_what_is_gone(directories: Directories) -> None:
-    """Delete the files that stand for installations and builds that are no more, as after
-    KOCHI_ROOT was emptied: Snakemake then makes them again."""
-    for file in directories.existing_manifests():
-        with suppress(DamagedFileError):
-            if _are_there(Path(install.prefix) for install in read_manifest(file)):
-                continue
-        file.unlink()
-    for file in directories.existing_builds():
-        with suppress(DamagedFileError):
-            if _are_there([read_build(file).tree]):
-                continue
-        file.unlink()
-
-
-def _are_there(directories: Iterable[Path]) -> bool:
-    """Also where it is not known now: nothing is made again for that."""
-    try:
-        return all(map(is_there, directories))
-    except OSError:
-        return True
 
 
 def _git_remote(config: Mapping[str, Any]) -> str | None:

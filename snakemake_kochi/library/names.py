@@ -82,20 +82,33 @@ class Directories:
         """The table and the plot of a batch, without their endings."""
         return f"{self.results}/{experiment}/{encode_component(batch)}"
 
-    def manifest(self, dependency: str, recipe: str) -> str:
-        return f"{self._state}/installs/{dependency}/{recipe}.json"
+    # Installations and builds are named by what determines them: what is changed and put back is
+    # what it was, whatever was tried in between.
+    def manifest(self, dependency: str, recipe: str, key: str) -> str:
+        return f"{self._state}/installs/{dependency}/{recipe}/{key}/manifest.json"
 
-    def activation(self, dependency: str, recipe: str) -> str:
-        return f"{self._state}/installs/{dependency}/{recipe}.sh"
+    def activation(self, dependency: str, recipe: str, key: str) -> str:
+        return f"{self._state}/installs/{dependency}/{recipe}/{key}/activate.sh"
+
+    @staticmethod
+    def activation_beside(manifest: Path) -> Path:
+        return manifest.with_name("activate.sh")
 
     def existing_manifests(self) -> list[Path]:
-        return list(Path(self._state, "installs").glob("*/*.json"))
+        return list(Path(self._state, "installs").glob("*/*/*/manifest.json"))
 
     def existing_builds(self) -> list[Path]:
         return list(Path(self._state, "builds").rglob("build.json"))
 
-    def builds(self, rule: str) -> str:
-        return f"{self._state}/builds/{rule}"
+    def builds(self, rule: str, key: str) -> str:
+        return f"{self._state}/builds/{rule}/{key}"
+
+    def artifacts_noted(self, experiment: str, batch: str) -> Path:
+        """Which artifacts a batch had when it was looked at last."""
+        return Path(self._state, "artifacts", experiment, f"{batch}.json")
+
+    def former(self, experiment: str, batch: str) -> Path:
+        return self._paths.former(experiment, batch)
 
     def records(self, experiment: str, batch: str) -> str:
         return f"{self._paths.records}/{experiment}/{batch}"

@@ -2,31 +2,59 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from snakemake_kochi.errors import ConfigError, for_snakemake
-from snakemake_kochi.library.names import Directories, RuleNames, Verbatim, identifier, verbatim
+from snakemake_kochi.library.names import Directories, RuleNames, identifier
+from snakemake_kochi.phases.digest import digest_of
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.install import recipe_description
 from snakemake_kochi.project.recipes import Recipe, Requirement
 
 
 @dataclass(frozen=True)
-class RecipeRule:
-    """What the install rule of one recipe is made of.
+class RecipeKeys:
+    """Names installations by what determines them, as far as it is known while a Snakefile is
+    parsed: the commit of a remote repository is looked up when it is installed."""
 
-    `determined_by` are texts that make the installation stale when they change; the manifests of
-    the recipes it depends on are its input.
-    """
+    freeze: Freeze
+    _known: dict[str, str] = field(default_factory=dict)
+
+    def key(self, recipe: Recipe) -> str:
+        name = f"{recipe.dependency}:{recipe.name}"
+        if name not in self._known:
+            source = dict(self.freeze.sources.get(name, {}))
+            # Provenance: an empty commit there changes nothing.
+            source.pop("base", None)
+            self._known[name] = digest_of(
+                {
+                    "recipe": recipe_description(self.freeze.machine, recipe),
+                    "activate_script": recipe.activate_script,
+                    "source": source,
+                    "depends": [self.key(each) for each in self.depends(recipe)],
+                }
+            )
+        return self._known[name]
+
+    def depends(self, recipe: Recipe) -> list[Recipe]:
+        """What a recipe itself depends on."""
+        return [
+            self.freeze.project.recipe(requirement)
+            for requirement in recipe.depends
+            if requirement.on(self.freeze.machine_name)
+        ]
+
+
+@dataclass(frozen=True)
+class RecipeRule:
+    """What the install rule of one recipe is made of; the manifests of the recipes it depends on
+    are its input."""
 
     name: str
     requirement: Requirement
     manifest: str
     activation: str
     depends: tuple[str, ...]
-    determined_by: Mapping[str, Verbatim]
     on_login_node: bool
     without_source: str | None
 
@@ -40,31 +68,26 @@ class RecipeRule:
 
     @classmethod
     def of(
-        cls, freeze: Freeze, directories: Directories, names: RuleNames, recipe: Recipe
+        cls,
+        freeze: Freeze,
+        directories: Directories,
+        names: RuleNames,
+        keys: RecipeKeys,
+        recipe: Recipe,
     ) -> RecipeRule:
         owner = f"{recipe.dependency}:{recipe.name}"
         # Resolved for its errors: two recipes of one dependency are said while parsing.
         freeze.recipes(recipe.depends, owner)
         name = f"install_{identifier(recipe.dependency)}_{identifier(recipe.name)}"
-        source = dict(freeze.sources.get(owner, {}))
-        source.pop("base", None)
         return cls(
             name=names.take(name, f"recipe {owner}"),
             requirement=Requirement(recipe.dependency, recipe.name, None),
-            manifest=directories.manifest(recipe.dependency, recipe.name),
-            activation=directories.activation(recipe.dependency, recipe.name),
+            manifest=directories.manifest(recipe.dependency, recipe.name, keys.key(recipe)),
+            activation=directories.activation(recipe.dependency, recipe.name, keys.key(recipe)),
             depends=tuple(
-                directories.manifest(r.dependency, r.recipe)
-                for r in recipe.depends
-                if r.on(freeze.machine_name)
+                directories.manifest(each.dependency, each.name, keys.key(each))
+                for each in keys.depends(recipe)
             ),
-            determined_by={
-                "recipe": verbatim(
-                    json.dumps(recipe_description(freeze.machine, recipe), sort_keys=True)
-                ),
-                "source": verbatim(json.dumps(source, sort_keys=True)),
-                "activate_script": verbatim(recipe.activate_script),
-            },
             without_source=freeze.without_source.get(owner),
             on_login_node=freeze.machine.installs_on_login_node(recipe.on_machine),
         )

@@ -8,17 +8,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import to_json
-from snakemake_kochi.phases.batch_freeze import load_batch_freeze
-from snakemake_kochi.phases.build_file import read_build, write_build
+from snakemake_kochi.errors import KochiError, PhaseError
+from snakemake_kochi.files import is_there, to_json
+from snakemake_kochi.paths import WorkingPaths
+from snakemake_kochi.phases.batch_freeze import BatchFreeze, load_batch_freeze
+from snakemake_kochi.phases.build_file import Build, read_build, write_build
 from snakemake_kochi.phases.failure import forget_failure, note_failure
+from snakemake_kochi.phases.former import Former
 from snakemake_kochi.phases.install_set import Install, merge, read_manifest, write_manifest
 from snakemake_kochi.phases.keep import keep_result
-from snakemake_kochi.phases.run import Output, Task, run_task
+from snakemake_kochi.phases.run import Output, Task, run_identity, run_task
 from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
 from snakemake_kochi.project.values import parse_assignment
 
@@ -41,19 +44,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
 # Imported where it is used: a run, of which there are thousands, needs neither YAML nor git.
 def _install(file: Path, options: argparse.Namespace) -> None:
     from snakemake_kochi.phases.freeze import load_freeze
-    from snakemake_kochi.phases.install import install_recipe
+    from snakemake_kochi.phases.install import AGAIN_VARIABLE, NEWEST_VARIABLE, install_recipe
     from snakemake_kochi.project.recipes import Requirement
 
     freeze = load_freeze(file)
     recipe = freeze.project.recipe(Requirement.parse(options.requirement))
-    again = options.requirement in os.environ.get("KOCHI_INSTALL_AGAIN", "").split()
-    installs = install_recipe(freeze, recipe, _installs(options.depends), again)
-    write_manifest(options.manifest, freeze.machine_name, installs)
+    remembered = WorkingPaths.remembered(options.manifest)
+    before = read_manifest(remembered)[-1] if is_there(remembered) else None
+    installs = install_recipe(
+        freeze,
+        recipe,
+        _installs(options.depends),
+        again=_is_asked(AGAIN_VARIABLE, options.requirement),
+        before=before,
+        newest=_is_asked(NEWEST_VARIABLE, options.requirement),
+    )
+    for file in (remembered, options.manifest):
+        write_manifest(file, freeze.machine_name, installs)
     preamble = Environment(freeze.machine.load_env_on_machine, installs, {}).preamble()
     options.activation.write_text(preamble, "utf-8", "surrogateescape")
 
 
+def _is_asked(variable: str, requirement: str) -> bool:
+    return requirement in os.environ.get(variable, "").split()
+
+
 def _build(file: Path, options: argparse.Namespace) -> None:
+    build = _built(file, options)
+    for path in (WorkingPaths.remembered(options.output), options.output):
+        write_build(path, build)
+
+
+def _built(file: Path, options: argparse.Namespace) -> Build:
     from snakemake_kochi.phases.build import build_experiment
     from snakemake_kochi.phases.freeze import load_freeze
 
@@ -61,8 +83,7 @@ def _build(file: Path, options: argparse.Namespace) -> None:
     experiment = freeze.experiment(options.experiment)
     phase = experiment.batch(options.batch).build if options.batch else experiment.build
     variables = phase.environment(_parameters(options.parameters))
-    build = build_experiment(freeze, experiment, phase, variables, _installs(options.installs))
-    write_build(options.output, build)
+    return build_experiment(freeze, experiment, phase, variables, _installs(options.installs))
 
 
 def _run(file: Path, options: argparse.Namespace) -> None:
@@ -72,22 +93,50 @@ def _run(file: Path, options: argparse.Namespace) -> None:
         Output(artifact.type, artifact.dest, artifact.src, file)
         for artifact, file in zip(point.artifacts, options.artifacts, strict=True)
     ]
+    build_file = options.build.with_name("build.json")
+    identity = run_identity(freeze.run, freeze.load_environment, point, str(build_file))
+    former = Former.of(freeze.machine_name, freeze.experiment, freeze.batch, identity, point)
+    if (record := former.take(outputs)) is not None:
+        print("kochi: the artifacts are those of an earlier run, under their new names")
+        _finish(freeze, record, outputs, options)
+        return
     task = Task(
         name=point.name,
         batch=options.batch,
         parameters=point.parameters,
         duplicate=point.duplicate,
         variables=point.environment(freeze.run),
+        identity=identity,
     )
     installs = _installs(options.installs)
     build = read_build(options.build)
+    if not is_there(build.tree):
+        # What is finished has none made for it; then somebody forced it to run.
+        build = _built(file, options)
     record = run_task(freeze, task, build, installs, outputs)
+    _finish(freeze, record, outputs, options)
+
+
+def _finish(
+    freeze: BatchFreeze,
+    record: Mapping[str, Any],
+    outputs: Sequence[Output],
+    options: argparse.Namespace,
+) -> None:
     options.record.write_bytes(to_json(record))
     keep_result(freeze, record, outputs)
 
 
 def _installs(manifests: Sequence[Path]) -> tuple[Install, ...]:
-    return merge(read_manifest(path) for path in manifests)
+    """Raises PhaseError when one is gone."""
+    installs = merge(read_manifest(path) for path in manifests)
+    gone = [f"-d {each.dependency}:{each.recipe}" for each in installs if not is_there(each.prefix)]
+    if gone:
+        raise PhaseError(
+            f"installations are gone: {', '.join(each[3:] for each in gone)}",
+            f"Type: kochi install {' '.join(gone)}",
+        )
+    return installs
 
 
 def _parameters(assignments: Sequence[str]) -> dict[str, str]:

@@ -50,6 +50,7 @@ class BatchFreeze:
     recipes: Mapping[str, Mapping[str, Any]]
     job_name: str
     artifacts: tuple[Artifact, ...]
+    git_directory: str | None = None
 
     @classmethod
     def of(cls, freeze: Freeze, experiment: Experiment, batch_name: str = "") -> BatchFreeze:
@@ -80,6 +81,7 @@ class BatchFreeze:
             },
             job_name=batch.job_name if batch else experiment.default_name,
             artifacts=batch.artifacts if batch else (),
+            git_directory=freeze.git_directory,
         )
 
     @property

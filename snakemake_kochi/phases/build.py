@@ -15,8 +15,8 @@ from snakemake_kochi.phases.digest import digest_of
 from snakemake_kochi.phases.failure import LAST_LINES
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.install_set import Install
-from snakemake_kochi.phases.scratch import scratch_directory
-from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
+from snakemake_kochi.phases.scratch import give_repository, scratch_directory
+from snakemake_kochi.phases.script import Environment, Stopwatch, run_script, source_variables
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Phase
 from snakemake_kochi.snapshot import Entry, digest_sources, materialise, select_sources
@@ -84,10 +84,15 @@ def build_experiment(
         shutil.rmtree(place.directory, ignore_errors=True)
         make_directory(place.directory)
         materialise(freeze.paths.store, freeze.snapshot.tree, place.tree)
+        give_repository(freeze.git_directory, place.tree)
         environment = Environment(
             freeze.machine.load_env_on_machine,
             installs,
-            {**variables, "KOCHI_MACHINE": freeze.machine_name},
+            {
+                **variables,
+                **source_variables(freeze.snapshot.base, freeze.snapshot.dirty),
+                "KOCHI_MACHINE": freeze.machine_name,
+            },
         )
         with scratch_directory(freeze.workspaces) as scratch, Stopwatch() as watch:
             status = run_script(
@@ -106,6 +111,8 @@ def build_experiment(
                 reason=f"the build script ended with exit status {status}",
                 output=last_lines(place.log, LAST_LINES),
             )
+        # A run of another commit may use the same build: it is given its own.
+        give_repository(None, place.tree)
         record = description | {
             "version": BUILD_VERSION,
             "digest": digest,

@@ -46,6 +46,7 @@ from snakemake_kochi.snapshot import (
     Snapshot,
     difference,
     freeze,
+    keep_repository,
     list_entries,
     matcher,
     resolve_source,
@@ -66,6 +67,7 @@ class Freeze:
     recipe whose source is on this computer, by `dependency:recipe`: {"git", "commit"} or {"mirror",
     "tree", "base"}; `without_source` says why there is none where there should be one. `diff` is
     what the snapshot has other than the commit that was checked out, as far as that is shown.
+    `git_directory` is what copies of the snapshot get as their `.git`, or None.
     """
 
     file: Path
@@ -80,6 +82,7 @@ class Freeze:
     sources: Mapping[str, Mapping[str, str]]
     without_source: Mapping[str, str] = FrozenDict()
     diff: str = ""
+    git_directory: str | None = None
 
     @cached_property
     def paths(self) -> ProjectPaths:
@@ -141,6 +144,7 @@ def take_freeze(
         settle_locks(root.machine(machine), used.lock_directory, used.lock_kind)
     outputs = own_outputs(start, directory, root)
     snapshot = freeze(directory, paths.store, outputs)
+    git_directory = keep_repository(directory, paths.store, paths.repository, outputs)
     experiments = {}
     for path in _experiment_files(directory, experiment_globs):
         name = path.relative_to(directory).as_posix()
@@ -161,6 +165,7 @@ def take_freeze(
         "experiments": experiments,
         "sources": sources,
         "without_source": without_source,
+        "git_directory": None if git_directory is None else str(git_directory),
     }
     content = to_json(data)
     file = paths.freeze(hashlib.sha256(content).hexdigest()[:32])
@@ -193,6 +198,7 @@ def load_freeze(file: Path) -> Freeze:
             sources=data["sources"],
             without_source=data.get("without_source", {}),
             diff=data.get("diff", ""),  # of an earlier release
+            git_directory=data.get("git_directory"),
         )
     except (KeyError, TypeError) as error:
         raise DamagedFileError(f"{file}: not a freeze ({error})") from error

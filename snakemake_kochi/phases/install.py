@@ -38,24 +38,36 @@ from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.recipes import Recipe
 from snakemake_kochi.snapshot import fetch_source, materialise, resolve_source
 
+# Recipes, as DEPENDENCY:RECIPE and separated by blanks: those to be installed anew, and those of
+# whose repositories the newest commit is wanted.
+AGAIN_VARIABLE = "KOCHI_INSTALL_AGAIN"
+NEWEST_VARIABLE = "KOCHI_INSTALL_NEWEST"
+
 
 def install_recipe(
-    freeze: Freeze, recipe: Recipe, dependencies: Sequence[Install], again: bool = False
+    freeze: Freeze,
+    recipe: Recipe,
+    dependencies: Sequence[Install],
+    again: bool = False,
+    before: Install | None = None,
+    newest: bool = False,
 ) -> tuple[Install, ...]:
     """Install a recipe, unless what determines it is installed already; return its install set.
 
     What determines it: the recipe, the machine's environment, the commit or tree of its source and
-    the installations it depends on. With `again` it is installed anew, in a new prefix. The one
-    that was current stays in place for jobs that use it; a failed installation changes nothing
-    that worked. Raises PhaseError when the script fails, GitError when the source cannot be had.
+    the installations it depends on. With `again` it is installed anew, in a new prefix. `before` is
+    what it was when it was installed last: the commit of a remote repository is that one's, unless
+    the `newest` is wanted. The one that was current stays in place for jobs that use it; a failed
+    installation changes nothing that worked. Raises PhaseError when the script fails, GitError when
+    the source cannot be had.
     """
-    source = _source(freeze, recipe)
+    source = _source(freeze, recipe, None if newest else before)
     paths, machine = freeze.paths, freeze.machine_name
     digest = digest_of(_description(freeze.machine, recipe, dependencies, source))
     locks = find_lock_settings(freeze.root.machine(machine))
     own = locks.paths.project(paths).install(recipe.dependency, recipe.name)
     with freeze.root.explaining(), locks.hold(own) as lock:
-        serial = _serial(paths, machine, recipe, digest, again)
+        serial = _serial(paths, machine, recipe, digest, again, before)
         name = digest if serial == 1 else f"{digest}-{serial}"
         place = paths.install(machine, recipe.dependency, recipe.name, name)
         install = Install(
@@ -113,7 +125,7 @@ def is_described_by(record: Mapping[str, Any], machine: Machine, recipe: Recipe)
     return bool(record["digest"].partition("-")[0] == digest)
 
 
-def _source(freeze: Freeze, recipe: Recipe) -> dict[str, str]:
+def _source(freeze: Freeze, recipe: Recipe, before: Install | None) -> dict[str, str]:
     frozen = freeze.sources.get(f"{recipe.dependency}:{recipe.name}")
     if frozen is not None:
         return dict(frozen)
@@ -126,15 +138,27 @@ def _source(freeze: Freeze, recipe: Recipe) -> dict[str, str]:
     if recipe.git is None:
         return {}
     where = local_repository(recipe.git, freeze.directory) or recipe.git
+    if where == recipe.git and before is not None and before.source.get("git") == recipe.git:
+        # Finished work came from it; a branch is looked up when somebody asks for that.
+        return dict(before.source)
     return {
         "git": recipe.git,
         "commit": resolve_source(where, recipe.branch, recipe.commit_hash),
     }
 
 
-def _serial(paths: ProjectPaths, machine: str, recipe: Recipe, digest: str, again: bool) -> int:
+def _serial(
+    paths: ProjectPaths,
+    machine: str,
+    recipe: Recipe,
+    digest: str,
+    again: bool,
+    before: Install | None,
+) -> int:
     """The number of the newest installation of this digest, or the next one's."""
-    serial = 1
+    known, _, number = before.digest.partition("-") if before is not None else ("", "", "")
+    # With KOCHI_ROOT emptied it is the same one that is made again, under the same name.
+    serial = int(number) if known == digest and number else 1
     while True:
         following = paths.install(machine, recipe.dependency, recipe.name, f"{digest}-{serial + 1}")
         if not is_there(following.manifest):

@@ -27,8 +27,13 @@ from snakemake_kochi.phases.current import read_install
 from snakemake_kochi.phases.freeze import Freeze, load_freeze
 from snakemake_kochi.phases.install_set import Install
 from snakemake_kochi.phases.run import Task, run_task
-from snakemake_kochi.phases.scratch import scratch_directory
-from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
+from snakemake_kochi.phases.scratch import give_repository, scratch_directory
+from snakemake_kochi.phases.script import (
+    Environment,
+    clean_up_on_sigterm,
+    own_environment,
+    source_variables,
+)
 from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.project.values import parse_assignment
 from snakemake_kochi.snapshot import materialise
@@ -103,11 +108,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run_command(
     freeze: Freeze, installs: Sequence[Install], copy: str | None, command: Sequence[str]
 ) -> int:
-    variables = os.environ | {"KOCHI_MACHINE": freeze.machine_name}
+    own = {"KOCHI_MACHINE": freeze.machine_name}
     environment = Environment(freeze.machine.load_env_on_machine, installs, {})
     words = command_in_environment(environment, command)
     if copy is None:
-        execute(words, variables)
+        execute(words, os.environ | own)
+    own |= source_variables(freeze.snapshot.base, freeze.snapshot.dirty)
+    variables = own_environment() | own
     with _copy_of(freeze) as directory:
         try:
             status = subprocess.run(
@@ -146,6 +153,7 @@ def _copy_of(freeze: Freeze) -> Iterator[Path]:
         # Called as the project: scripts and makefiles may look at the name of where they are.
         directory = scratch / (freeze.directory.name or "project")
         materialise(freeze.paths.store, freeze.snapshot.tree, directory)
+        give_repository(freeze.git_directory, directory)
         yield directory
 
 

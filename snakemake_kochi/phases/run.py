@@ -19,12 +19,13 @@ from snakemake_kochi.errors import PhaseError, ScriptError
 from snakemake_kochi.files import last_lines, make_directory, to_json
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.build_file import Build
+from snakemake_kochi.phases.digest import digest_of
 from snakemake_kochi.phases.failure import LAST_LINES
 from snakemake_kochi.phases.install_set import Install
 from snakemake_kochi.phases.printed import write_printed
-from snakemake_kochi.phases.scratch import scratch_directory
-from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
-from snakemake_kochi.project.grid import Phase
+from snakemake_kochi.phases.scratch import give_repository, scratch_directory
+from snakemake_kochi.phases.script import Environment, Stopwatch, run_script, source_variables
+from snakemake_kochi.project.grid import Phase, Point
 
 RECORD_VERSION = 1
 # What the worker tells a job of itself; under another executor a job is told the same names.
@@ -52,13 +53,30 @@ class Output:
 @dataclass(frozen=True)
 class Task:
     """One point to run: its name, all its parameters, and those of them its script gets to see
-    (`variables`: KOCHI_PARAM_<NAME> -> value). `batch` is empty for a job outside any batch."""
+    (`variables`: KOCHI_PARAM_<NAME> -> value). `batch` is empty for a job outside any batch, and so
+    is `identity` (see `run_identity`)."""
 
     name: str
     batch: str
     parameters: Mapping[str, str]
     duplicate: int
     variables: Mapping[str, str]
+    identity: str = ""
+
+
+def run_identity(phase: Phase, load_environment: str, point: Point, build_file: str) -> str:
+    """A digest of what determines a run, its artifacts aside. In the name of the file that says
+    which build is used is what determines that one."""
+    return digest_of(
+        {
+            "script": phase.script,
+            "strict": phase.strict,
+            "load_environment": load_environment,
+            "variables": point.environment(phase),
+            "duplicate": point.duplicate,
+            "build": build_file,
+        }
+    )
 
 
 def run_task(
@@ -73,14 +91,15 @@ def run_task(
     The record (JSON): "version", "identity", "experiment", "batch", "name", "parameters",
     "duplicate", "build_parameters" and "run_parameters" (those that each sees), "build_script",
     "run_script", "machine", "node", "worker", "queue", "job", "attempt", "nonce", "runner",
-    "snapshot", "recipes", "build", "started" and "ended" (ISO 8601, UTC), "seconds", "exit_status",
-    "output" (see phases/printed.py), "artifacts": those that may be committed. Raises PhaseError
-    when the script fails or an artifact is missing; nothing is written then.
+    "snapshot", "recipes", "build", "run", "started" and "ended" (ISO 8601, UTC), "seconds",
+    "exit_status", "output" (see phases/printed.py), "artifacts": those that may be committed.
+    Raises PhaseError when the script fails or an artifact is missing; nothing is written then.
     """
     variables = _job_variables(freeze, task)
     environment = Environment(freeze.load_environment, installs, {**variables, **task.variables})
     with scratch_directory(freeze.workspaces) as scratch:
         directory = _copy(build.tree, scratch / "workspace")
+        give_repository(freeze.git_directory, directory)
         captured = scratch / "stdout"
         with Stopwatch() as watch:
             status = run_script(
@@ -138,6 +157,7 @@ def _copy(tree: Path, directory: Path) -> Path:
 
 def _job_variables(freeze: BatchFreeze, task: Task) -> dict[str, str]:
     told = {name: os.environ.get(name, value) for name, value in _STANDALONE.items()}
+    told |= source_variables(freeze.snapshot["base"], freeze.snapshot["dirty"])
     return told | {"KOCHI_MACHINE": freeze.machine_name, "KOCHI_JOB_NAME": task.name}
 
 
@@ -179,6 +199,7 @@ def _record(
             for install in installs
         ],
         "build": build.digest,
+        "run": task.identity,
         "started": started.isoformat(),
         "ended": (started + timedelta(seconds=watch.seconds)).isoformat(),
         "seconds": round(watch.seconds, 6),

@@ -39,6 +39,14 @@ def scratch_directory(workspaces: Path) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def give_repository(git_directory: str | None, copy: Path) -> None:
+    """Give a copy of the project a `.git` of its own, in which git says what it said in the working
+    tree (see `snapshot.keep_repository`), in place of the one it may have; None: no `.git`."""
+    shutil.rmtree(copy / ".git", ignore_errors=True)
+    if git_directory is not None:
+        shutil.copytree(git_directory, copy / ".git")
+
+
 def _here() -> tuple[str, str, str]:
     """This host, its boot and the pid namespace, each short: scripts make sockets in there, whose
     paths may have 107 characters."""

@@ -37,6 +37,20 @@ _OWN_VARIABLES = (
 )
 
 
+# Of a hook or an alias in which snakemake was started: git in a script would work on the user's
+# repository, where the script's own directory is one.
+_FOREIGN_VARIABLES = (
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_DIR",
+    "GIT_INDEX_FILE",
+    "GIT_NAMESPACE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_WORK_TREE",
+)
+
+
 @dataclass(frozen=True)
 class Environment:
     """What a script finds when it starts.
@@ -61,6 +75,12 @@ class Environment:
             lines.append(f"export KOCHI_RECIPE_{suffix}={shlex.quote(install.recipe)}")
         lines += [install.activate_script for install in self.installs]
         return "\n".join(line for line in lines if line) + "\n"
+
+
+def source_variables(base: str | None, dirty: bool) -> dict[str, str]:
+    """What a script is told of the source it works on: the commit that was checked out, "" without
+    one, and whether the snapshot is anything but that commit."""
+    return {"KOCHI_COMMIT": base or "", "KOCHI_DIRTY": "true" if dirty else "false"}
 
 
 def variable_suffix(name: str) -> str:
@@ -109,7 +129,8 @@ def saved_threads() -> str:
 
 def own_environment() -> dict[str, str]:
     """The environment of this process without what Snakemake and we put there."""
-    variables = {name: os.environ[name] for name in os.environ if name not in _OWN_VARIABLES}
+    removed = (*_OWN_VARIABLES, *_FOREIGN_VARIABLES)
+    variables = {name: os.environ[name] for name in os.environ if name not in removed}
     if (saved := os.environ.get(SAVED_THREADS_VARIABLE)) is not None:
         for name in _THREADS_VARIABLES:
             variables.pop(name, None)

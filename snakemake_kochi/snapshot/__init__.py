@@ -3,6 +3,7 @@
 from snakemake_kochi.snapshot.difference import difference
 from snakemake_kochi.snapshot.listing import deleted_files, submodules
 from snakemake_kochi.snapshot.patterns import matcher
+from snakemake_kochi.snapshot.repository import keep_repository
 from snakemake_kochi.snapshot.snapshot import (
     Entry,
     Snapshot,
@@ -25,6 +26,7 @@ __all__ = [
     "digest_sources",
     "fetch_source",
     "freeze",
+    "keep_repository",
     "list_entries",
     "matcher",
     "materialise",

@@ -12,7 +12,7 @@ from snakemake_kochi.errors import GitError
 from snakemake_kochi.git import run_git, without_filters
 
 # A directory of files, unpacked from somewhere, may itself look like a bare repository.
-_FILES_ONLY = ("-c", "safe.bareRepository=explicit")
+FILES_ONLY = ("-c", "safe.bareRepository=explicit")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def list_files(directory: Path, excluded: Callable[[str], bool]) -> Listing:
             paths.append(path)
             untracked = untracked or not tracked
     head = run_git(
-        directory, *_FILES_ONLY, "rev-parse", "--verify", "--quiet", "HEAD^{commit}", accept=(0, 1)
+        directory, *FILES_ONLY, "rev-parse", "--verify", "--quiet", "HEAD^{commit}", accept=(0, 1)
     )
     base = head.decode().strip() or None
     # Not by one `git status` alone, which runs others inside, with the filters of those.
@@ -65,7 +65,7 @@ def deleted_files(directory: Path, commit: str) -> tuple[str, ...]:
     them."""
     found = run_git(
         directory,
-        *_FILES_ONLY,
+        *FILES_ONLY,
         *("diff-index", "-z", "--name-only", "--no-renames", "--diff-filter=D"),
         *("--ignore-submodules=dirty", commit, "--"),
         environment=without_filters(directory),
@@ -75,7 +75,7 @@ def deleted_files(directory: Path, commit: str) -> tuple[str, ...]:
 
 def submodules(directory: Path) -> tuple[str, ...]:
     """The paths of the submodules in a repository's index, checked out or not."""
-    listed = run_git(directory, *_FILES_ONLY, "ls-files", "-z", "--stage")
+    listed = run_git(directory, *FILES_ONLY, "ls-files", "-z", "--stage")
     lines = (line.partition(b"\t") for line in listed.split(b"\0"))
     return tuple(os.fsdecode(path) for mode, _, path in lines if mode.startswith(b"160000 "))
 
@@ -84,7 +84,7 @@ def _place_in_repository(directory: Path) -> str | None:
     """The directory's path below the top of its repository ("" for the top), None without one."""
     try:
         inside, _, prefix = run_git(
-            directory, *_FILES_ONLY, "rev-parse", "--is-inside-work-tree", "--show-prefix"
+            directory, *FILES_ONLY, "rev-parse", "--is-inside-work-tree", "--show-prefix"
         ).partition(b"\n")
     except GitError as error:
         if "not a git repository (or any" in error.message:
@@ -94,7 +94,7 @@ def _place_in_repository(directory: Path) -> str | None:
         raise GitError(f"{directory} is inside a bare repository or .git: there are no files")
     place = os.fsdecode(prefix.removesuffix(b"\n"))
     if place and run_git(
-        directory, *_FILES_ONLY, "check-ignore", "-z", "--stdin", stdin=b".", accept=(0, 1)
+        directory, *FILES_ONLY, "check-ignore", "-z", "--stdin", stdin=b".", accept=(0, 1)
     ):
         return None
     return place
@@ -120,7 +120,7 @@ def _walk_repository(directory: Path, nested: list[Path]) -> Iterator[tuple[str,
     """Each file's path and whether it is tracked; `nested` gets the repositories inside."""
     listed = run_git(
         directory,
-        *_FILES_ONLY,
+        *FILES_ONLY,
         "ls-files",
         "-z",
         "-t",
@@ -158,7 +158,7 @@ def _is_content(mode: int) -> bool:
 
 def _common_directory(repository: Path) -> bytes:
     return run_git(
-        repository, *_FILES_ONLY, "rev-parse", "--path-format=absolute", "--git-common-dir"
+        repository, *FILES_ONLY, "rev-parse", "--path-format=absolute", "--git-common-dir"
     )
 
 
@@ -200,7 +200,7 @@ def _is_changed(repository: Path, top: Path, prefix: str, excluded: Callable[[st
     try:
         status = run_git(
             repository,
-            *_FILES_ONLY,
+            *FILES_ONLY,
             *("status", "--porcelain=v2", "-z", "--untracked-files=no", "--no-renames"),
             *("--ignore-submodules=dirty", "--", "."),
             environment=without_filters(repository),

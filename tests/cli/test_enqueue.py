@@ -122,6 +122,16 @@ def test_a_script_with_c_needs_no_dashes(project: Path, kochi: Kochi, work: Work
     assert outputs(work()) == ["running -c\n"]
 
 
+def test_git_in_a_copy_says_what_it_says_in_the_working_tree(
+    project: Path, kochi: Kochi, work: Work
+) -> None:
+    (project / "new").write_text("new\n")
+    script = "git rev-parse HEAD; git status --porcelain; echo $KOCHI_COMMIT $KOCHI_DIRTY"
+    kochi("enqueue", "-q", "test", "-c", "--", "bash", "-c", script)
+    head = git(project, "rev-parse", "HEAD").strip()
+    assert outputs(work()) == [f"{head}\n?? new\n{head} true\n"]
+
+
 def test_the_copy_is_entered_where_one_was(
     project: Path, kochi: Kochi, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:

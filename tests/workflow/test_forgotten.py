@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from snakemake_kochi.library import library
+from snakemake_kochi.library.kept import forget_what_is_gone
 from snakemake_kochi.library.names import Directories
 from snakemake_kochi.phases.build_file import Build, write_build
 
@@ -19,7 +19,7 @@ def test_a_build_is_forgotten_when_it_is_gone_and_not_when_that_is_not_known(
     answer: int, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    file = Path(Directories("local").builds("b"), "build.json")
+    file = Path(Directories("local").builds("b", "key"), "build.json")
     tree = tmp_path / "tree"
     write_build(file, Build("digest", tree))
     real = os.stat
@@ -30,5 +30,5 @@ def test_a_build_is_forgotten_when_it_is_gone_and_not_when_that_is_not_known(
         return real(path, *arguments, **named)
 
     monkeypatch.setattr(os, "stat", stat)
-    library._forget_what_is_gone(Directories("local"))
+    forget_what_is_gone(Directories("local"))
     assert file.exists() == is_kept

@@ -86,8 +86,8 @@ def run_point(project: Any, number: int) -> dict[str, Any]:
     directory: Path = project.directory
     state = directory / ".snakemake/kochi/local"
     (build,) = state.glob("builds/**/build.json")
-    installs = sorted(state.glob("installs/*/*.json"))
-    installs = [path for path in installs if path.name in ("one.json", "fast.json")]
+    installs = sorted(state.glob("installs/*/*/*/manifest.json"))
+    installs = [path for path in installs if path.parent.parent.name in ("one", "fast")]
     (freeze,) = Path(os.environ["KOCHI_ROOT"]).glob("projects/*/freezes/*.json")
     words = ["run", "sum.yaml", "--batch=first", "--parameters", f"n={number}", "debug=0"]
     words += ["--duplicate", "0", "--build", str(build), "--installs", *map(str, installs)]

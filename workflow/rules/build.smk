@@ -1,11 +1,15 @@
-# One rule per build script; the parameters it depends on are its wildcards.
+# One rule per build script; the parameters it depends on are its wildcards, and what else determines
+# it is in its name.
 for build in kochi.builds:
 
     rule:
         name:
             build.name
         input:
-            build.installs,
+            lambda wildcards, build=build: kochi.kept.input_files(
+                build.installs,
+                lambda: kochi.kept.is_there(build.output.format(**wildcards)),
+            ),
         output:
             build.output,
         wildcard_constraints:
@@ -15,7 +19,6 @@ for build in kochi.builds:
             kochi_pinned=0,
             kochi_joins=1,
         params:
-            **build.determined_by,
             experiment=kochi.verbatim(build.experiment.file),
             batch=kochi.verbatim(build.batch),
             parameters=lambda wildcards, build=build: build.assignments(wildcards),

@@ -1,12 +1,15 @@
-# One rule per recipe. The manifests of the recipes it depends on are its input, so that installing
-# one of them again makes this one stale without anybody being told.
+# One rule per recipe; what determines an installation is in its name. The manifests of the recipes
+# it depends on are its input, so that installing one of them again makes this one stale without
+# anybody being told.
 for recipe in kochi.recipes:
 
     rule:
         name:
             recipe.name
         input:
-            lambda wildcards, recipe=recipe: recipe.needed(),
+            lambda wildcards, recipe=recipe: kochi.kept.input_files(
+                recipe.needed(), lambda: kochi.kept.is_there(recipe.manifest)
+            ),
         output:
             manifest=recipe.manifest,
             activation=recipe.activation,
@@ -16,7 +19,6 @@ for recipe in kochi.recipes:
             kochi_pinned=0,
             kochi_joins=1,
         params:
-            **recipe.determined_by,
             requirement=kochi.verbatim(str(recipe.requirement)),
         shell:
             '"$KOCHI_PYTHON" -P -m snakemake_kochi.phases install {params.requirement:q}'

@@ -7,10 +7,19 @@ for batch in kochi.batches:
             name:
                 batch.run_name(index)
             input:
-                build=lambda wildcards, batch=batch, group=group: batch.build.file(
-                    group.point(wildcards)
+                build=lambda wildcards, batch=batch, group=group: kochi.build_of_run(
+                    batch, group, wildcards
                 ),
-                installs=batch.installs,
+                # A function is called for each run.
+                installs=(
+                    batch.installs
+                    if kochi.kept.are_there(batch.installs)
+                    else lambda wildcards, batch=batch, group=group: (
+                        kochi.kept.input_files(
+                            batch.installs, lambda: batch.is_finished(group, wildcards)
+                        )
+                    )
+                ),
             output:
                 artifacts=list(group.artifacts),
                 record=group.record,

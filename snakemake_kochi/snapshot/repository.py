@@ -1,0 +1,155 @@
+"""What git says of a working tree at the moment it is frozen, for the copies made of it.
+
+A copy gets a `.git` of its own, in which `git describe`, `git log` and `git status` answer as in
+the working tree. It has the commit that is checked out, the tags and the index; the objects stay
+where they are and are read from there. Nothing is written to the user's repository, neither now nor
+by a script that uses git in a copy, and nothing of its configuration that names a command is taken
+along.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from snakemake_kochi.errors import GitError
+from snakemake_kochi.files import is_there, make_directory, move
+from snakemake_kochi.git import run_git
+from snakemake_kochi.snapshot.listing import FILES_ONLY
+from snakemake_kochi.snapshot.patterns import matcher
+
+# How names and differences are shown, and what counts as one. None is a command or a path.
+_SETTINGS = (
+    r"^core\.(abbrev|autocrlf|eol|filemode|ignorecase|precomposeunicode|quotepath|symlinks)$"
+    r"|^status\.|^diff\.(ignoresubmodules|renames)$|^submodule\..*\.ignore$"
+)
+_CONFIGURATION = """\
+[core]
+\trepositoryformatversion = {format}
+\tbare = false
+\tlogallrefupdates = false
+\thooksPath = /dev/null
+\tfsmonitor = false
+[gc]
+\tauto = 0
+[extensions]
+"""
+
+
+def keep_repository(
+    directory: Path, store: Path, place: Callable[[str], Path], exclude: Sequence[str] = ()
+) -> Path | None:
+    """Write the `.git` for copies of a working tree as it is now to `place(digest)`, unless it is
+    there, and return that directory; None when the directory is not the top of a working tree.
+
+    `exclude` is that of the snapshot: tracked files that are left out count as unchanged.
+    """
+    if not os.path.lexists(directory / ".git"):
+        return None
+    try:
+        files = _files(directory, store)
+        index = _index(directory, matcher(exclude))
+    except GitError:
+        # What is odd about it, the snapshot has accepted or will say.
+        return None
+    digest = hashlib.sha256()
+    for name, content in (*sorted(files.items()), *zip(("index", "left out"), index, strict=True)):
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    kept = place(digest.hexdigest()[:32])
+    if not is_there(kept / "HEAD"):
+        _write(kept, files, *index)
+    return kept
+
+
+def _ask(directory: Path, *words: str, accept: Sequence[int] = (0,)) -> bytes:
+    return run_git(directory, *FILES_ONLY, *words, accept=accept)
+
+
+def _files(directory: Path, store: Path) -> dict[str, bytes]:
+    """The files of the `.git` but for the index, by their path in it."""
+    paths = ("objects", "shallow", "info/exclude")
+    words = [word for path in paths for word in ("--git-path", path)]
+    answers = _ask(directory, "rev-parse", "--path-format=absolute", *words, "--show-object-format")
+    objects, shallow, excluded, kind = map(os.fsdecode, answers.split(b"\n")[:4])
+    branch = _ask(directory, "symbolic-ref", "--quiet", "HEAD", accept=(0, 1))
+    head = _ask(directory, "rev-parse", "--verify", "--quiet", "HEAD", accept=(0, 1))
+    form = "%(objectname) %(refname)"
+    # In the order that git wants, which is that of their names: heads, replace, tags.
+    refs = _ask(directory, "for-each-ref", f"--format={form}", "refs/replace", "refs/tags")
+    if branch and head:
+        refs = head.rstrip(b"\n") + b" " + branch + refs
+    return {
+        "HEAD": b"ref: " + branch if branch else head,
+        "packed-refs": refs,
+        # What was fetched for somebody is in the store only.
+        "objects/info/alternates": os.fsencode(f"{objects}\n{store.absolute() / 'objects'}\n"),
+        "config": _configuration(directory, kind).encode("utf-8", "surrogateescape"),
+        **{
+            name: Path(path).read_bytes()
+            for name, path in (("shallow", shallow), ("info/exclude", excluded))
+            if os.path.isfile(path)
+        },
+    }
+
+
+def _configuration(directory: Path, kind: str) -> str:
+    is_old = kind == "sha1"
+    text = _CONFIGURATION.format(format=0 if is_old else 1)
+    text += "" if is_old else f"\tobjectFormat = {kind}\n"
+    found = _ask(
+        directory, "config", "--local", "-z", "--get-regexp", _SETTINGS, accept=(0, 1)
+    ).decode("utf-8", "surrogateescape")
+    for setting in filter(None, found.split("\0")):
+        key, _, value = setting.partition("\n")
+        section, _, name = key.rpartition(".")
+        outer, _, inner = section.partition(".")
+        header = f"{outer} {_quoted(inner)}" if inner else outer
+        text += f"[{header}]\n\t{name} = {_quoted(value)}\n"
+    return text
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def _index(directory: Path, is_excluded: Callable[[str], bool]) -> tuple[bytes, bytes]:
+    """The index as `git update-index -z --index-info` reads it, and the paths in it that are not
+    in the working tree on purpose."""
+    staged, left_out = [], []
+    for entry in filter(None, _ask(directory, "ls-files", "-z", "-t", "--stage").split(b"\0")):
+        tag, staging = entry[:1], entry[2:]
+        path = staging.partition(b"\t")[2]
+        staged.append(staging + b"\0")
+        if tag == b"S" or is_excluded(os.fsdecode(path)):
+            left_out.append(path + b"\0")
+    return b"".join(staged), b"".join(left_out)
+
+
+def _write(kept: Path, files: dict[str, bytes], staged: bytes, left_out: bytes) -> None:
+    make_directory(kept.parent)
+    new = make_directory(kept.with_name(f".{kept.name}.{secrets.token_hex(4)}.tmp"))
+    try:
+        for name, content in files.items():
+            make_directory((new / name).parent)
+            (new / name).write_bytes(content)
+        make_directory(new / "refs")
+        variables = {"GIT_DIR": str(new), "GIT_WORK_TREE": str(new)}
+        for words, given in (
+            (["--index-info"], staged),
+            (["--skip-worktree", "--stdin"], left_out),
+        ):
+            if given:
+                run_git(new, "update-index", "-z", *words, environment=variables, stdin=given)
+        try:
+            move(new, kept)
+        except OSError:
+            # Another was quicker.
+            if not is_there(kept / "HEAD"):
+                raise
+    finally:
+        shutil.rmtree(new, ignore_errors=True)

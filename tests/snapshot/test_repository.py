@@ -1,0 +1,145 @@
+"""Git in a copy of a snapshot says what it says in the working tree, and touches nothing of it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from snakemake_kochi.phases.scratch import give_repository
+from snakemake_kochi.snapshot import freeze, keep_repository, materialise
+
+from .git_helpers import git, write
+
+QUESTIONS = (
+    "describe --always --dirty",
+    "describe --tags --long",
+    "rev-parse HEAD",
+    "rev-parse --abbrev-ref HEAD",
+    "rev-parse --show-object-format",
+    "log -1 --format=%H%s",
+    "log --oneline",
+    "status --porcelain",
+    "tag",
+    "diff",
+)
+
+
+def answers(directory: Path) -> dict[str, tuple[int, str]]:
+    asked = {}
+    for question in QUESTIONS:
+        done = subprocess.run(
+            ["git", "--no-optional-locks", *question.split()],
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        asked[question] = done.returncode, done.stdout
+    return asked
+
+
+def copy_of(top: Path, store: Path, exclude: tuple[str, ...] = ()) -> Path:
+    snapshot = freeze(top, store, exclude)
+    kept = keep_repository(top, store, lambda digest: store.parent / "kept" / digest, exclude)
+    copy = store.parent / "copy"
+    materialise(store, snapshot.tree, copy)
+    give_repository(None if kept is None else str(kept), copy)
+    return copy
+
+
+def change(top: Path) -> None:
+    git(top, "tag", "-a", "v1", "-m", "first")
+    git(top, "tag", "light")
+    write(top / "more.c", "more\n")
+    git(top, "add", "more.c")
+    git(top, "commit", "-qm", "more")
+    write(top / "staged.c", "staged\n")
+    git(top, "add", "staged.c")
+    write(top / "more.c", "changed\n")
+    write(top / "untracked.c", "new\n")
+    write(top / ".git" / "info" / "exclude", "hidden.c\n")
+    write(top / "hidden.c", "hidden\n")
+
+
+@pytest.mark.parametrize("kind", ["clean", "changed", "detached", "worktree", "shallow", "sha256"])
+def test_git_answers_in_a_copy_as_in_the_working_tree(
+    kind: str, repository: Path, store: Path, tmp_path: Path, untouched: Callable[[Path], object]
+) -> None:
+    top = repository
+    if kind == "changed":
+        change(top)
+    elif kind == "detached":
+        git(top, "tag", "-a", "v1", "-m", "first")
+        git(top, "checkout", "-q", "--detach")
+    elif kind == "worktree":
+        top = tmp_path / "elsewhere"
+        git(repository, "worktree", "add", "-q", "-b", "other", str(top))
+        write(top / "untracked.c", "new\n")
+    elif kind == "shallow":
+        git(repository, "commit", "-qm", "second", "--allow-empty")
+        top = tmp_path / "elsewhere"
+        git(tmp_path, "clone", "-q", "--depth=1", f"file://{repository}", str(top))
+    elif kind == "sha256":
+        top = tmp_path / "elsewhere"
+        git(tmp_path, "init", "-q", "--object-format=sha256", str(top))
+        write(top / "a.c", "a\n")
+        git(top, "add", "-A")
+        git(top, "commit", "-qm", "first")
+    expected = answers(top)
+    untouched(repository)
+    assert answers(copy_of(top, store)) == expected
+    assert expected["rev-parse HEAD"][0] == 0
+
+
+def test_git_answers_in_a_copy_of_a_repository_without_commits(tmp_path: Path, store: Path) -> None:
+    top = tmp_path / "new"
+    git(tmp_path, "init", "-q", str(top))
+    write(top / "a.c", "a\n")
+    expected = answers(top)
+    assert answers(copy_of(top, store)) == expected
+    assert expected["describe --always --dirty"][0] != 0
+
+
+def test_a_directory_in_no_repository_has_copies_without_one(tmp_path: Path, store: Path) -> None:
+    write(tmp_path / "plain" / "a.c", "a\n")
+    assert not (copy_of(tmp_path / "plain", store) / ".git").exists()
+
+
+def test_what_a_snapshot_leaves_out_counts_as_unchanged(repository: Path, store: Path) -> None:
+    write(repository / "results" / "r.txt", "r\n")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "results")
+    copy = copy_of(repository, store, ("/results/",))
+    assert not (copy / "results").exists()
+    assert git(copy, "status", "--porcelain") == ""
+
+
+def test_git_in_a_copy_writes_to_the_copy_alone_and_runs_nothing_of_the_repositorys(
+    repository: Path, store: Path, tmp_path: Path, untouched: Callable[[Path], object]
+) -> None:
+    ran = tmp_path / "ran"
+    hook = write(repository / ".git" / "hooks" / "post-commit", f"#!/bin/sh\ntouch {ran}\n")
+    hook.chmod(0o755)
+    for key in ("core.fsmonitor", "filter.x.clean", "filter.x.smudge", "diff.x.textconv"):
+        git(repository, "config", key, f"touch {ran}; cat")
+    write(repository / ".gitattributes", "*.c filter=x diff=x\n")
+    untouched(repository)
+    ran.unlink(missing_ok=True)  # by the user's own git, which that asks
+    copy = copy_of(repository, store)
+    assert not ran.exists()
+    git(copy, "status")
+    git(copy, "diff")
+    git(copy, "add", "-A")
+    git(copy, "commit", "-qm", "mine", "--allow-empty")
+    git(copy, "tag", "mine")
+    git(copy, "gc", "-q")
+    assert not ran.exists()
+    again = store.parent / "again"
+    snapshot = freeze(repository, store)
+    materialise(store, snapshot.tree, again)
+    kept = keep_repository(repository, store, lambda digest: store.parent / "kept" / digest)
+    give_repository(str(kept), again)
+    assert git(again, "tag") == ""

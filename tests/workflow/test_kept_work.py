@@ -1,0 +1,134 @@
+"""Finished work stays finished, whatever became of the builds and installations it came from."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import Any
+
+import pytest
+from support import git, run, write
+
+from .conftest import base_prefix
+
+
+def nothing_to_do(project: Any) -> bool:
+    return "Nothing to be done" in project.snakemake("sum_first") and project.take_ran() == []
+
+
+@pytest.mark.compatibility
+def test_a_build_or_installation_that_failed_reruns_nothing_once_its_cause_is_put_back(
+    finished_project: Any,
+) -> None:
+    source = finished_project.directory / "code.txt"
+    source.rename(source.with_name("other.txt"))
+    assert finished_project.try_snakemake("sum_first").returncode != 0
+    source.with_name("other.txt").rename(source)
+    assert finished_project.take_ran() == ["build sum 0"]
+    assert nothing_to_do(finished_project)
+
+    finished_project.edit("kochi.yaml", "mkdir -p", "false; mkdir -p")
+    assert finished_project.try_snakemake("sum_first").returncode != 0
+    finished_project.edit("kochi.yaml", "false; mkdir -p", "mkdir -p")
+    assert nothing_to_do(finished_project)
+    # What was installed is found again by the commands, too.
+    assert base_prefix(finished_project)
+
+
+def test_a_misspelt_branch_reruns_nothing_once_it_is_put_back(project: Any) -> None:
+    source = project.directory.parent / "base"
+    write(source / "a.txt", "a\n")
+    git(source, "init", "-q", "-b", "main")
+    git(source, "add", "-A")
+    git(source, "commit", "-qm", "first")
+    project.edit("kochi.yaml", "  base:\n", "  base:\n    git: ../base\n    branch: main\n")
+    project.snakemake("sum_first")
+    project.take_ran()
+    project.edit("kochi.yaml", "branch: main", "branch: mian")
+    assert project.try_snakemake("sum_first").returncode != 0
+    project.edit("kochi.yaml", "branch: mian", "branch: main")
+    assert nothing_to_do(project)
+
+
+@pytest.mark.compatibility
+def test_after_the_root_was_emptied_a_new_value_is_one_run_with_what_it_needs(
+    finished_project: Any,
+) -> None:
+    shutil.rmtree(os.environ["KOCHI_ROOT"])
+    # The table alone is out of date: that needs no build.
+    finished_project.edit("sum.yaml", "total: 'total ([0-9]+)'", "tens: 'total ([0-9])'")
+    finished_project.snakemake("sum_first")
+    assert finished_project.take_ran() == []
+
+    finished_project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
+    finished_project.snakemake("sum_first")
+    ran = finished_project.take_ran()
+    assert ran[:2] == ["build sum 0", "install base -O1"]
+    assert ran[2].startswith("install tool with ")
+    assert ran[3:] == ["run sum 3"]
+    assert nothing_to_do(finished_project)
+
+
+def test_after_the_root_was_emptied_what_really_changed_runs_again(finished_project: Any) -> None:
+    shutil.rmtree(os.environ["KOCHI_ROOT"])
+    finished_project.edit("code.txt", "code", "better code")
+    finished_project.snakemake("sum_first")
+    assert [each for each in finished_project.take_ran() if "install" not in each] == [
+        "build sum 0",
+        "run sum 1",
+        "run sum 2",
+    ]
+    result = finished_project.directory / "results/local/sum/first/1_0.txt"
+    assert result.read_text() == "better code\nfast\n"
+
+
+def test_a_deleted_result_is_made_again_after_the_root_was_emptied(finished_project: Any) -> None:
+    shutil.rmtree(os.environ["KOCHI_ROOT"])
+    (finished_project.directory / "results/local/sum/first/2_0.txt").unlink()
+    finished_project.snakemake("sum_first")
+    ran = finished_project.take_ran()
+    assert [each for each in ran if "run" in each] == ["run sum 2"]
+
+
+def test_a_run_that_is_forced_after_the_root_was_emptied_is_done(finished_project: Any) -> None:
+    shutil.rmtree(os.environ["KOCHI_ROOT"])
+    finished_project.snakemake("--forcerun", "run_sum_first", "--", "sum_first")
+    assert [each for each in finished_project.take_ran() if "install" not in each] == [
+        "build sum 0",
+        "run sum 1",
+        "run sum 2",
+    ]
+
+
+def test_what_is_installed_again_is_of_the_same_commit_until_somebody_asks_for_a_newer_one(
+    project: Any,
+) -> None:
+    top, source = project.directory, project.directory.parent / "base"
+    write(source / "a.txt", "old\n")
+    git(source, "init", "-q", "-b", "main")
+    git(source, "add", "-A")
+    git(source, "commit", "-qm", "old")
+    # A URL as far as anybody can tell; only git knows where it leads.
+    git(top, "config", "--global", f"url.{source}.insteadOf", "remote://base")
+    git(top, "config", "--global", "protocol.file.allow", "always")
+    project.edit("kochi.yaml", "  base:\n", "  base:\n    git: remote://base\n    branch: main\n")
+    project.edit("kochi.yaml", '"install base $CFLAGS"', '"install base $(cat a.txt)"')
+    project.snakemake("sum_first")
+    project.take_ran()
+    write(source / "a.txt", "new\n")
+    git(source, "commit", "-qam", "new")
+
+    shutil.rmtree(os.environ["KOCHI_ROOT"])
+    project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
+    project.snakemake("sum_first")
+    ran = project.take_ran()
+    assert "install base old" in ran
+    assert [each for each in ran if each.startswith("run")] == ["run sum 3"]
+
+    kochi = (sys.executable, "-P", "-m", "snakemake_kochi.cli")
+    assert run(*kochi, "install", "-d", "base:one", cwd=top).returncode == 0
+    assert project.take_ran() == ["install base new"]
+    project.snakemake("sum_first")
+    ran = project.take_ran()
+    assert [each for each in ran if each.startswith("run")] == [f"run sum {n}" for n in (1, 2, 3)]
