@@ -447,6 +447,42 @@ def test_a_worker_that_is_told_to_stop_puts_back_and_leaves_no_zygote(site, work
     assert json.loads(site.machine.worker(0).state.read_text())["state"] == "left"
 
 
+@pytest.mark.parametrize("moment", ["reading", "ready"])
+def test_one_that_is_told_to_end_leaves_nothing_in_the_temporary_directory(
+    site, tmp_path, monkeypatch, moment
+):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    read = "open('reading', 'w').close(); time.sleep(600)" if moment == "reading" else ""
+    workflow = Workflow(
+        site,
+        f"""
+        import time
+        {read}
+        rule made:
+            output: "made/{{i}}.txt"
+            run:
+                open(output[0], "w").close()
+        """,
+    )
+    (job,) = workflow.submit("made", 1)
+    process = site.start("--stay", "--grace", 1)
+    if moment == "reading":
+        wait_until(lambda: (workflow.directory / "reading").exists())
+        told = [process.pid]
+    else:
+        assert workflow.runners_of(job) == ["zygote"]
+        # A scheduler tells all processes of an allocation.
+        told = [*descendants_of(process.pid), process.pid]
+    assert list(temporary.iterdir())
+    for pid in told:
+        with contextlib.suppress(ProcessLookupError):  # it had nothing to do any more
+            os.kill(pid, signal.SIGTERM)
+    process.wait(60)
+    assert list(temporary.iterdir()) == []
+
+
 def test_an_error_that_passes_takes_the_zygote_from_few_jobs(site, workflow):
     with FaultyFilesystem(site.directory / "backing", site.root.directory) as filesystem:
         (first,) = workflow.submit("shell", 1)

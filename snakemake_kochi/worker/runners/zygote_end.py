@@ -1,5 +1,5 @@
-"""The end of a job's process that is a copy of a zygote: as Python ends, but for what belongs to
-the zygote, which goes on."""
+"""The end of a zygote that is told to end; and that of a job's process that is a copy of one: as
+Python ends, but for what belongs to the zygote, which goes on."""
 
 from __future__ import annotations
 
@@ -7,15 +7,55 @@ import atexit
 import contextlib
 import gc
 import io
+import signal
 import sys
 import threading
 import weakref
-from typing import Any
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, NoReturn
 
 # Private; they have been the same since Python 3.9, and multiprocessing ends its copies so, too.
 _end_threads: Any = threading._shutdown  # type: ignore[attr-defined]
 _call_exit_functions: Any = atexit._run_exitfuncs
 _finalizers: Any = weakref.finalize._registry  # type: ignore[attr-defined]
+
+_TERM = (signal.SIGTERM,)
+
+
+class ToldToEnd(BaseException):  # noqa: N818
+    """SIGTERM, of the worker or of a scheduler that ends the allocation: the zygote ends, and
+    Snakemake removes its temporary directory. Passes through what catches each Exception."""
+
+
+def end_in_order_if_told() -> None:
+    """From now on SIGTERM raises ToldToEnd."""
+    signal.signal(signal.SIGTERM, _raise)
+
+
+def _raise(number: int, frame: FrameType | None) -> NoReturn:
+    raise ToldToEnd
+
+
+def hold_back_the_end() -> None:
+    """Not in the middle of making a copy, in which it would be raised, too."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _TERM)
+
+
+@contextlib.contextmanager
+def let_end() -> Iterator[None]:
+    """Meanwhile it is not held back."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _TERM)
+    try:
+        yield
+    finally:
+        hold_back_the_end()
+
+
+def end_as_others_do() -> None:
+    """In a copy: SIGTERM is again what it is for any process."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _TERM)
 
 
 def keep_what_is_there() -> None:

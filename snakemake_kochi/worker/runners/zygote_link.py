@@ -194,7 +194,7 @@ class ZygoteLink:
         # When the link ends, one that waits removes what it has in temporary directories.
         self._link.close()
         if not self.is_ready:
-            self._process.kill()
+            self._process.terminate()
 
     def kill(self) -> None:
         self._process.kill()

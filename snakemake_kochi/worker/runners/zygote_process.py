@@ -30,7 +30,15 @@ from snakemake_kochi.worker.runners.job_process import (
 )
 from snakemake_kochi.worker.runners.preparation import show_awaited
 from snakemake_kochi.worker.runners.zygote_copies import Copies, Job
-from snakemake_kochi.worker.runners.zygote_end import end_as_python_does, keep_what_is_there
+from snakemake_kochi.worker.runners.zygote_end import (
+    ToldToEnd,
+    end_as_others_do,
+    end_as_python_does,
+    end_in_order_if_told,
+    hold_back_the_end,
+    keep_what_is_there,
+    let_end,
+)
 from snakemake_kochi.worker.runners.zygote_messages import VERSION, receive, send
 from snakemake_kochi.worker.runners.zygote_randomness import Randomness
 from snakemake_kochi.worker.runners.zygote_reads import Reads
@@ -47,11 +55,14 @@ _NOT_PARSED = "its parse failed"
 
 def main(link: socket.socket, worker: int) -> None:
     end_with_parent()
-    message, _ = receive(link)
-    if message is None or os.getppid() != worker:
-        return
     try:
+        end_in_order_if_told()
+        message, _ = receive(link)
+        if message is None or os.getppid() != worker:
+            return
         why = _prepare_and_serve(link, worker, message)
+    except ToldToEnd:
+        return
     except UnfitError as error:
         why = error.message
     except (Exception, SystemExit):  # Snakemake stumbles over some errors of workflows
@@ -85,6 +96,7 @@ def _prepare_and_serve(link: socket.socket, worker: int, message: Mapping[str, A
         gc.collect()
         _require_nothing_shared(descriptors, randomness)
         _import_if_safe(workflow.wanted_modules)
+        hold_back_the_end()
         if len(reads) > _MOST_READS:
             raise UnfitError(f"it reads more than {_MOST_READS} files and directories")
         keep_what_is_there()
@@ -190,7 +202,9 @@ class _Zygote:
             # First who waits already.
             if not poll.poll(0):
                 self._copies.refill()
-            if not poll.poll(_IDLE * 1000):
+            with let_end():
+                is_asked = poll.poll(_IDLE * 1000)
+            if not is_asked:
                 return
             self._copies.refill(0)
             message, descriptors = receive(self._link)
@@ -222,6 +236,7 @@ class _Zygote:
         """The life of a job's process. Nothing may return or raise from here."""
         status = CANNOT_EXECUTE
         try:
+            end_as_others_do()
             # The worker is to see the end of the zygote, also while jobs run.
             self._link.close()
             message, (log, held) = await_job()
