@@ -23,7 +23,7 @@ _finalizers: Any = weakref.finalize._registry  # type: ignore[attr-defined]
 _TERM = (signal.SIGTERM,)
 
 
-class ToldToEnd(BaseException):  # noqa: N818
+class ToldToEnd(BaseException):
     """SIGTERM, of the worker or of a scheduler that ends the allocation: the zygote ends, and
     Snakemake removes its temporary directory. Passes through what catches each Exception."""
 
