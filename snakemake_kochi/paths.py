@@ -286,6 +286,11 @@ class LaunchPaths:
         return self.directory / "end.json"
 
     @property
+    def time_up(self) -> Path:
+        """There when its scheduler said that its time is nearly over."""
+        return self.directory / "time-up.json"
+
+    @property
     def gone(self) -> Path:
         """There when somebody learned from the scheduler that it is no more."""
         return self.directory / "gone.json"

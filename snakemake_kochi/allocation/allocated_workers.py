@@ -159,13 +159,35 @@ class AllocatedWorkers:
     def job_ended(self, worker: int) -> None:
         """Nothing to note: a worker that came is what counts."""
 
-    def stop(self, is_urgent: Callable[[], bool] = lambda: False) -> None:
+    @property
+    def go_on_alone(self) -> bool:
+        return True
+
+    def leave(self, is_needed: bool) -> None:
+        self._end_thread(lambda: False)
+        self._has_stopped = True
+        if is_needed or not self._provision.has_asked:
+            return
+        try:
+            found = self._scheduler.find() or {}
+            if pending := [id for id, each in found.items() if each.state == "pending"]:
+                self._scheduler.cancel(pending)
+        except KochiError as error:
+            self._logger.warning(
+                f"What has not begun could not be given back: {error.message}\n"
+                f"To end all of this run's, type: {self._scheduler.how_to_cancel}"
+            )
+
+    def _end_thread(self, is_urgent: Callable[[], bool]) -> None:
         self._stopping.set()
         self._wake.set()
         self._scheduler.give_up()
         deadline = time.monotonic() + _LAST_PATIENCE
         while self._thread.is_alive() and time.monotonic() < deadline and not is_urgent():
             self._thread.join(_PAUSE)
+
+    def stop(self, is_urgent: Callable[[], bool] = lambda: False) -> None:
+        self._end_thread(is_urgent)
         if self._has_stopped:
             return
         self._has_stopped = True

@@ -46,5 +46,13 @@ class Workers(Protocol):
     def job_ended(self, worker: int) -> None:
         """A job of that worker has a result."""
 
+    @property
+    def go_on_alone(self) -> bool:
+        """Whether these workers go on when their controller is no more."""
+
+    def leave(self, is_needed: bool) -> None:
+        """Instead of `stop`, where they go on alone: leave the workers to their jobs, and to the
+        next controller. Those that have not come yet are given back unless one `is_needed`."""
+
     def stop(self, is_urgent: Callable[[], bool] = lambda: False) -> None:
         """Drain the workers, then end those that do not leave; at once when it becomes urgent."""

@@ -248,6 +248,14 @@ class LocalWorkers:
             return worker.reason if worker.state == "left" else ""
         return ""
 
+    @property
+    def go_on_alone(self) -> bool:
+        return False
+
+    def leave(self, is_needed: bool) -> None:
+        """They end with this process."""
+        self.stop()
+
     def stop(self, is_urgent: Callable[[], bool] = lambda: False) -> None:
         """Drain the workers, then end those that do not leave; at once when it becomes urgent."""
         with self._lock:

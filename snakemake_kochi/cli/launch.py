@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 _LOOK = 0.1  # seconds between two looks at the output
 _CHECK = 0.5  # seconds between two at how the run stands
 _QUESTION = 10.0  # the same, where the scheduler has to be asked
+_TIME_UP = (
+    "its time limit ended it. What runs in other allocations goes on; the same kochi launch again "
+    "takes it over"
+)
 _INTERRUPTED = 128 + signal.SIGINT  # as shells have an end by a signal
 _ALLOCATIONS = re.compile(r"--kochi-place[= ]allocations\b")
 # By which a person has said where or how jobs are run.
@@ -43,7 +47,8 @@ _SAYS_HOW = ("--profile", "--executor", "-e", "--workflow-profile")
 @click.option(
     *("-t", "--time-limit", "limit"),
     metavar="LIMIT",
-    help="Of that job, as sbatch --time takes it; by default the partition's.",
+    help="Of that job, as sbatch --time takes it; by default the partition's. What then runs in "
+    "other allocations goes on.",
 )
 @json_option
 @click.argument(
@@ -151,6 +156,10 @@ def _tell(found: Found, as_json: bool) -> None:
     if eta is not None and steps is not None and steps.left is not None:
         left = format_timespan(max(1, round(steps.left)), max_units=1)
         described["eta"] = f"{eta:%Y-%m-%d %H:%M:%S}, in about {left}"
+    if found.is_time_up:
+        described["time_limit_reached"] = _TIME_UP
+    else:
+        del described["time_limit_reached"]
     print_pairs(described)
 
 
@@ -182,6 +191,8 @@ def _stop(found: Found) -> int:
 
 def _follow(found: Found) -> int:
     ended = _show(found, 0)
+    if ended.is_time_up:
+        remark(f"kochi: {ended.launch.identity}: {_TIME_UP}")
     if ended.status is not None and (ended.status <= 128 or ended.status == _INTERRUPTED):
         return ended.status
     remark(

@@ -13,11 +13,12 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from snakemake_kochi.detached.launches import processes_file, read_launch, write_end
+from snakemake_kochi.detached.launches import processes_file, read_launch, write_end, write_time_up
 from snakemake_kochi.paths import LaunchPaths
 
 # Those by which a person, or a scheduler before the time is up, ends a run.
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_TIME_UP = signal.SIGUSR1
 _CANNOT_EXECUTE = 127
 _GIVEN_UP = 1
 
@@ -37,6 +38,10 @@ def main(directory: Path) -> int:
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         told.append(number)
+        if number == _TIME_UP:
+            # Before it is told to end, and then looks. On a full disk it ends as by Ctrl-C.
+            with contextlib.suppress(OSError):
+                write_time_up(paths)
         if process is not None and process.poll() is None:
             # It may end just now.
             with contextlib.suppress(ProcessLookupError):

@@ -3,7 +3,7 @@
 Three files, each with one writer: launch.json of who launched it, process.json of the attendant
 from its start on, end.json of the attendant when the run has ended. gone.json is of the first who
 learns that there will be no end.json: from the scheduler, because it does not begin, or because its
-heartbeat stands still.
+heartbeat stands still. time-up.json is of the attendant, too: what ends the run is its time limit.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import (
+    is_there,
     make_directory,
     read_json,
     to_json,
@@ -64,7 +65,8 @@ class Found:
     """A launch and how it stands: `launched` has not begun; `unattended` runs on though its
     attendant was killed, its exit status will not be known; of one `elsewhere`, on another host,
     nothing more is known; `killed` came to no end that anybody could note. `scheduler`: what that
-    says of its job, if it was asked."""
+    says of its job, if it was asked. `is_time_up`: whether it was, or is being, ended by its time
+    limit, and what ran in other allocations goes on."""
 
     launch: Launch
     paths: LaunchPaths
@@ -72,6 +74,7 @@ class Found:
     processes: Processes | None = None
     status: int | None = None
     scheduler: str = ""
+    is_time_up: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -84,6 +87,7 @@ class Found:
             "name": self.launch.name,
             "state": self.state,
             "exit_status": self.status,
+            "time_limit_reached": self.is_time_up,
             "command": list(self.launch.command),
             "directory": self.launch.directory,
             "launched": self.launch.time,
@@ -159,10 +163,24 @@ def look_at(paths: LaunchPaths) -> Found:
     except FileNotFoundError:
         # Of what is seen to run, nobody else knows better.
         is_gone = state in ("launched", "elsewhere") and paths.gone.exists()
-        return Found(launch, paths, "killed" if is_gone else state, processes)
+        state = "killed" if is_gone else state
+        return Found(launch, paths, state, processes, is_time_up=is_time_up(paths))
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{paths.end}: not an end of a launch ({error!r})") from error
-    return Found(launch, paths, "ended", processes, status)
+    return Found(launch, paths, "ended", processes, status, is_time_up=is_time_up(paths))
+
+
+def write_time_up(paths: LaunchPaths) -> None:
+    """By the attendant, before it tells the run to end. Raises OSError."""
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    write_exclusively(paths.time_up, to_json({"version": VERSION, "time": time}))
+
+
+def is_time_up(paths: LaunchPaths) -> bool:
+    """Whether what ends the run is its time limit, as far as that is known."""
+    with contextlib.suppress(OSError):
+        return is_there(paths.time_up)
+    return False
 
 
 def write_gone(paths: LaunchPaths) -> None:

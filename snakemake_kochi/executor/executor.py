@@ -32,7 +32,15 @@ from snakemake_kochi.executor.plugin import Executor
 from snakemake_kochi.executor.queue_watch import QueueWatch
 from snakemake_kochi.executor.receipt import Receipt
 from snakemake_kochi.executor.settings import check_settings
-from snakemake_kochi.executor.takeover import Held, Takeover, await_others, leave_to_heir
+from snakemake_kochi.executor.takeover import (
+    Held,
+    Left,
+    Takeover,
+    await_others,
+    has_time_up,
+    keep_empty_directories,
+    leave_to_heir,
+)
 from snakemake_kochi.executor.translate import (
     failure_message,
     make_ticket,
@@ -186,6 +194,7 @@ class KochiExecutor(Executor):
         self._has_submitted = False
         self._has_told = False  # how the run ended
         self._has_told_of_cancelling = False
+        self._has_left = False  # its jobs, which go on
         self._complaints = Complaints()
         self._next_look = 0.0
         self._last_looked_for = -1  # the job
@@ -511,6 +520,9 @@ class KochiExecutor(Executor):
         self._all_went_well = False
         if self._inbox.heir is not None:
             return
+        if self._workers.go_on_alone and has_time_up(self._machine):
+            self._leave_jobs()
+            return
         try:
             cancelling = self._cancel_all()
             cancelling.wait(lambda: self._further_interrupts.is_noted)
@@ -524,13 +536,29 @@ class KochiExecutor(Executor):
             cancelling.report()
             self._has_told_of_cancelling = True
 
-    def _cancel_all(self) -> Cancelling:
+    def _leave_jobs(self) -> None:
+        """The time of the controller is over, and not that of its workers: all goes on as after its
+        death, and the next run takes it over."""
+        if self._has_left:
+            return
+        self._has_left = True
+        self._forget_what_is_not_handed_over()
+        left = Left.of(self._machine, self._pending)
+        self._workers.leave(is_needed=left.waiting > 0)
+        keep_empty_directories(self.workflow)
+        self.logger.warning(left.describe())
+
+    def _forget_what_is_not_handed_over(self) -> None:
         with self._pending_lock:
             for job in self._never_handed_over():
                 del self._pending[job]
-            self._ending |= set(self._pending)
             self._held.clear()
             self._late.clear()
+
+    def _cancel_all(self) -> Cancelling:
+        self._forget_what_is_not_handed_over()
+        with self._pending_lock:
+            self._ending |= set(self._pending)
         return Cancelling(self._machine, sorted(self._ending), self.logger)
 
     def _never_handed_over(self) -> list[int]:
@@ -567,7 +595,7 @@ class KochiExecutor(Executor):
             # Snakemake shuts down without waiting for jobs, or cancelling them.
             self._watcher_failed = False
             self.cancel_jobs([])
-        if self._inbox.heir is None:
+        if self._inbox.heir is None and not self._has_left:
             self._workers.stop(lambda: self._further_interrupts.is_noted)
         self._close()
         self._passes.end_timers()
@@ -589,9 +617,9 @@ class KochiExecutor(Executor):
             return
         self._tidily(lambda: self._takeover.end(self._all_went_well))
         self._tidily(self._give_receipt)
-        if not self._queue_is_forced:
+        if not self._queue_is_forced and not self._has_left:
             self._tidily(lambda: remove_private_queues(self._machine, self._inbox.identity))
-        if self._has_unended:
+        if self._has_left or self._has_unended:
             self._inbox.leave()
         else:
             self._inbox.close()

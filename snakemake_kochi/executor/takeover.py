@@ -1,18 +1,32 @@
-"""Taking over what a run in this directory left that was killed: jobs that run, and results."""
+"""Taking over what a run in this directory left that was killed or ended by its time limit: jobs
+that run, and results."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
+from snakemake_kochi.errors import KochiError
 from snakemake_kochi.executor.identity import is_forced
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import Ended, Estate, Inbox, OtherControllers, Running, Ticket
+from snakemake_kochi.processes import ProcessIdentity, this_node
+from snakemake_kochi.queue import (
+    Ended,
+    Estate,
+    Inbox,
+    OtherControllers,
+    Running,
+    Ticket,
+    find_job,
+)
 
 # Seconds. What its worker ends together with the dead controller is over by then.
 _ENDING_SECONDS = 15.0
@@ -66,10 +80,58 @@ def await_others(
     return others.dead
 
 
+@dataclass(frozen=True)
+class Left:
+    """The jobs that a run leaves to the next one, which have not ended as far as is known; how many
+    of them run, and wait."""
+
+    jobs: tuple[int, ...]
+    running: int
+    waiting: int
+
+    @classmethod
+    def of(cls, machine: MachinePaths, jobs: Iterable[int]) -> Left:
+        states = {job: _state_of(machine, job) for job in sorted(jobs)}
+        many = Counter(states.values())
+        unended = tuple(job for job, state in states.items() if state != "ended")
+        return cls(unended, many["running"], many["waiting"])
+
+    def describe(self) -> str:
+        """For a run that is ended by its time limit."""
+        text = "The time limit of this run is reached, and it ends. "
+        if self.jobs:
+            text += (
+                f"{self.running} kochi jobs run on in their allocations, {self.waiting} wait for "
+                f"those. To end them, type: kochi cancel {' '.join(map(str, self.jobs))}\n"
+            )
+        return f"{text}The same command again goes on where it was, and does nothing twice."
+
+
+def _state_of(machine: MachinePaths, job: int) -> str:
+    with contextlib.suppress(OSError, KochiError):
+        return find_job(machine, job).state
+    return "unknown"
+
+
+def has_time_up(machine: MachinePaths) -> bool:
+    """Whether this process was launched, and ends because its own allocation is over."""
+    # Here: it matters at an interrupt only.
+    from snakemake_kochi.detached.launches import is_time_up, launch_of
+
+    process = ProcessIdentity.of(os.getpid())
+    launch = None if process is None else launch_of(machine, this_node(), process)
+    return launch is not None and is_time_up(launch)
+
+
+def keep_empty_directories(workflow: Any) -> None:
+    """At its end Snakemake would remove those for the outputs of jobs that go on."""
+    workflow.dag.cleanup_workdir = _do_nothing
+
+
 def leave_to_heir(workflow: Any) -> None:
     """Keep Snakemake from what it does at its end, in a directory that another run has taken over:
     it would remove the empty directories for the outputs of that one's jobs, and its lock."""
-    workflow.dag.cleanup_workdir = _do_nothing
+    keep_empty_directories(workflow)
     workflow.persistence.unlock = _do_nothing
 
 
@@ -123,7 +185,9 @@ class Takeover:
                 f"{len(withdrawn)} others are ended, and handed over anew if they are needed."
             )
         if found:
-            self._logger.info(f"A run in this directory was killed. {' '.join(found)}")
+            self._logger.info(
+                f"A run in this directory was killed, or its time was over. {' '.join(found)}"
+            )
         deadline = time.monotonic() + _ENDING_SECONDS
         look = 0.0
         while (queues := self._estate.queues_of_ending()) and time.monotonic() < deadline:

@@ -385,6 +385,36 @@ def test_a_run_in_an_allocation_is_stopped_through_the_scheduler(
     wait_until(lambda: not on_cluster.jobs())
 
 
+def test_at_its_time_limit_a_run_leaves_its_jobs_to_the_next_one_which_takes_them_over(
+    kochi: Kochi, here: Path, on_cluster: SlurmCluster
+) -> None:
+    text = (here / "Snakefile").read_text().replace('"touch begun', '"echo >> begun')
+    write(here / "Snakefile", text)
+    begin(kochi, here, "--in-allocation", "-t", "5")
+    scheduler = kochi("launch", "--status", "--json").data
+    (controller,) = on_cluster.run(
+        "squeue", "--noheader", "--format=%A", f"--name={scheduler['job_name']}"
+    ).split()
+    # As Slurm does it a minute before the time is over.
+    on_cluster.run("scancel", "--signal=USR1", "--batch", controller)
+    followed = kochi("launch", "--follow")
+    assert followed.status == 1
+    assert "2 kochi jobs run on in their allocations, 0 wait" in followed.out
+    assert "the same kochi launch again takes it over" in followed.err
+    status = kochi("launch", "--status", "--json").data
+    assert (status["state"], status["time_limit_reached"]) == ("ended", True)
+    wait_until(lambda: int(controller) not in on_cluster.jobs())
+    assert "RUNNING" in on_cluster.jobs().values()
+    assert kochi("launch", "--in-allocation", "-t", "5").status == 0
+    wait_until(lambda: launched("own").paths.output.exists())
+    output = launched("own").paths.output
+    wait_until(lambda: output.read_text().count("runs still: not started again") == 2)
+    (here / "go").touch()
+    assert kochi("launch", "--follow").status == 0
+    assert [(here / f"begun{i}").read_text() for i in range(2)] == ["\n", "\n"]
+    wait_until(lambda: not on_cluster.jobs())
+
+
 def test_a_run_whose_allocation_never_began_is_taken_back(
     kochi: Kochi, here: Path, on_cluster: SlurmCluster
 ) -> None:
