@@ -28,6 +28,9 @@ from snakemake_kochi.errors import DamagedFileError, KochiError
 Answer = TypeVar("Answer")
 
 PRIVATE_DIRECTORY = 0o700
+_PRIVATE = 0o600
+# Of a file that is not ours but a person's: what the umask leaves of this.
+OF_A_PERSON = 0o666
 # Seconds. GlusterFS answers ESTALE for some tenths of a second after another node has replaced a
 # file, and for longer while it heals.
 _STALE_PATIENCE = 2.0
@@ -229,12 +232,15 @@ def has_room(directory: Path) -> bool:
     return True
 
 
-def write_new(path: Path | str, content: bytes, durable: bool = False) -> None:
-    """Write a file of mode 0600 where none is and nobody looks yet, all of it or none.
+def write_new(
+    path: Path | str, content: bytes, durable: bool = False, mode: int = _PRIVATE
+) -> None:
+    """Write a file where none is and nobody looks yet, all of it or none. Its mode is `mode`, less
+    what the umask takes away.
 
     Raises FileExistsError when there is one.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with open(descriptor, "wb") as stream:
             stream.write(content)
@@ -249,9 +255,9 @@ def write_new(path: Path | str, content: bytes, durable: bool = False) -> None:
         raise
 
 
-def _write_temporary(path: Path, content: bytes, durable: bool) -> Path:
+def _write_temporary(path: Path, content: bytes, durable: bool, mode: int = _PRIVATE) -> Path:
     temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.tmp")
-    write_new(temporary, content, durable)
+    write_new(temporary, content, durable, mode)
     return temporary
 
 
@@ -260,7 +266,24 @@ def write_atomically(path: Path, content: bytes, durable: bool = False) -> None:
 
     With `durable` the content is on the disk before the name is.
     """
-    temporary = _write_temporary(path, content, durable)
+    _put(_write_temporary(path, content, durable), path)
+
+
+def edit_atomically(path: Path, content: bytes) -> None:
+    """Replace a file that a person has or is to have, as a whole; where that fails, nothing has
+    changed. It keeps its mode, and a symbolic link what it leads to."""
+    target = path.resolve()
+    try:
+        mode = stat.S_IMODE(target.stat().st_mode)
+        temporary = _write_temporary(target, content, durable=True, mode=mode)
+        with contextlib.suppress(PermissionError):  # where files have modes of the mount's
+            temporary.chmod(mode)
+    except FileNotFoundError:
+        temporary = _write_temporary(target, content, durable=True, mode=OF_A_PERSON)
+    _put(temporary, target)
+
+
+def _put(temporary: Path, path: Path) -> None:
     try:
         answered(partial(os.replace, temporary, path))
     except BaseException:

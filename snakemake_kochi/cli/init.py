@@ -11,6 +11,7 @@ import click
 from snakemake_kochi.cli.machine_section import has_machine, with_machine
 from snakemake_kochi.cli.output import say
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import OF_A_PERSON, edit_atomically, write_new
 from snakemake_kochi.git import run_git
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.configuration import repository
@@ -122,15 +123,14 @@ def _add_machine(file: Path) -> None:
         say(f"Add these lines to {file}, below 'machines:':\n")
         say(textwrap.indent(found.text, "  "))
         return
-    file.write_text(added, "utf-8")
+    edit_atomically(file, added.encode())
     say(f"Wrote the machine {found.machine} into {file}")
 
 
 def _write(path: Path, text: str) -> None:
     try:
         # Never over a file that somebody has just written.
-        with path.open("x", encoding="utf-8") as stream:
-            stream.write(text)
+        write_new(path, text.encode(), mode=OF_A_PERSON)
     except FileExistsError:
         say(f"Kept {path}")
     else:
@@ -155,6 +155,6 @@ def _ignore(top: Path) -> None:
         return
     before = path.read_bytes() if path.exists() else b""
     separator = b"" if not before or before.endswith(b"\n") else b"\n"
-    with path.open("ab") as stream:
-        stream.write(separator + "".join(f"/{pattern}\n" for pattern in missing).encode())
+    added = "".join(f"/{pattern}\n" for pattern in missing)
+    edit_atomically(path, before + separator + added.encode())
     say(f"Added {' and '.join(missing)} to {path}")

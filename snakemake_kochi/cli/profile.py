@@ -10,6 +10,7 @@ from platformdirs import user_config_dir
 from snakemake_kochi.cli.options import json_option
 from snakemake_kochi.cli.output import coloured, print_json, print_table, say
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
+from snakemake_kochi.files import edit_atomically
 from snakemake_kochi.resources import profiles_directory
 
 _FILE = "config.yaml"
@@ -35,7 +36,7 @@ def install_profile(name: str, force: bool) -> None:
             f"To replace it, type: kochi profile install {name} --force",
         )
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(source.read_bytes())
+    edit_atomically(target, source.read_bytes())
     say(f"Wrote {target}")
     say(f"Use it with: snakemake --profile {name}")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from full_disk import mounted
+from slurm_fake import FakeSlurm, says
 from support import git
 
 from snakemake_kochi.cli.machine_section import with_machine
@@ -113,6 +116,60 @@ def test_without_a_slurm_no_machine_is_written(repository: Path, kochi: Kochi) -
     assert "there is no program sbatch here" in outcome.err or "refused" in outcome.err
     assert "Is this a login node of" in outcome.err
     assert not (repository / "kochi.yaml").exists()
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with the machine `own`."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("git", "mount", "umount"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    fake = FakeSlurm(programs, monkeypatch)
+    fake.answers("sbatch", "exit 1")
+    fake.answers("sacctmgr", "exit 1")
+    fake.answers("scontrol", says("ClusterName = own"))
+    fake.answers("sinfo", says("main*|1-00:00:00|4|4096|(null)|(null)|2"))
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_full_disk_leaves_the_file_as_it_was(
+    tmp_path: Path, kochi: Kochi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mounted(tmp_path / "disk") as disk:
+        make_repository(disk.directory / "mine", {"code.c": "int main;\n"})
+        monkeypatch.chdir(disk.directory / "mine")
+        file = Path("kochi.yaml")
+        # It fills its pages: with the machine it needs more than it would give back.
+        before = f"dependencies: {{}}\n#{'x' * 8170}\n"
+        file.write_text(before)
+        disk.fill()
+        outcome = kochi("init", "--machine")
+        assert outcome.status == 1
+        assert "No space left on device" in outcome.err
+        assert file.read_text() == before
+        file.unlink()
+        disk.fill()
+        assert kochi("init").status == 1
+        assert {each.name for each in Path().iterdir()} == {".git", "code.c"}
+        monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_file_keeps_its_mode_and_its_place_when_a_machine_is_added(
+    repository: Path, kochi: Kochi
+) -> None:
+    there = repository / "config" / "mine.yaml"
+    there.parent.mkdir()
+    there.write_text("dependencies: {}\n")
+    there.chmod(0o664)
+    file = repository / "kochi.yaml"
+    file.symlink_to("config/mine.yaml")
+    assert kochi("init", "--machine").status == 0
+    assert file.is_symlink()
+    assert "scheduler: slurm" in there.read_text()
+    assert there.stat().st_mode & 0o777 == 0o664
+    assert [each.name for each in there.parent.iterdir()] == ["mine.yaml"]
 
 
 ENTRY = "own:\n  scheduler: slurm\n"
