@@ -415,6 +415,25 @@ def test_at_its_time_limit_a_run_leaves_its_jobs_to_the_next_one_which_takes_the
     wait_until(lambda: not on_cluster.jobs())
 
 
+def test_at_its_time_limit_a_run_gives_back_what_waits_and_nobody_needs(
+    kochi: Kochi, here: Path, on_cluster: SlurmCluster
+) -> None:
+    own = "own: {login_host: other, scheduler: slurm, allocation: {max_workers: 4, min_workers: 4}}"
+    write(here / "kochi.yaml", f"machines: {{{own}}}\n")
+    begin(kochi, here, "--in-allocation", "-t", "5")
+    wait_until(lambda: "PENDING" in on_cluster.jobs().values())
+    (controller,) = on_cluster.run(
+        "squeue", "--noheader", "--format=%A", f"--name={launched('own').launch.job_name}"
+    ).split()
+    on_cluster.run("scancel", "--signal=USR1", "--batch", controller)
+    assert kochi("launch", "--follow").status == 1
+    assert "PENDING" not in on_cluster.jobs().values()
+    assert "RUNNING" in on_cluster.jobs().values()
+    (here / "go").touch()
+    wait_until(lambda: not on_cluster.jobs(), seconds=60)
+    assert len(list((here / "out").iterdir())) == 2
+
+
 def test_a_run_whose_allocation_never_began_is_taken_back(
     kochi: Kochi, here: Path, on_cluster: SlurmCluster
 ) -> None:
