@@ -79,6 +79,22 @@ def check_ours(path: Path) -> bool:
     )
 
 
+def check_followed(file: Path) -> None:
+    """Raise OthersError unless a file that says what is executed as whoever reads it belongs to
+    this user or root, and nobody else may write to it or, of those whom `examine` refuses, put
+    another one in its place; and OSError."""
+    _examine_above(file)
+    found = answered(partial(os.stat, file))
+    # In a container of an ordinary user's, a file of the system's has no owner either.
+    if found.st_uid != _NOBODY:
+        _check_owner(file, found)
+    if (who := _who_else_writes(found)) is not None:
+        raise OthersError(
+            f"{who} may write to {file}",
+            f"If what is in it is as it should be, type: chmod go-w {shlex.quote(str(file))}",
+        )
+
+
 def _has_modes(directory: Path) -> bool:
     """Whether a file that is to be private is shown so: not by CIFS, nor where NFSv4's access
     control lists are inherited. Asked of a descriptor: a name others may have moved meanwhile."""

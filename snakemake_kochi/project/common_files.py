@@ -9,6 +9,7 @@ from pathlib import Path
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.files import expand_user, is_name
+from snakemake_kochi.ownership import OthersError, check_followed
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.chosen_machine import NAMING
 from snakemake_kochi.project.document import read_text
@@ -36,7 +37,7 @@ def common_files(
     the environment names.
 
     Raises ConfigError for one that cannot be read, and for a $KOCHI_SITE_CONF that is not there;
-    KochiError when somebody else could have written the user's.
+    KochiError when somebody else could have written one: what is there is executed.
     """
     root = Root.find(environment=environment)
     found = []
@@ -71,10 +72,22 @@ def site_file(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 def _read(file: Path, is_of_site: bool = False) -> CommonFile:
     try:
+        if is_of_site:
+            _check_site(file)
         return CommonFile(str(file), read_text(file, str(file)), is_of_site)
     except ConfigError as error:
         hint = f"To go on without it, type: export {SITE_VARIABLE}=" if is_of_site else ""
         raise ConfigError(error.message, error.hint or hint) from error
+
+
+def _check_site(file: Path) -> None:
+    try:
+        check_followed(file)
+    except OthersError as error:
+        message = f"the machines in {file} are those of the site, and run commands as you, but "
+        raise ConfigError(f"{message}{error.message}", error.hint) from error
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
 
 
 def without(files: Collection[CommonFile], other: Path | None) -> Iterator[CommonFile]:

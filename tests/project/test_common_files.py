@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,43 @@ def test_a_file_of_the_site_that_is_missing_or_cannot_be_read_is_named(
     assert "export KOCHI_SITE_CONF=" in str(caught.value)
     monkeypatch.setenv("KOCHI_SITE_CONF", "")
     assert common_files() == ()
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "said"),
+    [
+        (1234, 0o644, "{} belongs to user 1234"),
+        (0, 0o646, "everybody may write to {}"),
+        (0, 0o664, "the group 'daemon' may write to {}"),
+    ],
+)
+def test_a_file_of_the_site_that_others_may_write_to_is_refused(
+    repository: Path, of_site: Path, owner: int, mode: int, said: str
+) -> None:
+    write(of_site, "machines: {spica: {alloc_script: evil}}\n")
+    os.chown(of_site, owner, 1)
+    of_site.chmod(mode)
+    with pytest.raises(ConfigError) as caught:
+        find_place()
+    assert said.format(of_site) in str(caught.value)
+    assert "type: export KOCHI_SITE_CONF=" in str(caught.value) or "chmod go-w" in str(caught.value)
+    os.chown(of_site, 0, 0)
+    of_site.chmod(0o644)
+    assert find_place("spica").machine.alloc_script == "evil"
+
+
+def test_a_file_of_the_site_that_others_may_replace_is_refused(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "shared" / "site.yaml"
+    file.parent.mkdir()
+    file.parent.chmod(0o777)
+    write(file, "machines: {spica: {alloc_script: evil}}\n")
+    link = tmp_path / "link.yaml"
+    link.symlink_to(file)
+    monkeypatch.setenv("KOCHI_SITE_CONF", str(link))
+    with pytest.raises(ConfigError, match=f"but everybody may write to {file.parent}"):
+        find_place()
 
 
 def test_outside_of_a_repository_the_users_file_is_the_project_over_the_sites(
