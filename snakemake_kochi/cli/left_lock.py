@@ -4,20 +4,23 @@ second run is refused while the first goes on."""
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 import time
 from pathlib import Path
 
 from snakemake_kochi.cli.asking import agreed
 from snakemake_kochi.cli.output import remark
-from snakemake_kochi.errors import KochiError
+from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.controllers import (
     ControllerState,
     is_same_directory,
     list_controllers,
+    read_controller,
 )
 from snakemake_kochi.queue.other_controllers import OtherControllers, may_make
+from snakemake_kochi.queue.processes import this_node
 
 _LOOK = 0.5
 
@@ -30,7 +33,7 @@ def see_to_left_lock(
     another host. `how` is what to type where nobody can be asked.
 
     Raises KochiError when that is so, when the answer is no, and when the run that holds the lock
-    goes on and makes the same file.
+    goes on, or tidies up, and makes the same file.
     """
     holders = [
         state
@@ -59,7 +62,8 @@ def see_to_left_lock(
 
 
 def _is_dead(machine: MachinePaths, holder: ControllerState, wanted: str) -> bool:
-    """Whether it certainly is. Raises KochiError for one that is not and makes what is wanted."""
+    """Whether it certainly is, with its process. Raises KochiError for one of which that is not
+    so, or not known, and which makes what is wanted."""
     from snakemake_kochi.detached.control import Ends
 
     is_over = Ends(machine).is_over
@@ -76,8 +80,30 @@ def _is_dead(machine: MachinePaths, holder: ControllerState, wanted: str) -> boo
                     f"it, {left:.0f} s at most ..."
                 )
             time.sleep(_LOOK)
+        if others.ended:
+            return False  # in good order, it seems: Snakemake is about to remove its lock
+        with contextlib.suppress(OSError, DamagedFileError):
+            state = read_controller(machine, holder.identity)
+            if not state.left or state.is_process_gone or is_over(state, True):
+                return True
+            raise _tidies_up(machine, state)
     except KochiError:
         if may_make(machine, holder.identity, wanted):
             raise
-        return False
-    return True
+    return False
+
+
+def _tidies_up(machine: MachinePaths, state: ControllerState) -> KochiError:
+    host, pid = state.node.host, state.process.pid
+    hint = "Wait a moment, and type the same again."
+    if not this_node().can_see(state.node):
+        gone = shlex.quote(str(machine.controller(state.identity).gone))
+        hint += (
+            f" If it says the same then, look on {host} whether it goes on, with: ps {pid}\n"
+            f"If it is gone, type: touch {gone}"
+        )
+    return KochiError(
+        f"the run that locked this directory was interrupted, and tidies up (process {pid} on "
+        f"{host}, since {state.started})",
+        hint,
+    )

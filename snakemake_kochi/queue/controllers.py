@@ -47,10 +47,11 @@ class LockFile:
 class ControllerState:
     """controller.json: who a controller is, and in which directory it works (None when that is
     not known). `queues` are those into which it may have handed over tickets (None: any); it has
-    `left` when it ended before all its jobs did, or a person said that it is gone. `heartbeat`
-    grows by one with each write, at least every `heartbeat_interval` seconds; None for one of a
-    release that gave no signs of life. `allocation` is the scheduler's name of that in which it
-    is. `locks` are the files by which it keeps others out of the directory."""
+    `left` when it ended before all its jobs did, though its process may go on for a while; a person
+    may have `said_gone`. `heartbeat` grows by one with each write, at least every
+    `heartbeat_interval` seconds; None for one of a release that gave no signs of life. `allocation`
+    is the scheduler's name of that in which it is. `locks` are the files by which it keeps others
+    out of the directory."""
 
     identity: str
     node: Node
@@ -63,17 +64,22 @@ class ControllerState:
     heartbeat_interval: float = HEARTBEAT_INTERVAL
     allocation: str | None = None
     locks: tuple[LockFile, ...] = ()
+    said_gone: bool = False
 
     @property
     def is_dead(self) -> bool:
-        """Whether it certainly does nothing more. Of one that could not say so this is known only
-        on its host."""
-        if self.left:
-            return True
+        """Whether it certainly does nothing more with jobs. Of one that could not say so this is
+        known only on its host."""
+        return self.left or self.said_gone or self.is_process_gone
+
+    @property
+    def is_process_gone(self) -> bool:
+        """Whether its process certainly is no more. Snakemake tidies up, and has the directory
+        locked, for a while after the controller has left."""
         here = this_node()
         if here.can_see(self.node):
             return not self.process.is_alive()
-        return here.has_rebooted_since(self.node)
+        return self.said_gone or here.has_rebooted_since(self.node)
 
 
 def private_queue(controller: str) -> str:
@@ -94,7 +100,6 @@ def read_controller(machine: MachinePaths, identity: str) -> ControllerState:
     """Raises OSError, FileNotFoundError among them, or DamagedFileError."""
     path = machine.controller(identity).state
     data = read_json(path, VERSION)
-    is_gone = is_there(machine.controller(identity).gone)
     try:
         directory, queues = data.get("directory"), data.get("queues")
         heartbeat, allocation = data.get("heartbeat"), data.get("allocation")
@@ -108,7 +113,7 @@ def read_controller(machine: MachinePaths, identity: str) -> ControllerState:
             process=ProcessIdentity.from_dict(data["process"]),
             directory=None if directory is None else str(directory),
             queues=queues,
-            left=data.get("left") is True or is_gone,
+            left=data.get("left") is True,
             started=str(data.get("started", "")),
             heartbeat=None if heartbeat is None else int(heartbeat),
             heartbeat_interval=float(data.get("heartbeat_interval", HEARTBEAT_INTERVAL)),
@@ -117,6 +122,7 @@ def read_controller(machine: MachinePaths, identity: str) -> ControllerState:
                 LockFile(str(lock["path"]), int(lock["inode"]), int(lock["modified"]))
                 for lock in data.get("locks", ())
             ),
+            said_gone=is_there(machine.controller(identity).gone),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{path}: not a controller's state ({error!r})") from error

@@ -68,6 +68,8 @@ class OtherControllers:
         # Those that look dead though nobody sees it, by the looks so far, and within how many
         # seconds one that goes on will see that another took over.
         self.dead: dict[str, float] = {}
+        # Those whose files were removed or damaged meanwhile: nothing can be asked of them.
+        self.ended: set[str] = set()
 
     def look(self) -> list[Watched]:
         """Those of which it is still not known whether they live. Raises KochiError for one that
@@ -77,7 +79,8 @@ class OtherControllers:
             try:
                 left = self._look_at(watched.state.identity)
             except (FileNotFoundError, DamagedFileError):
-                continue  # it has ended
+                self.ended.add(watched.state.identity)
+                continue
             except OSError:
                 found.append(watched)  # a filesystem that answers with an error proves nothing
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,13 +13,14 @@ from pathlib import Path
 import pytest
 from support import wait_until
 
+from snakemake_kochi.cli import left_lock
 from snakemake_kochi.cli.left_lock import see_to_left_lock
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue.controllers import LockFile
 from snakemake_kochi.queue.heartbeat import HeartbeatFile
-from snakemake_kochi.queue.processes import Node, ProcessIdentity
+from snakemake_kochi.queue.processes import Node, ProcessIdentity, this_node
 
 from .conftest import COMMAND, Outcome
 
@@ -155,3 +157,54 @@ def test_a_lock_that_was_made_anew_is_not_that_of_the_dead(
     lock.with_suffix(".new").rename(lock)
     see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
     assert lock.exists()
+
+
+@pytest.mark.parametrize("how", ["ended", "damaged"])
+def test_a_run_that_ends_while_it_is_watched_removes_its_lock_itself(
+    locked: tuple[MachinePaths, HeartbeatFile, Path], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, _, lock = locked
+    paths = machine.controller("theirs")
+
+    def end(_: float) -> None:
+        # Snakemake tidies up, with its lock, when its executor has gone.
+        shutil.rmtree(paths.directory) if how == "ended" else paths.state.write_text("{")
+
+    monkeypatch.setattr(left_lock.time, "sleep", end)
+    see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
+    assert lock.exists()
+
+
+def test_a_run_that_was_interrupted_keeps_its_lock_until_its_process_has_ended(
+    locked: tuple[MachinePaths, HeartbeatFile, Path],
+) -> None:
+    machine, file, lock = locked
+    with subprocess.Popen(["sleep", "100"]) as process:
+        try:
+            own = ProcessIdentity.of(process.pid)
+            assert own is not None
+            file.write(left=True, node=asdict(this_node()), process=asdict(own))
+            with pytest.raises(KochiError, match=rf"tidies up .*process {process.pid} on") as error:
+                see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
+            assert "type the same again" in error.value.sentences
+            see_to_left_lock(machine, lock.parent, "other.csv", True, "this")
+            assert lock.exists()
+        finally:
+            process.kill()
+    see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
+    assert not lock.exists()
+
+
+def test_of_a_run_that_was_interrupted_elsewhere_a_person_says_that_it_is_gone(
+    locked: tuple[MachinePaths, HeartbeatFile, Path],
+) -> None:
+    machine, file, lock = locked
+    file.write(left=True)
+    gone = machine.controller("theirs").gone
+    with pytest.raises(KochiError, match="process 1 on elsewhere") as error:
+        see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
+    assert f"ps 1\nIf it is gone, type: touch {gone}" in error.value.sentences
+    assert lock.exists()
+    gone.touch()
+    see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
+    assert not lock.exists()
