@@ -217,6 +217,10 @@ def _memory_tail() -> list[Job]:
     return [job(20, memory_mb=each) for each in memory]
 
 
+def _alike(count: int, minutes: float, memory_mb: int, cores: int) -> list[Job]:
+    return [job(minutes, memory_mb, cores)] * count
+
+
 def _mixed_cores(count: int) -> list[Job]:
     numbers = random.Random(3)
     found = []
@@ -241,6 +245,9 @@ MIXES: Mapping[str, tuple[Callable[[], list[Job]], Capacity]] = {
     "200 of a minute": (_short, LARGE_NODE),
     "a long tail of times": (_long_tail, LARGE_NODE),
     "a long tail of memory": (_memory_tail, LARGE_NODE),
+    "100 of 130,000 MB": (partial(_alike, 100, 20, 130_000, 1), LARGE_NODE),
+    "300 of 20,000 MB": (partial(_alike, 300, 20, 20_000, 1), LARGE_NODE),
+    "16 of 33 cores": (partial(_alike, 16, 20, 1_000, 33), LARGE_NODE),
     "1 to 32 cores, 5 to 60 minutes": (partial(_mixed_cores, 60), LARGE_NODE),
     CROWDED: (partial(_mixed_cores, 120), LARGE_NODE),
     "four waves of two kinds": (_waves, LARGE_NODE),

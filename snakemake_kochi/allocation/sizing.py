@@ -327,27 +327,57 @@ def _shape(left: Mapping[Resources, int], room: int, limits: Limits) -> Shape:
         return min(most, max(max(amounts.values()), math.ceil(total / room - _EPSILON)))
 
     cores = of_each(node.cores, {kind: kind.cores for kind in left})
-    # Of the largest kind a whole number, rather than cores that lie idle.
+    # A whole number of the largest kind; none that lies idle because memory or GPUs are used up.
     largest = max(kind.cores for kind in left)
-    rounded = math.ceil(cores / largest) * largest
-    cores = rounded if rounded <= node.cores else cores
-    memory = min(most, _at_once(left, rounds, room, cores))
-    gpus = of_each(node.gpus, {kind: kind.gpus for kind in left})
-    return Shape(Capacity(cores, memory, gpus))
+    in_use = _cores_in_use(left, rounds, room, replace(node, memory_mb=most))
+    cores = max(largest, min(math.ceil(cores / largest) * largest, in_use))
+    memory = {kind: kind.memory_mb or 0 for kind in left}
+    gpus = {kind: kind.gpus for kind in left}
+    return Shape(
+        Capacity(
+            cores,
+            min(most, _at_once(left, rounds, room, cores, memory)),
+            min(of_each(node.gpus, gpus), _at_once(left, rounds, room, cores, gpus)),
+        )
+    )
+
+
+def _cores_in_use(
+    left: Mapping[Resources, int], rounds: Mapping[Resources, int], room: int, node: Capacity
+) -> int:
+    """How many cores of a node are in use when one of `room` workers has as many of these jobs as
+    fit there beside each other: the lightest first or the largest first, whichever is more."""
+
+    def fill(kinds: Iterable[Resources]) -> int:
+        free = [node.cores, node.memory_mb, node.gpus]
+        for kind in kinds:
+            amounts = (kind.cores, kind.memory_mb or 0, kind.gpus)
+            fits = [have // one for have, one in zip(free, amounts, strict=True) if one]
+            running = min(math.ceil(left[kind] / room / rounds[kind]), *fits)
+            free = [have - running * one for have, one in zip(free, amounts, strict=True)]
+        return node.cores - free[0]
+
+    lightest = sorted(
+        left, key=lambda kind: (kind.gpus, (kind.memory_mb or 0) / kind.cores, -kind.cores)
+    )
+    return max(fill(lightest), fill(sorted(left, key=_size, reverse=True)))
 
 
 def _at_once(
-    left: Mapping[Resources, int], rounds: Mapping[Resources, int], room: int, cores: int
+    left: Mapping[Resources, int],
+    rounds: Mapping[Resources, int],
+    room: int,
+    cores: int,
+    amounts: Mapping[Resources, int],
 ) -> int:
-    """The memory in MiB of what one of `room` workers runs at the same time on so many cores: not
-    of all jobs that come one after the other."""
-    memory = {kind: kind.memory_mb or 0 for kind in left}
+    """The amount, of memory or GPUs, of what one of `room` workers runs at the same time on so many
+    cores: not of all jobs that come one after the other."""
     total = 0
-    for kind in sorted(left, key=lambda kind: memory[kind] / kind.cores, reverse=True):
+    for kind in sorted(left, key=lambda kind: amounts[kind] / kind.cores, reverse=True):
         running = min(math.ceil(left[kind] / room / rounds[kind]), cores // kind.cores)
         cores -= running * kind.cores
-        total += running * memory[kind]
-    return max(total, *memory.values())
+        total += running * amounts[kind]
+    return max(total, *amounts.values())
 
 
 def _seconds(

@@ -84,8 +84,10 @@ def test_a_benchmark_that_wants_to_be_alone_gets_a_whole_node():
         ({Resources(memory_mb=100): 1000}, 8, 800),
         ({Resources(memory_mb=100): 3}, 1, 100),
         ({Resources(memory_mb=200): 12, Resources(): 1000}, 8, 600),
-        ({Resources(memory_mb=5000): 1000}, 8, 16_000 - OWN_MB),
-        ({Resources(memory_mb=15_800): 1000}, 8, 15_800),
+        ({Resources(memory_mb=5000): 1000}, 3, 15_000),
+        ({Resources(memory_mb=5160): 1000}, 3, 15_480),
+        ({Resources(memory_mb=5000): 1000, Resources(): 9}, 6, 15_000),
+        ({Resources(memory_mb=15_800): 1000}, 1, 15_800),
     ],
 )
 def test_memory_is_asked_for_what_runs_at_the_same_time(waiting, cores, memory):
@@ -174,6 +176,29 @@ def test_a_large_job_gets_a_worker_of_its_own_though_all_workers_are_busy_with_s
 def test_cores_are_asked_for_as_the_largest_job_has_them():
     shape, count = ask({Resources(cores=3): 4}, workers=3)
     assert (shape.capacity.cores, count) == (6, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "expected"),
+    [
+        (Resources(memory_mb=9_000), 100, Capacity(1, 9_000)),
+        (Resources(memory_mb=5_000), 100, Capacity(3, 15_000)),
+        (Resources(cores=5), 100, Capacity(5, 0)),
+        (Resources(cores=3), 100, Capacity(6, 0)),
+        (Resources(gpus=1, memory_mb=10), 100, Capacity(2, 20, 2)),
+        (Resources(cores=6, gpus=1), 100, Capacity(6, 0, 1)),
+    ],
+)
+def test_no_core_is_asked_for_that_lies_idle_because_something_else_is_used_up(
+    kind, count, expected
+):
+    assert ask({kind: count}) == (Shape(expected), 4)
+
+
+def test_cores_that_small_jobs_use_beside_large_ones_are_asked_for():
+    assert ask({Resources(cores=5): 4, Resources(): 100})[0].capacity == Capacity(8, 0)
+    waiting = {Resources(memory_mb=9_000): 1, Resources(memory_mb=10): 100}
+    assert ask(waiting, workers=1)[0].capacity.cores == 8
 
 
 @pytest.mark.parametrize("count", [1000, 20_000])
