@@ -63,6 +63,9 @@ class Overlooked:
         self._jobs.add(entry.job)
         self._shards_with_some.add(entry.path.parent.name)
 
+    def __contains__(self, entry: Entry) -> bool:
+        return entry.job in self._jobs
+
     def entries(
         self, queue: QueuePaths, first_shard: str = "", tidy: bool = False
     ) -> Iterator[Entry]:

@@ -7,7 +7,7 @@ import errno
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -40,6 +40,7 @@ from snakemake_kochi.queue.lock import QueueRemovedError, queue_lock
 from snakemake_kochi.queue.observation import Observer
 from snakemake_kochi.queue.overlooked import Overlooked
 from snakemake_kochi.queue.postponed import Postponed
+from snakemake_kochi.queue.preferred import Preferred
 from snakemake_kochi.queue.processes import this_node
 from snakemake_kochi.queue.recovery import ended_attempt, recover, requeue
 from snakemake_kochi.queue.result import Result, UncountedReason
@@ -53,8 +54,6 @@ _log = logging.getLogger(__name__)
 _RECOVERY_INTERVAL = 1.0
 # How many tickets are opened, beyond those that are taken, while others wait for the lock.
 _LOOKS_PER_LOCK = 256
-# Tickets that are no first ones of a worker are opened for one claim of it, to find one.
-_MOST_PASSED = 1000
 # Seconds; longer than others take to see that the lock is free.
 _PAUSE = 0.005
 # Seconds after which a ticket is tried again that could not be read.
@@ -78,27 +77,6 @@ class Claim:
         return Entry(self.path, self.ticket.job, self.ticket.attempt, self.worker)
 
 
-class _First:
-    """Answers as `accept` does for those tickets that are first, and passes over the others."""
-
-    def __init__(
-        self, accept: Callable[[Ticket], Answer], is_first: Callable[[Ticket], bool]
-    ) -> None:
-        self._accept = accept
-        self._is_first = is_first
-        self._passed = 0
-        self.has_stopped = False  # at one that has no room yet
-
-    def __call__(self, ticket: Ticket) -> Answer:
-        if not self._is_first(ticket):
-            # With the next claim it goes on from here: others are not to wait for it meanwhile.
-            self._passed += 1
-            return "stop" if self._passed == _MOST_PASSED else "pass"
-        answer = self._accept(ticket)
-        self.has_stopped = answer == "stop"
-        return answer
-
-
 class Queue:
     """One queue of a machine. Any number of processes may have one open.
 
@@ -120,7 +98,7 @@ class Queue:
         self._controller = controller
         self._observer = observer or Observer()
         self._overlooked = Overlooked()
-        self._behind = Overlooked()  # those, and what is claimed after others
+        self._preferred: Preferred | None = None
         self._postponed = Postponed()
         self._claimer: int | None = None
         self._found = False  # whether the last claim did
@@ -184,7 +162,7 @@ class Queue:
         is_first: Callable[[Ticket], bool] | None = None,
     ) -> list[Claim]:
         """Take up to `limit` tickets for a worker, in the order in which they were handed over, but
-        those that are `first` before all others.
+        for a while (`Preferred`) those that are `first` before others.
 
         `accept` answers for each: "take" it, "pass" over one that this worker can never run, or
         "stop" at one that has no room yet: if later ones could overtake it, a ticket that needs a
@@ -196,33 +174,62 @@ class Queue:
         if time.monotonic() - self._recovered >= _RECOVERY_INTERVAL:
             self.recover()
         if worker != self._claimer:
-            self._claimer, self._overlooked, self._behind = worker, Overlooked(), Overlooked()
+            self._claimer, self._overlooked, self._preferred = worker, Overlooked(), None
         if is_first is None:
-            return self._claim(worker, accept, limit, self._overlooked)
-        first = _First(accept, is_first)
-        claims = self._claim(worker, first, limit, self._behind)
-        if first.has_stopped or len(claims) == limit:
+            return self._claim(worker, accept, limit)
+        claims, has_stopped = self._claim_preferred(worker, accept, limit, is_first)
+        if has_stopped or len(claims) == limit:
             return claims
         try:
-            return claims + self._claim(worker, accept, limit - len(claims), self._overlooked)
+            return claims + self._claim(worker, accept, limit - len(claims))
         except (OSError, KochiError) as error:
             if not claims:
                 raise
             _log.warning("queue %s: no more is claimed now: %s", self.name, error)
             return claims
 
+    def _claim_preferred(
+        self,
+        worker: int,
+        accept: Callable[[Ticket], Answer],
+        limit: int,
+        is_first: Callable[[Ticket], bool],
+    ) -> tuple[list[Claim], bool]:
+        """The claims of tickets that are `first`, and whether one of them has no room yet."""
+        if self._preferred is None:
+            self._preferred = Preferred(is_first)
+        head = next(self._overlooked.entries(self.paths), None)
+        if head is None or not self._preferred.may_overtake(head):
+            return [], False
+        found = self._preferred.find(self.paths, head, limit, self._overlooked, self._may_have)
+        if not found:
+            return [], False
+        answers: list[Answer] = []
+
+        def noted(ticket: Ticket) -> Answer:
+            answers.append(accept(ticket))
+            return answers[-1]
+
+        try:
+            with queue_lock(self.machine, self.name):
+                claims, _ = self._claim_locked(worker, noted, limit, found)
+        except QueueRemovedError:
+            return [], False
+        self._preferred.taken([claim.ticket.job for claim in claims])
+        return claims, "stop" in answers
+
     def _claim(
         self,
         worker: int,
         accept: Callable[[Ticket], Answer],
         limit: int,
-        overlooked: Overlooked,
     ) -> list[Claim]:
-        shard = self._find_claimable(limit, overlooked)
+        shard = self._find_claimable(limit)
         while shard is not None:
             try:
                 with queue_lock(self.machine, self.name):
-                    claims, shard = self._claim_locked(worker, accept, limit, overlooked, shard)
+                    entries = self._overlooked.entries(self.paths, shard, tidy=True)
+                    claims, shard = self._claim_locked(worker, accept, limit, entries)
             except QueueRemovedError:
                 claims, shard = [], None  # it was empty
             self._found = bool(claims)
@@ -231,7 +238,7 @@ class Queue:
             if shard is not None:
                 # Many were passed over: now others may have the lock.
                 time.sleep(_PAUSE)
-                shard = self._find_claimable(limit, overlooked, shard)
+                shard = self._find_claimable(limit, shard)
         return []
 
     def _claim_locked(
@@ -239,13 +246,12 @@ class Queue:
         worker: int,
         accept: Callable[[Ticket], Answer],
         limit: int,
-        overlooked: Overlooked,
-        first_shard: str,
+        entries: Iterable[Entry],
     ) -> tuple[list[Claim], str | None]:
         """The claims, and the shard in which to go on looking; None when there is no more."""
         claims: list[Claim] = []
         try:
-            shard = self._take_some(claims, worker, accept, limit, overlooked, first_shard)
+            shard = self._take_some(claims, worker, accept, limit, entries)
         except (OSError, KochiError) as error:
             # What was taken already would be held for ever by a worker that does not know of it.
             if not claims:
@@ -260,11 +266,10 @@ class Queue:
         worker: int,
         accept: Callable[[Ticket], Answer],
         limit: int,
-        overlooked: Overlooked,
-        first_shard: str,
+        entries: Iterable[Entry],
     ) -> str | None:
         looks = 0
-        for entry in overlooked.entries(self.paths, first_shard, tidy=True):
+        for entry in entries:
             if len(claims) == limit:
                 break
             if looks == limit + _LOOKS_PER_LOCK:
@@ -277,7 +282,7 @@ class Queue:
             if answer == "stop":
                 break
             if answer == "pass":
-                overlooked.add(entry)
+                self._overlooked.add(entry)
                 continue
             claims += self._take(entry, ticket, worker)
         return None
@@ -285,9 +290,7 @@ class Queue:
     def _may_have(self, ticket: Ticket) -> bool:
         return self._controller is None or ticket.controller == self._controller
 
-    def _find_claimable(
-        self, limit: int, overlooked: Overlooked, first_shard: str = ""
-    ) -> str | None:
+    def _find_claimable(self, limit: int, first_shard: str = "") -> str | None:
         """The shard of the first ticket that may be claimed, looked for without the lock, or None.
         For a worker of one controller up to `limit` are looked for, so that it opens the tickets
         of others outside the lock."""
@@ -295,13 +298,13 @@ class Queue:
             if self._found:
                 # There was one, so it is likely that there is another.
                 return first_shard
-            first = next(overlooked.entries(self.paths, first_shard), None)
+            first = next(self._overlooked.entries(self.paths, first_shard), None)
             return None if first is None else first.path.parent.name
         found: list[Entry] = []
-        for entry in overlooked.entries(self.paths, first_shard):
+        for entry in self._overlooked.entries(self.paths, first_shard):
             try:
                 if not self._may_have(read_ticket(entry.path)):
-                    overlooked.add(entry)
+                    self._overlooked.add(entry)
                     continue
             except FileNotFoundError:
                 continue
@@ -460,7 +463,7 @@ class Queue:
         """Whether no ticket waits that may be claimed here, those aside that were passed over;
         some may be running."""
         self._found = False
-        return self._find_claimable(1, self._overlooked) is None
+        return self._find_claimable(1) is None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,9 @@ import pytest
 
 from snakemake_kochi.files import to_json
 from snakemake_kochi.queue import Capacity, Kind, Queue, Resources, cancel, find_worker
+from snakemake_kochi.queue import preferred as preferred_module
+from snakemake_kochi.queue import queue as queue_module
+from snakemake_kochi.queue.ticket import read_ticket
 from snakemake_kochi.worker import looks as looks_module
 from snakemake_kochi.worker.ahead import Ahead
 from snakemake_kochi.worker.claiming import Claimer
@@ -161,30 +164,76 @@ def test_a_ticket_that_wants_the_worker_for_itself_is_not_claimed_ahead(site, cl
     assert claims.is_full
 
 
-def test_what_a_worker_was_asked_for_is_claimed_before_what_came_earlier(site):
-    site.submit(*["true"] * 1500, runtime_seconds=60)
-    site.submit("true", runtime_seconds=600)
-    site.submit("true", runtime_seconds=1000)
-    site.submit("true", runtime_seconds=600, cores=2)
-    least, most = Resources(runtime_seconds=500), Resources(cores=2, runtime_seconds=700)
+@pytest.fixture
+def preferring(site):
+    """Claims of a worker with two cores that was asked for jobs of about ten minutes: which can
+    start beside what runs."""
+    kind = Kind(Resources(runtime_seconds=500), Resources(cores=2, runtime_seconds=700))
     ahead = Ahead(2)
-    claimer = Claimer(
-        *(0, Capacity(2, 1000), Walltime(None, 0.0), Passed(), ahead), first=(Kind(least, most),)
-    )
+    claimer = Claimer(*(0, Capacity(2, 1000), Walltime(None, 0.0), Passed(), ahead), first=(kind,))
     queue = Queue(site.machine, "q")
 
     def claimed(running=()):
         claims = claimer.claim_from(queue, list(running))
         return [claim.ticket.job for claim in claims.at_once]
 
-    # It looks for it behind a thousand others at a time, and has them do what is there meanwhile.
-    assert claimed() == [0, 1]
-    assert claimed() == [1500]
+    return claimed
+
+
+def test_what_a_worker_was_asked_for_is_claimed_before_what_came_earlier(site, preferring):
+    site.submit(*["true"] * 900, runtime_seconds=60)
+    site.submit("true", runtime_seconds=600)
+    site.submit("true", runtime_seconds=1000)
+    site.submit("true", runtime_seconds=600, cores=2)
+    assert preferring([Resources()]) == [900]
     # What has no room yet is not overtaken by others, or it would never have any.
-    assert claimed([Resources()]) == []
-    assert claimed() == [1502]
+    assert preferring([Resources()]) == []
+    assert preferring() == [902]
     # It helps with the others when there is nothing of its own.
-    assert claimed() == [2, 3]
+    assert preferring() == [0, 1]
+
+
+def test_a_worker_looks_for_its_own_kind_but_a_little_way_ahead(site, preferring, monkeypatch):
+    opened = []
+
+    def counted(path):
+        opened.append(path)
+        return read_ticket(path)
+
+    monkeypatch.setattr(queue_module, "read_ticket", counted)
+    monkeypatch.setattr(preferred_module, "read_ticket", counted)
+    site.submit(*["true"] * 1500, runtime_seconds=60)
+    site.submit("true", runtime_seconds=600)
+    assert preferring() == [0, 1]
+    assert len(opened) < 1010
+    opened.clear()
+    for job in range(2, 42, 2):
+        assert preferring() == [job, job + 1]
+    # Of each claim the two, the one that has no room then, and two that came into sight.
+    assert len(opened) <= 20 * 5
+
+
+def test_the_first_ticket_is_not_passed_over_for_ever(site, preferring):
+    site.submit("true", runtime_seconds=60, cores=2)
+    site.submit(*["true"] * 100, runtime_seconds=600)
+    own = []
+    # One of two jobs that run ends at a time: there is never room for the wide one meanwhile.
+    while taken := preferring([Resources()]):
+        own += taken
+    assert own == list(range(1, 33))
+    assert preferring() == [0], "it has its turn when there is room"
+    assert preferring([Resources()]) == [33]
+
+
+def test_the_first_ticket_is_not_passed_over_for_long(site, preferring, monkeypatch):
+    site.submit("true", runtime_seconds=60, cores=2)
+    site.submit(*["true"] * 3, runtime_seconds=600)
+    clock = Clock()
+    monkeypatch.setattr(preferred_module, "time", clock)
+    assert preferring([Resources()]) == [1]
+    clock.now += 601
+    assert preferring([Resources()]) == []
+    assert preferring() == [0]
 
 
 def test_nothing_is_claimed_ahead_beside_a_job_that_has_the_worker_for_itself(site, claimer):
