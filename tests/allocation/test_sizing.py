@@ -86,7 +86,7 @@ def test_a_benchmark_that_wants_to_be_alone_gets_a_whole_node():
         ({Resources(memory_mb=200): 12, Resources(): 1000}, 8, 600),
         ({Resources(memory_mb=5000): 1000}, 3, 15_000),
         ({Resources(memory_mb=5160): 1000}, 3, 15_480),
-        ({Resources(memory_mb=5000): 1000, Resources(): 9}, 6, 15_000),
+        ({Resources(memory_mb=5000): 1000, Resources(): 9}, 6, 16_000 - OWN_MB),
         ({Resources(memory_mb=15_800): 1000}, 1, 15_800),
     ],
 )
