@@ -34,7 +34,19 @@ _EARLY = 1.0
 _PAUSE = 0.02
 _LAST_LINES = 10
 # A variable that is read without a default: `$NAME`, `${NAME}`, `${NAME:?...}`.
-_READ = r"\$(?:KOCHI_ALLOC_{0}\b|\{{KOCHI_ALLOC_{0}(?:\}}|:?\?))"
+_READ = r"\$(?:{0}\b|\{{{0}(?:\}}|:?\?))"
+# Where a script has one of these, it knows what to do without the variable: `${NAME:-...}`, with
+# `=` and `+`, too; `[ -n "$NAME" ]`, `[[ ... ]]`, `test ...`; `case $NAME in`.
+_HEEDED = (
+    r"\$\{{{0}:?[-=+]",
+    r"(?:\[\[?|\btest)\s[^];&|\n]*\$\{{?{0}\b",
+    r"\bcase\s+\"?\$\{{?{0}\b",
+)
+_ASSIGNED = r"(?<!\w){0}="
+# A variable to which another one is copied: `spec=$NAME`.
+_COPIED = r"(?<!\w)(\w+)=\"?\$(?:{0}|\{{{0}\}})\"?(?=[\s;&|]|\Z)"
+# Not the directives of schedulers, as `#SBATCH -N 1`: what is in a here-document is expanded.
+_COMMENT = re.compile(r"(?:^|(?<=\s))#(?!(?:\$|[A-Z]+)\s+-).*$", re.MULTILINE)
 _KEYS = {"NODE_SPEC": "node_spec", "TIME_LIMIT": "time"}
 _OPTIONS = {"NODE_SPEC": "-n SPEC", "TIME_LIMIT": "-t LIMIT"}
 
@@ -78,16 +90,14 @@ class AllocScript:
 
     @property
     def lacks(self) -> Lack | None:
-        """What the script reads, without a default of its own, and nobody has said."""
+        """What the script reads, without asking whether it is there, and nobody has said."""
         settings = self._settings
         said = {
             "NODE_SPEC": settings.node_spec is not None,
             "TIME_LIMIT": settings.time is not None or self._limit is not None,
         }
         missing = [
-            name
-            for name in said
-            if not said[name] and re.search(_READ.format(name), self._script) is not None
+            name for name in said if not said[name] and _needs(self._script, f"KOCHI_ALLOC_{name}")
         ]
         if not missing:
             return None
@@ -217,3 +227,15 @@ class AllocScript:
     @property
     def how_to_cancel(self) -> str:
         return "the command of your scheduler for it"
+
+
+def _needs(script: str, variable: str) -> bool:
+    """Whether a script reads a variable as if it were always there. As far as that can be told from
+    its text: one that is taken for a script that needs none is run, and may fail, with what it
+    says; the other would wait for a person for ever."""
+    text = _COMMENT.sub("", script)
+    if re.search(_READ.format(variable), text) is None:
+        return False
+    names = [variable, *re.findall(_COPIED.format(variable), text)]
+    signs = [_ASSIGNED.format(variable), *(each.format(name) for name in names for each in _HEEDED)]
+    return not any(re.search(sign, text) for sign in signs)

@@ -10,7 +10,9 @@ import pytest
 from slurm_cluster import SlurmCluster
 from support import REPOSITORY, git, wait_until, write
 
+from snakemake_kochi.allocation.script import AllocScript
 from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.project.machines import AllocationSettings
 from snakemake_kochi.queue import list_workers
 
 PROFILE = REPOSITORY / "profiles" / "cluster"
@@ -130,3 +132,39 @@ def test_a_worker_whose_allocation_begins_after_the_run_leaves_at_once(
     workers = list_workers(machine)
     assert len(workers) == before + 1
     assert (workers[-1].state, workers[-1].reason) == ("left", OVER)
+
+
+@pytest.mark.parametrize(
+    ("script", "options"),
+    [
+        ("qsub -l nodes=$KOCHI_ALLOC_NODE_SPEC -- $CMD", "-n SPEC"),
+        (
+            "qsub -l ${KOCHI_ALLOC_NODE_SPEC:?which nodes} -t $KOCHI_ALLOC_TIME_LIMIT",
+            "-n SPEC -t LIMIT",
+        ),
+        ("qsub <<EOF\n#PBS -l nodes=$KOCHI_ALLOC_NODE_SPEC\n$CMD\nEOF", "-n SPEC"),
+        ("spec=$KOCHI_ALLOC_NODE_SPEC\nqsub -l nodes=$spec -- $CMD", "-n SPEC"),
+        ("qsub -t ${KOCHI_ALLOC_TIME_LIMIT-10} -w $KOCHI_ALLOC_NODE_SPEC -- $CMD", "-n SPEC"),
+        # Without it these do something else, as they would in a person's hand.
+        (
+            'if [ -n "$KOCHI_ALLOC_NODE_SPEC" ]; then w="-w $KOCHI_ALLOC_NODE_SPEC"; fi; qsub $w',
+            None,
+        ),
+        ("[[ $KOCHI_ALLOC_NODE_SPEC ]] && w=$KOCHI_ALLOC_NODE_SPEC; qsub ${w:+-w $w}", None),
+        ("test -z $KOCHI_ALLOC_NODE_SPEC || w=$KOCHI_ALLOC_NODE_SPEC; qsub $w", None),
+        ("case $KOCHI_ALLOC_NODE_SPEC in ?*) w=$KOCHI_ALLOC_NODE_SPEC;; esac; qsub $w", None),
+        (': "${KOCHI_ALLOC_TIME_LIMIT:=1:00:00}"\nqsub -t $KOCHI_ALLOC_TIME_LIMIT', None),
+        ("qsub ${KOCHI_ALLOC_TIME_LIMIT:+-t $KOCHI_ALLOC_TIME_LIMIT} -- $CMD", None),
+        ("KOCHI_ALLOC_NODE_SPEC=node1\nqsub -w $KOCHI_ALLOC_NODE_SPEC -- $CMD", None),
+        ('spec="${KOCHI_ALLOC_NODE_SPEC}"; [ "$spec" ] && w="-w $spec"; qsub $w', None),
+        ("# $KOCHI_ALLOC_NODE_SPEC is not used\nqsub -- $CMD  # nor $KOCHI_ALLOC_TIME_LIMIT", None),
+        ("#qsub -w $KOCHI_ALLOC_NODE_SPEC -- $CMD\nqsub -- $CMD", None),
+    ],
+)
+def test_a_script_waits_for_a_person_only_for_what_it_cannot_do_without(
+    script: str, options: str | None
+) -> None:
+    lacks = AllocScript("own", script, AllocationSettings()).lacks
+    assert (None if lacks is None else lacks.options) == options
+    said = AllocationSettings(node_spec="node1", time=60)
+    assert AllocScript("own", script, said).lacks is None
