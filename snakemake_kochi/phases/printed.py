@@ -31,7 +31,7 @@ def write_printed(
     """Write the artifact; return where in it the run's own output is, as the record's `output`."""
     rule = b"-" * WIDTH + b"\n"
     with file.open("wb") as target:
-        target.write(f"Kochi job {name} (ID={job}) started.\n".encode("utf-8", "surrogateescape"))
+        target.write(_encoded(f"Kochi job {name} (ID={job}) started.\n"))
         target.write(rule)
         _write_build(target, build_log)
         start = target.tell()
@@ -46,19 +46,33 @@ def write_printed(
 
 def _write_build(target: BinaryIO, log: Path) -> None:
     try:
-        source = answered(lambda: log.open("rb"))
+        text = answered(lambda: _end_of_build(log))
     except FileNotFoundError:
         return  # of a build without a script, or made before logs were kept
-    with source:
+    except OSError as error:
+        # The run has ended well, maybe after hours: it does not fail for that.
+        text = _encoded(
+            f"[the build's output, {log}, cannot be read now: {error.strerror or error}]\n"
+        )
+    target.write(text)
+    if text and not text.endswith(b"\n"):
+        target.write(b"\n")
+
+
+def _end_of_build(log: Path) -> bytes:
+    with log.open("rb") as source:
         size = source.seek(0, 2)
         source.seek(max(0, size - MOST_OF_BUILD))
         text = source.read(MOST_OF_BUILD)
     if size > MOST_OF_BUILD:
         text = text.partition(b"\n")[2]
-        target.write(f"[{size - len(text)} bytes before this are in {log}]\n".encode())
-    target.write(text)
-    if text and not text.endswith(b"\n"):
-        target.write(b"\n")
+        text = _encoded(f"[{size - len(text)} bytes before this are in {log}]\n") + text
+    return text
+
+
+def _encoded(text: str) -> bytes:
+    """Paths and names need not be UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _ends_a_line(file: Path, size: int) -> bool:

@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from snakemake_kochi.git import run_git
+from snakemake_kochi.snapshot.listing import not_checked_out
 from snakemake_kochi.snapshot.snapshot import Snapshot
 from snakemake_kochi.snapshot.store import run_in_store
 
@@ -24,13 +25,13 @@ SECRETS = (
     *("id_ecdsa*", "*credential*", "*password*", "*secret*"),
 )
 _SUBMODULE = "160000"
-_NOTHING = "0" * 40
 
 
 @dataclass(frozen=True)
 class _Change:
     path: str
     was: str
+    is_deletion: bool
     objects: tuple[str, ...]
 
 
@@ -40,9 +41,10 @@ def difference(
     """The diff from the base to the tree of a snapshot of `directory`; "" where there is none, or
     no base.
 
-    Untracked files are in it; files of which `is_output` is true, and submodules, are not. Binary
-    files are named, and so are files of names like SECRETS. At most MOST bytes, in whole lines; the
-    last ones say what was left out. Raises GitError.
+    Untracked files are in it; files of which `is_output` is true, what git has not checked out, and
+    submodules are not. Binary files are named, and so are files of names like SECRETS, and those of
+    which a partial clone lacks the committed content. At most MOST bytes, in whole lines; the last
+    ones say what was left out. Raises GitError.
     """
     if snapshot.base is None or not snapshot.dirty:
         return ""
@@ -55,16 +57,21 @@ def difference(
     changes = [
         change for change in _changes(store, between, variables) if not is_output(change.path)
     ]
+    if any(change.is_deletion for change in changes):
+        absent = set(not_checked_out(directory))
+        changes = [each for each in changes if not each.is_deletion or each.path not in absent]
     secret = [change.path for change in changes if _is_secret(change.path)]
     others = [change for change in changes if not _is_secret(change.path)]
-    shown = _of_bearable_size(store, others, variables)
-    left = [change.path for change in others if change.path not in shown]
+    shown, missing = _of_bearable_size(store, others, variables)
+    known = {*shown, *missing}
+    left = [change.path for change in others if change.path not in known]
     text = b""
     if shown:
         options = ("-r", "-p", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
         words = ("diff-tree", *options, *between, "--", *shown)
         text = run_in_store(store, *words, environment=variables)
-    return _told(text, left, secret)
+    remarks = {"too much": left, "not in this partial clone": missing}
+    return _told(text, {**remarks, "their names suggest secrets": secret})
 
 
 def _quoted(path: str) -> str:
@@ -81,9 +88,9 @@ def _changes(
     parts = run_in_store(store, *options, *between, environment=variables).split(b"\0")
     found = []
     for description, path in zip(parts[::2], parts[1::2], strict=False):
-        was, _, *objects, _ = description.decode().lstrip(":").split(" ")
+        was, _, *objects, kind = description.decode().lstrip(":").split(" ")
         given = tuple(each for each in objects if each.strip("0"))
-        found.append(_Change(os.fsdecode(path), was, given))
+        found.append(_Change(os.fsdecode(path), was, kind == "D", given))
     submodules = {change.path for change in found if change.was == _SUBMODULE}
     for change in found:
         above = {change.path, *map(str, PurePosixPath(change.path).parents)}
@@ -93,20 +100,23 @@ def _changes(
 
 def _of_bearable_size(
     store: Path, changes: Sequence[_Change], variables: Mapping[str, str]
-) -> list[str]:
+) -> tuple[list[str], list[str]]:
+    """The paths to be shown, and those of which a content is not there."""
     some = changes[:_MOST_FILES]
-    names = [each for change in some for each in change.objects]
-    asked = "".join(f"{name}\n" for name in names).encode()
-    words = ("cat-file", "--batch-check=%(objectsize)")
-    answers = run_in_store(store, *words, environment=variables, stdin=asked).split()
-    sizes = dict(zip(names, map(int, answers), strict=True))
-    shown, room = [], _MOST_CONTENT
+    asked = "".join(f"{name}\n" for change in some for name in change.objects).encode()
+    words = ("cat-file", "--batch-check=%(objectname) %(objectsize)")
+    answers = run_in_store(store, *words, environment=variables, stdin=asked).decode().splitlines()
+    sizes = {name: size for name, _, size in (answer.partition(" ") for answer in answers)}
+    shown, missing, room = [], [], _MOST_CONTENT
     for change in some:
-        size = sum(sizes[each] for each in change.objects)
+        if not all(sizes[each].isdecimal() for each in change.objects):
+            missing.append(change.path)
+            continue
+        size = sum(int(sizes[each]) for each in change.objects)
         if size <= room:
             shown.append(change.path)
             room -= size
-    return shown
+    return shown, missing
 
 
 def _is_secret(path: str) -> bool:
@@ -114,15 +124,15 @@ def _is_secret(path: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in SECRETS)
 
 
-def _told(text: bytes, left: Sequence[str], secret: Sequence[str]) -> str:
+def _told(text: bytes, left_out: Mapping[str, Sequence[str]]) -> str:
+    """`left_out`: paths by the reason why they are."""
     remarks = []
     if len(text) > MOST:
         remarks.append(f"[cut: {len(text)} bytes are too many]")
         text = text[:MOST].rpartition(b"\n")[0] + b"\n"
-    if left:
-        remarks.append(f"[left out, as too much: {_some(left)}]")
-    if secret:
-        remarks.append(f"[left out, as their names suggest secrets: {_some(secret)}]")
+    for reason, names in left_out.items():
+        if names:
+            remarks.append(f"[left out, as {reason}: {_some(names)}]")
     # What is not UTF-8 is seen as such, and is no trouble for who reads JSON.
     whole = text.decode("utf-8", "backslashreplace")
     return whole + "".join(f"{remark}\n" for remark in remarks)

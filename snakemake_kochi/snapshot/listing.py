@@ -73,6 +73,12 @@ def deleted_files(directory: Path, commit: str) -> tuple[str, ...]:
     return tuple(os.fsdecode(path) for path in found.split(b"\0") if path)
 
 
+def not_checked_out(directory: Path) -> tuple[str, ...]:
+    """Files of a repository's index that are not to be in the working tree, as it is sparse."""
+    listed = run_git(directory, *FILES_ONLY, "ls-files", "-z", "-t")
+    return tuple(os.fsdecode(line[2:]) for line in listed.split(b"\0") if line[:1] == b"S")
+
+
 def submodules(directory: Path) -> tuple[str, ...]:
     """The paths of the submodules in a repository's index, checked out or not."""
     listed = run_git(directory, *FILES_ONLY, "ls-files", "-z", "--stage")

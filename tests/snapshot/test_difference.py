@@ -83,6 +83,24 @@ def test_a_long_one_is_cut_at_a_line_and_says_so(tmp_path: Path) -> None:
     assert end == ""
 
 
+def test_a_sparse_partial_clone_has_one_of_what_is_there(tmp_path: Path) -> None:
+    origin, store = make_repository(tmp_path / "here"), tmp_path / "store"
+    write(origin / "far" / "away.c", "int away;\n")
+    git(origin, "add", "-A")
+    git(origin, "commit", "-qm", "more")
+    git(origin, "config", "uploadpack.allowFilter", "true")
+    url, clone = f"file://{origin}", tmp_path / "clone"
+    git(tmp_path, "clone", "-q", "--filter=blob:none", "--sparse", url, str(clone))
+    assert not (clone / "far").exists()
+    write(clone / "kept.c", "int kept = 1;\n")
+    text = diff(clone, store)
+    assert "+int kept = 1;\n" in text
+    assert "away" not in text
+    # Git has never fetched what was committed of this one.
+    write(clone / "far" / "away.c", "int away = 1;\n")
+    assert diff(clone, store) == f"{text}[left out, as not in this partial clone: far/away.c]\n"
+
+
 def test_without_a_commit_there_is_none(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q", "here")
     write(tmp_path / "here" / "new.c", "int new;\n")
