@@ -753,9 +753,10 @@ class Root:
             return KochiError(message, "Make room there, and type the same again.")
         return KochiError(message, self._advice(_FOR_ALL_NODES))
 
-    def unseen(self, node: str) -> KochiError:
-        """To be raised where another node has something else, or nothing, at this path."""
-        message = f"KOCHI_ROOT {self.directory} cannot be used: {node} does not see it"
+    def unseen(self, node: str, why: str) -> KochiError:
+        """To be raised where another node has something else, or nothing, at this path. `why`: by
+        what that is known."""
+        message = f"KOCHI_ROOT {self.directory} cannot be used: {node} does not see it: {why}"
         return KochiError(message, self._advice(_FOR_ALL_NODES))
 
     def _advice(self, wanted: str) -> str:

@@ -66,7 +66,8 @@ class Allocation:
     `reason`: the scheduler's own word for why it waits; `advice`: what a person can do about it,
     where it would wait for ever. Where nobody can be asked it is not `is_certain` that it will
     come. `has_failed`: nodes could not begin it, and the scheduler holds it back for that;
-    `was_cancelled`: somebody ended it, or others were preferred, and no node is to blame."""
+    `was_cancelled`: somebody ended it, or others were preferred, and no node is to blame;
+    `may_be_blind`: it began, and ended as on a node that does not see KOCHI_ROOT."""
 
     id: str
     state: State
@@ -76,6 +77,7 @@ class Allocation:
     is_certain: bool = True
     has_failed: bool = False
     was_cancelled: bool = False
+    may_be_blind: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from snakemake_kochi.allocation.launch import node_of
 from snakemake_kochi.allocation.questions import Pauses
 from snakemake_kochi.allocation.scheduler import Allocation
 from snakemake_kochi.errors import WorkerError
-from snakemake_kochi.files import is_there
+from snakemake_kochi.files import is_there, show_new_files
 from snakemake_kochi.paths import Root
 
 # So many on one node, and it is avoided: it is free again at once, and would be given again.
@@ -27,13 +27,19 @@ _MOST_FAILED = 3
 # not want them; where all fail though workers are there, it may take a person to mend it.
 _CANCELLED = (60.0, 1800.0)
 _FAILED = (10.0, 600.0)
+# Seconds for what a node has written to be seen here, and between two looks.
+_LOG_PATIENCE = 5.0
+_LOG_PAUSE = 0.5
 
 
-def was_written(log: Path) -> bool:
-    """As far as is known now."""
+def was_written(log: Path) -> bool | None:
+    """None where that is not known now: a server may be away."""
     with contextlib.suppress(OSError):
+        if is_there(log):
+            return True
+        show_new_files(log.parent)
         return is_there(log)
-    return False
+    return None
 
 
 class Setbacks:
@@ -45,6 +51,7 @@ class Setbacks:
         logger: LoggerExecutorInterface,
         clock: Callable[[], float] = time.monotonic,
         root_if_unsure: Root | None = None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`root_if_unsure`: KOCHI_ROOT, where nobody has said that all nodes see it."""
         self._root_if_unsure = root_if_unsure
@@ -52,6 +59,7 @@ class Setbacks:
         self._can_exclude = can_exclude
         self._logger = logger
         self._clock = clock
+        self._sleep = sleep
         self._on_node: Counter[str] = Counter()
         self._in_a_row: list[str] = []  # their nodes, or ids where those are not known
         self._last = ""
@@ -86,10 +94,15 @@ class Setbacks:
         node = (ended.nodes if ended is not None else "") or node_of(log)
         on = f" on node {node}" if node else ""
         why = f" ({ended.reason})" if ended is not None and ended.reason else ""
-        files = [path for path in (log, log.with_suffix(".out")) if was_written(path)]
-        where = f"its log is {files[0]}" if files else "it wrote no log"
-        if self._root_if_unsure is not None and not files:
-            raise self._root_if_unsure.unseen(node or f"the node of allocation {id}")
+        if self._root_if_unsure is not None and ended is not None and ended.may_be_blind:
+            self._check_sight(self._root_if_unsure, ended, node, log)
+        written = {path: was_written(path) for path in (log, log.with_suffix(".out"))}
+        where = next(
+            (f"its log is {path}" for path, is_written in written.items() if is_written),
+            "whether it wrote a log is not known now"
+            if None in written.values()
+            else "it wrote no log",
+        )
         self._last = f"{id}{on}{why}; {where}"
         self._logger.warning(f"Allocation ended before its worker came: {self._last}")
         self._in_a_row.append(node if node and self._can_exclude else id)
@@ -99,6 +112,16 @@ class Setbacks:
                 self._exclude(node)
         if self._are_many:
             self._pause(self._after_failures)
+
+    def _check_sight(self, root: Root, ended: Allocation, node: str, log: Path) -> None:
+        """Raise KochiError if the node has written its log elsewhere, or could not: where the
+        directory of that is there, and the log is not, for as long as it may take to be seen."""
+        deadline = self._clock() + _LOG_PATIENCE
+        while was_written(log) is False:
+            if self._clock() >= deadline:
+                why = f"allocation {ended.id} ended there ({ended.reason}) and its log is not here"
+                raise root.unseen(node or "a node", why)
+            self._sleep(_LOG_PAUSE)
 
     def _exclude(self, node: str) -> None:
         self.excluded = (*self.excluded, node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from snakemake_kochi.allocation.scheduler import Allocation
 from snakemake_kochi.allocation.setbacks import Setbacks
-from snakemake_kochi.errors import WorkerError
+from snakemake_kochi.allocation.slurm.listing import read_listing
+from snakemake_kochi.errors import KochiError, WorkerError
+from snakemake_kochi.paths import Root
 
 LOGGER: Any = logging.getLogger("test")
 
@@ -84,6 +87,68 @@ def test_a_node_that_only_its_log_names_is_named_and_each_failure_counts_where_n
     assert f"1 on node far; its log is {log}" in caplog.text
     with pytest.raises(WorkerError, match="3 on node far"):
         setbacks.check()
+
+
+def unsure(tmp_path: Path, clock: Clock, log: Path, seconds: float) -> Setbacks:
+    """Where nobody has said that nodes see KOCHI_ROOT, and the log is seen after some seconds."""
+
+    def sleep(pause: float) -> None:
+        clock.now += pause
+        if clock.now >= Clock.now + seconds:
+            log.write_text("on node a\n")
+
+    root = Root(tmp_path)
+    return Setbacks(True, LOGGER, clock, root_if_unsure=root, sleep=sleep)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    file = tmp_path / "machines" / "own" / "allocations" / "1.log"
+    file.parent.mkdir(parents=True)
+    return file
+
+
+def listed(state: str, reason: str) -> Allocation:
+    return read_listing(f"1|{state}|a|{reason}", "own")["1"]
+
+
+@pytest.mark.parametrize("reason", ["NonZeroExitCode", "JobLaunchFailure", "RaisedSignal:53(x)"])
+def test_a_first_node_that_writes_its_log_elsewhere_does_not_see_the_root(
+    tmp_path: Path, clock: Clock, log: Path, reason: str
+) -> None:
+    setbacks = unsure(tmp_path, clock, log, float("inf"))
+    with pytest.raises(KochiError, match=f"a does not see it: .*{re.escape(reason)}.*log is not"):
+        setbacks.failed("1", listed("FAILED", reason), log)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("NODE_FAIL", "NodeDown"),
+        ("PENDING", "launch failed requeued held"),
+        ("FAILED", "SystemFailure"),
+        ("TIMEOUT", "TimeLimit"),
+    ],
+)
+def test_a_first_node_that_could_not_begin_is_no_sign_of_what_it_sees(
+    tmp_path: Path, clock: Clock, log: Path, state: str, reason: str
+) -> None:
+    setbacks = unsure(tmp_path, clock, log, float("inf"))
+    setbacks.failed("1", listed(state, reason), log)
+    setbacks.failed("2", None, log.with_name("2.log"))
+    setbacks.check()
+
+
+def test_a_log_that_is_seen_late_or_not_known_is_no_sign_either(
+    tmp_path: Path, clock: Clock, log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    setbacks = unsure(tmp_path, clock, log, 2)
+    setbacks.failed("1", listed("FAILED", "NonZeroExitCode"), log)
+    assert f"its log is {log}" in caplog.text
+    # Any error but that of a missing file; EIO cannot be made without a filesystem of its own.
+    unknown = log.with_name("x" * 300)
+    setbacks.failed("2", listed("FAILED", "NonZeroExitCode"), unknown)
+    assert "whether it wrote a log is not known now" in caplog.text
 
 
 def test_after_each_cancellation_by_others_the_next_question_is_farther_off(

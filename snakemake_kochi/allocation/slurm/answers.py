@@ -115,6 +115,9 @@ _SHOW = {
 # Held by Slurm itself, for nodes that could not begin it.
 _FAILED = ("JobHoldMaxRequeue", "launch failed requeued held")
 _HELD = ("JobHeldAdmin", "JobHeldUser", *_FAILED)
+# Ended by its script, as by the check for KOCHI_ROOT, or as slurmstepd could not open the log; of
+# which older ones say that there was a signal 53. Not a prolog's failure, nor that of a node.
+_MAYBE_BLIND = ("NonZeroExitCode", "JobLaunchFailure", "RaisedSignal:53")
 _NEVER = "DependencyNeverSatisfied"
 _MAYBE = {
     "PartitionDown": _PLACE,
@@ -136,6 +139,11 @@ def concerned(said: str) -> tuple[str, ...]:
 def has_failed(reason: str) -> bool:
     """Whether an allocation waits because nodes could not begin it. On others another one may."""
     return reason.replace("_", " ").strip("()").startswith(_FAILED)
+
+
+def may_be_blind(reason: str) -> bool:
+    """Whether an allocation that has ended may have done so because its node sees other files."""
+    return reason.strip("()").startswith(_MAYBE_BLIND)
 
 
 def is_unknown_partition(said: str) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from snakemake_kochi.allocation.scheduler import Allocation, State
-from snakemake_kochi.allocation.slurm.answers import advice, has_failed
+from snakemake_kochi.allocation.slurm.answers import advice, has_failed, may_be_blind
 
 # Of an array that has not begun: 12_[1-3,5%2].
 _SEVERAL = re.compile(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]")
@@ -33,6 +33,7 @@ def read_listing(said: str, machine: str) -> dict[str, Allocation]:
             advice(reason, id, machine),
             has_failed=has_failed(reason),
             was_cancelled=word.partition(" ")[0] in _CANCELLED,
+            may_be_blind=may_be_blind(reason),
         )
         for ids, word, nodes, reason in lines
         for id in _each(ids)
