@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import is_there
-from snakemake_kochi.queue.explain import seconds_left, seconds_since
+from snakemake_kochi.queue.explain import ROUNDING, seconds_left, seconds_since
 from snakemake_kochi.queue.lock import QueueRemovedError
 from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.queue import Queue
@@ -38,6 +38,8 @@ class Ends:
         self._health = health
         self._queue_of = queue_of
         self._complaints = Complaints()
+        # Whether the jobs are ended for that, and not because somebody wants the node back.
+        self.is_at_time_limit = False
 
     def publish(self, over: Iterable[Slot]) -> list[tuple[Slot, str]]:
         """Publish the results of jobs that are over, under one lock for each queue, or put their
@@ -83,11 +85,14 @@ class Ends:
     def _was_the_most(self, slot: Slot) -> bool:
         """Whether it had all of an allocation than which there is no longer one: else that would
         have been longer than the job may take. Another attempt would come no further."""
+        if not self.is_at_time_limit or slot.limit is None or not self._had_its_time(slot):
+            return False
         state = self._state.state
         left, lasted = seconds_left(state), seconds_since(state.allocation_began)
-        if slot.limit is None or left is None or lasted is None or not self._had_its_time(slot):
+        if left is None or lasted is None:
             return False
-        return slot.limit + START_AND_END > left + lasted
+        # What a job of that limit is given else lasts that long, and its end is noted in seconds.
+        return slot.limit + START_AND_END > left + lasted + ROUNDING
 
     def _put_back(self, slot: Slot, reason: UncountedReason, detail: str) -> list[tuple[Slot, str]]:
         queue = self._queue_of(slot.claim.ticket)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from snakemake_kochi.queue.processes import ProcessIdentity
 
 # Seconds that a worker needs of its allocation besides its jobs: to start, and to end in order.
 START_AND_END = 60.0
+# With this Slurm tells it that its time is about over (`--signal` of sbatch).
+END_SIGNAL = signal.SIGUSR1
 # Seconds between the end of the jobs and the worker's own, to put the tickets back.
 _RESERVE = 5.0
 # Seconds for squeue: a worker does not wait for a controller that is away.

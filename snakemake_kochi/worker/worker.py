@@ -40,10 +40,12 @@ from snakemake_kochi.worker.slot import Slot
 from snakemake_kochi.worker.state import StateFile
 from snakemake_kochi.worker.troubles import RETRY, Troubles
 from snakemake_kochi.worker.unknown import UnknownClaims
+from snakemake_kochi.worker.walltime import END_SIGNAL
 
 _log = logging.getLogger(__name__)
 
 _LEAVE_PATIENCE = 15.0  # seconds
+_TIME_IS_OVER = "its walltime is over"
 _RELEASED = "released by kochi release"
 # Seconds that a worker that leaves when its queues are empty waits for a run that goes on: it takes
 # so long at most to hand over what depends on a job that has ended.
@@ -198,7 +200,7 @@ class Worker:
         if parent is not None and not parent.is_alive():
             self._reason_to_stop = f"process {parent.pid}, which started this worker, is gone"
         elif self._settings.walltime.is_over:
-            self._reason_to_stop = self._reason_to_stop or "its walltime is over"
+            self._reason_to_stop = self._reason_to_stop or _TIME_IS_OVER
         stops = signals.stops + (self._reason_to_stop is not None)
         if stops == self._stops:
             return
@@ -206,6 +208,11 @@ class Worker:
             tickets = [slot.claim.ticket for slot in self._slots]
             names = ", ".join(f"{ticket.job} ({ticket.name})" for ticket in tickets)
             why = self._reason_to_stop or f"told to by {signals.first_stop}"
+            self._ends.is_at_time_limit = (
+                why == _TIME_IS_OVER
+                if self._reason_to_stop
+                else signals.first_stop == END_SIGNAL.name
+            )
             _log.info("stopping (%s); jobs put back: %s", why, names or "none")
             self._state.update(state="draining", reason=why)
             self._put_back_ahead()

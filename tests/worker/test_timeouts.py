@@ -134,6 +134,29 @@ def test_what_had_all_of_the_longest_allocation_there_is_is_not_begun_again(site
     assert result.detail == "its worker had less time for it than its 20 seconds"
 
 
+def test_what_had_a_usual_allocation_is_begun_again(site):
+    """One for a job of 20 seconds has a minute more, to start and to end."""
+    site.submit("sleep 1000", runtime_seconds=20)
+    now = int(time.time()) + 0.5
+    times = {"SLURM_JOB_START_TIME": str(now - 72), "SLURM_JOB_END_TIME": str(now + 8)}
+    worker = site.start("--allocation", "7", "--grace", 1, env={**os.environ, **times})
+    assert worker.wait() == 0
+    ended = read_ended_attempt(site.machine.job(0).ended(1))
+    assert (ended.reason, ended.detail) == ("out of time", "its walltime is over")
+    assert site.job(0).state == "waiting"
+
+
+def test_what_is_ended_because_the_node_is_wanted_back_is_begun_again(site):
+    site.submit("echo x > began; sleep 1000", runtime_seconds=100)
+    now = int(time.time())
+    times = {"SLURM_JOB_START_TIME": str(now - 8), "SLURM_JOB_END_TIME": str(now + 100)}
+    worker = site.start("--allocation", "7", "--grace", 1, env={**os.environ, **times})
+    site.wait_for("began")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert site.job(0).state == "waiting"
+
+
 def test_slurm_is_not_asked_for_the_end_of_an_allocation_that_was_asked_for(site):
     program = site.directory / "bin" / "squeue"
     program.parent.mkdir()
