@@ -158,9 +158,10 @@ class Provision:
             is_alone = not any(worker.is_live for found in workers.values() for worker in found)
             submissions = [(shape, number, False) for shape, number in wanted]
             if lasting > 0:
-                submissions = _with_lasting(
-                    submissions, replace(shape, seconds=limits.usual_seconds), lasting
-                )
+                # As long as usual, but no shorter than the jobs need that they come for.
+                times = (shape.seconds, limits.usual_seconds)
+                seconds = max((time for time in times if time is not None), default=None)
+                submissions = _with_lasting(submissions, replace(shape, seconds=seconds), lasting)
             for each, number, stays in submissions:
                 is_first = is_alone and not self._asked.coming()
                 if not self._submit(queue, wish, each, number, stays, is_first):

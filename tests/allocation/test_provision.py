@@ -76,8 +76,8 @@ class Scheduler:
 class Run:
     """The jobs and the workers of a run, by queue, and what is asked for them."""
 
-    def __init__(self, directory: Path, workers: int, least: int = 0) -> None:
-        self.scheduler = Scheduler(Limits(workers, Capacity(8, 16_000), takes_nodes=False))
+    def __init__(self, directory: Path, workers: int, least: int = 0, **limits: Any) -> None:
+        self.scheduler = Scheduler(Limits(workers, Capacity(8, 16_000), **limits))
         settings = AllocationSettings(max_workers=workers, min_workers=least)
         logger: Any = logging.getLogger("test")
         root = Root(directory)
@@ -237,6 +237,16 @@ def test_where_workers_come_that_are_too_small_no_more_are_asked_for_in_the_end(
     run.workers["a"] = [replace(worker, running={}) for worker in run.workers["a"]]
     with pytest.raises(WorkerError, match=r"rule one: .* none can run it: 4 cores needed, 2 there"):
         run.look()
+
+
+@pytest.mark.parametrize(("usual", "asked"), [(None, 7260.0), (3600.0, 7260.0), (9000.0, 9000.0)])
+def test_workers_that_stay_have_the_time_of_the_jobs_that_they_come_for(
+    tmp_path: Path, usual: float | None, asked: float
+) -> None:
+    run = Run(tmp_path, workers=1, least=1, seconds=86_400.0, asks_for_all=False, usual=usual)
+    run.wait("a", Resources(cores=1, runtime_seconds=7200))
+    run.look()
+    assert [wanted.seconds for wanted in run.scheduler.wanted] == [asked]
 
 
 def test_a_scheduler_that_is_away_is_not_asked_again_and_again_to_cancel(tmp_path: Path) -> None:
