@@ -31,7 +31,7 @@ def grouped(
 ) -> list[Counts]:
     """At most `most` groups, in which as many jobs are as are given of each kind. Those are put
     together that cost no more then and, where there are too many, those that add least."""
-    groups = dict(enumerate(_classes(kinds if len(kinds) <= _MOST_KINDS else _coarser(kinds))))
+    groups = dict(enumerate(_classes(kinds)))
     costs = {name: cost(group) for name, group in groups.items()}
     added: dict[tuple[int, int], float] = {}
     for new in itertools.count(len(groups)):
@@ -83,20 +83,31 @@ def _union(one: Counts, other: Counts) -> Counts:
     return {**one, **{kind: count + one.get(kind, 0) for kind, count in other.items()}}
 
 
-def _coarser(kinds: Mapping[Resources, int]) -> Counts:
-    """Kinds that differ little, as one that takes the most of each: thousands of jobs may each say
-    something else."""
+def few_kinds(kinds: Iterable[Resources]) -> dict[Resources, list[Resources]]:
+    """Those that differ little, where there are too many, by one that takes the most of each of
+    them: thousands of jobs may each say something else. Cores and GPUs stay as they are, so that
+    it fits on a node on which one of those jobs does."""
+    found, step = {kind: [kind] for kind in kinds}, _STEP
+    while len(found) > _MOST_KINDS and step < _MOST_FACTOR:
+        found = _coarser(found, step)
+        step **= 1.5
+    return found
+
+
+def _coarser(
+    kinds: Mapping[Resources, list[Resources]], step: float
+) -> dict[Resources, list[Resources]]:
     alike: dict[Hashable, list[Resources]] = {}
     for kind in kinds:
-        memory = _level(kind.memory_mb or 0, 1, _STEP)
-        time = kind.runtime_seconds and _level(kind.runtime_seconds, 1, _STEP)
+        memory = _level(kind.memory_mb or 0, 1, step)
+        time = kind.runtime_seconds and _level(kind.runtime_seconds, 1, step)
         alike.setdefault((kind.exclusive, kind.cores, kind.gpus, memory, time), []).append(kind)
     return {
         replace(
             found[0],
             memory_mb=max(kind.memory_mb or 0 for kind in found),
             runtime_seconds=max(kind.runtime_seconds or 0 for kind in found) or None,
-        ): sum(kinds[kind] for kind in found)
+        ): [each for kind in found for each in kinds[kind]]
         for found in alike.values()
     }
 

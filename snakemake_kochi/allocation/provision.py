@@ -28,6 +28,7 @@ from snakemake_kochi.allocation.sizing import (
     Limits,
     Shape,
     Supply,
+    is_lacking,
     not_wanted,
     workers_to_ask_for,
 )
@@ -141,19 +142,20 @@ class Provision:
         limits = self.limits(wish)
         room = limits.workers - all_there
         self._room.make(queue, waiting, pending, workers, _in_all(there), room)
-        wanted = workers_to_ask_for(
-            waiting, supply, replace(limits, workers=len(supply) + max(0, room))
-        )
-        shape = wanted[0][0] if wanted else self._last_shape.get(queue)
+        allowed = replace(limits, workers=len(supply) + max(0, room))
         lasting = min(room, self._machine.allocation.min_workers - self._asked.lasting)
         if not tickets and any(pending.values()):
             lasting = 0  # those that stay are of a kind that jobs wait for
-        if shape is None or (not wanted and lasting <= 0):
+        known = self._last_shape.get(queue)
+        if not is_lacking(waiting, supply, allowed) and (known is None or lasting <= 0):
             self._steady.forget(queue)
             return
         if not self._asked.coming() and not any(workers.values()):
             self._setbacks.check()
         if self._is_time(queue, len(tickets), is_first=not supply):
+            wanted = workers_to_ask_for(waiting, supply, allowed)
+            shape = wanted[0][0] if wanted else known
+            assert shape is not None, "none is lacking and none was asked for"
             self._last_shape[queue] = shape
             is_alone = not any(worker.is_live for found in workers.values() for worker in found)
             submissions = [(shape, number, False) for shape, number in wanted]

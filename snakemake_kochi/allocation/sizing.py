@@ -10,7 +10,7 @@ from functools import partial
 
 from humanfriendly.text import pluralize
 
-from snakemake_kochi.allocation.grouping import grouped, kinds_of, shared_out
+from snakemake_kochi.allocation.grouping import few_kinds, grouped, kinds_of, shared_out
 from snakemake_kochi.queue.capacity import Capacity
 from snakemake_kochi.queue.ticket import Kind, Resources
 from snakemake_kochi.worker.memory import OWN_MB
@@ -103,12 +103,13 @@ def workers_to_ask_for(
     that wait are to run at the same time, if the limits allow it, but for short ones, which come
     one after the other for as long as PATIENCE.
     """
-    kinds = {kind: count for kind, count in waiting.items() if obstacle(kind, limits) is None}
-    left = _not_held(kinds, supply)
-    room = limits.workers - len(supply)
-    if room <= 0 or not left:
+    lacking = _lacking(waiting, supply, limits)
+    if not lacking:
         return []
 
+    alike = few_kinds(lacking)
+    left = {kind: sum(lacking[each] for each in found) for kind, found in alike.items()}
+    room = limits.workers - len(supply)
     later = _not_done(left, supply)
     found = []
     for most in range(min(room, _MOST_SUBMISSIONS), 0, -1):
@@ -118,9 +119,33 @@ def workers_to_ask_for(
         # Where there is not room for all at once, fewer groups may leave fewer nodes half empty.
         if has_room or len(left) > _FEW_KINDS:
             break
-    return min(
+    best = min(
         found, key=lambda asked: sum(_cost_of(shape, count, limits) for shape, count in asked)
     )
+    return [(_first_for_all(shape, alike), count) for shape, count in best]
+
+
+def _first_for_all(shape: Shape, alike: Mapping[Resources, Sequence[Resources]]) -> Shape:
+    """First for all the jobs that stood in one kind, and not only for those that take the most."""
+    if all(len(found) == 1 for found in alike.values()):
+        return shape
+    its_own = (found for kind, found in alike.items() if any(e.has(kind) for e in shape.first))
+    return replace(shape, first=kinds_of({each: 1 for found in its_own for each in found}))
+
+
+def is_lacking(waiting: Mapping[Resources, int], supply: Sequence[Supply], limits: Limits) -> bool:
+    """Whether workers are wanted, of whatever size: sooner known than how large they are to be."""
+    return bool(_lacking(waiting, supply, limits))
+
+
+def _lacking(
+    waiting: Mapping[Resources, int], supply: Sequence[Supply], limits: Limits
+) -> Mapping[Resources, int]:
+    """The jobs that others than the supply are to be asked for, if there is room for any."""
+    if limits.workers <= len(supply):
+        return {}
+    kinds = {kind: count for kind, count in waiting.items() if obstacle(kind, limits) is None}
+    return _not_held(kinds, supply)
 
 
 def _for_groups(
@@ -145,7 +170,7 @@ def not_wanted(
 ) -> list[int]:
     """Which of the workers that were asked for get no job, because those of the `supply`, and those
     `coming` before them, can have all that wait and fit: their indices."""
-    left = _not_held(waiting, supply)
+    left = _largest_first(_not_held(waiting, supply))
     found = []
     for index, worker in enumerate(coming):
         rest = _after(left, worker)
@@ -175,14 +200,18 @@ def _amounts(kind: Resources, whole: Capacity) -> tuple[int, int, int]:
 
 def _not_held(kinds: Mapping[Resources, int], supply: Iterable[Supply]) -> dict[Resources, int]:
     """What is left of the jobs when each worker of the supply is full of them."""
-    left = dict(kinds)
+    left = _largest_first(kinds)
     for worker in supply:
         left = _after(left, worker)
-    return left
+    return dict(left)
 
 
-def _after(left: Mapping[Resources, int], worker: Supply) -> dict[Resources, int]:
-    """What is left of the jobs when a worker has taken what fits into it, the largest first. A job
+def _largest_first(kinds: Mapping[Resources, int]) -> list[tuple[Resources, int]]:
+    return sorted(kinds.items(), key=lambda item: _size(item[0]), reverse=True)
+
+
+def _after(left: Sequence[tuple[Resources, int]], worker: Supply) -> list[tuple[Resources, int]]:
+    """What is left of the jobs, the largest first, when a worker has taken what fits into it. A job
     that is one of several to come one after the other takes so much less."""
     whole = worker.capacity
     free: list[float] = [whole.cores, whole.memory_mb, whole.gpus]
@@ -194,17 +223,20 @@ def _after(left: Mapping[Resources, int], worker: Supply) -> dict[Resources, int
 
     for kind in worker.begun:
         take(kind, 1)
-    remaining = {}
-    for kind in sorted(left, key=_size, reverse=True):
+    remaining: list[tuple[Resources, int]] = []
+    for index, (kind, count) in enumerate(left):
+        if free[0] < _EPSILON:
+            return [*remaining, *left[index:]]
         taken = 0
         if worker.obstacle(kind) is None:
             rounds = _rounds(kind, worker.seconds_left)
             amounts = _amounts(kind, whole)
             fits = [have * rounds / one for have, one in zip(free, amounts, strict=True) if one]
-            taken = max(0, min(left[kind], math.floor(min(fits) + _EPSILON)))
-        take(kind, taken)
-        if left[kind] > taken:
-            remaining[kind] = left[kind] - taken
+            taken = max(0, min(count, math.floor(min(fits) + _EPSILON)))
+        if taken:
+            take(kind, taken)
+        if count > taken:
+            remaining.append((kind, count - taken))
     return remaining
 
 
@@ -243,11 +275,12 @@ def _workers(
     are to do no more than there are `later`."""
     fitting, own = _for_one_kind_of_node(kinds, limits)
     shape = _shape(fitting, room, own)
-    left: Mapping[Resources, int] = fitting
+    rest = _largest_first(fitting)
     count = 0
-    while left and count < room:
+    while rest and count < room:
         count += 1
-        left = _after(left, Supply(shape.capacity, limits.seconds))
+        rest = _after(rest, Supply(shape.capacity, limits.seconds))
+    left = dict(rest)
     at_once = {kind: fitting[kind] - left.get(kind, 0) for kind in fitting}
     to_do = {kind: max(n, min(later.get(kind, 0), fitting[kind])) for kind, n in at_once.items()}
     to_do = {kind: n for kind, n in to_do.items() if n} or dict(fitting)

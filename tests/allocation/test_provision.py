@@ -158,6 +158,25 @@ def test_a_worker_that_stays_and_that_no_job_fits_makes_room_for_one_that_jobs_f
     assert run.cores == [1, 4]
 
 
+def test_what_is_to_be_asked_for_is_not_sized_before_it_is_time_to_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sized = []
+    real = provision.workers_to_ask_for
+    monkeypatch.setattr(
+        provision, "workers_to_ask_for", lambda *given: sized.append(given) or real(*given)
+    )
+    monkeypatch.setattr(provision, "_STEADY", 3600.0)
+    run = Run(tmp_path, workers=2)
+    run.wait("a", SMALL, SMALL)
+    run.come("a", "9_0", cores=1, running={1: "2026-01-01T00:00:00+00:00"})
+    run.look(5)
+    assert sized == [] and run.cores == []
+    monkeypatch.setattr(provision, "_STEADY", 0.0)
+    run.look()
+    assert len(sized) == len(run.cores) == 1
+
+
 def test_a_worker_that_stays_makes_room_for_jobs_of_another_queue(tmp_path: Path) -> None:
     run = Run(tmp_path, workers=1, least=1)
     run.wait("a", SMALL)

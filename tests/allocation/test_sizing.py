@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from snakemake_kochi.allocation.grouping import few_kinds
 from snakemake_kochi.allocation.sizing import (
     PATIENCE,
     Limits,
@@ -209,7 +212,17 @@ def test_thousands_of_jobs_that_all_differ_are_sized_at_once(count):
     asked = ask_all(waiting, workers=100)
     assert len(asked) <= 5
     for kind in waiting:
-        assert any(shape.capacity.obstacle(kind, shape.seconds) is None for shape, _ in asked)
+        fits = [shape for shape, _ in asked if not shape.capacity.obstacle(kind, shape.seconds)]
+        assert fits and any(each.has(kind) for shape in fits for each in shape.first)
+
+
+def test_a_few_hundred_kinds_at_most_are_looked_at_however_many_jobs_differ():
+    kinds = [Resources(1 + n % 4, memory_mb=100 + n, runtime_seconds=60 + n) for n in range(3000)]
+    found = few_kinds(kinds)
+    assert len(found) <= 200
+    assert Counter(each for alike in found.values() for each in alike) == Counter(kinds)
+    assert all(kind.covers(each) for kind, alike in found.items() for each in alike)
+    assert few_kinds(kinds[:200]) == {kind: [kind] for kind in kinds[:200]}
 
 
 def test_what_was_asked_for_and_gets_no_job_is_not_wanted():
