@@ -55,14 +55,16 @@ class Served:
         self._state.update(queues=tuple(wanted))
 
     def are_used(self) -> bool:
-        """Whether a run is going on, for all that is known, which has handed jobs to one of them:
-        more may come when those have ended. Costs a small file for each run of the machine."""
+        """Whether a run may be going on, for all that is known, which has handed jobs to one of
+        them: more may come when those have ended. Costs a small file for each run of the machine.
+        """
         with contextlib.suppress(OSError):
             return any(
-                not each.is_dead and not self._queues.keys().isdisjoint(each.queues or ())
+                not each.is_dead
+                and (each.queues is None or not self._queues.keys().isdisjoint(each.queues))
                 for each in list_controllers(self._machine)
             )
-        return False
+        return True
 
     def is_in_trouble(self) -> bool:
         return any(map(self._troubles.is_in, self._queues))

@@ -48,8 +48,9 @@ _LEAVE_PATIENCE = 15.0  # seconds
 _TIME_IS_OVER = "its walltime is over"
 _RELEASED = "released by kochi release"
 # Seconds that a worker that leaves when its queues are empty waits for a run that goes on: it takes
-# so long at most to hand over what depends on a job that has ended.
-_BETWEEN_JOBS = 10.0
+# so long at most to hand over what depends on a job that has ended. On a cluster Snakemake waits
+# for a minute for a job's outputs (`--latency-wait` of the profile `cluster` and of `kochi batch`).
+_BETWEEN_JOBS = 75.0
 _UNSTARTED = "a job cannot be started here now"
 
 

@@ -69,8 +69,8 @@ def test_a_run_is_not_taken_for_over_while_that_is_not_known(
         assert worker.poll() is None
     (site.directory / "go").touch()
     assert ends_well(site, 0)
-    assert worker.wait() == 0
     inbox.close()
+    assert worker.wait() == 0
     said = "whether the run that started this worker is over is not known now: "
     assert log_of(site).count(f"WARNING {said}") == (error != errno.ENOENT)
 

@@ -1,0 +1,75 @@
+"""For how long a worker that leaves when its queues are empty waits for a run that uses them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from support import REPOSITORY
+
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import Capacity, Inbox, WorkerState, assign_queues
+from snakemake_kochi.queue.processes import ProcessIdentity, this_node
+from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.worker import served as served_module
+from snakemake_kochi.worker import worker as worker_module
+from snakemake_kochi.worker.served import Served
+from snakemake_kochi.worker.state import StateFile
+from snakemake_kochi.worker.troubles import Troubles
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> MachinePaths:
+    return Root(tmp_path).machine("local")
+
+
+@pytest.fixture
+def served(machine: MachinePaths) -> Served:
+    """The queue "q" of a worker."""
+    assign_queues(machine, 0, ["q"])
+    state = WorkerState(
+        0, "running", ProcessIdentity(1, 1), this_node(), ("q",), Capacity(1, 0), now(), now()
+    )
+    found = Served(machine, StateFile(machine, state), Troubles())
+    found.read()
+    return found
+
+
+def test_a_worker_without_jobs_waits_for_longer_than_snakemake_does_for_outputs() -> None:
+    profile = yaml.safe_load((REPOSITORY / "profiles" / "cluster" / "config.yaml").read_text())
+    assert profile["latency-wait"] < worker_module._BETWEEN_JOBS
+
+
+def test_a_queue_is_used_by_a_run_that_has_put_jobs_into_it(
+    machine: MachinePaths, served: Served
+) -> None:
+    assert not served.are_used()
+    inbox = Inbox.create(machine, "/")
+    inbox.note_queue("other")
+    assert not served.are_used()
+    inbox.note_queue("q")
+    assert served.are_used()
+    inbox.close()
+    assert not served.are_used()
+
+
+def test_a_queue_may_be_used_by_a_run_that_does_not_say_which_it_uses(
+    machine: MachinePaths, served: Served
+) -> None:
+    inbox = Inbox.create(machine, "/")
+    path = machine.controller(inbox.identity).state
+    path.write_text(json.dumps({**json.loads(path.read_text()), "queues": None}))
+    assert served.are_used()
+    inbox.close()
+
+
+def test_a_queue_may_be_used_where_the_filesystem_does_not_answer(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(machine: MachinePaths) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(served_module, "list_controllers", fail)
+    assert served.are_used()
