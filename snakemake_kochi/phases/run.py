@@ -16,9 +16,9 @@ from typing import Any
 
 from snakemake_kochi.artifacts.attempts import stop_if_given_up
 from snakemake_kochi.errors import PhaseError, ScriptError
-from snakemake_kochi.files import last_lines, make_directory, to_json
+from snakemake_kochi.files import last_lines, make_directory, read_json, to_json
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
-from snakemake_kochi.phases.build_file import Build
+from snakemake_kochi.phases.build_file import BUILD_VERSION, Build
 from snakemake_kochi.phases.digest import digest_of
 from snakemake_kochi.phases.failure import LAST_LINES
 from snakemake_kochi.phases.install_set import Install
@@ -99,6 +99,7 @@ def run_task(
     environment = Environment(freeze.load_environment, installs, {**variables, **task.variables})
     with scratch_directory(freeze.workspaces) as scratch:
         directory = _copy(build.tree, scratch / "workspace")
+        _renew(freeze, build, directory)
         give_repository(freeze.git_directory, directory)
         captured = scratch / "stdout"
         with Stopwatch() as watch:
@@ -153,6 +154,18 @@ def _copy(tree: Path, directory: Path) -> Path:
         said = copied.stderr.decode("utf-8", "replace").strip()
         raise PhaseError(f"could not copy {tree} into a workspace: {said}")
     return directory
+
+
+def _renew(freeze: BatchFreeze, build: Build, directory: Path) -> None:
+    """What of a build's snapshot is no source of it (README, other experiments) may be older than
+    the run's snapshot: git in the copy would call that a change."""
+    manifest = freeze.paths.build(freeze.machine_name, build.digest).manifest
+    was, now = read_json(manifest, BUILD_VERSION)["snapshot"], freeze.snapshot["tree"]
+    if was != now:
+        # Imported here: it brings in git, and most runs are of the snapshot of their build.
+        from snakemake_kochi.snapshot import renew
+
+        renew(freeze.paths.store, was, now, directory)
 
 
 def _job_variables(freeze: BatchFreeze, task: Task) -> dict[str, str]:

@@ -13,6 +13,7 @@ from snakemake_kochi.snapshot.snapshot import (
     materialise,
     overlay,
     read_file,
+    renew,
     select_sources,
     toplevel,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "materialise",
     "overlay",
     "read_file",
+    "renew",
     "resolve_source",
     "select_sources",
     "submodules",

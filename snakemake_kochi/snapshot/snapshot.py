@@ -7,7 +7,8 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from snakemake_kochi.git import run_git
 from snakemake_kochi.snapshot.listing import list_files
 from snakemake_kochi.snapshot.patterns import matcher
 from snakemake_kochi.snapshot.store import create_store, keep_tree, run_in_store, write_tree
+
+_NONE = b"000000"  # the mode of what is not there
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,72 @@ def materialise(store: Path, tree: str, destination: Path) -> None:
         _rename_new(beside / "tree", destination)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def renew(store: Path, was: str, now: str, directory: Path) -> None:
+    """Bring a directory that was materialised from the tree `was` to the tree `now`, but for paths
+    that are something else by now, as a build made it. Raises GitError."""
+    times, lines = {}, []
+    # A file may be where a directory was, and the other way round: first goes what was.
+    changes = sorted(_changes(store, was, now), key=lambda change: change[1] == _NONE)
+    for path, mode, new_mode, blob, new_blob in changes:
+        if _content(directory, path) != (None if mode == _NONE else blob):
+            continue
+        if mode != _NONE:
+            times[path] = (directory / path).lstat().st_mtime_ns
+            _remove(directory, path)
+        if new_mode != _NONE:
+            lines.append(new_mode + b" " + new_blob + b"\t" + os.fsencode(path) + b"\0")
+    with tempfile.TemporaryDirectory(prefix="kochi-") as scratch:
+        index = Path(scratch) / "index"
+        run_in_store(
+            store, "update-index", "-z", "--index-info", index=index, stdin=b"".join(lines)
+        )
+        words = ("checkout-index", "--all", f"--prefix={directory.absolute()}/")
+        run_in_store(store, *words, directory=Path(scratch), index=index)
+    for path, time in times.items():
+        # What the build made of it is not to look older than it is.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.utime(directory / path, ns=(time, time), follow_symlinks=False)
+
+
+def _changes(store: Path, was: str, now: str) -> Iterator[tuple[str, bytes, bytes, bytes, bytes]]:
+    """Of each change its path, both modes and both blobs."""
+    options = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames")
+    parts = run_in_store(store, *options, was, now).split(b"\0")
+    for description, path in zip(parts[::2], parts[1::2], strict=False):
+        mode, new_mode, blob, new_blob, _ = description.lstrip(b":").split(b" ")
+        yield os.fsdecode(path), mode, new_mode, blob, new_blob
+
+
+def _remove(directory: Path, path: str) -> None:
+    (directory / path).unlink()
+    with suppress(OSError):
+        for parent in Path(path).parents[:-1]:
+            (directory / parent).rmdir()
+
+
+def _content(directory: Path, path: str) -> bytes | None:
+    """The id of a file's or link's content in a store, None where nothing is; b"" for what is no
+    file, or is reached through a link."""
+    file = directory / path
+    above = [directory / parent for parent in Path(path).parents[:-1]]
+    if any(os.path.lexists(each) and (each.is_symlink() or not each.is_dir()) for each in above):
+        return b""
+    if not os.path.lexists(file):
+        return None
+    if file.is_symlink():
+        target = os.fsencode(os.readlink(file))
+        return _blob_digest(len(target), target).hexdigest().encode()
+    if not file.is_file():
+        return b""
+    with file.open("rb") as stream:
+        start = _blob_digest(os.fstat(stream.fileno()).st_size)
+        return hashlib.file_digest(stream, lambda: start).hexdigest().encode()
+
+
+def _blob_digest(size: int, content: bytes = b"") -> hashlib._Hash:
+    return hashlib.sha1(b"blob %d\0" % size + content, usedforsecurity=False)
 
 
 def read_file(store: Path, tree: str, path: str) -> bytes:

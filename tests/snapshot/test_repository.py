@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from snakemake_kochi.phases.scratch import give_repository
-from snakemake_kochi.snapshot import freeze, keep_repository, materialise
+from snakemake_kochi.snapshot import freeze, keep_repository, materialise, renew
 
-from .git_helpers import git, write
+from .git_helpers import files_of, git, write
 
 QUESTIONS = (
     "describe --always --dirty",
@@ -115,6 +115,38 @@ def test_what_a_snapshot_leaves_out_counts_as_unchanged(repository: Path, store:
     copy = copy_of(repository, store, ("/results/",))
     assert not (copy / "results").exists()
     assert git(copy, "status", "--porcelain") == ""
+
+
+def test_a_copy_of_an_older_snapshot_becomes_one_of_the_present_but_for_what_was_made_in_it(
+    tmp_path: Path, store: Path
+) -> None:
+    top, copy = tmp_path / "top", tmp_path / "copy"
+    for name in ("same", "edited", "gone", "made", "directory/deep", "file"):
+        write(top / name, f"{name}\n")
+    (top / "link").symlink_to("same")
+    was = freeze(top, store).tree
+    materialise(store, was, copy)
+    write(copy / "made", "by the build\n")
+    write(copy / "new", "by the build\n")
+    write(copy / "product", "by the build\n")
+    (copy / "outside").symlink_to(tmp_path)
+    write(top / "edited", "now\n").chmod(0o755)
+    write(top / "made", "now\n")
+    write(top / "new", "now\n")
+    write(top / "outside" / "x", "now\n")
+    for name in ("gone", "directory/deep", "file", "link"):
+        (top / name).unlink()
+    (top / "directory").rmdir()
+    write(top / "directory", "a file\n")
+    write(top / "file" / "below", "now\n")
+    (top / "link").symlink_to("edited")
+    renew(store, was, freeze(top, store).tree, copy)
+    products = dict.fromkeys(("made", "new", "product"), ("file", b"by the build\n"))
+    expected = {name: entry for name, entry in files_of(top).items() if "outside" not in name}
+    found = files_of(copy)
+    assert found.pop("outside") == ("link", str(tmp_path).encode())
+    assert found == expected | products
+    assert not (tmp_path / "x").exists()
 
 
 def test_git_in_a_copy_writes_to_the_copy_alone_and_runs_nothing_of_the_repositorys(

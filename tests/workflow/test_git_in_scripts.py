@@ -29,11 +29,17 @@ def test_git_in_a_build_and_in_a_run_says_what_it_says_in_the_working_tree(proje
     # The code is the same, and so is the build; the run is of a later commit, and of no commit.
     project.edit("sum.yaml", "n: [1]", "n: [1, 2]")
     project.commit("later")
+    project.snakemake("sum_first")
+    head = git(top, "rev-parse", "HEAD").strip()
+    later = f"v1-1-g{head[:7]}\nlater\n{head} false\n"
+    assert (top / "results/local/sum/first/2_0.txt").read_text() == clean + later
+    project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
+    project.commit("later")
     write(top / "README.md", "changed\n")
     before = (top / ".git" / "index").read_bytes()
     project.snakemake("sum_first")
     head = git(top, "rev-parse", "HEAD").strip()
-    later = f"v1-1-g{head[:7]}-dirty\nlater\n{head} true\n"
-    assert (top / "results/local/sum/first/2_0.txt").read_text() == clean + later
+    changed = f"v1-2-g{head[:7]}-dirty\nlater\n{head} true\n"
+    assert (top / "results/local/sum/first/3_0.txt").read_text() == clean + changed
     assert (top / ".git" / "index").read_bytes() == before
-    assert project.take_ran() == ["run sum 2"]
+    assert project.take_ran() == ["run sum 2", "run sum 3"]
