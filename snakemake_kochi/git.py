@@ -11,7 +11,8 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
@@ -199,6 +200,27 @@ def stream_git(
     if process.returncode != 0:
         raise _refusal(directory, arguments, process.returncode, said.decode(errors="replace"))
     return output
+
+
+@contextmanager
+def reading_git(directory: Path, stdin: bytes, *arguments: str) -> Iterator[IO[bytes]]:
+    """The output of one git command, to be read from while it runs, and only as far as wanted.
+
+    A command that fails has said less than was asked of it. Raises GitError without a directory.
+    """
+    command, variables = _command(directory, arguments, {"GIT_ALLOW_PROTOCOL": _allowed(())})
+    with tempfile.TemporaryFile() as stream:
+        stream.write(stdin)
+        stream.seek(0)
+        held = gitpython.Git(str(directory)).execute(
+            command, env=variables, istream=cast("BinaryIO", stream), as_process=True
+        )
+        process = cast("subprocess.Popen[bytes]", held.proc)
+        try:
+            yield cast("IO[bytes]", process.stdout)
+        finally:
+            process.kill()
+            process.communicate()
 
 
 def update_ref(

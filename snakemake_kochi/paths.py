@@ -25,7 +25,7 @@ KOCHI_ROOT/                              0700
     builds/<machine>/<digest>/           source tree with what was built in it
     artifacts/<machine>/                 journal/, damaged/, late/, directories/, committed,
                                          agreed.json, disagreed, discarded.json,
-                                         replaced.json
+                                         replaced/
     workspaces/<machine>/                private copies in which runs happen
 """
 
@@ -630,8 +630,8 @@ class ProjectPaths:
         return self.directory / "artifacts" / _name("machine", machine) / "discarded.json"
 
     def replaced(self, machine: str) -> Path:
-        """Which newer results were replaced, until somebody is told."""
-        return self.directory / "artifacts" / _name("machine", machine) / "replaced.json"
+        """Which newer results were replaced, until somebody is told, a file for each commit."""
+        return self.directory / "artifacts" / _name("machine", machine) / "replaced"
 
     def working_directory(self, machine: str, directory: Path) -> Path:
         """Says that Snakemake was run in a directory, which has results."""

@@ -107,9 +107,11 @@ def commit_pending(
         seen = waiting
         try:
             with committer_lock(paths, machine, patience):
-                committed += _commit_journal(repository, paths, machine)
+                state, entries = _commit_journal(repository, paths, machine)
         except LockBusyError:
             break
+        committed += len(entries)
+        note_replaced(repository, paths, state, machine, entries)
     return committed
 
 
@@ -127,13 +129,17 @@ def commit_in_burst(
         with committer_lock(paths, machine, patience):
             # Before, too: those who end meanwhile need not come here and find it locked.
             note_commit(paths, machine)
-            committed = _commit_journal(repository, paths, machine)
+            state, entries = _commit_journal(repository, paths, machine)
+        committed = len(entries)
     except LockBusyError:
         if patience:
             raise _busy(patience) from None
+        entries = []
     # Asked after the lock was let go: who found it locked, with no promise, has relied on that.
     if not is_commit_promised(paths, machine):
         committed += commit_pending(repository, paths, machine)
+    if entries:
+        note_replaced(repository, paths, state, machine, entries)
     return committed
 
 
@@ -157,12 +163,17 @@ def commit_missing(
         return 0  # asked without the lock first: others may be committing for long
     try:
         with committer_lock(paths, machine, patience):
-            return _commit_missing(repository, paths, machine, thorough)
+            state, entries = _commit_missing(repository, paths, machine, thorough)
     except LockBusyError:
         raise _busy(patience) from None
+    note_replaced(repository, paths, state, machine, entries)
+    return len(entries)
 
 
-def _commit_journal(repository: Path, paths: ProjectPaths, machine: str) -> int:
+def _commit_journal(
+    repository: Path, paths: ProjectPaths, machine: str
+) -> tuple[Branch, list[JournalEntry]]:
+    """Returns what was committed, and the branch as it was before."""
     for _ in range(_MOVED_AT_MOST):
         state = read_branch(repository, machine)
         identities = pending(paths, machine)
@@ -178,17 +189,18 @@ def _commit_journal(repository: Path, paths: ProjectPaths, machine: str) -> int:
             agree(paths, machine, commit)
         remove_entries(paths, machine, {*there, *(entry.identity for entry in committed)})
         note_commit(paths, machine)
-        return len(committed)
+        return state, committed
     raise _moved_too_often(state)
 
 
 def _commit_missing(
     repository: Path, paths: ProjectPaths, machine: str, thorough: bool = False
-) -> int:
+) -> tuple[Branch, list[JournalEntry]]:
+    """Returns what was committed, and the branch as it was before."""
     for _ in range(_MOVED_AT_MOST):
         state = read_branch(repository, machine)
         if not thorough and _is_agreed(repository, paths, machine, state):
-            return 0
+            return state, []
         begin_to_agree(paths, machine)
         there = ever_recorded(repository, state)
         found, whole = missing_results(paths, machine, repository, there)
@@ -199,7 +211,7 @@ def _commit_missing(
         commit, committed = done
         if whole and len(committed) == len(missing):
             agree(paths, machine, commit)
-        return len(committed)
+        return state, committed
     raise _moved_too_often(state)
 
 
@@ -222,7 +234,6 @@ def _put_into_branch(
                 readable = [entry for entry in readable if entry is not error.entry]
             else:
                 update_ref(repository, state.ref, commit, state.tip)
-                note_replaced(repository, paths, state, machine, readable)
                 break
     except GitError:
         if tip_of(repository, state.ref) == state.tip:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from snakemake_kochi.artifacts.commit_stream import record_path, records_directo
 from snakemake_kochi.artifacts.journal import JournalEntry
 from snakemake_kochi.artifacts.published import MERGED, branch_called, fix_name, refs_elsewhere
 from snakemake_kochi.errors import GitError
-from snakemake_kochi.git import run_git
+from snakemake_kochi.git import reading_git, run_git
 
 
 @dataclass(frozen=True)
@@ -144,12 +144,25 @@ def records_beside(
     if not paths_in(repository, state.start, [dest]):
         return  # git would go through all of the history
     if commit := last_change(repository, state.start, [dest]):
-        yield from _named_records(repository, state, commit)
+        _, blobs = _changed_by(repository, state, commit)
+        yield from _contents(repository, blobs)
 
 
-def records_added(repository: Path, state: Branch, commit: str) -> Iterator[dict[str, Any]]:
-    """The records that came with a commit of a branch."""
-    yield from (record for _, record in _named_records(repository, state, commit))
+def records_of(
+    repository: Path, state: Branch, commit: str, paths: Collection[str]
+) -> Iterator[tuple[dict[str, Any], set[str]]]:
+    """The records that came with a commit of a branch, each with those of the paths that it is the
+    first of. Read one by one, until each path that the commit has changed has had its record."""
+    changed, blobs = _changed_by(repository, state, commit)
+    left = changed.intersection(paths)
+    for _, record in _contents(repository, blobs) if left else ():
+        its: set[str] = set()
+        with suppress(KeyError, TypeError):
+            its = left & {f"{state.name}/{each['dest']}" for each in record.get("artifacts", ())}
+        yield record, its
+        left -= its
+        if not left:
+            return
 
 
 def paths_in(repository: Path, commit: str, paths: Sequence[str]) -> list[str]:
@@ -171,21 +184,36 @@ def last_change(repository: Path, start: str, paths: Sequence[str]) -> str:
     return run_git(repository, *words).decode().strip()
 
 
-def _named_records(
+def _changed_by(
     repository: Path, state: Branch, commit: str
+) -> tuple[set[str], list[tuple[str, str]]]:
+    """What a commit has added or changed under the name: the artifacts, and the records, each with
+    its object."""
+    options = ("-r", "--root", "--no-commit-id", "--no-renames", "--no-abbrev", "--diff-filter=AM")
+    told = run_git(repository, "diff-tree", *options, "--raw", "-z", commit, "--", state.name)
+    fields = told.split(b"\0")
+    place, artifacts, records = records_directory(state.name), set(), []
+    for description, raw in zip(fields[::2], fields[1::2], strict=False):
+        path = os.fsdecode(raw)
+        if path.startswith(f"{place}/"):
+            records.append((path, description.split(b" ")[3].decode()))
+        else:
+            artifacts.add(path)
+    return artifacts, records
+
+
+def _contents(
+    repository: Path, blobs: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    options = ("-r", "--root", "--no-commit-id", "--no-renames", "--diff-filter=AM", "--name-only")
-    place = records_directory(state.name)
-    changed = run_git(repository, "diff-tree", *options, "-z", commit, "--", place)
-    names = [os.fsdecode(name) for name in changed.split(b"\0") if name]
-    wanted = "".join(f"{commit}:{name}\n" for name in names).encode()
-    contents = run_git(repository, "cat-file", "--batch", stdin=wanted)
-    for name in names:
-        header, _, rest = contents.partition(b"\n")
-        size = int(header.split(b" ")[-1])
-        with suppress(ValueError, TypeError):  # what somebody has changed by hand is no record
-            yield name, dict(json.loads(rest[:size]))
-        contents = rest[size + 1 :]
+    asked = "".join(f"{blob}\n" for _, blob in blobs).encode()
+    with reading_git(repository, asked, "cat-file", "--batch") as answers:
+        for path, _ in blobs:
+            header = answers.readline().split()
+            if len(header) != 3:
+                continue  # an object that is missing
+            content = answers.read(int(header[2]) + 1)
+            with suppress(ValueError, TypeError):  # what somebody has changed by hand is no record
+                yield path, dict(json.loads(content))
 
 
 def contains(repository: Path, ref: str, commit: str) -> bool:

@@ -2,17 +2,19 @@
 they are.
 
 A result counts as newer when its run ended later, or had a descendant of the same commit checked
-out. Noted below artifacts/<machine>/ until somebody is told:
-  replaced.json   {"version", "count", "example": for people}
+out. Noted below artifacts/<machine>/ until somebody is told, a file for each commit that did so:
+  replaced/<random>.json   {"version", "count", "example": for people}
 """
 
 from __future__ import annotations
 
+import secrets
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +25,18 @@ from snakemake_kochi.artifacts.recorded import (
     is_ancestor,
     last_change,
     paths_in,
-    records_added,
+    records_of,
 )
 from snakemake_kochi.errors import DamagedFileError, GitError
-from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.files import list_names, make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.paths import ProjectPaths
 
 VERSION = 1
 _MOST_COMMITS = 20  # of the past are looked at
 _MOST_PATHS = 500  # in one command
+_MOST_RECORDS = 20_000  # are read in all
+
+_IsAncestor = Callable[[str, str], bool]
 
 
 @dataclass(frozen=True)
@@ -53,30 +58,36 @@ def note_replaced(
     machine: str,
     entries: Sequence[JournalEntry],
 ) -> None:
-    """Note which newer results the entries, committed on top of `state.start`, have replaced. Call
-    with the committer's lock held."""
+    """Note which newer results the entries, committed on top of `state.start`, have replaced. Of
+    many commits or records of before only some are looked at. Needs no lock, and takes a second
+    where they are large: others are not to wait for it."""
     with suppress(OSError, GitError):  # they are committed, whatever can be said of it
         if (found := _find(repository, state, entries)) is None:
             return
-        if (before := _noted(paths, machine)) is not None:
-            found = Replaced(before.count + found.count, before.example)
-        make_directory(paths.replaced(machine).parent)
+        file = make_directory(paths.replaced(machine)) / f"{secrets.token_hex(8)}.json"
         content = {"version": VERSION, "count": found.count, "example": found.example}
-        write_atomically(paths.replaced(machine), to_json(content))
+        write_atomically(file, to_json(content))
 
 
 def take_replaced(paths: ProjectPaths, machine: str) -> Replaced | None:
     """What is noted, for somebody who is told now; None where there is nothing."""
-    found = _noted(paths, machine)
-    if found is not None:
-        with suppress(OSError):
-            paths.replaced(machine).unlink(missing_ok=True)
-    return found
-
-
-def _noted(paths: ProjectPaths, machine: str) -> Replaced | None:
+    place = paths.replaced(machine)
     try:
-        content = read_json(paths.replaced(machine), VERSION)
+        files = [place / name for name in sorted(list_names(place)) if name.endswith(".json")]
+    except OSError:
+        return None
+    found = []
+    for file in files:
+        if (noted := _noted(file)) is not None:
+            found.append(noted)
+        with suppress(OSError):
+            file.unlink(missing_ok=True)
+    return Replaced(sum(each.count for each in found), found[0].example) if found else None
+
+
+def _noted(file: Path) -> Replaced | None:
+    try:
+        content = read_json(file, VERSION)
         return Replaced(int(content["count"]), str(content["example"]))
     except (OSError, DamagedFileError, KeyError, TypeError, ValueError):
         return None
@@ -85,33 +96,36 @@ def _noted(paths: ProjectPaths, machine: str) -> Replaced | None:
 def _find(repository: Path, state: Branch, entries: Sequence[JournalEntry]) -> Replaced | None:
     by_path = {f"{state.name}/{dest}": entry for entry in entries for dest in entry.files}
     left = paths_in(repository, state.start, list(by_path))
-    count, example = 0, ""
+    is_part = cache(partial(is_ancestor, repository))  # most runs have the same commit
+    count, example, records = 0, "", _MOST_RECORDS
     for _ in range(_MOST_COMMITS):
         commit = last_change(repository, state.start, left[:_MOST_PATHS])
         if not commit:
             break
         seen = set()
-        for record in records_added(repository, state, commit):
-            its = {f"{state.name}/{each['dest']}" for each in record.get("artifacts", ())}
+        for record, its in records_of(repository, state, commit, left):
             seen |= its
-            for path in sorted(its.intersection(left))[:1]:
-                if _is_newer(repository, record, by_path[path].record):
+            for path in sorted(its)[:1]:
+                if _is_newer(record, by_path[path].record, is_part):
                     count += 1
                     example = example or _told(path, commit, record)
+            if not (records := records - 1):
+                left = []
+                break
         remaining = [path for path in left if path not in seen]
         if len(remaining) == len(left):
-            break  # changed by hand, without a record
+            break  # changed by hand, without a record; or there are more than we look at
         left = remaining
     return Replaced(count, example) if count else None
 
 
-def _is_newer(repository: Path, record: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
+def _is_newer(record: Mapping[str, Any], ours: Mapping[str, Any], is_part: _IsAncestor) -> bool:
     if is_redone(record, ours) or is_redone(ours, record):
         return False  # attempts of one job
     if _moment(record) > _moment(ours):
         return True
     base, our_base = _base(record), _base(ours)
-    return bool(base and our_base) and base != our_base and is_ancestor(repository, our_base, base)
+    return bool(base and our_base) and base != our_base and is_part(our_base, base)
 
 
 def _told(path: str, commit: str, record: Mapping[str, Any]) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pytest
 from git_helpers import git, write
 
+from snakemake_kochi.artifacts import committer, recorded
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal
 from snakemake_kochi.artifacts.replaced import take_replaced
@@ -72,3 +75,58 @@ def test_a_result_of_an_older_commit_is_older_though_it_was_made_later(
     put(paths, "three", "a.log", "2026-03-01T12:00:00+00:00", snapshot={"base": newer})
     commit_pending(repository, paths, MACHINE)
     assert take_replaced(paths, MACHINE) is None
+
+
+def test_one_replaced_path_of_a_large_commit_is_found_in_little_memory_and_by_few_git_commands(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = git(repository, "rev-parse", "HEAD").strip()
+    words = ("-c", "core.hooksPath=/dev/null", "-c", "commit.gpgsign=false", "commit", "--quiet")
+    git(repository, *words, "--allow-empty", "-m", "newer")
+    newer = git(repository, "rev-parse", "HEAD").strip()
+    moment = "2026-03-01T10:00:00+00:00"
+    for number in range(100):
+        content = {"snapshot": {"base": newer}, "padding": "x" * 100_000}
+        put(paths, f"new-{number}", f"{number}.log", moment, **content)
+    commit_pending(repository, paths, MACHINE)
+    commands: list[tuple[str, ...]] = []
+    run = recorded.run_git
+
+    def counted(directory: Path, *arguments: str, **options: Any) -> bytes:
+        commands.append(arguments)
+        return run(directory, *arguments, **options)
+
+    monkeypatch.setattr(recorded, "run_git", counted)
+    put(paths, "old", "57.log", "2026-02-01T10:00:00+00:00", snapshot={"base": older})
+    tracemalloc.start()
+    commit_pending(repository, paths, MACHINE)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    told = take_replaced(paths, MACHINE)
+    assert told is not None and told.count == 1
+    assert peak < 5_000_000  # of 10 MB of records
+    commands.clear()
+    for number in range(100):
+        base = {"base": older}
+        put(paths, f"old-{number}", f"{number}.log", "2026-04-01T10:00:00+00:00", snapshot=base)
+    commit_pending(repository, paths, MACHINE)
+    told = take_replaced(paths, MACHINE)
+    assert told is not None and told.count == 99
+    assert len(commands) < 30
+
+
+def test_nobody_waits_for_the_look_at_what_was_replaced(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def look(*_: Any) -> None:
+        with committer.committer_lock(paths, MACHINE, 0):
+            seen.append(1)
+
+    monkeypatch.setattr(committer, "note_replaced", look)
+    put(paths, "one", "a.log", "2026-03-01T10:00:00+00:00")
+    commit_pending(repository, paths, MACHINE)
+    put(paths, "two", "b.log", "2026-03-01T10:00:00+00:00")
+    committer.commit_in_burst(repository, paths, MACHINE)
+    assert len(seen) == 2
