@@ -673,10 +673,6 @@ class WorkingPaths:
         that is deleted, for Snakemake does not know it."""
         return file.with_name("known.json")
 
-    def former(self, experiment: str, batch: str) -> Path:
-        """Results that are to have other names; a directory for each run of a batch."""
-        return self.state / "former" / experiment / batch
-
     @property
     def records(self) -> Path:
         """A directory for each run, with a file `record.json`."""

@@ -20,7 +20,6 @@ from snakemake_kochi.errors import (
     nearest,
 )
 from snakemake_kochi.library.batch import BatchRules, BuildRule
-from snakemake_kochi.library.former import set_former_results_aside
 from snakemake_kochi.library.kept import Kept, forget_what_is_gone
 from snakemake_kochi.library.names import Directories, RuleNames, verbatim
 from snakemake_kochi.library.recipe import RecipeKeys, RecipeRule
@@ -61,7 +60,6 @@ class Library:
         self._is_first = is_first
         self.directories = Directories(freeze.machine_name)
         self.kept = Kept(workflow)
-        self._looked_at: set[str] = set()
         self._names = RuleNames()
         self._keys = RecipeKeys(freeze)
 
@@ -148,11 +146,6 @@ class Library:
             # Not left to the install rule alone: Snakemake takes no heed of an error further down
             # when a result is there, and then begins its run without input, deleting it.
             raise ConfigError(batch.without_source)
-        # Not while rules are made: what is forced is not known then, nor which batches are meant.
-        if batch.name not in self._looked_at:
-            self._looked_at.add(batch.name)
-            if not (self._is_checked or self.kept.is_forced()):
-                set_former_results_aside(batch, self.directories)
         return self.kept.input_files(
             [batch.build.file(group.point(wildcards))], lambda: batch.is_finished(group, wildcards)
         )

@@ -103,12 +103,5 @@ class Directories:
     def builds(self, rule: str, key: str) -> str:
         return f"{self._state}/builds/{rule}/{key}"
 
-    def artifacts_noted(self, experiment: str, batch: str) -> Path:
-        """Which artifacts a batch had when it was looked at last."""
-        return Path(self._state, "artifacts", experiment, f"{batch}.json")
-
-    def former(self, experiment: str, batch: str) -> Path:
-        return self._paths.former(experiment, batch)
-
     def records(self, experiment: str, batch: str) -> str:
         return f"{self._paths.records}/{experiment}/{batch}"

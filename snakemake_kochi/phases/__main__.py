@@ -8,17 +8,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from snakemake_kochi.errors import KochiError, PhaseError
 from snakemake_kochi.files import is_there, to_json
 from snakemake_kochi.paths import WorkingPaths
-from snakemake_kochi.phases.batch_freeze import BatchFreeze, load_batch_freeze
+from snakemake_kochi.phases.batch_freeze import load_batch_freeze
 from snakemake_kochi.phases.build_file import Build, read_build, write_build
 from snakemake_kochi.phases.failure import forget_failure, note_failure
-from snakemake_kochi.phases.former import Former
 from snakemake_kochi.phases.install_set import Install, merge, read_manifest, write_manifest
 from snakemake_kochi.phases.keep import keep_result
 from snakemake_kochi.phases.run import Output, Task, run_identity, run_task
@@ -95,11 +93,6 @@ def _run(file: Path, options: argparse.Namespace) -> None:
     ]
     build_file = options.build.with_name("build.json")
     identity = run_identity(freeze.run, freeze.load_environment, point, str(build_file))
-    former = Former.of(freeze.machine_name, freeze.experiment, freeze.batch, identity, point)
-    if (record := former.take(outputs)) is not None:
-        print("kochi: the artifacts are those of an earlier run, under their new names")
-        _finish(freeze, record, outputs, options)
-        return
     task = Task(
         name=point.name,
         batch=options.batch,
@@ -114,15 +107,6 @@ def _run(file: Path, options: argparse.Namespace) -> None:
         # What is finished has none made for it; then somebody forced it to run.
         build = _built(file, options)
     record = run_task(freeze, task, build, installs, outputs)
-    _finish(freeze, record, outputs, options)
-
-
-def _finish(
-    freeze: BatchFreeze,
-    record: Mapping[str, Any],
-    outputs: Sequence[Output],
-    options: argparse.Namespace,
-) -> None:
     options.record.write_bytes(to_json(record))
     keep_result(freeze, record, outputs)
 
