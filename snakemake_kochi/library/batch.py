@@ -9,6 +9,7 @@ from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError, NameNotFoundError, for_snakemake
 from snakemake_kochi.files import is_there, read_json
+from snakemake_kochi.library.kept import Kept
 from snakemake_kochi.library.names import (
     Directories,
     RuleNames,
@@ -191,23 +192,22 @@ class BatchRules:
         variables.append(self.build.file(point))
         return variables + [artifact.src for artifact in point.artifacts if artifact.src]
 
-    def is_finished(self, group: RunGroup, wildcards: Mapping[str, str]) -> bool:
+    def is_finished(self, kept: Kept, group: RunGroup, wildcards: Mapping[str, str]) -> bool:
         """Whether the results of a point are there and are what would be made now."""
         try:
             record = read_json(Path(group.record.format(**wildcards)), RECORD_VERSION)
         except (FileNotFoundError, DamagedFileError):
             return False
         point = group.point(wildcards)
-        artifacts = [{"type": a.type, "dest": a.dest, "src": a.src} for a in point.artifacts]
+        build = self.build.file(point)
+        made_of = {each["dependency"]: each["digest"] for each in record["recipes"]}
         files = (pattern.format(**wildcards) for pattern in group.artifacts)
         return (
-            record.get("run") == self.identity_of_run(point)
-            and record.get("artifacts") == artifacts
+            record.get("run") == run_identity(self.grid.run, self.load_environment, point, build)
+            # Of a newer commit of a recipe's branch, the names of builds say nothing.
+            and made_of | {"": record["build"]} == kept.made(build, self.installs)
             and all(map(is_there, files))
         )
-
-    def identity_of_run(self, point: Point) -> str:
-        return run_identity(self.grid.run, self.load_environment, point, self.build.file(point))
 
     @property
     def names_queue(self) -> bool:

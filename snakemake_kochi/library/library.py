@@ -20,7 +20,7 @@ from snakemake_kochi.errors import (
     nearest,
 )
 from snakemake_kochi.library.batch import BatchRules, BuildRule
-from snakemake_kochi.library.kept import Kept, forget_what_is_gone
+from snakemake_kochi.library.kept import Kept
 from snakemake_kochi.library.names import Directories, RuleNames, verbatim
 from snakemake_kochi.library.recipe import RecipeKeys, RecipeRule
 from snakemake_kochi.library.run_group import RunGroup
@@ -59,7 +59,7 @@ class Library:
         self._is_checked = is_checked
         self._is_first = is_first
         self.directories = Directories(freeze.machine_name)
-        self.kept = Kept(workflow)
+        self.kept = Kept(workflow, forgets=is_first)
         self._names = RuleNames()
         self._keys = RecipeKeys(freeze)
 
@@ -81,11 +81,15 @@ class Library:
     @for_snakemake
     def recipes(self) -> tuple[RecipeRule, ...]:
         """One install rule per recipe, in the order of kochi.yaml."""
-        return tuple(
+        rules = tuple(
             RecipeRule.of(self.freeze, self.directories, self._names, self._keys, recipe)
             for recipes in self.freeze.project.dependencies.values()
             for recipe in recipes.values()
         )
+        # Rules of one's own have them as input without asking.
+        for rule in rules:
+            self.kept.is_there(rule.manifest)
+        return rules
 
     @cached_property
     @for_snakemake
@@ -147,7 +151,8 @@ class Library:
             # when a result is there, and then begins its run without input, deleting it.
             raise ConfigError(batch.without_source)
         return self.kept.input_files(
-            [batch.build.file(group.point(wildcards))], lambda: batch.is_finished(group, wildcards)
+            [batch.build.file(group.point(wildcards))],
+            lambda: batch.is_finished(self.kept, group, wildcards),
         )
 
     # For the rules, which cannot import it under a name of their own.
@@ -201,7 +206,6 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
         freeze = take_freeze(Path.cwd(), chosen_machine(), *_globs(config or {}))
         if (remote := _git_remote(config or {})) is not None:
             freeze = with_source_from(freeze, remote)
-        forget_what_is_gone(Directories(freeze.machine_name))
         commit_at_exit(
             freeze.directory, freeze.paths, freeze.machine_name, lambda: not workflow.dryrun
         )

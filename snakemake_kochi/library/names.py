@@ -14,6 +14,7 @@ from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.project.values import encode_component
 
 _LONGEST = 64
+_MANIFEST = "manifest.json"
 # A value of `params:`, or a function of the wildcards, which it does not look at.
 Verbatim = Any
 
@@ -60,6 +61,11 @@ class RuleNames:
         return name
 
 
+def is_manifest(file: Path) -> bool:
+    """Whether a file stands for an installation, not for a build."""
+    return file.name == _MANIFEST
+
+
 @dataclass(frozen=True)
 class Directories:
     """Where rules write, relative to the working directory."""
@@ -85,7 +91,7 @@ class Directories:
     # Installations and builds are named by what determines them: what is changed and put back is
     # what it was, whatever was tried in between.
     def manifest(self, dependency: str, recipe: str, key: str) -> str:
-        return f"{self._state}/installs/{dependency}/{recipe}/{key}/manifest.json"
+        return f"{self._state}/installs/{dependency}/{recipe}/{key}/{_MANIFEST}"
 
     def activation(self, dependency: str, recipe: str, key: str) -> str:
         return f"{self._state}/installs/{dependency}/{recipe}/{key}/activate.sh"
@@ -93,12 +99,6 @@ class Directories:
     @staticmethod
     def activation_beside(manifest: Path) -> Path:
         return manifest.with_name("activate.sh")
-
-    def existing_manifests(self) -> list[Path]:
-        return list(Path(self._state, "installs").glob("*/*/*/manifest.json"))
-
-    def existing_builds(self) -> list[Path]:
-        return list(Path(self._state, "builds").rglob("build.json"))
 
     def builds(self, rule: str, key: str) -> str:
         return f"{self._state}/builds/{rule}/{key}"

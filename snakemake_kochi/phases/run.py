@@ -65,7 +65,7 @@ class Task:
 
 
 def run_identity(phase: Phase, load_environment: str, point: Point, build_file: str) -> str:
-    """A digest of what determines a run, its artifacts aside. In the name of the file that says
+    """A digest of what determines a run and what is kept of it. In the name of the file that says
     which build is used is what determines that one."""
     return digest_of(
         {
@@ -75,6 +75,7 @@ def run_identity(phase: Phase, load_environment: str, point: Point, build_file: 
             "variables": point.environment(phase),
             "duplicate": point.duplicate,
             "build": build_file,
+            "artifacts": [[each.type, each.dest, each.src] for each in point.artifacts],
         }
     )
 

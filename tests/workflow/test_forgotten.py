@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from snakemake_kochi.library.kept import forget_what_is_gone
+from snakemake_kochi.library.kept import Kept
 from snakemake_kochi.library.names import Directories
 from snakemake_kochi.phases.build_file import Build, write_build
 
@@ -30,5 +30,4 @@ def test_a_build_is_forgotten_when_it_is_gone_and_not_when_that_is_not_known(
         return real(path, *arguments, **named)
 
     monkeypatch.setattr(os, "stat", stat)
-    forget_what_is_gone(Directories("local"))
-    assert file.exists() == is_kept
+    assert Kept(forgets=True).is_there(str(file)) == is_kept == file.exists()

@@ -132,3 +132,14 @@ def test_what_is_installed_again_is_of_the_same_commit_until_somebody_asks_for_a
     project.snakemake("sum_first")
     ran = project.take_ran()
     assert [each for each in ran if each.startswith("run")] == [f"run sum {n}" for n in (1, 2, 3)]
+
+    # Nor is the older one's work taken for the newer one's when that is gone, too.
+    write(source / "a.txt", "newest\n")
+    git(source, "commit", "-qam", "newest")
+    assert run(*kochi, "install", "-d", "base:one", cwd=top).returncode == 0
+    shutil.rmtree(os.environ["KOCHI_ROOT"])
+    project.edit("sum.yaml", "n: [1, 2, 3]", "n: [1, 2, 3, 4]")
+    project.take_ran()
+    project.snakemake("sum_first")
+    ran = project.take_ran()
+    assert [each for each in ran if each.startswith("run")] == [f"run sum {n}" for n in range(1, 5)]

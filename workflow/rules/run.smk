@@ -16,7 +16,8 @@ for batch in kochi.batches:
                     if kochi.kept.are_there(batch.installs)
                     else lambda wildcards, batch=batch, group=group: (
                         kochi.kept.input_files(
-                            batch.installs, lambda: batch.is_finished(group, wildcards)
+                            batch.installs,
+                            lambda: batch.is_finished(kochi.kept, group, wildcards),
                         )
                     )
                 ),
