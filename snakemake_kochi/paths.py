@@ -61,6 +61,10 @@ def _safe(host: str) -> str:
     return "".join(c if is_name("x" + c) else "_" for c in host)[:64]
 
 
+# In a `.git` that is kept for copies: where those of its submodules are.
+SUBMODULES = "kochi-submodules.json"
+
+
 @dataclass(frozen=True)
 class QueuePaths:
     """One queue: an ordered set of tickets on one machine."""

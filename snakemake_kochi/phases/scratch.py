@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from snakemake_kochi.files import list_names, make_directory
+from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.files import list_names, make_directory, read_json
+from snakemake_kochi.paths import SUBMODULES
 from snakemake_kochi.processes import ProcessIdentity, this_node
 
 _NAME = re.compile(
@@ -41,10 +43,34 @@ def scratch_directory(workspaces: Path) -> Iterator[Path]:
 
 def give_repository(git_directory: str | None, copy: Path) -> None:
     """Give a copy of the project a `.git` of its own, in which git says what it said in the working
-    tree (see `snapshot.keep_repository`), in place of the one it may have; None: no `.git`."""
-    shutil.rmtree(copy / ".git", ignore_errors=True)
-    if git_directory is not None:
-        shutil.copytree(git_directory, copy / ".git")
+    tree (see `snapshot.keep_repository`), in place of the one it may have, and one to each
+    submodule in it; None: no `.git`, neither here nor there."""
+    _remove_repository(copy)
+    if git_directory is None:
+        return
+    shutil.copytree(git_directory, copy / ".git")
+    for path, inner in _submodules(Path(git_directory)).items():
+        if (copy / path).is_dir() and (copy / path).resolve().is_relative_to(copy.resolve()):
+            give_repository(inner, copy / path)
+
+
+def _remove_repository(copy: Path) -> None:
+    own = copy / ".git"
+    if own.is_symlink() or own.is_file():
+        own.unlink()
+        return
+    for path in _submodules(own):
+        if (copy / path).resolve().is_relative_to(copy.resolve()):
+            _remove_repository(copy / path)
+    shutil.rmtree(own, ignore_errors=True)
+
+
+def _submodules(repository: Path) -> dict[str, str]:
+    """By the path of each submodule the `.git` that is kept for it."""
+    # A script may have done anything to its copy.
+    with suppress(FileNotFoundError, NotADirectoryError, DamagedFileError):
+        return read_json(repository / SUBMODULES)
+    return {}
 
 
 def _here() -> tuple[str, str, str]:

@@ -4,7 +4,8 @@ A copy gets a `.git` of its own, in which `git describe`, `git log` and `git sta
 the working tree. It has the commit that is checked out, the tags and the index; the objects stay
 where they are and are read from there. Nothing is written to the user's repository, neither now nor
 by a script that uses git in a copy, and nothing of its configuration that names a command is taken
-along.
+along. Submodules that are checked out get theirs in the same way: without one, git in there would
+answer for the repository around them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from snakemake_kochi.errors import GitError
-from snakemake_kochi.files import is_there, make_directory, move
+from snakemake_kochi.files import is_there, make_directory, move, to_json
 from snakemake_kochi.git import run_git
-from snakemake_kochi.snapshot.listing import FILES_ONLY
+from snakemake_kochi.paths import SUBMODULES
+from snakemake_kochi.snapshot.listing import FILES_ONLY, submodules
 from snakemake_kochi.snapshot.patterns import matcher
 
 # How names and differences are shown, and what counts as one. None is a command or a path.
@@ -48,14 +50,21 @@ def keep_repository(
 
     `exclude` is that of the snapshot: tracked files that are left out count as unchanged.
     """
+    return _keep(directory, store, place, matcher(exclude))
+
+
+def _keep(
+    directory: Path, store: Path, place: Callable[[str], Path], is_excluded: Callable[[str], bool]
+) -> Path | None:
     if not os.path.lexists(directory / ".git"):
         return None
     try:
         files = _files(directory, store)
-        index = _index(directory, matcher(exclude))
+        index = _index(directory, is_excluded)
     except GitError:
         # What is odd about it, the snapshot has accepted or will say.
         return None
+    files |= _submodules(directory, store, place, is_excluded)
     digest = hashlib.sha256()
     for name, content in (*sorted(files.items()), *zip(("index", "left out"), index, strict=True)):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
@@ -63,6 +72,23 @@ def keep_repository(
     if not is_there(kept / "HEAD"):
         _write(kept, files, *index)
     return kept
+
+
+def _submodules(
+    directory: Path, store: Path, place: Callable[[str], Path], is_excluded: Callable[[str], bool]
+) -> dict[str, bytes]:
+    """What tells of the submodules that are checked out: as JSON, where the `.git` of each is kept,
+    by its path."""
+    found = {}
+    for path in submodules(directory):
+        kept = _keep(directory / path, store, place, _below(path, is_excluded))
+        if kept is not None:
+            found[path] = str(kept)
+    return {SUBMODULES: to_json(found)} if found else {}
+
+
+def _below(path: str, is_excluded: Callable[[str], bool]) -> Callable[[str], bool]:
+    return lambda inner: is_excluded(f"{path}/{inner}")
 
 
 def _ask(directory: Path, *words: str, accept: Sequence[int] = (0,)) -> bytes:

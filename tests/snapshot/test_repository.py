@@ -117,6 +117,49 @@ def test_what_a_snapshot_leaves_out_counts_as_unchanged(repository: Path, store:
     assert git(copy, "status", "--porcelain") == ""
 
 
+def test_git_in_a_submodule_of_a_copy_answers_for_the_submodule(
+    repository: Path, store: Path, tmp_path: Path
+) -> None:
+    library = tmp_path / "library"
+    git(tmp_path, "init", "-q", str(library))
+    write(library / "l.c", "l\n")
+    git(library, "add", "-A")
+    git(library, "commit", "-qm", "of the library")
+    git(library, "tag", "-a", "library-1", "-m", "1")
+    git(repository, "submodule", "add", "-q", str(library), "third")
+    git(repository, "commit", "-qam", "with a submodule")
+    copy = copy_of(repository, store)
+    assert git(copy / "third", "describe", "--dirty").strip() == "library-1"
+    assert answers(copy) == answers(repository)
+    # As many makefiles do where there is a `.git`; nothing is fetched for it.
+    library.rename(tmp_path / "moved")
+    git(copy, "submodule", "update", "--init")
+    assert git(copy / "third", "describe", "--dirty").strip() == "library-1"
+    write(repository / "third" / "l.c", "changed\n")
+    kept = keep_repository(repository, store, lambda digest: store.parent / "kept" / digest)
+    write(copy / "third" / "l.c", "changed\n")
+    give_repository(str(kept), copy)
+    assert answers(copy) == answers(repository)
+    give_repository(None, copy)
+    assert not [*copy.rglob(".git")]
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_a_script_made_of_a_copys_git_is_replaced(
+    kind: str, repository: Path, store: Path, tmp_path: Path
+) -> None:
+    copy = copy_of(repository, store)
+    (copy / ".git").rename(tmp_path / "moved")
+    if kind == "file":
+        write(copy / ".git", f"gitdir: {tmp_path / 'moved'}\n")
+    else:
+        (copy / ".git").symlink_to(tmp_path / "moved")
+    kept = keep_repository(repository, store, lambda digest: store.parent / "kept" / digest)
+    give_repository(str(kept), copy)
+    assert answers(copy) == answers(repository)
+    assert (tmp_path / "moved" / "HEAD").exists()
+
+
 def test_a_copy_of_an_older_snapshot_becomes_one_of_the_present_but_for_what_was_made_in_it(
     tmp_path: Path, store: Path
 ) -> None:
