@@ -10,6 +10,7 @@ import click
 from snakemake_kochi.cli.options import NUMBER, json_option, machine_option, quiet_option
 from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.files import is_there
 from snakemake_kochi.place import Place, find_place
 from snakemake_kochi.queue import (
     AskedWorker,
@@ -62,7 +63,7 @@ def command(
     for worker in dict.fromkeys(workers or _serving(place, queues, asked)):
         try:
             if worker in asked:
-                outcome, said = _give_up(place, asked[worker])
+                outcome, said = _give_up(place, asked[worker], how)
             else:
                 outcome, said = _release(place, find_worker(place.machine_paths, worker), how)
         except KochiError as error:
@@ -122,13 +123,23 @@ def _release(place: Place, worker: WorkerState, how: Release) -> tuple[str, str]
     return "finishing", f"Worker {number} was told to leave{back}, when it has finished {which}."
 
 
-def _give_up(place: Place, asked: AskedWorker) -> tuple[str, str]:
-    """One that has not come. It may come at this moment: then it finds that it is to leave."""
+def _give_up(place: Place, asked: AskedWorker, how: Release) -> tuple[str, str]:
+    """One that has not come. It may come at this moment: then it finds that it is to leave before
+    it takes a job, or is here already, and may have one."""
     from snakemake_kochi.allocation.choice import make_scheduler
+    from snakemake_kochi.allocation.scheduler import UnreachableError
 
-    order_release(place.machine_paths, asked.worker, "now")
+    order_release(place.machine_paths, asked.worker, how)
+    if is_there(place.machine_paths.worker(asked.worker).state):
+        return _release(place, find_worker(place.machine_paths, asked.worker), how)
     begun = f"Worker {asked.worker} has not come yet"
     if place.machine.scheduler is None:
         return "asked", f"{begun}: it leaves as soon as it comes."
-    make_scheduler(place.machine, asked.owner, None).cancel([asked.allocation])
+    scheduler = make_scheduler(place.machine, asked.owner, None)
+    with contextlib.suppress(UnreachableError):
+        found = scheduler.find()
+        if found is not None and asked.allocation not in found:
+            said = f"its allocation {asked.allocation} is no more"
+            return "gone", f"Worker {asked.worker} will not come: {said}."
+    scheduler.cancel([asked.allocation])
     return "cancelled", f"{begun}: its allocation {asked.allocation} was cancelled."

@@ -11,8 +11,9 @@ import pytest
 from slurm_cluster import SlurmCluster
 from support import git, wait_until
 
+from snakemake_kochi.cli import release
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import WorkerState, list_workers
+from snakemake_kochi.queue import AskedWorker, WorkerState, list_workers
 
 from .conftest import Outcome
 
@@ -54,6 +55,24 @@ def test_workers_started_by_hand_are_released_by_number_and_by_queue(
     assert (first.wait(), second.wait()) == (0, 0)
     assert kochi("show", "workers", "--json").data == []
     assert kochi("release", "0").out == "Worker 0 had left already.\n"
+
+
+def test_a_worker_that_comes_at_this_moment_finishes_its_jobs(
+    own_surroundings: Path, kochi: Kochi, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = worker("q")
+    wait = "touch there; while [ ! -e go-on ]; do sleep 0.05; done"
+    assert kochi("enqueue", "-q", "q", "--", "sh", "-c", wait).status == 0
+    wait_until((own_surroundings / "there").exists)
+    wait_until(lambda: kochi("show", "workers", "--json").data[0]["jobs"] == [0])
+    # As it was before the worker came.
+    asked = {0: AskedWorker(0, "1", "kochi-alloc")}
+    monkeypatch.setattr(release, "asked_workers", lambda machine: asked)
+    done = kochi("release", "0")
+    assert done.out == "Worker 0 was told to leave, when it has finished job 0.\n"
+    (own_surroundings / "go-on").touch()
+    assert process.wait() == 0
+    assert waiting(kochi) == []
 
 
 def test_what_cannot_be_released_is_told_and_the_others_are(kochi: Kochi, worker: Worker) -> None:
@@ -138,6 +157,16 @@ def test_allocations_are_given_back_to_slurm(
     kochi("enqueue", "-q", "q", "--", "sh", "-c", "touch there; sleep 1000")
     wait_until(lambda: Path("there").exists())
     (busy,) = (worker.worker for worker in wait_until(lambda: busy_workers(machine)))
+
+    # One that was cancelled by hand is told of once, and not for ever.
+    told = kochi("alloc", "-q", "r").out
+    assert told.startswith("Worker 3 for queue r was asked for: allocation ")
+    fourth = told.split()[9].rstrip(",")
+    cluster.run("scancel", fourth)
+    wait_until(lambda: in_queue(cluster) == ids)
+    done = kochi("release", "-q", "r")
+    assert done.out == f"Worker 3 will not come: its allocation {fourth} is no more.\n"
+    assert "no worker that you have started serves queue r" in kochi("release", "-q", "r").err
 
     done = kochi("release", "2", str(1 - busy))
     assert done.out.splitlines() == [
