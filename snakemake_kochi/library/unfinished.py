@@ -12,11 +12,13 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import chdir, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,10 +39,14 @@ class _Errors(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.said: dict[str, tuple[str, Sequence[str]]] = {}
+        # Where the jobs' files are: with `-d` Snakemake is elsewhere again when the process ends.
+        self.directory = Path()
 
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(getattr(record, "event", None), "name", "") != "JOB_ERROR":
             return
+        with suppress(OSError):
+            self.directory = Path.cwd()
         said = getattr(record, "rule_msg", None) or ""
         logs = [str(log) for log in getattr(record, "log", None) or ()]
         for output in getattr(record, "output", None) or ():
@@ -60,37 +66,45 @@ def collect_at_exit(workflow: Any, batches: Callable[[], Sequence[BatchRules]]) 
     def collect_rest() -> None:
         # The run has failed, whatever comes; a second interrupt is to end it.
         with suppress(AttributeError, OSError, KeyboardInterrupt):
-            if errors.said and not workflow.dryrun and workflow.dag is not None:
-                for batch in batches():
-                    _collect(workflow, batch, errors.said)
+            dag = workflow.dag
+            if errors.said and not workflow.dryrun and dag is not None:
+                unfinished = {str(path): job for job in dag.needrun_jobs() for path in job.output}
+                by_name = defaultdict(list)
+                for path in unfinished:
+                    by_name[os.path.basename(path)].append(path)
+                with chdir(errors.directory):
+                    for batch in batches():
+                        alike = by_name[os.path.basename(batch.files.markdown)]
+                        found = [path for path in alike if _is(path, batch.files.markdown)]
+                        if found:
+                            _collect(workflow, batch, found[0], unfinished, errors.said)
 
     atexit.register(collect_rest)
 
 
 def _collect(
-    workflow: Any, batch: BatchRules, said: Mapping[str, tuple[str, Sequence[str]]]
+    workflow: Any,
+    batch: BatchRules,
+    markdown: str,
+    unfinished: Mapping[str, Any],
+    said: Mapping[str, tuple[str, Sequence[str]]],
 ) -> None:
+    """`markdown`: the batch's, as Snakemake names it; `unfinished`: jobs by their outputs."""
     dag = workflow.dag
-    unfinished = {str(path): job for job in dag.needrun_jobs() for path in job.output}
-    found = [path for path in unfinished if _is(path, batch.files.markdown)]
-    if not found:
-        return
-    top = found[0].removesuffix(batch.files.markdown)
+    top = markdown.removesuffix(batch.files.markdown)
     left_out = {
         top + record: _why(dag, unfinished[top + record], said)
         for record in batch.files.records
         if top + record in unfinished
     }
-    of_table = _failure(unfinished[found[0]], said)
+    of_table = _failure(unfinished[markdown], said)
     is_concerned = of_table or any(why.reason != _NOT_BEGUN for why in left_out.values())
     if not is_concerned and len(left_out) == len(batch.files.records):
         return
-    table, markdown, plot = (
-        f"{top}{file}" for file in (batch.files.table, batch.files.markdown, batch.files.plot)
-    )
+    table, plot = f"{top}{batch.files.table}", f"{top}{batch.files.plot}"
     if len(left_out) < len(batch.files.records):
         with suppress(AttributeError, AssertionError, TypeError, OSError):
-            for path in unfinished[found[0]].output:
+            for path in unfinished[markdown].output:
                 # With what it knows of those of before, their dates would not count for Snakemake.
                 workflow.persistence.cleanup_metadata(path)
     options = (

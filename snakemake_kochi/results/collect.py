@@ -6,6 +6,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from snakemake_kochi.results.table import Unmatched, as_markdown, read_runs, sum
 # On the terminal; the Markdown has more.
 _MOST_REASONS = 4
 _MOST_LINES = 3
-_MOST_NAMED = 3
 _MOST_IN_MARKDOWN = 50
+_MOST_NAMED = 3  # of the runs that have a reason in common
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,11 @@ def collect_what_is_there(
 
     `left_out`: the runs without a result, by their records. The files are dated back, so that
     Snakemake takes them for out of date: the next run makes them of all results. Where there is no
-    result at all, files of before stay.
+    result at all, a table of before stays.
     """
     there = [run for run in runs if str(run.record) not in left_out]
     missing = [(run, left_out[str(run.record)]) for run in runs if str(run.record) in left_out]
-    parts = list(_without_result(grid, missing))
+    parts = list(_without_result(grid, missing, len(runs)))
     also: list[str] = []
     if there:
         frame, unmatched = _read(grid, there)
@@ -85,9 +86,8 @@ def collect_what_is_there(
         _date_back(target, there)
         what = f"table and plot of {'the other' if missing else 'all'} {len(there)}"
         made = f"{what}: {target.markdown}"
-        if missing:  # otherwise Snakemake's own job has said it
-            also = [f"kochi: {_told(each)}" for each in unmatched if each.is_all]
-    elif os.path.lexists(target.markdown):
+        also = [f"kochi: {_told(each)}" for each in unmatched if each.is_all]
+    elif _has_table(target.markdown):
         made = f"{target.markdown} is still the one of before"
     else:
         target.markdown.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def collect_what_is_there(
     count = f"{len(missing)} of {len(runs)} runs {'has' if len(missing) == 1 else 'have'} no result"
     begin = f"kochi: {file}: batch {grid.batch}: "
     print(begin + (f"{count}; {made}" if missing else made), file=sys.stderr)
-    for line in (*_in_few_lines(grid, missing), *also):
+    for line in (*_in_few_lines(grid, missing, len(runs)), *also):
         print(line, file=sys.stderr)
 
 
@@ -122,6 +122,13 @@ def _title(grid: Grid) -> str:
 def _text(grid: Grid, parts: Sequence[str]) -> bytes:
     whole = "\n\n".join([f"# {_title(grid)}", *parts])
     return f"{whole}\n".encode("utf-8", "surrogateescape")
+
+
+def _has_table(markdown: Path) -> bool:
+    # Without, it says only what was missing then. (What runs printed is indented in it.)
+    with suppress(FileNotFoundError), markdown.open("rb") as lines:
+        return any(line.startswith(b"|") for line in lines)
+    return False
 
 
 def _date_back(target: Target, runs: Sequence[Run]) -> None:
@@ -168,29 +175,31 @@ def _label(grid: Grid, point: Point) -> str:
     return ", ".join([*values, f"duplicate {point.duplicate}"])
 
 
-def _without_result(grid: Grid, missing: Sequence[tuple[Run, LeftOut]]) -> Iterator[str]:
+def _names(grid: Grid, runs: Sequence[Run], of: int) -> str:
+    """Some of the `of` runs of a batch."""
+    if len(runs) == of > _MOST_NAMED:
+        return f"all {of} runs"
+    names = "; ".join(_label(grid, run.point) for run in runs[:_MOST_NAMED])
+    return names if len(runs) <= _MOST_NAMED else f"{names} and {len(runs) - _MOST_NAMED} more"
+
+
+def _without_result(grid: Grid, missing: Sequence[tuple[Run, LeftOut]], of: int) -> Iterator[str]:
     """Parts of the Markdown."""
     if not missing:
         return
     yield f"## Runs without a result: {len(missing)}"
     for reason, (runs, output) in list(_by_reason(missing).items())[:_MOST_IN_MARKDOWN]:
-        names = [_label(grid, run.point) for run in runs]
-        rest = len(names) - _MOST_IN_MARKDOWN
-        more = f", and {rest} more" if rest > 0 else ""
-        yield f"**{'; '.join(names[:_MOST_IN_MARKDOWN])}{more}**: {reason}"
+        yield f"**{_names(grid, runs, of)}**: {reason}"
         if output:
             # Indented, and not in a fence, which it may have a line of itself.
             yield "\n".join(f"    {line}" for line in output)
 
 
-def _in_few_lines(grid: Grid, missing: Sequence[tuple[Run, LeftOut]]) -> Iterator[str]:
+def _in_few_lines(grid: Grid, missing: Sequence[tuple[Run, LeftOut]], of: int) -> Iterator[str]:
     """For the terminal."""
     groups = _by_reason(missing)
     for reason, (runs, output) in list(groups.items())[:_MOST_REASONS]:
-        names = [_label(grid, run.point) for run in runs]
-        rest = len(names) - _MOST_NAMED
-        more = f" and {rest} more" if rest > 0 else ""
-        yield f"    {'; '.join(names[:_MOST_NAMED])}{more}: {reason}"
+        yield f"    {_names(grid, runs, of)}: {reason}"
         yield from (f"        {line[:200]}" for line in list(output)[-_MOST_LINES:])
     if len(groups) > _MOST_REASONS:
         rest = sum(len(runs) for runs, _ in list(groups.values())[_MOST_REASONS:])

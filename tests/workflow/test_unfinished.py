@@ -20,12 +20,12 @@ def fails(project: Any, n: int) -> Path:
     return write(Path(f"{project.ran}.fails-{n}"), "")
 
 
-def files_of_table(project: Any, ending: str) -> Path:
-    return project.directory / f"results/local/sum/first.{ending}"
+def files_of_table(project: Any, ending: str, below: str = "") -> Path:
+    return project.directory / below / f"results/local/sum/first.{ending}"
 
 
-def values_in_table(project: Any) -> list[str]:
-    rows = files_of_table(project, "csv").read_text().splitlines()[1:]
+def values_in_table(project: Any, below: str = "") -> list[str]:
+    rows = files_of_table(project, "csv", below).read_text().splitlines()[1:]
     return [row.split(",")[-1] for row in rows]
 
 
@@ -128,13 +128,16 @@ def test_runs_whose_build_failed_are_left_out_with_what_the_build_printed(
 
 def test_without_keep_going_the_table_has_what_there_is_at_the_end(failing_project: Any) -> None:
     project = failing_project
-    project.snakemake("sum_first")
+    # Elsewhere, where Snakemake is no longer when it ends.
+    elsewhere = ("--snakefile", "Snakefile", "--directory", "below", "sum_first")
+    project.snakemake(*elsewhere)
     project.edit("sum.yaml", "n: [1, 3]", "n: [1, 2, 3]")
     fails(project, 2)
-    done = project.try_snakemake("sum_first")
+    done = project.try_snakemake(*elsewhere)
     assert done.returncode == 1
-    assert values_in_table(project) == ["10", "30"]
+    assert values_in_table(project, "below") == ["10", "30"]
     assert "n=2, duplicate 0: the run script ended with exit status 3" in done.stdout
+    assert "no more beans for 2" in done.stdout.partition("1 of 3 runs has no result")[2]
 
 
 def test_a_batch_of_which_every_run_failed_says_so_in_a_file(failing_project: Any) -> None:
@@ -151,3 +154,23 @@ def test_a_batch_of_which_every_run_failed_says_so_in_a_file(failing_project: An
     assert "**n=1, duplicate 0**: the run script ended with exit status 3\n\n    no more" in text
     assert "**n=3, duplicate 0**: killed by SIGKILL\n" in text
     assert not files_of_table(project, "csv").exists()
+
+    # Failed otherwise, the file says that: it has had no table that is worth keeping.
+    project.edit("sum.yaml", "n: [1, 3]", "n: [1, 2, 3, 4]")
+    project.edit("sum.yaml", "cp code.txt built.txt", "exit 9")
+    done = project.try_snakemake("sum_first")
+    assert done.returncode == 1
+    assert "4 of 4 runs have no result; see results/local/sum/first.md\n" in done.stdout
+    reason = "not run, for build_sum failed: the build script ended with exit status 9"
+    assert f"    all 4 runs: {reason}\n" in done.stdout
+    text = files_of_table(project, "md").read_text()
+    assert text == f"# sum first\n\n## Runs without a result: 4\n\n**all 4 runs**: {reason}\n"
+
+
+def test_of_many_runs_that_failed_alike_a_few_are_named(failing_project: Any) -> None:
+    project = failing_project
+    project.edit("sum.yaml", "n: [1, 3]", "n: [1, 2, 3, 4, 5, 6]")
+    project.edit("sum.yaml", '    echo "total', '    [ $KOCHI_PARAM_N = 1 ]\n    echo "total')
+    assert project.try_snakemake("--keep-going", "sum_first").returncode == 1
+    few = "n=2, duplicate 0; n=3, duplicate 0; n=4, duplicate 0 and 2 more"
+    assert f"**{few}**: the run script ended" in files_of_table(project, "md").read_text()
