@@ -79,9 +79,8 @@ class Cancelling:
                 f"they stay, repeat with: kochi cancel {numbers}"
             )
         elif self._jobs:
-            self._logger.info(
-                f"Cancelled {self._cancelled} kochi jobs; nothing of this run is left."
-            )
+            jobs = "1 kochi job" if self._cancelled == 1 else f"{self._cancelled} kochi jobs"
+            self._logger.info(f"Cancelled {jobs}; nothing of this run is left.")
 
 
 def _by_reason(outcomes: Mapping[int, Exception]) -> dict[str, list[int]]:

@@ -181,9 +181,8 @@ class Takeover:
                 "over as far as they are needed."
             )
         if withdrawn:
-            found.append(
-                f"{len(withdrawn)} others are ended, and handed over anew if they are needed."
-            )
+            others = "1 other is" if len(withdrawn) == 1 else f"{len(withdrawn)} others are"
+            found.append(f"{others} ended, and handed over anew if needed.")
         if found:
             self._logger.info(
                 f"A run in this directory was killed, or its time was over. {' '.join(found)}"

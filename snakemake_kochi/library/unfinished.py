@@ -25,7 +25,7 @@ from typing import Any
 
 from snakemake_kochi.files import last_lines
 from snakemake_kochi.library.batch import BatchRules
-from snakemake_kochi.phases.failure import LAST_LINES, Failure, read_failure
+from snakemake_kochi.phases.failure import LAST_LINES, Failure, forget_failure, read_failure
 
 _NOT_BEGUN = "not run: something else failed before"
 _NO_REASON = "failed"
@@ -78,6 +78,9 @@ def collect_at_exit(workflow: Any, batches: Callable[[], Sequence[BatchRules]]) 
                         found = [path for path in alike if _is(path, batch.files.markdown)]
                         if found:
                             _collect(workflow, batch, found[0], unfinished, errors.said)
+                    for output in errors.said:
+                        # It is not to be the reason of a later job that says none.
+                        forget_failure(Path(output))
 
     atexit.register(collect_rest)
 

@@ -2,7 +2,8 @@
 
 Snakemake does not hand on why a job failed, and under some executors its output is nowhere but on
 the terminal. The end of the run tells it from here. Beside OUTPUT there is OUTPUT.failed (JSON:
-"version", "reason", "output": the last lines) until the phase begins again.
+"version", "reason", "output": the last lines) until it is told, or the phase begins again: a job
+that fails before it begins has nothing there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Failure:
 
 
 def forget_failure(output: Path) -> None:
-    """Call when the phase begins."""
+    """Call when the phase begins, and when it was told."""
     with suppress(OSError):
         _beside(output).unlink(missing_ok=True)
 

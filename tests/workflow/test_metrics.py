@@ -25,6 +25,9 @@ def test_a_metric_that_matches_in_no_run_is_an_error_beside_the_table(project: A
         "Correct the expression below metrics: in sum.yaml"
     ) in done.stdout
     assert "batch first: table and plot of all 2: results/local/sum/first.md\n" in done.stdout
+    # Whoever looks at the end only sees it, too.
+    end = done.stdout.partition("table and plot of all 2")[2]
+    assert "\nkochi: metric 'gone' matches in none of the 2 runs: totl" in end
     results = project.directory / "results/local/sum"
     rows = [row.split(",")[6:] for row in (results / "first.csv").read_text().splitlines()]
     assert rows == [["low", "gone", "total"], ["10.0", "", "10"], ["", "", "20"]]

@@ -167,10 +167,20 @@ def test_a_batch_of_which_every_run_failed_says_so_in_a_file(failing_project: An
     assert text == f"# sum first\n\n## Runs without a result: 4\n\n**all 4 runs**: {reason}\n"
 
 
-def test_of_many_runs_that_failed_alike_a_few_are_named(failing_project: Any) -> None:
+def test_of_many_runs_that_failed_alike_a_few_are_named(
+    failing_project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project = failing_project
     project.edit("sum.yaml", "n: [1, 3]", "n: [1, 2, 3, 4, 5, 6]")
     project.edit("sum.yaml", '    echo "total', '    [ $KOCHI_PARAM_N = 1 ]\n    echo "total')
     assert project.try_snakemake("--keep-going", "sum_first").returncode == 1
     few = "n=2, duplicate 0; n=3, duplicate 0; n=4, duplicate 0 and 2 more"
     assert f"**{few}**: the run script ended" in files_of_table(project, "md").read_text()
+
+    # Where a job fails before it begins, that is not told as the reason.
+    no_start = 'case "$BASH_EXECUTION_STRING" in *"phases run"*) exit 7;; esac\n'
+    monkeypatch.setenv("BASH_ENV", str(write(project.directory.parent / "no-start", no_start)))
+    done = project.try_snakemake("--keep-going", "sum_first")
+    assert done.returncode == 1
+    assert f"    {few}: failed\n" in done.stdout
+    assert "the run script ended" not in done.stdout
