@@ -28,8 +28,8 @@ class Arrivals:
         there: Mapping[str, Supply],
         asked: Iterable[Asked],
     ) -> None:
-        """Look at those of the workers, by allocation, that were not there at the last look: only
-        then is what they have left what they came with."""
+        """Look at those of the workers, by allocation, that were not there at the last look, with
+        what they came with."""
         promised = {each.id: each.supply for each in asked}
         for allocation in there.keys() - self._seen:
             self._seen.add(allocation)

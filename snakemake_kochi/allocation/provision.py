@@ -45,6 +45,7 @@ from snakemake_kochi.queue import (
     WorkerState,
     note_allocations,
     seconds_for_jobs,
+    seconds_in_all,
 )
 from snakemake_kochi.worker.memory import OWN_MB
 
@@ -179,7 +180,7 @@ class Provision:
         """Nothing more is asked for jobs that the workers that came for them cannot run. Raises
         WorkerError when nothing else is left to be done."""
         arrivals = self._arrivals[queue]
-        arrivals.note(waiting, _in_all(workers[queue]), self._asked.all())
+        arrivals.note(waiting, _as_they_came(workers[queue]), self._asked.all())
         hopeless = {kind: why for kind in waiting if (why := arrivals.obstacle(kind))}
         for kind in hopeless:
             del waiting[kind]
@@ -339,6 +340,14 @@ def _in_all(workers: Sequence[WorkerState]) -> dict[str, Supply]:
         worker.allocation: _supply(replace(worker, running={}, ahead=()), {})
         for worker in workers
         if worker.is_live and worker.allocation is not None
+    }
+
+
+def _as_they_came(workers: Sequence[WorkerState]) -> dict[str, Supply]:
+    """What each had when it began, whenever that was: a controller may see it late."""
+    times = {worker.allocation: seconds_in_all(worker) for worker in workers}
+    return {
+        name: replace(each, seconds_left=times[name]) for name, each in _in_all(workers).items()
     }
 
 

@@ -11,6 +11,7 @@ from snakemake_kochi.queue.explain import (
     explain,
     reasons,
     seconds_for_jobs,
+    seconds_in_all,
     seconds_left,
     seconds_since,
 )
@@ -106,6 +107,7 @@ __all__ = [
     "recover",
     "ring",
     "seconds_for_jobs",
+    "seconds_in_all",
     "seconds_left",
     "seconds_since",
     "shared_workers",

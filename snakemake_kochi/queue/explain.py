@@ -85,19 +85,22 @@ def seconds_left(worker: WorkerState) -> float | None:
     return None if since is None else max(0.0, -since)
 
 
+def seconds_in_all(worker: WorkerState) -> float | None:
+    """How long the allocation of a worker is there; None when nothing limits it."""
+    left = seconds_left(worker)
+    if left is None:
+        return None
+    return left + (seconds_since(worker.allocation_began) or 0.0) + ROUNDING
+
+
 def seconds_for_jobs(worker: WorkerState, reserve: float = 0.0) -> float | None:
-    """How long the jobs may take that a worker may begin now; None when nothing limits it. One in
-    an allocation that has just begun counts with all of that: what it took to start is no reason
-    to refuse a job that takes as long as an allocation may. `reserve`: what others keep of its
-    time."""
+    """How long the jobs may take that a worker may begin now; None when nothing limits it. One that
+    is fresh counts with all of its allocation: what it took to start is no reason to refuse a job
+    that takes as long as an allocation may. `reserve`: what others in one keep of their time."""
     left = seconds_left(worker)
     if left is None or worker.allocation is None:
         return left
-    age = seconds_since(worker.started)
-    has_ended = worker.succeeded or worker.failed
-    if age is not None and age < FRESH and not has_ended:
-        return left + (seconds_since(worker.allocation_began) or 0.0) + ROUNDING
-    return max(0.0, left - reserve)
+    return seconds_in_all(worker) if worker.fresh else max(0.0, left - reserve)
 
 
 def _for(time: str | None) -> str:

@@ -46,8 +46,9 @@ class WorkerState:
     `allocation_began` when that began; `capacity` what it hands out, `until` the time at which it
     has to be gone, `idle_since` when it last became idle (None while it has jobs), `reason` why it
     is draining or has left. `succeeded` and `failed` count its jobs, `by_queue` the same for each
-    queue. `ahead` are those it has claimed and will start when there is room. `taken_for_lost` is
-    not of its own account: whether there is a LostNotice.
+    queue. `ahead` are those it has claimed and will start when there is room. `fresh`: it has just
+    begun, and takes jobs as if it had all the time of its allocation. `taken_for_lost` is not of
+    its own account: whether there is a LostNotice.
     """
 
     worker: int
@@ -70,6 +71,7 @@ class WorkerState:
     failed: int = 0
     by_queue: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     ahead: tuple[int, ...] = ()
+    fresh: bool = False
     heartbeat_interval: float = HEARTBEAT_INTERVAL
     taken_for_lost: bool = False
 
@@ -139,6 +141,7 @@ def read_worker(machine: MachinePaths, worker: int) -> WorkerState:
             failed=int(data.get("failed", 0)),
             by_queue=_counts(data.get("by_queue", {})),
             ahead=tuple(map(int, data.get("ahead", ()))),
+            fresh=bool(data.get("fresh", False)),
             heartbeat_interval=float(data.get("heartbeat_interval", HEARTBEAT_INTERVAL)),
             taken_for_lost=is_there(machine.worker(worker).lost),
         )

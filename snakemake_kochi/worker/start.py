@@ -135,6 +135,7 @@ def run_worker(
             allocation_began=began,
             until=limit.until,
             idle_since=started,
+            fresh=limit.is_fresh,
             heartbeat_interval=heartbeat,
         )
         return _work(machine, state, settings, found, wake, Echo(jobs=echo))

@@ -51,8 +51,12 @@ class Walltime:
 
     def seconds_for_jobs(self) -> float | None:
         """How long a job may take that begins now, as `queue.seconds_for_jobs` has it."""
-        is_fresh = _clock() < self._fresh_until
-        return self._whole if self._whole is not None and is_fresh else self.seconds_left()
+        return self._whole if self.is_fresh else self.seconds_left()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether a job may begin that takes all the time of the worker's allocation."""
+        return self._whole is not None and _clock() < self._fresh_until
 
     def job_ended(self) -> None:
         """The worker has been of use, and is no fresh one any more."""

@@ -168,6 +168,8 @@ class Worker:
         if self._look_due and may_claim and not self._is_stopping:
             self._claim()
         self._echo.pump()
+        if self._state.state.fresh and not self._settings.walltime.is_fresh:
+            self._state.touch(fresh=False)
         self._state.write_when_due()
         if self._slots or self._ahead.first is not None:
             return True

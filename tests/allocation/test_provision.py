@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,19 @@ def test_workers_that_stay_have_the_time_of_the_jobs_that_they_come_for(
     run.wait("a", Resources(cores=1, runtime_seconds=7200))
     run.look()
     assert [wanted.seconds for wanted in run.scheduler.wanted] == [asked]
+
+
+def test_workers_that_are_seen_late_have_not_come_in_vain(tmp_path: Path) -> None:
+    """Jobs that take all the time that there is, and workers that have begun a minute ago."""
+    run = Run(tmp_path, workers=9, seconds=3600.0)
+    run.wait("a", Resources(cores=4, runtime_seconds=3600))
+    for number in range(1, 5):
+        run.look()
+        began, until = (datetime.now(UTC) + timedelta(seconds=each) for each in (-60, 3540))
+        times = {"allocation_began": began.isoformat(), "until": until.isoformat()}
+        run.come("a", f"{number}_0", 4, **times)
+    run.look()
+    assert run.cores == [4] * 5
 
 
 def test_a_scheduler_that_is_away_is_not_asked_again_and_again_to_cancel(tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from snakemake_kochi.errors import WorkerError
-from snakemake_kochi.queue import Queue, cancel, find_worker
+from snakemake_kochi.queue import Queue, cancel, find_worker, seconds_for_jobs
 from snakemake_kochi.queue.processes import ProcessIdentity
 from snakemake_kochi.queue.result import read_ended_attempt
 from snakemake_kochi.worker.walltime import find_walltime
@@ -121,6 +122,19 @@ def test_a_job_as_long_as_the_whole_allocation_is_taken_by_a_worker_that_has_jus
     assert worker.wait() == 0
     assert [site.job(job).state for job in range(2)] == ["waiting", "ended"]
     assert site.job(1).result.ok
+
+
+def test_a_worker_says_that_it_takes_no_job_as_long_as_its_allocation_any_more(site):
+    site.submit("true")
+    now = int(time.time())
+    times = {"SLURM_JOB_START_TIME": str(now - 60), "SLURM_JOB_END_TIME": str(now + 300)}
+    assert site.start("--allocation", "7", env={**os.environ, **times}).wait() == 0
+    state = find_worker(site.machine, 0)
+    assert not state.fresh
+    assert seconds_for_jobs(state) <= 300
+    # However many jobs it had, and whatever the time on another host: that is for it to say.
+    fresh = replace(state, fresh=True, started="2026-01-01T00:00:00+00:00")
+    assert seconds_for_jobs(fresh) > 340
 
 
 def test_what_had_all_of_the_longest_allocation_there_is_is_not_begun_again(site):
