@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from snakemake_kochi.project.experiment import Experiment
 
 BATCH_FREEZE_VERSION = 2
-# In the name of a variable: its value is not told.
-_SECRETS = ("TOKEN", "SECRET", "PASSWORD", "PASSPHRASE", "CREDENTIAL", "_KEY")
 
 
 @dataclass(frozen=True)
@@ -144,4 +142,7 @@ def _phase(data: Mapping[str, Any]) -> Phase:
 
 
 def _shown(name: str, value: str) -> str:
-    return "(not told)" if any(word in name.upper() for word in _SECRETS) else value
+    # Imported here: it brings in git, which jobs that only read this file do not need.
+    from snakemake_kochi.snapshot.confidential import is_secret_variable
+
+    return "(not told)" if is_secret_variable(name, value) else value

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from snakemake_kochi.git import run_git
+from snakemake_kochi.snapshot.confidential import is_secret_line, is_secret_path
 from snakemake_kochi.snapshot.listing import not_checked_out
 from snakemake_kochi.snapshot.snapshot import Snapshot
 from snakemake_kochi.snapshot.store import run_in_store
@@ -18,12 +18,6 @@ MOST = 32 * 1024  # bytes
 _MOST_FILES = 200
 _MOST_CONTENT = 1 << 20  # bytes
 _MOST_NAMED = 20
-# The text is kept with results, which are shown to others; the snapshot, which has all, is private.
-SECRETS = (
-    *(".env", ".env.*", ".netrc", ".pgpass", ".npmrc", ".pypirc", ".git-credentials"),
-    *("*.pem", "*.key", "*.p12", "*.pfx", "*.keytab", "*.token", "id_rsa*", "id_ed25519*"),
-    *("id_ecdsa*", "*credential*", "*password*", "*secret*"),
-)
 _SUBMODULE = "160000"
 
 
@@ -60,8 +54,8 @@ def difference(
     if any(change.is_deletion for change in changes):
         absent = set(not_checked_out(directory))
         changes = [each for each in changes if not each.is_deletion or each.path not in absent]
-    secret = [change.path for change in changes if _is_secret(change.path)]
-    others = [change for change in changes if not _is_secret(change.path)]
+    secret = [change.path for change in changes if is_secret_path(change.path)]
+    others = [change for change in changes if not is_secret_path(change.path)]
     shown, missing = _of_bearable_size(store, others, variables)
     known = {*shown, *missing}
     left = [change.path for change in others if change.path not in known]
@@ -119,9 +113,19 @@ def _of_bearable_size(
     return shown, missing
 
 
-def _is_secret(path: str) -> bool:
-    name = PurePosixPath(path).name.lower()
-    return any(fnmatch(name, pattern) for pattern in SECRETS)
+def _without_secrets(text: str) -> tuple[str, int]:
+    """The diff without the lines that look like secrets, whose places stay, and their number."""
+    lines, hidden, in_hunk = [], 0, False
+    for line in text.split("\n"):
+        # "-- x" that is removed looks like the name of a file, but not before the next "diff".
+        in_hunk = line.startswith("@@") or (in_hunk and not line.startswith("diff --git "))
+        if in_hunk and is_secret_line(line[1:]):
+            hidden += 1
+            # Of the head of a hunk, what git quotes behind it.
+            kept = f"{line[: line.index('@@', 2) + 2]} " if line.startswith("@@") else line[0]
+            line = f"{kept}[left out]"
+        lines.append(line)
+    return "\n".join(lines), hidden
 
 
 def _told(text: bytes, left_out: Mapping[str, Sequence[str]]) -> str:
@@ -134,7 +138,9 @@ def _told(text: bytes, left_out: Mapping[str, Sequence[str]]) -> str:
         if names:
             remarks.append(f"[left out, as {reason}: {_some(names)}]")
     # What is not UTF-8 is seen as such, and is no trouble for who reads JSON.
-    whole = text.decode("utf-8", "backslashreplace")
+    whole, hidden = _without_secrets(text.decode("utf-8", "backslashreplace"))
+    if hidden:
+        remarks.append(f"[lines left out, as they suggest secrets: {hidden}]")
     return whole + "".join(f"{remark}\n" for remark in remarks)
 
 

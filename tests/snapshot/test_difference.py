@@ -7,6 +7,7 @@ from pathlib import Path
 from support import git, write
 
 from snakemake_kochi.snapshot import difference, freeze, matcher
+from snakemake_kochi.snapshot.confidential import is_secret_variable
 from snakemake_kochi.snapshot.difference import MOST
 
 
@@ -66,6 +67,45 @@ def test_secrets_submodules_and_what_is_large_are_left_out_and_named(tmp_path: P
     assert text.endswith(
         "[left out, as their names suggest secrets: .env, my-Credentials.json, server.KEY]\n"
     )
+
+
+def test_secrets_in_directories_and_in_lines_are_not_told(tmp_path: Path) -> None:
+    repository, store = make_repository(tmp_path / "here"), tmp_path / "store"
+    for name in ("secrets/prod.yaml", ".ssh/id_dsa", "a/.kube/config", ".docker/config.json"):
+        write(repository / name, "hunter2\n")
+    write(repository / ".envrc", "hunter2\n")
+    secret = [
+        "envs: {API_TOKEN: hunter2}",
+        "  DB_PASSWD: hunter2",
+        "export APIKEY=hunter2",
+        'os.environ["AUTH"] = "hunter2"',
+        "git: https://u:hunter2@example.org/x",
+    ]
+    plain = ["author: somebody", "sort_by: key", "git: https://example.org/x", "if token == 2:"]
+    write(repository / "more.yaml", "\n".join([*secret, *plain, ""]))
+    text = diff(repository, store)
+    assert "hunter2" not in text
+    assert "".join(f"+{line}\n" for line in ["[left out]"] * len(secret) + plain) in text
+    assert "[lines left out, as they suggest secrets: 5]\n" in text
+
+
+def test_a_secret_is_not_told_at_the_head_of_a_hunk_either(tmp_path: Path) -> None:
+    repository, store = make_repository(tmp_path / "here"), tmp_path / "store"
+    text = "API_TOKEN = hunter2\n" + " x\n" * 9
+    write(repository / "kept.c", text)
+    git(repository, "commit", "-qam", "second")
+    (repository / "kept.c").write_text(f"{text} y\n")
+    told = diff(repository, store)
+    assert "hunter2" not in told
+    assert "+ y\n" in told
+    assert " @@ [left out]\n" in told
+
+
+def test_variables_that_are_secrets_are_known_by_name_or_by_an_address_with_a_password() -> None:
+    names = ("API_TOKEN", "DB_PASSWD", "PWD", "APIKEY", "AUTH", "SSH_KEY", "MY_KEYS")
+    assert all(is_secret_variable(name, "x") for name in names)
+    assert is_secret_variable("SOURCE", "https://u:x@example.org")
+    assert not any(is_secret_variable(name, "-O2") for name in ("CFLAGS", "AUTHOR", "KEYS"))
 
 
 def test_a_long_one_is_cut_at_a_line_and_says_so(tmp_path: Path) -> None:
