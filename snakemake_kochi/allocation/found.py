@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
 
@@ -10,12 +11,14 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 from snakemake_kochi.allocation.choice import ALLOCATIONS
 from snakemake_kochi.allocation.scheduler import RefusedError
 from snakemake_kochi.allocation.slurm import cluster
+from snakemake_kochi.allocation.slurm.commands import Pace
 from snakemake_kochi.files import write_atomically
 from snakemake_kochi.paths import Root
 from snakemake_kochi.place import Place, find_place, is_found
 from snakemake_kochi.project.chosen_machine import FOUND_VARIABLE
 from snakemake_kochi.project.machines import LOCAL
 
+_log = logging.getLogger(__name__)
 _TEXT = """\
 # What Slurm tells of itself: its cluster's name. With more, for a file of yours, it is written by:
 # kochi init --machine
@@ -35,18 +38,18 @@ def is_left_to_us(place: Place) -> bool:
     )
 
 
-def find_machine(place: Place) -> Place:
+def find_machine(place: Place, pace: Pace = cluster.ONCE) -> Place:
     """The place on the machine of this host's Slurm, by the cluster's name; the same place where
     somebody has said which machine it is, or there is no Slurm.
 
     The one that was found is that of this process from now on, and of what it starts; by its name
-    it is known to all commands. Raises KochiError when Slurm does not answer.
+    it is known to all commands. Raises KochiError when Slurm does not answer, at the `pace`.
     """
     if not is_left_to_us(place) or not cluster.is_installed():
         return place
     others = [each.name for each in place.machines.values() if each.has_allocations]
     try:
-        name = cluster.cluster_name()
+        name = cluster.cluster_name(pace, _log.warning)
     except RefusedError:  # there are only its programs
         return place
     if name not in others:

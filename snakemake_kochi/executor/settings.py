@@ -35,10 +35,11 @@ def _place(text: str) -> str:
     has no executor of ours."""
     if text == "allocations":
         from snakemake_kochi.allocation.found import find_machine
+        from snakemake_kochi.allocation.slurm.commands import USUAL
         from snakemake_kochi.place import find_place
 
         with suppress(KochiError):  # the executor says it, if it comes to that
-            find_machine(find_place())
+            find_machine(find_place(), USUAL)
     return text
 
 

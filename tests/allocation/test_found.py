@@ -10,6 +10,7 @@ from slurm_fake import AWAY, FakeSlurm, says
 from support import git, write
 
 from snakemake_kochi.allocation.found import find_machine, unused_scheduler
+from snakemake_kochi.allocation.slurm.commands import Pace
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.place import find_place, is_found
 
@@ -91,6 +92,17 @@ def test_a_slurm_that_is_away_is_no_reason_to_take_this_computer(slurm: FakeSlur
     # It would be the same to programs without a cluster.
     slurm.answers("scontrol", NO_SLURM)
     assert find_machine(find_place()).machine.name == "local"
+
+
+def test_a_slurm_that_is_away_for_a_moment_is_waited_for_and_that_is_said_once(
+    slurm: FakeSlurm, caplog: pytest.LogCaptureFixture
+) -> None:
+    slurm.answers("scontrol", says(AWAY, 1), says(AWAY, 1), SLURM)
+    pace = Pace(submission=20.0, first_pause=0.0, most_pause=0.0)
+    assert find_machine(find_place(), pace).machine.name == "own"
+    assert len(slurm.calls("scontrol")) == 3
+    assert caplog.text.count("does not answer") == 1
+    assert "It is asked again, for 20 s" in caplog.text
 
 
 def test_who_has_jobs_run_here_for_want_of_a_word_is_told(

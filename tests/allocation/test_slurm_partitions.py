@@ -9,8 +9,9 @@ from slurm_fake import FakeSlurm, says
 
 from snakemake_kochi.allocation.scheduler import RefusedError
 from snakemake_kochi.allocation.sizing import Limits, Supply, obstacle, workers_to_ask_for
+from snakemake_kochi.allocation.slurm.commands import Pace
 from snakemake_kochi.allocation.slurm.partitions import limits_of, read_partitions
-from snakemake_kochi.allocation.slurm.slurm import Pace, Slurm
+from snakemake_kochi.allocation.slurm.slurm import Slurm
 from snakemake_kochi.allocation.slurm.withheld import without_withheld
 from snakemake_kochi.allocation.wishes import Wish
 from snakemake_kochi.project.machines import AllocationSettings

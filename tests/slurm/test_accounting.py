@@ -22,7 +22,8 @@ from support import wait_until
 from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.allocation.scheduler import Allocation, UnreachableError, Wanted
 from snakemake_kochi.allocation.slurm import slurm as slurm_module
-from snakemake_kochi.allocation.slurm.slurm import Pace, Slurm
+from snakemake_kochi.allocation.slurm.commands import Pace
+from snakemake_kochi.allocation.slurm.slurm import Slurm
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.machines import AllocationSettings
 

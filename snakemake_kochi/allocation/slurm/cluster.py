@@ -6,11 +6,14 @@ import contextlib
 import getpass
 import re
 import shutil
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tenacity import RetryCallState
+
 from snakemake_kochi.allocation.scheduler import RefusedError, UnreachableError
-from snakemake_kochi.allocation.slurm.commands import NoProgramError, run
+from snakemake_kochi.allocation.slurm.commands import NoProgramError, Pace, run, trying_again
 from snakemake_kochi.allocation.slurm.partitions import LISTED, Partition, read_partitions
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import is_name
@@ -18,6 +21,7 @@ from snakemake_kochi.files import is_name
 # Seconds for each answer: a person waits; and for one that only a remark depends on.
 _PATIENCE = 10.0
 _SHORT_PATIENCE = 2.0
+ONCE = Pace(submission=0.0)
 _NAME = re.compile(r"^\s*ClusterName\s*=\s*(\S+)\s*$", re.MULTILINE)
 # Where a cluster's name cannot be that of a machine.
 _NO_NAME = "slurm"
@@ -46,10 +50,17 @@ def is_there() -> bool:
     return False
 
 
-def cluster_name() -> str:
-    """The cluster's name, as a machine's. Raises KochiError when Slurm does not answer soon, or
-    not like this."""
-    found = _NAME.search(_ask("scontrol", "show", "config"))
+def cluster_name(pace: Pace = ONCE, tell: Callable[[str], None] | None = None) -> str:
+    """The cluster's name, as a machine's. `tell` is given what a person who waits should know.
+    Raises KochiError when Slurm does not answer in time, or not like this."""
+
+    def say(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        if tell is not None and state.attempt_number == 1 and isinstance(error, KochiError):
+            tell(f"{error.message}. It is asked again, for {pace.submission:.0f} s")
+
+    ask = trying_again(pace, threading.Event(), say)
+    found = _NAME.search(ask(_ask, "scontrol", "show", "config"))
     return found[1] if found is not None and is_name(found[1]) else _NO_NAME
 
 

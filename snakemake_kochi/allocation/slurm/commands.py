@@ -6,7 +6,20 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    sleep_using_event,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_exponential,
+    wait_random,
+)
 
 from snakemake_kochi.allocation.scheduler import RefusedError, UnreachableError
 from snakemake_kochi.allocation.slurm.answers import is_transient
@@ -24,6 +37,37 @@ _PASSED_ON = (
     *("SBATCH_ACCOUNT", "SBATCH_CONSTRAINT", "SBATCH_PARTITION", "SBATCH_QOS"),
     *("SBATCH_RESERVATION", "SBATCH_TIMELIMIT"),
 )
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds: for one answer of a controller that is busy (Slurm's own patience is ten), for which
+    a submission or a first question is tried again, and between two tries at first and at most."""
+
+    answer: float = 60.0
+    submission: float = 60.0
+    first_pause: float = 1.0
+    most_pause: float = 30.0
+
+
+USUAL = Pace()
+
+
+def trying_again(
+    pace: Pace,
+    has_given_up: threading.Event,
+    before_pause: Callable[[RetryCallState], None] | None = None,
+) -> Retrying:
+    """Makes a call again while it raises UnreachableError, and raises the last one."""
+    return Retrying(
+        retry=retry_if_exception_type(UnreachableError),
+        wait=wait_exponential(multiplier=pace.first_pause, max=pace.most_pause)
+        + wait_random(0, pace.first_pause),
+        stop=stop_after_delay(pace.submission) | stop_when_event_set(has_given_up),
+        sleep=sleep_using_event(has_given_up),
+        before_sleep=before_pause,
+        reraise=True,
+    )
 
 
 class NoProgramError(RefusedError):

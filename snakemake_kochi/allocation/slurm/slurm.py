@@ -11,19 +11,11 @@ import re
 import threading
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from tenacity import (
-    Retrying,
-    retry_if_exception_type,
-    sleep_using_event,
-    stop_after_delay,
-    stop_when_event_set,
-    wait_exponential,
-    wait_random,
-)
+from tenacity import Retrying
 
 from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.allocation.scheduler import (
@@ -41,7 +33,7 @@ from snakemake_kochi.allocation.slurm.answers import (
     where,
 )
 from snakemake_kochi.allocation.slurm.arguments import sbatch_arguments
-from snakemake_kochi.allocation.slurm.commands import NoProgramError, run
+from snakemake_kochi.allocation.slurm.commands import USUAL, NoProgramError, Pace, run, trying_again
 from snakemake_kochi.allocation.slurm.listing import first_node, read_listing
 from snakemake_kochi.allocation.slurm.partitions import (
     LISTED,
@@ -75,17 +67,6 @@ _UNACCOUNTED_IF_LOST = 20.0
 _ALL = ""
 
 
-@dataclass(frozen=True)
-class Pace:
-    """Seconds: for one answer of a controller that is busy (Slurm's own patience is ten), for which
-    a submission is tried again, and between two of them at first and at most."""
-
-    answer: float = 60.0
-    submission: float = 60.0
-    first_pause: float = 1.0
-    most_pause: float = 30.0
-
-
 class Slurm:
     """See `scheduler.Scheduler`: the allocations with the job name `name`, for the machine of that
     name."""
@@ -99,7 +80,7 @@ class Slurm:
         name: str,
         settings: AllocationSettings,
         machine: str = "NAME",
-        pace: Pace = Pace(),
+        pace: Pace = USUAL,
     ) -> None:
         self._name = name
         self._settings = settings
@@ -143,15 +124,7 @@ class Slurm:
         self._has_given_up.set()
 
     def _retrying(self) -> Retrying:
-        pace = self._pace
-        return Retrying(
-            retry=retry_if_exception_type(UnreachableError),
-            wait=wait_exponential(multiplier=pace.first_pause, max=pace.most_pause)
-            + wait_random(0, pace.first_pause),
-            stop=stop_after_delay(pace.submission) | stop_when_event_set(self._has_given_up),
-            sleep=sleep_using_event(self._has_given_up),
-            reraise=True,
-        )
+        return trying_again(self._pace, self._has_given_up)
 
     def _attempt(
         self, command: list[str], script: str, count: int, known: Collection[str]
