@@ -286,6 +286,11 @@ class LaunchPaths:
         return self.directory / "output"
 
     @property
+    def log(self) -> Path:
+        """Where Snakemake's log of it is."""
+        return self.directory / "log.json"
+
+    @property
     def end(self) -> Path:
         return self.directory / "end.json"
 

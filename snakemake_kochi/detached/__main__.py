@@ -13,12 +13,23 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from snakemake_kochi.detached.launches import processes_file, read_launch, write_end, write_time_up
+import psutil
+
+from snakemake_kochi.detached.launches import (
+    processes_file,
+    read_launch,
+    write_end,
+    write_log,
+    write_time_up,
+)
 from snakemake_kochi.paths import LaunchPaths
 
 # Those by which a person, or a scheduler before the time is up, ends a run.
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _TIME_UP = signal.SIGUSR1
+_LOG = ".snakemake/log/*.snakemake.log"
+# Seconds between two looks for it, at first and at most: Snakemake may wait before it opens it.
+_PAUSE, _GROWTH, _MOST_PAUSE = 0.1, 1.05, 5.0
 _CANNOT_EXECUTE = 127
 _GIVEN_UP = 1
 
@@ -63,10 +74,32 @@ def main(directory: Path) -> int:
     file.start()
     if told:
         pass_on(told[0], None)
-    status = process.wait()
+    status = _wait(process, paths)
     status = 128 - status if status < 0 else status
     write_end(paths, status)
     return status
+
+
+def _wait(process: subprocess.Popen[bytes], paths: LaunchPaths) -> int:
+    """Until it has ended. Which log is its own is noted as soon as it has opened that: in the same
+    directory others may run Snakemake, too."""
+    pause = _PAUSE
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(pause)
+        if (log := _open_log(process.pid)) is not None:
+            with contextlib.suppress(OSError):  # on a full disk
+                write_log(paths, log)
+            return process.wait()
+        pause = min(pause * _GROWTH, _MOST_PAUSE)
+
+
+def _open_log(process: int) -> str | None:
+    with contextlib.suppress(psutil.Error, OSError):
+        for file in psutil.Process(process).open_files():
+            if Path(file.path).match(_LOG):
+                return file.path
+    return None
 
 
 if __name__ == "__main__":

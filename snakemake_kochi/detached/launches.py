@@ -1,9 +1,10 @@
 """What is on disk of a run that was launched, and how it stands.
 
-Three files, each with one writer: launch.json of who launched it, process.json of the attendant
-from its start on, end.json of the attendant when the run has ended. gone.json is of the first who
-learns that there will be no end.json: from the scheduler, because it does not begin, or because its
-heartbeat stands still. time-up.json is of the attendant, too: what ends the run is its time limit.
+Four files, each with one writer: launch.json of who launched it, process.json of the attendant
+from its start on, log.json of the attendant when the run has opened Snakemake's log, end.json of
+the attendant when the run has ended. gone.json is of the first who learns that there will be no
+end.json: from the scheduler, because it does not begin, or because its heartbeat stands still.
+time-up.json is of the attendant, too: what ends the run is its time limit.
 """
 
 from __future__ import annotations
@@ -150,6 +151,21 @@ def write_end(paths: LaunchPaths, status: int) -> None:
     time = datetime.now(UTC).isoformat(timespec="seconds")
     data = {"version": VERSION, "status": status, "time": time}
     write_atomically(paths.end, to_json(data), durable=True)
+
+
+def write_log(paths: LaunchPaths, log: str) -> None:
+    """By the attendant, when the run has opened Snakemake's log."""
+    write_atomically(paths.log, to_json({"version": VERSION, "log": log}))
+
+
+def read_log(paths: LaunchPaths) -> Path | None:
+    """None where it is not known. Raises DamagedFileError."""
+    try:
+        return Path(str(read_json(paths.log, VERSION)["log"]))
+    except FileNotFoundError:
+        return None
+    except KeyError as error:
+        raise DamagedFileError(f"{paths.log}: not a log of a launch ({error!r})") from error
 
 
 def look_at(paths: LaunchPaths) -> Found:

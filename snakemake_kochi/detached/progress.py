@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
-from snakemake_kochi.detached.launches import Found
+from snakemake_kochi.detached.launches import Found, read_log
+from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.logger.progress import Progress
 
 # Snakemake's own lines. In what it prints by our logger, the failures are beside the steps.
@@ -21,8 +21,6 @@ _DONE = re.compile(r"(\d+) of (\d+) steps \(\S+%\) done(?:, (\d+) failed)?")
 _ERROR = re.compile(r"Error in (?:rule|group) ")
 _JOB = re.compile(r" +jobid: (\S+)$")
 _RESTARTED = re.compile(r"Trying to restart job (\S+)\.")
-# The time in the name of a log.
-_NAME_TIME = "%Y-%m-%dT%H%M%S.%f"
 
 
 @dataclass(frozen=True)
@@ -38,10 +36,15 @@ class Steps:
 
 def steps_of(found: Found) -> Steps | None:
     """None where nothing is known yet."""
-    for file in filter(None, (_log(found), found.paths.output)):
-        with contextlib.suppress(OSError), file.open(encoding="utf-8", errors="replace") as lines:
-            if (steps := read_steps(lines, time.time(), not found.is_over)) is not None:
-                return steps
+    with contextlib.suppress(DamagedFileError):
+        for file in filter(None, (read_log(found.paths), found.paths.output)):
+            with (
+                contextlib.suppress(OSError),
+                file.open(encoding="utf-8", errors="replace") as lines,
+            ):
+                steps = read_steps(lines, time.time(), not found.is_over)
+                if steps is not None:
+                    return steps
     return None
 
 
@@ -76,17 +79,3 @@ def read_steps(lines: Iterable[str], now: float, goes_on: bool) -> Steps | None:
     is_timed = moment > 0
     moment = now
     return Steps(done, total, many, progress.left(many) if goes_on and is_timed else None)
-
-
-def _log(found: Found) -> Path | None:
-    """Snakemake's log of the run: the first one in its directory since it was launched."""
-    began = datetime.fromisoformat(found.launch.time).timestamp()
-    logs = sorted(Path(found.launch.directory).glob(".snakemake/log/*.snakemake.log"))
-    return next((log for log in logs if _time_of(log) >= began), None)
-
-
-def _time_of(log: Path) -> float:
-    try:
-        return datetime.strptime(log.name.removesuffix(".snakemake.log"), _NAME_TIME).timestamp()
-    except ValueError:
-        return 0.0

@@ -22,6 +22,7 @@ from support import git, wait_until, write
 from snakemake_kochi.detached.control import Watch
 from snakemake_kochi.detached.launches import Found, last_launch, make_launch, write_end
 from snakemake_kochi.detached.progress import Steps, read_steps
+from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import Root
 from snakemake_kochi.processes import this_node
 
@@ -102,6 +103,32 @@ def test_a_run_goes_on_after_logout_and_its_status_is_told(kochi: Kochi, here: P
     assert "3 of 3 steps (100%) done" in done.out
     status = kochi("launch", "--status", "--json").data
     assert [status[key] for key in ("exit_status", *steps)] == [0, 3, 0, 3, None]
+
+
+def test_the_status_of_a_run_that_begins_late_is_not_that_of_another_in_its_directory(
+    kochi: Kochi, here: Path
+) -> None:
+    machine = Root.find().machine("local")
+    make_directory(machine.launches)
+    snakemake = [sys.executable, "-P", "-m", "snakemake"]
+    _, paths = make_launch(machine, "late", [*snakemake, "--cores", "2"], is_job=False)
+    write(here / "Other", "rule a:\n    output: 'a'\n    shell: 'touch {output}'\n")
+    subprocess.run([*snakemake, "--snakefile", "Other", "--cores", "1"], check=True)
+    assert len(list(here.glob(".snakemake/log/*"))) == 1
+    assert kochi("launch", "--status", "--json").data["steps_total"] is None
+    with paths.output.open("wb") as output:
+        attendant = subprocess.Popen(
+            [sys.executable, "-P", "-m", "snakemake_kochi.detached", str(paths.directory)],
+            stdout=output,
+            stderr=output,
+        )
+    with attendant:
+        wait_until(lambda: len(list(here.glob("begun*"))) == 2)
+        wait_until(lambda: paths.log.exists())
+        status: dict[str, Any] = kochi("launch", "--status", "--json").data
+        (here / "go").touch()
+    assert (status["state"], status["steps_done"], status["steps_total"]) == ("running", 0, 3)
+    assert kochi("launch", "--status", "--json").data["steps_done"] == 3
 
 
 def test_the_status_of_a_run_has_its_failures(kochi: Kochi, here: Path) -> None:
