@@ -1,7 +1,6 @@
 """The options of `--executor kochi`."""
 
 # No `from __future__ import annotations`: Snakemake calls a setting's type on what was typed.
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional
 
@@ -29,18 +28,28 @@ common_settings = CommonSettings(
 )
 
 
-def _place(text: str) -> str:
+class _PlaceParser:
     """What was typed for --kochi-place. The rules of a project have its results in a directory of
     the machine: which one that is must be known before they are made, also for a dry run, which
     has no executor of ours."""
-    if text == "allocations":
-        from snakemake_kochi.allocation.found import find_machine
-        from snakemake_kochi.allocation.slurm.commands import USUAL
-        from snakemake_kochi.place import find_place
 
-        with suppress(KochiError):  # the executor says it, if it comes to that
-            find_machine(find_place(), USUAL)
-    return text
+    def __init__(self) -> None:
+        self._has_waited = False
+
+    def __call__(self, text: str) -> str:
+        if text == "allocations":
+            from snakemake_kochi.allocation.found import find_machine
+            from snakemake_kochi.allocation.slurm.cluster import ONCE
+            from snakemake_kochi.allocation.slurm.commands import USUAL
+            from snakemake_kochi.place import find_place
+
+            # Snakemake reads its command line twice where there is a profile.
+            pace = ONCE if self._has_waited else USUAL
+            try:
+                find_machine(find_place(), pace)
+            except KochiError:  # the executor says it, if it comes to that
+                self._has_waited = True
+        return text
 
 
 @dataclass
@@ -74,7 +83,7 @@ class ExecutorSettings(ExecutorSettingsBase):
             "or an 'alloc_script' in kochi.yaml, else here.",
             "env_var": False,
             "required": False,
-            "type": _place,
+            "type": _PlaceParser(),
         },
     )
     cores: Optional[int] = field(
