@@ -286,7 +286,9 @@ def test_with_g_the_commit_comes_from_another_repository_with_the_changes_made_h
     (installed / "code").write_text("echo changed $1\n")
     (installed / "untracked").write_text("")
     (installed / "gone").unlink()
-    enqueue(kochi, "-q test -g ../other -- bash -c 'find . -type f | sort'")
+    enqueue(
+        kochi, "-q test -g ../other -- bash -c 'find . -name .git -prune -o -type f -print | sort'"
+    )
     enqueue(kochi, f"-q test --git-remote file://{other} fib.yaml")
     (installed / "code").write_text("echo later $1\n")
     listed, built = outputs(work())

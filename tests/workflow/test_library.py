@@ -181,6 +181,8 @@ def test_a_run_script_sees_the_environment_of_a_kochi_job(
         "KOCHI_PARAM_N": "2",
         "KOCHI_RECIPE_BASE": "one",
         "KOCHI_RECIPE_TOOL": "fast",
+        "KOCHI_COMMIT": git(project.directory, "rev-parse", "HEAD").strip(),
+        "KOCHI_DIRTY": "true",
         # Snakemake's own OMP_NUM_THREADS=1 would make each parallel benchmark a sequential one.
         "MKL_NUM_THREADS": "3",
     }
