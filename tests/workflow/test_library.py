@@ -82,7 +82,10 @@ def test_a_batch_runs_through_workers_into_tables_and_a_branch(project: Any) -> 
         assert "cat built.txt" in record["run_script"]
         diff = record["snapshot"]["diff"]
         assert "+++ b/notes.txt\n@@ -0,0 +1 @@\n+noted\n" in diff
-        assert diff.endswith("[left out, as their names suggest secrets: .env]\n")
+        assert diff.endswith(
+            "[left out, as their names suggest secrets: .env]\n"
+            "[lines left out, as they suggest secrets: 1]\n"
+        )
     assert git(project.directory, "log", "--oneline") == before
 
 
