@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +40,8 @@ class SyncReport:
     journal just now; `missed`: committed from working directories, as they were in no commit;
     `commits`: merged (0: there was nothing new); `commit`: where kochi_artifacts is now;
     `directory`: its worktree. `stranger`: a remote-tracking branch of that name with which the one
-    here has no commit in common, "" for none."""
+    here has no commit in common, "" for none. `ahead`: other remote-tracking branches, of that name
+    or of kochi_artifacts, with the number of their commits that the one here lacks."""
 
     machine: str
     name: str
@@ -49,6 +51,7 @@ class SyncReport:
     commit: str
     directory: Path
     stranger: str = ""
+    ahead: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,13 @@ def synchronise(
     if commits:
         _merge(directory, branch)
     now, stranger = tip_of(repository, _REF), _stranger(repository, branch)
-    return SyncReport(machine, name, results, missed, commits, now, directory, stranger)
+    ahead = tuple(
+        (ref, count)
+        for each in (branch, MERGED)
+        for ref, count in _ahead(repository, each)
+        if ref != stranger
+    )
+    return SyncReport(machine, name, results, missed, commits, now, directory, stranger, ahead)
 
 
 def discard(repository: Path, paths: ProjectPaths, machine: str) -> int:
@@ -256,6 +265,16 @@ def _stranger(repository: Path, branch: str) -> str:
         if not run_git(repository, "merge-base", tip, commit, accept=(0, 1)):
             return ref.removeprefix("refs/remotes/")
     return ""
+
+
+def _ahead(repository: Path, branch: str) -> Iterator[tuple[str, int]]:
+    """The remotes' branches of the same name which have commits that the one here lacks."""
+    if not tip_of(repository, f"refs/heads/{branch}"):
+        return
+    for ref, commit in refs_elsewhere(repository, branch):
+        words = ("rev-list", "--count", f"refs/heads/{branch}..{commit}")
+        if count := int(run_git(repository, *words)):
+            yield ref.removeprefix("refs/remotes/"), count
 
 
 def _recorded(repository: Path, tip: str, name: str) -> set[str]:

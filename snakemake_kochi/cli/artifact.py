@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from snakemake_kochi.artifacts.agreement import told_missed
-from snakemake_kochi.artifacts.branches import discard, initialise, log, synchronise
+from snakemake_kochi.artifacts.branches import SyncReport, discard, initialise, log, synchronise
 from snakemake_kochi.artifacts.published import branch_called, published_name, refs_elsewhere
 from snakemake_kochi.artifacts.replaced import take_replaced
 from snakemake_kochi.cli.asking import agreed
@@ -85,6 +85,8 @@ def sync_command(machine: str | None, as_json: bool) -> None:
             f"the other. To join them, type: {merge} --allow-unrelated-histories -X ours "
             f"{report.stranger} && git branch -f {name} kochi_artifacts"
         )
+    for ref, count in report.ahead:
+        remark(_told_ahead(report, ref, count))
 
 
 @command.command("discard")
@@ -97,6 +99,12 @@ def discard_command(machine: str | None, yes: bool, as_json: bool) -> int:
     project, name = place.require_project(), place.machine.name
     branch = branch_called(published_name(project.directory, name))
     question = f"Delete the branch {branch} and the results waiting for it?"
+    for ref, _ in refs_elsewhere(project.directory, branch):
+        remote = ref.removeprefix("refs/remotes/").removesuffix(f"/{branch}")
+        remark(
+            f"{remote} has this branch, too, and the next results go on from it, with those that "
+            f"are deleted here. To delete it there, type: git push {remote} --delete {branch}"
+        )
     if not agreed(question, yes):
         return 1
     place.prepare_machine()
@@ -124,6 +132,19 @@ def log_command(machine: str | None, limit: int, as_json: bool) -> None:
         [(c.commit[:12], local_time(c.time), c.subject) for c in commits],
         "There are no commits.",
     )
+
+
+def _told_ahead(report: SyncReport, ref: str, count: int) -> str:
+    merge = f"git -C {shlex.quote(os.fspath(report.directory))} merge"
+    name = branch_called(report.name)
+    commits = "1 commit" if count == 1 else f"{count} commits"
+    if ref.endswith(f"/{name}"):
+        what = f"{ref} has {commits} that {name} lacks, of another clone"
+        typed = f"{merge} -X ours {ref} && git branch -f {name} kochi_artifacts"
+    else:
+        what = f"{ref} has {commits} that kochi_artifacts lacks"
+        typed = f"{merge} {ref}"
+    return f"{what}. To join them, type: {typed}"
 
 
 def _find_place(machine: str | None) -> Place:

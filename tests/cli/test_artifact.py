@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from support import git, write
 
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal
+from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.paths import Root, WorkingPaths
 
 from .conftest import Outcome
@@ -143,3 +145,59 @@ def test_the_fetched_branch_of_a_machine_that_is_elsewhere_is_merged(
     assert outcome.status == 0, outcome.err
     assert "Merged 1 commits of kochi_artifacts_cluster" in outcome.out
     assert not elsewhere.exists()
+
+
+def typed(told: str, directory: Path) -> None:
+    """Type the command that a line ends with."""
+    command = told.partition("type: ")[2]
+    who = {
+        f"GIT_{role}_{what}": "a@b"
+        for role in ("AUTHOR", "COMMITTER")
+        for what in ("NAME", "EMAIL")
+    }
+    environment = os.environ | who | {"GIT_EDITOR": "true"}
+    subprocess.run(["bash", "-c", command], cwd=directory, env=environment, check=True)
+
+
+def test_what_another_clone_has_pushed_is_told_and_joined_as_sync_says(
+    project: Path, kochi: Kochi, tmp_path: Path
+) -> None:
+    add_result(project, "first")
+    kochi("artifact", "init", "../proj-artifacts")
+    kochi("artifact", "sync")
+    other = tmp_path / "other"
+    git(tmp_path, "clone", "--quiet", str(project), str(other))
+    choose_name(other, "local", "local")
+    add_result(other, "second")
+    git(other, "branch", "kochi_artifacts", "kochi_artifacts_local")
+    git(project, "remote", "add", "origin", str(other))
+    git(project, "fetch", "--quiet", "origin")
+    add_result(project, "third")
+    told = [line for line in kochi("artifact", "sync").err.splitlines() if "To join" in line]
+    assert len(told) == 2
+    assert "origin/kochi_artifacts_local has 1 commit that kochi_artifacts_local lacks" in told[0]
+    assert "origin/kochi_artifacts has 1 commit that kochi_artifacts lacks" in told[1]
+    for line in told:
+        typed(line, project)
+    for name in ("first", "second", "third"):
+        assert (project.parent / f"proj-artifacts/local/fib/{name}.log").exists()
+    assert "To join" not in kochi("artifact", "sync").err
+    git(other, "checkout", "--quiet", "--detach")
+    git(project, "push", "--quiet", "origin", "kochi_artifacts_local", "kochi_artifacts")
+
+
+def test_discard_says_where_the_results_are_still_and_how_to_delete_them_there(
+    project: Path, kochi: Kochi, shell: Kochi, tmp_path: Path
+) -> None:
+    add_result(project, "first")
+    git(tmp_path, "clone", "--quiet", "--bare", str(project), "shared.git")
+    git(project, "remote", "add", "origin", str(tmp_path / "shared.git"))
+    git(project, "fetch", "--quiet", "origin")
+    told = shell("artifact", "discard", stdin="y\n")
+    assert told.status == 0
+    line = next(line for line in told.err.splitlines() if "--delete" in line)
+    typed(line, project)
+    add_result(project, "second")
+    listed = git(project, "ls-tree", "-r", "--name-only", "kochi_artifacts_local").split()
+    assert "local/fib/second.log" in listed
+    assert "local/fib/first.log" not in listed
