@@ -17,7 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import answered, is_name, list_names, write_atomically
+from snakemake_kochi.files import (
+    answered,
+    is_name,
+    list_names,
+    write_atomically,
+    write_exclusively,
+    write_new,
+)
 from snakemake_kochi.git import run_git
 
 MERGED = "kochi_artifacts"
@@ -42,13 +49,23 @@ def published_name(repository: Path, machine: str) -> str:
 
 def fix_name(own_directory: Path, machine: str, names: Collection[str]) -> str:
     """As `published_name`, and note it: the host may be called otherwise tomorrow. The directory is
-    the repository's own; `names`: as of `names_of`."""
+    the repository's own; `names`: as of `names_of`. Of several hosts the first one's counts."""
     notes = _notes(own_directory)
     name = _name_of(notes, machine, names)
     if _noted(notes / machine) != name:
         with suppress(OSError):  # a colleague's repository: the name is found anew each time
-            _note(notes / machine, name)
+            if not _note_first(notes / machine, name):
+                # A client of NFS may have taken a file that is there for missing.
+                if noted := _noted(notes / machine):
+                    return noted
+                _note(notes / machine, name)  # what is in it is no name
     return name
+
+
+def fix_published_name(repository: Path, machine: str) -> str:
+    """As `fix_name`; call where a run begins: its jobs may be on hosts of other names. Raises
+    GitError."""
+    return fix_name(_own_directory(repository), machine, names_of(repository))
 
 
 def choose_name(repository: Path, machine: str, name: str) -> None:
@@ -123,6 +140,20 @@ def _noted(file: Path) -> str:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return ""
     return name if is_name(name) else ""
+
+
+def _note_first(file: Path, name: str) -> bool:
+    """False where there is a note already."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    content = f"{name}\n".encode()
+    try:
+        return write_exclusively(file, content)
+    except KochiError:  # no hard links
+        try:
+            write_new(file, content)
+        except FileExistsError:
+            return False
+        return True
 
 
 def _note(file: Path, name: str) -> None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.artifacts.agreement import disagree, note_directory, told_missed
 from snakemake_kochi.artifacts.journal import Result, is_commit_due, journal, pending
 from snakemake_kochi.artifacts.promise import is_commit_promised, promise_to_commit
-from snakemake_kochi.errors import ArtifactTooLargeError, KochiError
+from snakemake_kochi.errors import ArtifactTooLargeError, GitError, KochiError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
@@ -75,6 +75,11 @@ def commit_at_exit(
     promise.enter_context(promise_to_commit(paths, machine))
     note_directory(paths, machine, Path.cwd().resolve())
     was_repository = _is_repository(repository)
+    if was_repository and wanted():
+        from snakemake_kochi.artifacts.published import fix_published_name  # it brings in git
+
+        with suppress(GitError, OSError):  # as for a result that cannot be committed now
+            fix_published_name(repository, machine)
 
     def commit_rest() -> None:
         promise.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import getpass
 import os
 import shlex
@@ -13,12 +14,14 @@ from pathlib import Path
 import pytest
 from git_helpers import git, write
 
+from snakemake_kochi.artifacts import published
 from snakemake_kochi.artifacts.branches import initialise, synchronise
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal
 from snakemake_kochi.artifacts.published import choose_name, default_name, published_name
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import ProjectPaths, Root
+from snakemake_kochi.phases.keep import commit_at_exit
 
 MACHINE = "local"
 MINE = "kochi_artifacts_ada-laptop"
@@ -137,6 +140,31 @@ def test_a_name_stays_when_the_host_is_called_otherwise(
     put(repository, "b.log")
     assert names(repository, MINE) == {"ada-laptop/a.log", "ada-laptop/b.log"}
     assert "kochi" not in git(repository, "config", "--list")
+
+
+def test_the_name_is_that_of_the_host_where_the_run_began_and_not_of_a_node(
+    clone: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = clone("one")
+    monkeypatch.setattr(atexit, "register", lambda _: None)
+    paths = Root(tmp_path / "one-root").project(repository)
+    commit_at_exit(repository, paths, MACHINE, lambda: True)
+    monkeypatch.setattr(socket, "gethostname", lambda: "node017")
+    put(repository, "a.log")
+    assert names(repository, MINE) == {"ada-laptop/a.log"}
+
+
+def test_a_node_that_takes_the_noted_name_for_missing_does_not_replace_it(
+    clone: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = clone("one")
+    put(repository, "a.log")
+    monkeypatch.setattr(socket, "gethostname", lambda: "node017")
+    noted = published._noted
+    stale = ["", ""]  # as a client of NFS has kept them
+    monkeypatch.setattr(published, "_noted", lambda file: stale.pop() if stale else noted(file))
+    put(repository, "b.log")
+    assert names(repository, MINE) == {"ada-laptop/a.log", "ada-laptop/b.log"}
 
 
 def test_who_has_a_branch_of_local_keeps_it_and_a_colleague_s_is_not_taken(
