@@ -50,7 +50,14 @@ def cluster() -> Iterator[SlurmCluster]:
 
 @pytest.mark.parametrize(
     ("partition", "snakefile", "given"),
-    [("main", EXCLUSIVE, "3 3096"), ("main", MANY, "3 3096"), ("small", MANY, "2 1500")],
+    [
+        ("main", EXCLUSIVE, "3 3096"),
+        # No core without memory for its job; and one job that takes all may have it all.
+        ("main", MANY, "2 2712"),
+        ("small", MANY, "1 1500"),
+        ("main", MANY.replace("1100", "490"), "3 1982"),
+        ("small", MANY.replace("1100", "490"), "2 1492"),
+    ],
 )
 def test_no_more_is_asked_for_than_jobs_can_have(
     tmp_path: Path,
