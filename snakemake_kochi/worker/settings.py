@@ -9,6 +9,11 @@ from snakemake_kochi.queue.processes import ProcessIdentity
 from snakemake_kochi.queue.ticket import Kind
 from snakemake_kochi.worker.walltime import Walltime
 
+# Seconds that a worker that leaves when its queues are empty waits for a run that goes on: it takes
+# so long at most to hand over what depends on a job that has ended. On a cluster Snakemake waits
+# for a minute for a job's outputs (`--latency-wait` of the profile `cluster` and of `kochi batch`).
+BETWEEN_JOBS = 75.0
+
 
 @dataclass(frozen=True)
 class WorkerSettings:
@@ -19,7 +24,8 @@ class WorkerSettings:
     worker looks by itself, for what happened on other nodes; `grace`: seconds between SIGTERM and
     SIGKILL for a job that is to end; `cancel_waiting`: a command that cancels the allocations of
     its controller that have not begun; `walltime`: when the worker itself has to be gone; `first`:
-    the kinds of jobs that it claims before others.
+    the kinds of jobs that it claims before others; `between_jobs`: seconds for which one that does
+    not stay waits for further jobs of a run that goes on.
     """
 
     environment: Mapping[str, str]
@@ -31,3 +37,4 @@ class WorkerSettings:
     cancel_waiting: tuple[str, ...] = ()
     walltime: Walltime = field(default_factory=lambda: Walltime(None, 0.0))
     first: tuple[Kind, ...] = ()
+    between_jobs: float = BETWEEN_JOBS

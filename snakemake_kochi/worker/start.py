@@ -33,7 +33,7 @@ from snakemake_kochi.worker.runners.choice import Runners
 from snakemake_kochi.worker.runners.command import CommandRunner
 from snakemake_kochi.worker.runners.shell import ShellRunner
 from snakemake_kochi.worker.runners.zygote import ZygoteRunner
-from snakemake_kochi.worker.settings import WorkerSettings
+from snakemake_kochi.worker.settings import BETWEEN_JOBS, WorkerSettings
 from snakemake_kochi.worker.signals import Wake, adopt_orphans
 from snakemake_kochi.worker.walltime import find_beginning, find_walltime
 from snakemake_kochi.worker.worker import Worker
@@ -64,6 +64,7 @@ def run_worker(
     worker: int | None = None,
     controller: str | None = None,
     idle_wait: float = 2.0,
+    between_jobs: float = BETWEEN_JOBS,
     grace: float = 5.0,
     cancel_waiting: Sequence[str] = (),
     heartbeat: float = HEARTBEAT_INTERVAL,
@@ -83,9 +84,9 @@ def run_worker(
     no others. It leaves when the process `parent` ends. SIGTERM, SIGINT, SIGUSR1 and SIGHUP end the
     jobs within `grace` seconds and put them back; a second one does it at once. In an allocation it
     also leaves when it has no job and its controller is dead, and then runs `cancel_waiting`, which
-    cancels the allocations of that controller that have not begun. `idle_wait` is in
-    seconds, as is `heartbeat`: without a sign of life for LOST_AFTER times that, it is taken for
-    lost on other nodes.
+    cancels the allocations of that controller that have not begun. `idle_wait` and `between_jobs`
+    (see WorkerSettings) are in seconds, as is `heartbeat`: without a sign of life for LOST_AFTER
+    times that, it is taken for lost on other nodes.
 
     The worker is a child of the calling process, its keeper, of which this must be the main thread,
     with no other threads and no other children. Raises KochiError for names that cannot be used
@@ -111,6 +112,7 @@ def run_worker(
         idle_timeout=idle_timeout,
         parent=None if parent is None else _identify(parent),
         idle_wait=idle_wait,
+        between_jobs=between_jobs,
         grace=grace,
         cancel_waiting=tuple(cancel_waiting),
         walltime=limit,

@@ -47,10 +47,6 @@ _log = logging.getLogger(__name__)
 _LEAVE_PATIENCE = 15.0  # seconds
 _TIME_IS_OVER = "its walltime is over"
 _RELEASED = "released by kochi release"
-# Seconds that a worker that leaves when its queues are empty waits for a run that goes on: it takes
-# so long at most to hand over what depends on a job that has ended. On a cluster Snakemake waits
-# for a minute for a job's outputs (`--latency-wait` of the profile `cluster` and of `kochi batch`).
-_BETWEEN_JOBS = 75.0
 _UNSTARTED = "a job cannot be started here now"
 
 
@@ -425,7 +421,8 @@ class Worker:
         if time.monotonic() < self._pause_until or self._served.is_in_trouble():
             return False
         # Between a build and its runs, say, the queue is empty for a moment.
-        if time.monotonic() < self._free_since + _BETWEEN_JOBS and self._served.are_used():
+        waits_until = self._free_since + self._settings.between_jobs
+        if time.monotonic() < waits_until and self._served.are_used():
             return False
         if not self._state.update(state="leaving"):
             self._pause_until = time.monotonic() + RETRY

@@ -68,7 +68,7 @@ def test_commands_say_it_too(project: Path, kochi: Any, command: tuple[str, ...]
     done = kochi(*command, cwd=project)
     assert done.returncode == 1
     assert f"kochi: KOCHI_ROOT {NOWHERE} cannot be used: {NOWHERE}: " in done.stdout
-    assert f"Change machines: own: kochi_root in {project}/kochi.yaml to " in done.stdout
+    assert "Change machines: own: kochi_root in kochi.yaml to " in done.stdout
 
 
 def test_a_queue_that_nothing_can_be_written_to_any_more_ends_the_run_with_one_message(

@@ -75,7 +75,7 @@ class Stage:
     def work(self) -> None:
         """The scene of a worker's life: until the queue is empty."""
         # Jobs of broken workers are ended here, so nothing may depend on who the test is.
-        run_worker(self.machine, ["q"], cores=1, idle_wait=0.2, grace=0.2)
+        run_worker(self.machine, ["q"], cores=1, idle_wait=0.2, between_jobs=0, grace=0.2)
 
     def register_dead_worker(self) -> int:
         """One that claims (in this process) and whose death is no news to anybody."""

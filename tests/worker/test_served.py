@@ -14,8 +14,8 @@ from snakemake_kochi.queue import Capacity, Inbox, WorkerState, assign_queues
 from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.worker import served as served_module
-from snakemake_kochi.worker import worker as worker_module
 from snakemake_kochi.worker.served import Served
+from snakemake_kochi.worker.settings import BETWEEN_JOBS
 from snakemake_kochi.worker.state import StateFile
 from snakemake_kochi.worker.troubles import Troubles
 
@@ -39,7 +39,7 @@ def served(machine: MachinePaths) -> Served:
 
 def test_a_worker_without_jobs_waits_for_longer_than_snakemake_does_for_outputs() -> None:
     profile = yaml.safe_load((REPOSITORY / "profiles" / "cluster" / "config.yaml").read_text())
-    assert profile["latency-wait"] < worker_module._BETWEEN_JOBS
+    assert profile["latency-wait"] < BETWEEN_JOBS
 
 
 def test_a_queue_is_used_by_a_run_that_has_put_jobs_into_it(
