@@ -38,13 +38,13 @@ RUNS_ON = [
     "humanfriendly>=10.0",
     # Submissions to a scheduler that is away for a moment; Snakemake retries by it, too.
     "tenacity>=8.2",
+    # Which log a launched Snakemake has open; Snakemake imports it, too.
+    "psutil>=5.9",
 ]
 TESTS = [
     "hypothesis",
     # Filesystems that refuse, delay and lose answers (tests/faulty_filesystem.py).
     "mfusepy>=3.0",
-    # What runs have left behind is looked for among all processes.
-    "psutil>=5.9",
     "pytest>=8.0",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.7",

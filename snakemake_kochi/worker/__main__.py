@@ -12,6 +12,7 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import Kind
 from snakemake_kochi.queue.heartbeat import heartbeat_interval
+from snakemake_kochi.worker.settings import BETWEEN_JOBS
 from snakemake_kochi.worker.start import run_worker
 
 
@@ -42,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--parent", type=int, help="leave when this process ends")
     parser.add_argument("--echo", action="store_true", help="show the jobs' output")
     parser.add_argument("--idle-wait", type=float, default=2.0, metavar="SECONDS")
+    parser.add_argument("--between-jobs", type=float, default=BETWEEN_JOBS, metavar="SECONDS")
     parser.add_argument("--grace", type=float, default=5.0, metavar="SECONDS")
     parser.add_argument(
         "--cancel-waiting", default="", metavar="COMMAND", help="for when the controller is dead"
@@ -75,6 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
             worker=given.worker,
             controller=given.controller,
             idle_wait=given.idle_wait,
+            between_jobs=given.between_jobs,
             grace=given.grace,
             cancel_waiting=shlex.split(given.cancel_waiting),
             heartbeat=given.heartbeat or heartbeat_interval(),

@@ -40,7 +40,8 @@ def under_strace(
 
 def work(stage: Stage, inject: str) -> subprocess.CompletedProcess[str]:
     root = str(stage.directory / "root")
-    return under_strace(inject, *WORKER, "--root", root, "--idle-wait", "0.2")
+    waits = ("--idle-wait", "0.2", "--between-jobs", "0")
+    return under_strace(inject, *WORKER, "--root", root, *waits)
 
 
 @pytest.fixture
