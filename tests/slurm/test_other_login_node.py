@@ -72,7 +72,10 @@ def test_a_run_whose_own_allocation_is_over_as_slurm_says_is_taken_over_from_soo
     # All at once: of what scancel tells to end first, the run would begin the job again.
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.environ().get("SLURM_JOB_ID") == number:
+            variables = process.environ()
+            # Others' Slurms, in tests beside this one, count from 1, too.
+            of_job = variables.get("SLURM_JOB_ID") == number
+            if of_job and variables.get("SLURM_CONF") == str(project.cluster.configuration):
                 process.kill()
     wait_until(lambda: int(number) not in project.cluster.jobs())
     unlock = other.start(*command, "--unlock", cwd=project.directory, environment=environment)
