@@ -146,15 +146,16 @@ class Slot:
         """Go on with ending the job; return whether its last process is gone and reaped, and its
         end may be published now.
 
-        `orphans`, as of after `poll`: the worker's children that are no job's main process. When
-        there are none, nothing of this job is left and no search is needed; when the job
-        `is_alone` in the worker they are its own, whatever it did to hide them.
+        `orphans`: the worker's children that are no job's main process, listed after the last
+        `poll` or `end`. When there are none, nothing of this job is left and no search is needed;
+        when the job `is_alone` in the worker they are its own, whatever it did to hide them.
         """
         if self._is_over:
             # Handed in before, and put off: see Ends.
             return self.deadline is None or time.monotonic() >= self.deadline
         moment = time.monotonic()
-        if self.poll() is None:
+        # Not asked anew: what one that ended just now leaves behind is not among the orphans.
+        if self._exit is None:
             if self.deadline is not None and moment >= self.deadline:
                 self._signal(signal.SIGKILL)
                 self.deadline = moment + _KILL_AGAIN

@@ -257,16 +257,13 @@ class Worker:
     def _advance(self) -> None:
         for slot in self._slots:
             slot.poll()
-        # After the polls: what a process leaves behind is ours by the time its end can be seen.
-        orphans = self._reap_orphans()
-        is_alone = len(self._slots) == 1
-        over = []
-        for slot in self._slots:
             if slot.is_overdue:
                 _log.info("job %d has had its run time", slot.claim.ticket.job)
                 slot.end("timeout", self._settings.grace)
-            if slot.advance(orphans, is_alone):
-                over.append(slot)
+        # After the polls: what a process leaves behind is ours by the time its end can be seen.
+        orphans = self._reap_orphans()
+        is_alone = len(self._slots) == 1
+        over = [slot for slot in self._slots if slot.advance(orphans, is_alone)]
         for slot, ending in self._ends.publish(over):
             self._close(slot, ending)
         self._heed_health()

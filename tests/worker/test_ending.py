@@ -38,6 +38,31 @@ def test_cancel_ends_grandchildren_and_nothing_else(site):
     assert site.log(0) == "finished\n"
 
 
+def test_what_is_left_of_a_job_that_ends_while_it_is_looked_for_ends_before_the_result(
+    site,
+):
+    site.submit("sleep 1000 & echo $! > pid; while [ ! -e go ]; do sleep 0.01; done")
+    go, pid = site.directory / "go", site.directory / "pid"
+    # Between the listing of the worker's children and what it concludes from that, the job ends.
+    change = f"""
+        import os, time
+        from snakemake_kochi.worker import worker
+        reap_orphans = worker.reap_orphans
+
+        def list_then_end(jobs, helpers):
+            found = reap_orphans(jobs, helpers)
+            if jobs and os.path.exists({str(pid)!r}) and not os.path.exists({str(go)!r}):
+                os.mknod({str(go)!r})
+                time.sleep(0.5)
+            return found
+
+        worker.reap_orphans = list_then_end
+    """
+    site.start_changed(change, "--stay", "--idle-wait", 0.1)
+    assert site.ended(0).result.ok
+    assert not is_running(pid.read_text())
+
+
 def test_a_job_that_ended_before_the_cancel_keeps_its_result(site):
     site.submit("exit 5")
     site.start()
