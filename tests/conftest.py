@@ -21,7 +21,7 @@ _FIRST = ("conformance", "workflow", "slurm", "faults", "bench", "docs", "execut
 # start would inherit: no interrupt would reach it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and under nohup this
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

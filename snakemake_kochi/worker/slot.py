@@ -154,7 +154,7 @@ class Slot:
             # Handed in before, and put off: see Ends.
             return self.deadline is None or time.monotonic() >= self.deadline
         moment = time.monotonic()
-        # Not asked anew: what one that ended just now leaves behind is not among the orphans.
+        # No second poll: if the job ended just now, `orphans` lacks what it left behind.
         if self._exit is None:
             if self.deadline is not None and moment >= self.deadline:
                 self._signal(signal.SIGKILL)

@@ -62,7 +62,7 @@ def counts(directory: Path, what: str) -> dict[str, int]:
 def begin(host: Host, directory: Path, *options: str) -> Started:
     """Start a run, and wait until two jobs have begun."""
     run = host.start(*RUN, *options, cwd=directory)
-    # Not when the files are there: who is killed then has not written to them.
+    # Wait for the contents: a job that is killed earlier may leave an empty file.
     wait_until(lambda: [*counts(directory, "began").values()] == [1, 1] or not run.is_running)
     assert run.is_running, run.said
     return run

@@ -73,7 +73,7 @@ def test_a_run_whose_own_allocation_is_over_as_slurm_says_is_taken_over_from_soo
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             variables = process.environ()
-            # Others' Slurms, in tests beside this one, count from 1, too.
+            # The Slurm of another test counts its jobs from 1, too.
             of_job = variables.get("SLURM_JOB_ID") == number
             if of_job and variables.get("SLURM_CONF") == str(project.cluster.configuration):
                 process.kill()

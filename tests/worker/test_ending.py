@@ -38,12 +38,10 @@ def test_cancel_ends_grandchildren_and_nothing_else(site):
     assert site.log(0) == "finished\n"
 
 
-def test_what_is_left_of_a_job_that_ends_while_it_is_looked_for_ends_before_the_result(
-    site,
-):
+def test_leftovers_end_before_the_result_even_if_the_job_ends_during_the_search(site):
     site.submit("sleep 1000 & echo $! > pid; while [ ! -e go ]; do sleep 0.01; done")
     go, pid = site.directory / "go", site.directory / "pid"
-    # Between the listing of the worker's children and what it concludes from that, the job ends.
+    # The job ends after the worker has listed its children, and before it acts on the list.
     change = f"""
         import os, time
         from snakemake_kochi.worker import worker
