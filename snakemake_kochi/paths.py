@@ -7,11 +7,11 @@ KOCHI_ROOT/                              0700
     found.yaml                           what its scheduler told of it
     locks.json, locks/                   where the locks are and of which kind; the locks
     locks/projects/<name>-<digest>/      installs/, builds/, promises/, committer
-    queues/<queue>/                      waiting/<shard>/, running/, damaged/, bells/
+    queues/<queue>/                      waiting/<shard>/, running/, damaged/, subscribers/
     jobs/<shard>/<job>/                  ticket.json, attempt-<n>.json, log, result.json, cancel
-    workers/<worker>/                    worker.json, queues.json, bell, log
-    controllers/<controller>/            controller.json, outputs.json, bell, inbox/, delivered/,
-                                         heir-<n>.json, gone
+    workers/<worker>/                    worker.json, queues.json, wakeup, log
+    controllers/<controller>/            controller.json, outputs.json, wakeup, inbox/, delivered/,
+                                         adopter-<n>.json, gone
     runs/<controller>.json               which jobs and workers its run had
     allocations/                         <controller>-<allocation>.json and .log
     launches/<launch>/                   launch.json, process.json, output, end.json, gone.json
@@ -114,12 +114,12 @@ class QueuePaths:
         return self.damaged / f"{name[:200]}.{nonce}"
 
     @property
-    def bells(self) -> Path:
-        return self.directory / "bells"
+    def subscribers(self) -> Path:
+        return self.directory / "subscribers"
 
     def subscription(self, worker: int) -> Path:
-        """There while that worker serves this queue, so that its bell is rung; empty."""
-        return self.bells / str(worker)
+        """Empty; exists while that worker serves this queue and wants to be notified."""
+        return self.subscribers / str(worker)
 
     def removed(self, nonce: str) -> Path:
         """Where a queue goes to be removed; the dot keeps it out of every listing."""
@@ -127,9 +127,9 @@ class QueuePaths:
 
     def make(self) -> QueuePaths:
         """Make its directories. Raises OthersError when somebody else has made one of them."""
-        for directory in (self.waiting, self.running, self.bells):
+        for directory in (self.waiting, self.running, self.subscribers):
             make_directory(directory)
-        for directory in (self.directory, self.waiting, self.running, self.bells):
+        for directory in (self.directory, self.waiting, self.running, self.subscribers):
             check_ours(directory)
         return self
 
@@ -183,8 +183,8 @@ class WorkerPaths:
         return self.directory / "queues.json"
 
     @property
-    def bell(self) -> Path:
-        return self.directory / "bell"
+    def wakeup(self) -> Path:
+        return self.directory / "wakeup"
 
     @property
     def log(self) -> Path:
@@ -230,8 +230,8 @@ class ControllerPaths:
         return self.directory / "controller.json"
 
     @property
-    def bell(self) -> Path:
-        return self.directory / "bell"
+    def wakeup(self) -> Path:
+        return self.directory / "wakeup"
 
     @property
     def inbox(self) -> Path:
@@ -262,9 +262,9 @@ class ControllerPaths:
         """There when a person said that it is no more."""
         return self.directory / "gone"
 
-    def heir(self, number: int) -> Path:
+    def adopter(self, number: int) -> Path:
         """Says which controller, as the number-th, took over after this one had died."""
-        return self.directory / f"heir-{number}.json"
+        return self.directory / f"adopter-{number}.json"
 
 
 @dataclass(frozen=True)
@@ -321,8 +321,8 @@ class TrialPaths:
         return self.directory / f"link-{name}"
 
     @property
-    def bell(self) -> Path:
-        return self.directory / "bell"
+    def wakeup(self) -> Path:
+        return self.directory / "wakeup"
 
     @property
     def other_directory(self) -> Path:

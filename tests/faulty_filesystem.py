@@ -274,7 +274,7 @@ class _PassThrough:
 
     def mkdir(self, path: str, mode: int) -> None:
         os.mkdir(self._at(path), mode)
-        self._inherit(path)
+        self._adopt(path)
 
     def rmdir(self, path: str) -> None:
         os.rmdir(self._at(path))
@@ -316,10 +316,10 @@ class _PassThrough:
 
     def create(self, path: str, mode: int, _: object = None) -> int:
         handle = os.open(self._at(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
-        self._inherit(path)
+        self._adopt(path)
         return handle
 
-    def _inherit(self, path: str) -> None:
+    def _adopt(self, path: str) -> None:
         if self._inherited:
             mode = stat.S_IMODE(os.lstat(self._at(path)).st_mode)
             os.chmod(self._at(path), mode | self._inherited)

@@ -11,9 +11,10 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.asked_for import AskedFor
 from snakemake_kochi.allocation.ending import PATIENCE_WITHOUT_ROOM, end_allocations
-from snakemake_kochi.allocation.news import Once
+from snakemake_kochi.allocation.notices import Once
 from snakemake_kochi.allocation.provision import Provision
 from snakemake_kochi.allocation.questions import Questions
+from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.allocation.scheduler import (
     Lack,
     RefusedError,
@@ -23,11 +24,10 @@ from snakemake_kochi.allocation.scheduler import (
 from snakemake_kochi.allocation.setbacks import Setbacks
 from snakemake_kochi.allocation.sizing import obstacle
 from snakemake_kochi.allocation.standing import Standing
-from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import has_room
+from snakemake_kochi.location import is_found
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.place import is_found
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Resources, Ticket, WorkerState, shared_workers
 
@@ -85,7 +85,7 @@ class AllocatedWorkers:
             self._stopping,
         )
         self._lock = threading.Lock()
-        self._wishes: dict[str, Wish] = {}  # those of all queues
+        self._requests: dict[str, AllocationRequest] = {}  # those of all queues
         self._left_to_others: set[str] = set()  # queues, when that was known last
         self._told_to_wait: set[str] = set()  # queues for which a person has to get workers
         self._pending: dict[str, Sequence[Ticket]] = {}
@@ -97,21 +97,21 @@ class AllocatedWorkers:
     # ---- interface.Workers
 
     @property
-    def takes_wishes(self) -> bool:
-        return self._scheduler.takes_wishes
+    def takes_requests(self) -> bool:
+        return self._scheduler.takes_requests
 
     @property
     def have_one_size(self) -> bool:
-        return not self._scheduler.takes_wishes
+        return not self._scheduler.takes_requests
 
-    def serve(self, queues: Sequence[str], wish: Wish = NO_WISH) -> None:
+    def serve(self, queues: Sequence[str], request: AllocationRequest = NO_REQUEST) -> None:
         with self._lock:
-            self._wishes.update(dict.fromkeys(queues, wish))
+            self._requests.update(dict.fromkeys(queues, request))
         self._start()
 
-    def succeed(self, controllers: Sequence[str]) -> None:
+    def adopt(self, controllers: Sequence[str]) -> None:
         if controllers:
-            self._standing.succeed(controllers)
+            self._standing.adopt(controllers)
             self._start()
 
     def _start(self) -> None:
@@ -133,10 +133,12 @@ class AllocatedWorkers:
         self._left_to_others.discard(queue)
         return True
 
-    def fit(self, rule: str, wanted: Resources, wish: Wish = NO_WISH) -> Resources:
+    def fit(
+        self, rule: str, wanted: Resources, request: AllocationRequest = NO_REQUEST
+    ) -> Resources:
         machine = self._machine.name
         try:
-            limits = self._provision.limits(wish)
+            limits = self._provision.limits(request)
         except RefusedError as error:
             raise KochiError(f"rule {rule}: {error.message}", error.hint) from error
         if why := obstacle(wanted, limits):
@@ -200,7 +202,7 @@ class AllocatedWorkers:
                 "The scheduler may still be about to give an allocation, whose worker would leave "
                 f"at once. To end it, type: {self._scheduler.how_to_cancel}"
             )
-        self._standing.cancel_former()
+        self._standing.cancel_orphaned()
 
     def _has_room(self) -> bool:
         """Whether anything can be written in KOCHI_ROOT, as far as that is known."""
@@ -212,7 +214,7 @@ class AllocatedWorkers:
 
     def _run(self) -> None:
         try:
-            self._standing.cancel_former()
+            self._standing.cancel_orphaned()
             self._look_again_and_again()
         except Exception as error:
             # Whatever it is, the run must hear of it: its jobs would wait for ever.
@@ -237,8 +239,8 @@ class AllocatedWorkers:
 
     def _turn(self) -> None:
         with self._lock:
-            pending, wishes = self._pending, dict(self._wishes)
-        queues = sorted({*wishes, *pending})
+            pending, requests = self._pending, dict(self._requests)
+        queues = sorted({*requests, *pending})
         workers = {queue: self._workers_of(queue) for queue in queues}
         self._standing.look([worker for found in workers.values() for worker in found])
         if not self._asked.is_settled:
@@ -251,7 +253,7 @@ class AllocatedWorkers:
             elif (lack := self._scheduler.lacks) is not None:
                 self._wait_for_others(queue, lack, pending)
             else:
-                self._provision.provide(queue, wishes.get(queue, NO_WISH), pending, workers)
+                self._provision.provide(queue, requests.get(queue, NO_REQUEST), pending, workers)
 
     def _wait_for_others(
         self, queue: str, lack: Lack, pending: Mapping[str, Sequence[Ticket]]

@@ -11,56 +11,58 @@ from snakemake_kochi.allocation.scheduler import Scheduler
 from snakemake_kochi.allocation.script import AllocScript
 from snakemake_kochi.allocation.slurm.slurm import Slurm
 from snakemake_kochi.errors import KochiError, nearest
-from snakemake_kochi.place import Place, how_to_describe, is_found
+from snakemake_kochi.location import Location, how_to_describe, is_found
 from snakemake_kochi.project.machines import LOCAL, Machine
 
 # Where workers may be: on this computer, or in allocations of the machine's scheduler, be that one
 # that kochi knows or one behind an alloc_script.
 HERE, ALLOCATIONS = "here", "allocations"
-PLACES = (HERE, ALLOCATIONS)
+WHERE = (HERE, ALLOCATIONS)
 _DEFAULT = "export KOCHI_DEFAULT_MACHINE={}"
 
 
-def check_place(where: str | None, place: Place) -> str:
+def check_where(where: str | None, location: Location) -> str:
     """Where the workers of a run are to be: as wanted, by default in allocations where there is a
     way to them. Raises KochiError for what cannot be."""
-    machine = place.machine
+    machine = location.machine
     if where is None:
         return ALLOCATIONS if machine.has_allocations else HERE
-    if where not in PLACES:
+    if where not in WHERE:
         raise KochiError(
-            f"--kochi-place {where}: one of {', '.join(PLACES)} was expected",
-            nearest(where, PLACES),
+            f"--kochi-where {where}: one of {', '.join(WHERE)} was expected",
+            nearest(where, WHERE),
         )
     if where == ALLOCATIONS and not machine.has_allocations:
-        if place.unread is not None:
-            raise place.unread
+        if location.unread is not None:
+            raise location.unread
         raise KochiError(
             f"machine {machine.name} has no scheduler: no allocations can be asked for",
-            f"{_with_scheduler(place)}\nTo run without one, type: snakemake --profile local",
+            f"{_with_scheduler(location)}\nTo run without one, type: snakemake --profile local",
         )
     return where
 
 
-def _with_scheduler(place: Place) -> str:
+def _with_scheduler(location: Location) -> str:
     """What to type to get one, on a line of its own."""
-    names = [each.name for each in place.machines.values() if each.has_allocations]
+    names = [each.name for each in location.machines.values() if each.has_allocations]
     if names:
         return f"With one are: {', '.join(names)}. Type:\n{_DEFAULT.format(names[0])}"
-    if place.project is None:
-        return _without_project(place)
-    if place.machine.name != LOCAL:
-        return f"In kochi.yaml, say which it has: machines: {place.machine.name}: scheduler: slurm"
+    if location.project is None:
+        return _without_project(location)
+    if location.machine.name != LOCAL:
+        return (
+            f"In kochi.yaml, say which it has: machines: {location.machine.name}: scheduler: slurm"
+        )
     return (
         "In kochi.yaml, say which machine has one: machines: NAME: scheduler: slurm. Then type:\n"
         f"{_DEFAULT.format('NAME')}"
     )
 
 
-def _without_project(place: Place) -> str:
+def _without_project(location: Location) -> str:
     first: list[str | None] = []
     try:
-        place.require_project()
+        location.require_project()
     except KochiError as error:
         first = [f"{error.message[:1].upper()}{error.message[1:]}.", error.hint]
     then = (how_to_describe("NAME"), "Then type:", _DEFAULT.format("NAME"))
@@ -68,21 +70,21 @@ def _without_project(place: Place) -> str:
 
 
 def make_workers(
-    place: Place,
+    location: Location,
     where: str,
     controller: str,
     count: int,
     cores: int | None,
     logger: LoggerExecutorInterface,
 ) -> Workers:
-    """Workers at one of the PLACES: here, `count` with so many `cores` each. Without a `count`
+    """Workers at one of the WHERE: here, `count` with so many `cores` each. Without a `count`
     somebody else sees to workers. Raises KochiError."""
-    machine = place.machine
+    machine = location.machine
     if not count or where == HERE:
-        return LocalWorkers(place.root, place.machine_paths, controller, count, cores, logger)
+        return LocalWorkers(location.root, location.machine_paths, controller, count, cores, logger)
     return AllocatedWorkers(
-        place.root,
-        place.machine_paths,
+        location.root,
+        location.machine_paths,
         machine,
         lambda name: make_scheduler(machine, f"kochi-{name}"),
         controller,

@@ -29,7 +29,7 @@ def submit_controller(
     for option in _OPTIONS:
         if (value := getattr(settings, option)) is not None:
             options.append(f"--{option}={value}")
-    # Time for the run to end in order, told to the attendant.
+    # Time for the run to end in order, told to the supervisor.
     options += ["--signal=B:USR1@60", *arguments]
     script = f"#!/bin/bash\nexec {command}\n"
     return run(["sbatch", "--parsable", *options], _PATIENCE, script).partition(";")[0]

@@ -13,8 +13,8 @@ from snakemake_kochi.allocation.scheduler import RefusedError
 from snakemake_kochi.allocation.slurm import cluster
 from snakemake_kochi.allocation.slurm.commands import Pace
 from snakemake_kochi.files import write_atomically
+from snakemake_kochi.location import Location, find_location, is_found
 from snakemake_kochi.paths import Root
-from snakemake_kochi.place import Place, find_place, is_found
 from snakemake_kochi.project.chosen_machine import FOUND_VARIABLE
 from snakemake_kochi.project.machines import LOCAL
 
@@ -28,71 +28,71 @@ machines:
 """
 
 
-def is_left_to_us(place: Place) -> bool:
+def is_left_to_us(location: Location) -> bool:
     """Whether nobody has said which machine this is, nor described one with allocations."""
     return (
-        not place.is_named
-        and place.machine.name == LOCAL
-        and place.unread is None
-        and not place.machine.has_allocations
+        not location.is_named
+        and location.machine.name == LOCAL
+        and location.unread is None
+        and not location.machine.has_allocations
     )
 
 
-def find_machine(place: Place, pace: Pace = cluster.ONCE) -> Place:
-    """The place on the machine of this host's Slurm, by the cluster's name; the same place where
+def find_machine(location: Location, pace: Pace = cluster.ONCE) -> Location:
+    """The location with the machine of this host's Slurm, by the cluster's name; the same where
     somebody has said which machine it is, or there is no Slurm.
 
     The one that was found is that of this process from now on, and of what it starts; by its name
     it is known to all commands. Raises KochiError when Slurm does not answer, at the `pace`.
     """
-    if not is_left_to_us(place) or not cluster.is_installed():
-        return place
-    others = [each.name for each in place.machines.values() if each.has_allocations]
+    if not is_left_to_us(location) or not cluster.is_installed():
+        return location
+    others = [each.name for each in location.machines.values() if each.has_allocations]
     try:
         name = cluster.cluster_name(pace, _log.warning)
     except RefusedError:  # there are only its programs
-        return place
+        return location
     if name not in others:
-        if others or name in place.machines:
-            return place  # which of them is meant is to be said
+        if others or name in location.machines:
+            return location  # which of them is meant is to be said
         _write(name)
     os.environ[FOUND_VARIABLE] = name
-    return replace(find_place(name), is_named=False)
+    return replace(find_location(name), is_named=False)
 
 
-def place_of_run(wanted: str | None, logger: LoggerExecutorInterface) -> Place:
-    """The current place, for a run that asks for one of the PLACES, or for none. What a person has
-    not said, and may not expect, is told. Raises KochiError."""
-    place = find_place()
+def location_of_run(wanted: str | None, logger: LoggerExecutorInterface) -> Location:
+    """The current location, for a run with `--kochi-where` (one of WHERE) or without. Tells
+    what the user did not say and may not expect. Raises KochiError."""
+    location = find_location()
     if wanted == ALLOCATIONS:
-        place = find_machine(place)
-        if is_found(place.machine):
-            name = place.machine.name
+        location = find_machine(location)
+        if is_found(location.machine):
+            name = location.machine.name
             logger.info(
                 f"Nothing is configured: this is machine {name}, as Slurm calls its cluster, with "
-                f"Slurm's default partition and account; KOCHI_ROOT is {place.root.directory}. "
+                f"Slurm's default partition and account; KOCHI_ROOT is {location.root.directory}. "
                 f"Other commands know it by -m {name}, and kochi init --machine writes it down."
             )
-    elif wanted is None and (unused := unused_scheduler(place)):
+    elif wanted is None and (unused := unused_scheduler(location)):
         logger.warning(unused)
-    return place
+    return location
 
 
-def unused_scheduler(place: Place) -> str:
+def unused_scheduler(location: Location) -> str:
     """One line, for a person whose jobs run on this computer because nobody has said otherwise,
     though there is a Slurm; "" where that is not so."""
     # Within an allocation, this computer is what was asked for.
-    if not is_left_to_us(place) or "SLURM_JOB_ID" in os.environ or not cluster.is_there():
+    if not is_left_to_us(location) or "SLURM_JOB_ID" in os.environ or not cluster.is_there():
         return ""
-    others = [each.name for each in place.machines.values() if each.has_allocations]
+    others = [each.name for each in location.machines.values() if each.has_allocations]
     how = (
         f"type: export KOCHI_DEFAULT_MACHINE={others[0]}"
         if others
-        else "add to the line: --kochi-place allocations"
+        else "add to the line: --kochi-where allocations"
     )
     return (
         "Jobs run on this computer, although it has a Slurm, as no machine is chosen. For "
-        f"allocations, {how}; to have it so without this remark, add: --kochi-place here"
+        f"allocations, {how}; to have it so without this remark, add: --kochi-where here"
     )
 
 

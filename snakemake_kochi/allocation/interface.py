@@ -5,34 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from snakemake_kochi.allocation.wishes import NO_WISH, Wish
+from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.queue import Resources, Ticket
 
 
 class Workers(Protocol):
     """Workers for the queues of one controller: started when jobs wait, and ended with it. The
-    scheduler's thread and the watcher's may both call. Where it `takes_wishes`, the jobs of a queue
-    have all the same one."""
+    scheduler's thread and the watcher's may both call. Where it `takes_requests`, all
+    jobs of a queue have the same one."""
 
     @property
-    def takes_wishes(self) -> bool:
-        """Whether what a job wishes of its allocation means something to them."""
+    def takes_requests(self) -> bool:
+        """Whether what a job requests of its allocation means something to them."""
 
     @property
     def have_one_size(self) -> bool:
         """Whether they are in allocations whose size is not made for the jobs that wait: then jobs
         of all kinds may be in one queue, and each further queue costs an allocation."""
 
-    def serve(self, queues: Sequence[str], wish: Wish = NO_WISH) -> None:
-        """See to it that the queues are served, too, by workers in allocations with the wish."""
+    def serve(self, queues: Sequence[str], request: AllocationRequest = NO_REQUEST) -> None:
+        """See to it that the queues are served, too, by workers in allocations with the request."""
 
-    def succeed(self, controllers: Sequence[str]) -> None:
+    def adopt(self, controllers: Sequence[str]) -> None:
         """Take over from these, which died: what they asked for is not waited for any more."""
 
     def will_serve(self, queue: str) -> bool:
         """Whether a queue would be served by these workers now, and not left to others."""
 
-    def fit(self, rule: str, wanted: Resources, wish: Wish = NO_WISH) -> Resources:
+    def fit(
+        self, rule: str, wanted: Resources, request: AllocationRequest = NO_REQUEST
+    ) -> Resources:
         """What a job of a rule is to ask for, so that one of these workers can run it.
 
         Raises KochiError, naming the rule and the limit, when none ever can.

@@ -15,8 +15,8 @@ from functools import cached_property
 from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.news import Once
-from snakemake_kochi.allocation.wishes import NO_WISH, Wish
+from snakemake_kochi.allocation.notices import Once
+from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import has_room
 from snakemake_kochi.paths import MachinePaths, Root
@@ -52,7 +52,7 @@ class LocalWorkers:
     The scheduler's thread and the watcher's may both call.
     """
 
-    takes_wishes = False
+    takes_requests = False
     have_one_size = False
 
     def __init__(
@@ -82,7 +82,7 @@ class LocalWorkers:
         self._deaths = 0  # in a row, without a job in between
         self._next_look = 0.0
 
-    def serve(self, queues: Sequence[str], wish: Wish = NO_WISH) -> None:
+    def serve(self, queues: Sequence[str], request: AllocationRequest = NO_REQUEST) -> None:
         """See to it that the queues are served, too; the workers start when they are needed."""
         if not self._count:
             return
@@ -92,7 +92,7 @@ class LocalWorkers:
             if new:
                 self._share_out(new)
 
-    def succeed(self, controllers: Sequence[str]) -> None:
+    def adopt(self, controllers: Sequence[str]) -> None:
         """Their local workers have ended with them."""
 
     def will_serve(self, queue: str) -> bool:
@@ -105,7 +105,9 @@ class LocalWorkers:
                 self._others[queue] = self._other_worker(queue)
             return self._others.get(queue) is None
 
-    def fit(self, rule: str, wanted: Resources, wish: Wish = NO_WISH) -> Resources:
+    def fit(
+        self, rule: str, wanted: Resources, request: AllocationRequest = NO_REQUEST
+    ) -> Resources:
         """No more cores and memory than there are: here a job runs with what it can get, as with
         Snakemake's own executor. Raises KochiError where it lacks GPUs: nobody else serves its
         queue."""

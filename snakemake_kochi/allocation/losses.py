@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Iterable
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Observer, WorkerState
-from snakemake_kochi.queue.observation import KEEPER_PATIENCE, take_for_lost
+from snakemake_kochi.queue.observation import SUPERVISOR_PATIENCE, take_for_lost
 
 # In heartbeats of the worker. A scheduler takes a node for gone that it cannot reach: processes
-# may go on there, until their worker's keeper sees what everybody sees.
-_CERTAIN_AFTER = KEEPER_PATIENCE + 2
+# may go on there, until their worker's supervisor sees what everybody sees.
+_CERTAIN_AFTER = SUPERVISOR_PATIENCE + 2
 _SILENT_AFTER = 3
 
 

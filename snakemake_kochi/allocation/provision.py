@@ -13,8 +13,9 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 from snakemake_kochi.allocation.arrivals import Arrivals
 from snakemake_kochi.allocation.asked_for import Asked, AskedFor
 from snakemake_kochi.allocation.launch import Launch, check_root
-from snakemake_kochi.allocation.news import Once
+from snakemake_kochi.allocation.notices import Once
 from snakemake_kochi.allocation.questions import Pauses, Questions
+from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.allocation.room import Room
 from snakemake_kochi.allocation.scheduler import (
     UNKNOWN,
@@ -33,11 +34,10 @@ from snakemake_kochi.allocation.sizing import (
     workers_to_ask_for,
 )
 from snakemake_kochi.allocation.steady import Steady
-from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import has_room, make_directory
+from snakemake_kochi.location import is_found
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.place import is_found
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import (
     Resources,
@@ -93,8 +93,8 @@ class Provision:
         self._logger = logger
         self._stopping = stopping
         self._once = Once(logger)
-        # With a wish the nodes may be others, and their limits.
-        self._limits_of: dict[Wish, Limits] = {NO_WISH: scheduler.limits()}
+        # With a request the nodes may be others, and their limits.
+        self._limits_of: dict[AllocationRequest, Limits] = {NO_REQUEST: scheduler.limits()}
         self._submitted: list[str] = []
         self._room = Room(asked, self._cancel, logger, _STEADY)
         self._steady = Steady()
@@ -107,13 +107,13 @@ class Provision:
         self._arrivals: dict[str, Arrivals] = defaultdict(Arrivals)  # by queue
         self.has_asked = False  # with or without an answer
 
-    def limits(self, wish: Wish) -> Limits:
-        """Asks the scheduler once for each kind of nodes that is wished. Raises KochiError."""
-        nodes = Wish(
-            partition=wish.partition,
-            constraint=wish.constraint,
-            gpu_model=wish.gpu_model,
-            nodes=wish.nodes,
+    def limits(self, request: AllocationRequest) -> Limits:
+        """Asks the scheduler once for each kind of nodes that is requested. Raises KochiError."""
+        nodes = AllocationRequest(
+            partition=request.partition,
+            constraint=request.constraint,
+            gpu_model=request.gpu_model,
+            nodes=request.nodes,
         )
         if nodes not in self._limits_of:
             self._limits_of[nodes] = self._scheduler.limits(nodes)
@@ -122,14 +122,14 @@ class Provision:
     def provide(
         self,
         queue: str,
-        wish: Wish,
+        request: AllocationRequest,
         pending: Mapping[str, Sequence[Ticket]],
         workers: Mapping[str, Sequence[WorkerState]],
     ) -> None:
-        """See to one queue, whose allocations have the wish. `pending`, `workers`: of all queues,
-        by queue, those that have not ended. Raises RefusedError, or UnreachableError; WorkerError
-        where nothing is left but jobs that are too large for all workers that come, and where none
-        comes."""
+        """See to one queue, whose allocations have the request. `pending`, `workers`: of all
+        queues, by queue, those that have not ended. Raises RefusedError, or UnreachableError;
+        WorkerError where only jobs are left that are too large for every worker that comes, or
+        where no worker comes."""
         tickets = pending.get(queue, ())
         wanted_by = {ticket.job: ticket.resources for ticket in tickets}
         there = workers[queue]
@@ -140,7 +140,7 @@ class Provision:
         supply += [asked.supply for asked in self._give_back(queue, waiting, supply)]
         # Those of all queues count, and those that drain: they have their nodes still.
         all_there = sum(map(len, workers.values())) + len(self._asked.coming())
-        limits = self.limits(wish)
+        limits = self.limits(request)
         room = limits.workers - all_there
         self._room.make(queue, waiting, pending, workers, _in_all(there), room)
         allowed = replace(limits, workers=len(supply) + max(0, room))
@@ -167,7 +167,7 @@ class Provision:
                 submissions = _with_lasting(submissions, replace(shape, seconds=seconds), lasting)
             for each, number, stays in submissions:
                 is_first = is_alone and not self._asked.coming()
-                if not self._submit(queue, wish, each, number, stays, is_first):
+                if not self._submit(queue, request, each, number, stays, is_first):
                     break
 
     def _leave_out_hopeless(
@@ -221,18 +221,24 @@ class Provision:
         return as_before or since >= _HANDING_OVER if is_first else since >= _STEADY
 
     def _submit(
-        self, queue: str, wish: Wish, shape: Shape, count: int, lasting: bool, is_alone: bool
+        self,
+        queue: str,
+        request: AllocationRequest,
+        shape: Shape,
+        count: int,
+        lasting: bool,
+        is_alone: bool,
     ) -> bool:
         """Whether it was. `is_alone`: no worker is there that could go on if this is refused."""
         wanted = Wanted(
             cores=shape.capacity.cores,
-            memory_mb=self._memory(shape, wish),
+            memory_mb=self._memory(shape, request),
             gpus=shape.capacity.gpus,
             seconds=shape.seconds,
             whole_node=shape.whole_node,
             count=count,
             excluded=self._setbacks.excluded,
-            wish=wish.with_room_for_worker(OWN_MB, self.limits(wish).node),
+            request=request.with_room_for_worker(OWN_MB, self.limits(request).node),
         )
         setup = [self._machine.load_env_on_machine]
         if is_found(self._machine):
@@ -246,7 +252,7 @@ class Provision:
             "\n".join(setup),
             _GRACE,
             cancel_waiting=self._scheduler.cancels_waiting,
-            memory_mb=_handed_out(shape, wish),
+            memory_mb=_handed_out(shape, request),
             seconds=shape.seconds,
             preferred=shape.first,
         )
@@ -289,10 +295,10 @@ class Provision:
         self._logger.info(f"Asked for {many} of {wanted.describe()}: {which}, {logs}")
         return True
 
-    def _memory(self, shape: Shape, wish: Wish) -> int:
+    def _memory(self, shape: Shape, request: AllocationRequest) -> int:
         """In MiB, for the jobs and for the worker beside them."""
         wanted = shape.capacity.memory_mb
-        return min(wanted + OWN_MB, self.limits(wish).node.memory_mb) if wanted else 0
+        return min(wanted + OWN_MB, self.limits(request).node.memory_mb) if wanted else 0
 
     def _give_back(
         self, queue: str, waiting: Mapping[Resources, int], supply: Sequence[Supply]
@@ -326,11 +332,11 @@ def _with_lasting(
     return found
 
 
-def _handed_out(shape: Shape, wish: Wish) -> int | None:
+def _handed_out(shape: Shape, request: AllocationRequest) -> int | None:
     """The MiB of memory that a worker is to give to jobs, and no more: what is beside it is its
     own. None where nothing was asked for."""
-    if wish.shape:
-        return wish.memory_mb
+    if request.shape:
+        return request.memory_mb
     return shape.capacity.memory_mb if 0 < shape.capacity.memory_mb < UNKNOWN // 2 else None
 
 

@@ -90,7 +90,7 @@ def idle_elsewhere(
 ) -> list[str]:
     """The allocations of workers that only keep a node from others: they have no job, and all jobs
     of their queues have ended. `needed` are allocations that stay. Without this, jobs of which
-    each step wishes another kind of allocation would wait for an idle timeout at each step."""
+    each step requests another kind of allocation would wait for an idle timeout at each step."""
     return sorted(
         {
             worker.allocation

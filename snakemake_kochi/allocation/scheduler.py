@@ -10,8 +10,8 @@ from typing import Literal, Protocol
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.allocation.launch import Launch
+from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.allocation.sizing import Limits
-from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.errors import KochiError
 
 # An amount that nobody has told: as much as there is.
@@ -42,7 +42,7 @@ class Wanted:
     count: int = 1
     arguments: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
-    wish: Wish = NO_WISH
+    request: AllocationRequest = NO_REQUEST
 
     def describe(self) -> str:
         """For people: "4 cores, 8000 MiB, 1 GPU, 2:00:00"."""
@@ -51,13 +51,13 @@ class Wanted:
             said.append(f"{self.memory_mb} MiB")
         if self.gpus:
             said.append(pluralize(self.gpus, "GPU"))
-        if self.whole_node and not self.wish.whole_nodes:
+        if self.whole_node and not self.request.whole_nodes:
             said.append("nobody beside it")
-        if self.wish.shape:
-            said = []  # it is the wish's
+        if self.request.shape:
+            said = []  # it is the request's
         if self.seconds is not None:
             said.append(time_limit(self.seconds))
-        return ", ".join(filter(None, [*said, self.wish.describe()]))
+        return ", ".join(filter(None, [*said, self.request.describe()]))
 
 
 @dataclass(frozen=True)
@@ -89,20 +89,20 @@ class Lack:
 
 
 class Scheduler(Protocol):
-    """The allocations of one controller. Where it `takes_wishes`, what a job wishes of its
+    """The allocations of one controller. Where it `takes_requests`, what a job requests of its
     allocation means something; where it `can_exclude`, nodes can be named on which none is to be.
     Where it `lacks` something that only a person can say, no allocation can be asked for.
     """
 
-    takes_wishes: bool
+    takes_requests: bool
     can_exclude: bool
 
     @property
     def lacks(self) -> Lack | None:
         """What a person has to say before any allocation can be asked for."""
 
-    def limits(self, wish: Wish = NO_WISH) -> Limits:
-        """What may be asked for, with a wish. Raises RefusedError, or UnreachableError."""
+    def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
+        """What may be asked for, with a request. Raises RefusedError, or UnreachableError."""
 
     def submit(self, wanted: Wanted, launch: Launch, known: Collection[str]) -> list[str]:
         """Ask for allocations with a worker each; returns their ids. `known`: all ids of before.

@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 
 from snakemake_kochi.allocation.launch import Launch
+from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.allocation.scheduler import (
     UNKNOWN,
     Allocation,
@@ -24,7 +25,6 @@ from snakemake_kochi.allocation.scheduler import (
     time_limit,
 )
 from snakemake_kochi.allocation.sizing import Limits
-from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.files import make_directory, write_atomically
 from snakemake_kochi.project.machines import AllocationSettings
 from snakemake_kochi.queue import Capacity
@@ -84,7 +84,7 @@ class AllocScript:
         self._numbers = count(1)
         self._scripts: dict[str, _Script] = {}
 
-    takes_wishes = False
+    takes_requests = False
     can_exclude = False
     cancels_waiting = ()
 
@@ -109,7 +109,7 @@ class AllocScript:
             " ".join(_OPTIONS[name] for name in missing),
         )
 
-    def limits(self, wish: Wish = NO_WISH) -> Limits:
+    def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
         """By the machine's settings alone; what a worker finds on its node counts. GPUs are there
         only where they say so: a job that needs one would wait for ever for a node that has one.
         """

@@ -8,9 +8,9 @@ from dataclasses import replace
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.asked_for import Asked, AskedFor
-from snakemake_kochi.allocation.former import FormerAllocations
 from snakemake_kochi.allocation.losses import Losses
-from snakemake_kochi.allocation.news import Once, Reasons
+from snakemake_kochi.allocation.notices import Once, Reasons
+from snakemake_kochi.allocation.orphaned import OrphanedAllocations
 from snakemake_kochi.allocation.questions import Questions
 from snakemake_kochi.allocation.scheduler import (
     Allocation,
@@ -49,12 +49,12 @@ class Standing:
         self._once = Once(logger)
         self._reasons = Reasons()
         self._losses = Losses(paths)
-        self._former = FormerAllocations(paths, scheduler_of)
+        self._orphaned = OrphanedAllocations(paths, scheduler_of)
         self._setbacks = setbacks
 
-    def succeed(self, controllers: Sequence[str]) -> None:
+    def adopt(self, controllers: Sequence[str]) -> None:
         """See `interface.Workers`."""
-        self._former.add(controllers)
+        self._orphaned.add(controllers)
 
     def look(self, workers: Sequence[WorkerState]) -> None:
         """Take note of all workers of the run that have not gone, and ask the scheduler where they
@@ -63,19 +63,19 @@ class Standing:
         if came:
             self._setbacks.worker_came()
         is_silent = self._losses.look(workers)
-        if went or self._former.have_room:
+        if went or self._orphaned.have_room:
             self._questions.at_once()
         if self._questions.is_due():
             if went or is_silent or self._asked.coming() or not self._asked.is_settled:
                 self._ask()
-            self.cancel_former()
+            self.cancel_orphaned()
 
-    def cancel_former(self) -> None:
+    def cancel_orphaned(self) -> None:
         """Cancel what a controller that was killed has left and nobody needs."""
-        if not self._former:
+        if not self._orphaned:
             return
         try:
-            if cancelled := self._former.cancel_idle():
+            if cancelled := self._orphaned.cancel_idle():
                 names = ", ".join(cancelled)
                 self._logger.info(f"Cancelled allocations of a run that was killed: {names}")
         except (OSError, KochiError) as error:
@@ -98,8 +98,8 @@ class Standing:
             return
         self._note_ends(self._asked.note_answer(found), found)
         coming = [found[asked.id] for asked in self._asked.coming() if asked.id in found]
-        for news in self._reasons.news(coming):
-            self._logger.info(news)
+        for notice in self._reasons.notices(coming):
+            self._logger.info(notice)
         running = {each.id for each in found.values() if each.state == "running"}
         for late in self._asked.late(running):
             log = self._paths.allocation_log(self._controller, late)

@@ -16,12 +16,12 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 from snakemake_kochi.allocation.choice import make_scheduler
 from snakemake_kochi.allocation.ending import end_allocations
 from snakemake_kochi.allocation.launch import Launch
-from snakemake_kochi.allocation.news import Once, Reasons
+from snakemake_kochi.allocation.notices import Once, Reasons
 from snakemake_kochi.allocation.scheduler import Allocation, Scheduler, UnreachableError, Wanted
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory
+from snakemake_kochi.location import Location
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.place import Place
 from snakemake_kochi.queue import Queue, WorkerState, cancel, shared_workers
 from snakemake_kochi.queue.controllers import private_queue, remove_private_queues
 
@@ -61,23 +61,23 @@ class TrialAllocations:
     A process that is killed leaves workers that leave by themselves, soon after `patience` seconds.
     """
 
-    def __init__(self, place: Place, patience: float, tell: Callable[[str], None]) -> None:
+    def __init__(self, location: Location, patience: float, tell: Callable[[str], None]) -> None:
         """`patience`: seconds for each allocation to begin; `tell`: is given what people should
         know meanwhile. Raises KochiError for a machine that has no way to a compute node."""
-        if not place.machine.has_allocations:
+        if not location.machine.has_allocations:
             raise KochiError(
-                f"machine {place.machine.name} has neither a scheduler nor an alloc_script: there "
-                "is no way to a compute node",
+                f"machine {location.machine.name} has neither a scheduler nor an alloc_script: "
+                "there is no way to a compute node",
                 "Name the machine that has one with -m; or start a worker on another node, and "
                 "type here: kochi doctor -q QUEUE",
             )
-        self._place = place
+        self._location = location
         self._patience = patience
         self._tell = tell
-        self._paths: MachinePaths = place.machine_paths
+        self._paths: MachinePaths = location.machine_paths
         self._controller = f"doctor-{secrets.token_hex(4)}"
-        settings = replace(place.machine.allocation, nodes=1)
-        machine = replace(place.machine, allocation=settings)
+        settings = replace(location.machine.allocation, nodes=1)
+        machine = replace(location.machine, allocation=settings)
         self._scheduler: Scheduler = make_scheduler(machine, f"kochi-{self._controller}")
         self._reasons = Reasons()
         self._once = Once(_Log(tell))
@@ -121,7 +121,7 @@ class TrialAllocations:
         ended before it came.
         """
         queue = f"{private_queue(self._controller)}-{len(self._queues)}"
-        self._place.prepare_machine()
+        self._location.prepare_machine()
         longest = self._scheduler.limits().seconds
         # From now on there is something to give back.
         self._has_asked = True
@@ -129,13 +129,13 @@ class TrialAllocations:
         make_directory(self._paths.allocations)
         make_directory(self._paths.controller(self._controller).directory)
         launch = Launch(
-            self._place.root,
+            self._location.root,
             self._paths,
             self._controller,
             (queue,),
             # The first one waits for the second one.
             idle_timeout=_LONGER * self._patience,
-            setup=self._place.machine.load_env_on_machine,
+            setup=self._location.machine.load_env_on_machine,
         )
         seconds = min(self._patience + _TRIALS, longest or float("inf"))
         wanted = Wanted(1, seconds=seconds, excluded=tuple(filter(None, not_on)))
@@ -186,8 +186,8 @@ class TrialAllocations:
     def _check(self, allocation: Allocation) -> str:
         """Why it waits, which is told. Raises KochiError when it has ended."""
         if allocation.state != "ended":
-            for news in self._reasons.news([allocation]):
-                self._tell(news)
+            for notice in self._reasons.notices([allocation]):
+                self._tell(notice)
             return allocation.reason
         self._failed.append(allocation.id)
         log = self._paths.allocation_log(self._controller, allocation.id)

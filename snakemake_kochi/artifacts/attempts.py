@@ -1,6 +1,6 @@
 """Which attempt of a job counts: where two have a result of the same point, the later one.
 
-A worker that stood still is taken for lost, and its job begins again elsewhere. If it wakes, or if
+A worker that stood still is presumed dead, and its job begins again elsewhere. If it wakes, or if
 only the worker stood still and not its job, two attempts come to an end. The queue's
 `ended-<n>.json` (docs/queue.md) says which of them was given up, before the next one begins. A job
 may make many results, by a Snakemake of its own, and its next attempt makes only those that are

@@ -18,9 +18,9 @@ from snakemake_kochi.files import make_directory
 
 if TYPE_CHECKING:
     from snakemake_kochi.allocation.launch import Launch
-    from snakemake_kochi.allocation.news import Reasons
+    from snakemake_kochi.allocation.notices import Reasons
     from snakemake_kochi.allocation.scheduler import Allocation, Scheduler
-    from snakemake_kochi.place import Place
+    from snakemake_kochi.location import Location
     from snakemake_kochi.queue import WorkerState
 
 _NODES = "${nodes}"
@@ -86,19 +86,19 @@ def command(
     They run everybody's jobs of that queue, and leave when there are none. Ctrl-C ends -f, and no
     worker.
     """
-    from snakemake_kochi.place import find_place
+    from snakemake_kochi.location import find_location
 
-    place = find_place(machine)
-    place.require_here()
+    location = find_location(machine)
+    location.require_here()
     if _NODES in queue and not specs:
         raise click.UsageError(f"{_NODES} in the queue's name: -n SPEC was expected")
     queues = [queue.replace(_NODES, spec) for spec in specs] or [queue]
     for name in queues:
-        place.machine_paths.queue(name)
-    place.prepare_machine()
+        location.machine_paths.queue(name)
+    location.prepare_machine()
     asked = []
     for name, spec in zip(queues, specs or (None,), strict=True):
-        asked += _ask(place, name, spec, count, limit, blocking)
+        asked += _ask(location, name, spec, count, limit, blocking)
     if blocking:
         numbers = " ".join(str(each.worker) for each in asked)
         remark(f"They stay until their time is over, or you type: kochi release {numbers}")
@@ -109,7 +109,7 @@ def command(
 
 
 def _ask(
-    place: Place, queue: str, spec: str | None, count: int, limit: str | None, blocking: bool
+    location: Location, queue: str, spec: str | None, count: int, limit: str | None, blocking: bool
 ) -> list[_Asked]:
     from snakemake_kochi.allocation.choice import make_scheduler
     from snakemake_kochi.allocation.launch import Launch
@@ -117,7 +117,7 @@ def _ask(
     from snakemake_kochi.allocation.script import AllocScript
     from snakemake_kochi.queue import AskedWorker, allocate_ids, assign_queues, note_asked
 
-    machine = place.machine
+    machine = location.machine
     settings = machine.allocation
     arguments: tuple[str, ...] = ()
     if machine.scheduler == "slurm":
@@ -130,8 +130,8 @@ def _ask(
     elif machine.alloc_script:
         settings = replace(settings, node_spec=spec or settings.node_spec)
     else:
-        if place.unread is not None:
-            raise place.unread
+        if location.unread is not None:
+            raise location.unread
         raise KochiError(
             f"machine {machine.name} has neither a scheduler nor an alloc_script: there is no way "
             "to a compute node",
@@ -154,21 +154,21 @@ def _ask(
         arguments=arguments,
     )
     setup = machine.load_env_on_machine
-    numbers = allocate_ids(place.machine_paths, "worker", count)
+    numbers = allocate_ids(location.machine_paths, "worker", count)
     launch = Launch(
-        place.root,
-        place.machine_paths,
+        location.root,
+        location.machine_paths,
         None,
         (queue,),
         setup=setup,
         stay=blocking,
         first=numbers.start,
     )
-    make_directory(place.machine_paths.allocations)
+    make_directory(location.machine_paths.allocations)
     ids = scheduler.submit(wanted, launch, ())
     for worker, each in zip(numbers, ids, strict=False):
-        assign_queues(place.machine_paths, worker, [queue])
-        note_asked(place.machine_paths, AskedWorker(worker, each, name))
+        assign_queues(location.machine_paths, worker, [queue])
+        note_asked(location.machine_paths, AskedWorker(worker, each, name))
         say(
             f"Worker {worker} for queue {queue} was asked for: allocation {each}, "
             f"log: {launch.log(each)}"
@@ -192,13 +192,13 @@ def _seconds(limit: str) -> float:
 def _say_why_they_wait(asked: list[_Asked]) -> None:
     """As far as the scheduler knows it soon. One that never begins is no error: what keeps it may
     be changed."""
-    from snakemake_kochi.allocation.news import Reasons
+    from snakemake_kochi.allocation.notices import Reasons
 
-    news = Reasons()
+    reasons = Reasons()
     for pause in _LOOKS:
         time.sleep(pause)
         waiting = _waiting(asked)
-        lines = list(news.news(waiting))
+        lines = list(reasons.notices(waiting))
         for line in lines:
             remark(line)
         if any(each.advice for each in waiting):
@@ -227,11 +227,11 @@ def _waiting(asked: list[_Asked]) -> list[Allocation]:
 def _follow(asked: list[_Asked]) -> int:
     """Show their logs, each from its beginning, until the workers have left; 1 if for one of the
     allocations none came."""
-    from snakemake_kochi.allocation.news import Reasons
+    from snakemake_kochi.allocation.notices import Reasons
     from snakemake_kochi.cli.following import copy_from
     from snakemake_kochi.queue import list_workers
 
-    news = Reasons()
+    reasons = Reasons()
     positions = dict.fromkeys((each.id for each in asked), 0)
     left = {each.id: each for each in asked}
     question = time.monotonic()
@@ -243,7 +243,7 @@ def _follow(asked: list[_Asked]) -> int:
         if time.monotonic() >= question:
             question = time.monotonic() + _QUESTION
             waiting = set(left) - {worker.allocation for worker in there}
-            without = _ended_without_worker([left[each] for each in waiting], news)
+            without = _ended_without_worker([left[each] for each in waiting], reasons)
             has_failed |= bool(without)
             ended |= without
         for each in left.values():
@@ -260,7 +260,7 @@ def _have_left(workers: list[WorkerState], allocation: str) -> bool:
     return bool(own) and all(worker.is_gone for worker in own)
 
 
-def _ended_without_worker(asked: list[_Asked], news: Reasons) -> set[str]:
+def _ended_without_worker(asked: list[_Asked], reasons: Reasons) -> set[str]:
     """Those of the allocations that have ended, as far as can be known, with a word about each;
     and one about why others wait."""
     from snakemake_kochi.allocation.scheduler import UnreachableError
@@ -275,7 +275,7 @@ def _ended_without_worker(asked: list[_Asked], news: Reasons) -> set[str]:
         allocation = None if found is None else found.get(each.id)
         if found is None or (allocation is not None and allocation.state != "ended"):
             if allocation is not None and allocation.is_certain:
-                for line in news.news([allocation]):
+                for line in reasons.notices([allocation]):
                     remark(line)
             continue
         why = f": {allocation.reason}" if allocation is not None else ""

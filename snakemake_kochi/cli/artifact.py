@@ -18,8 +18,8 @@ from snakemake_kochi.cli.output import local_time, print_json, print_table, rema
 from snakemake_kochi.errors import GitError, KochiError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.git import run_git
+from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.paths import WorkingPaths
-from snakemake_kochi.place import Place, find_place
 from snakemake_kochi.project.configuration import configuration_file, find_project
 
 
@@ -39,9 +39,9 @@ def command() -> None:
 @click.argument("directory", type=click.Path(path_type=Path))
 def init_command(machine: str | None, name: str | None, directory: Path) -> None:
     """Check the branch kochi_artifacts out in DIRECTORY; make it if there is none."""
-    place = _find_place(machine)
-    repository, here = place.require_project().directory, place.machine.name
-    name = initialise(repository, directory, place.root.directory, here, name)
+    location = _find_location(machine)
+    repository, here = location.require_project().directory, location.machine.name
+    name = initialise(repository, directory, location.root.directory, here, name)
     say(f"The results come to {directory.resolve()} with each: kochi artifact sync")
     say(f"They are published as '{name}': in the branch {branch_called(name)}, directory {name}/")
     again = f"kochi artifact init --name {{}} {shlex.quote(os.fspath(directory))}"
@@ -57,12 +57,12 @@ def init_command(machine: str | None, name: str | None, directory: Path) -> None
 @json_option
 def sync_command(machine: str | None, as_json: bool) -> None:
     """Merge a machine's results into the branch kochi_artifacts."""
-    place = _find_place(machine)
-    project, paths = place.require_project(), place.project_paths
+    location = _find_location(machine)
+    project, paths = location.require_project(), location.project_paths
     # A machine elsewhere has its KOCHI_ROOT there, and only its branch, fetched, is here.
-    if is_here := _is_here(place):
-        place.prepare_machine()
-    report = synchronise(project.directory, paths, place.machine.name, is_here)
+    if is_here := _is_here(location):
+        location.prepare_machine()
+    report = synchronise(project.directory, paths, location.machine.name, is_here)
     if as_json:
         fields = ("machine", "name", "results", "missed", "commits", "commit")
         data = {name: getattr(report, name) for name in fields}
@@ -76,7 +76,7 @@ def sync_command(machine: str | None, as_json: bool) -> None:
         say(f"Merged {report.commits} commits of {name}: see {where}")
     else:
         say(f"There is nothing new in {name}.")
-    if (replaced := take_replaced(paths, place.machine.name)) is not None:
+    if (replaced := take_replaced(paths, location.machine.name)) is not None:
         remark(f"Note: {replaced.describe()}")
     if report.stranger:
         merge = f"git -C {shlex.quote(os.fspath(report.directory))} merge"
@@ -95,8 +95,8 @@ def sync_command(machine: str | None, as_json: bool) -> None:
 @json_option
 def discard_command(machine: str | None, yes: bool, as_json: bool) -> int:
     """Delete a machine's results that are not merged yet, with their branch."""
-    place = _find_place(machine)
-    project, name = place.require_project(), place.machine.name
+    location = _find_location(machine)
+    project, name = location.require_project(), location.machine.name
     branch = branch_called(published_name(project.directory, name))
     question = f"Delete the branch {branch} and the results waiting for it?"
     for ref, _ in refs_elsewhere(project.directory, branch):
@@ -107,8 +107,8 @@ def discard_command(machine: str | None, yes: bool, as_json: bool) -> int:
         )
     if not agreed(question, yes):
         return 1
-    place.prepare_machine()
-    results = discard(project.directory, place.project_paths, name)
+    location.prepare_machine()
+    results = discard(project.directory, location.project_paths, name)
     if as_json:
         print_json({"machine": name, "results": results})
     else:
@@ -122,8 +122,8 @@ def discard_command(machine: str | None, yes: bool, as_json: bool) -> int:
 @json_option
 def log_command(machine: str | None, limit: int, as_json: bool) -> None:
     """The newest commits of a machine's branch."""
-    place = _find_place(machine)
-    commits = log(place.require_project().directory, place.machine.name, limit)
+    location = _find_location(machine)
+    commits = log(location.require_project().directory, location.machine.name, limit)
     if as_json:
         print_json([{"commit": c.commit, "time": c.time, "subject": c.subject} for c in commits])
         return
@@ -147,24 +147,24 @@ def _told_ahead(report: SyncReport, ref: str, count: int) -> str:
     return f"{what}. To join them, type: {typed}"
 
 
-def _find_place(machine: str | None) -> Place:
+def _find_location(machine: str | None) -> Location:
     """Also in the worktree of the results, which belongs to the project but has no kochi.yaml."""
     try:
         find_project(Path.cwd())
     except KochiError:
         for directory in _worktrees():
             if configuration_file(directory).is_file():
-                return find_place(machine, start=directory)
+                return find_location(machine, start=directory)
         raise
-    return find_place(machine)
+    return find_location(machine)
 
 
-def _is_here(place: Place) -> bool:
+def _is_here(location: Location) -> bool:
     """Whether the machine is below KOCHI_ROOT here, or has left results here to be committed."""
-    name, project = place.machine.name, place.require_project().directory
-    left = (place.project_paths.journal(name), WorkingPaths(project, name).records)
+    name, project = location.machine.name, location.require_project().directory
+    left = (location.project_paths.journal(name), WorkingPaths(project, name).records)
     try:
-        return any(is_there(path) for path in (place.machine_paths.directory, *left))
+        return any(is_there(path) for path in (location.machine_paths.directory, *left))
     except PermissionError:
         return False  # it is a colleague's
 

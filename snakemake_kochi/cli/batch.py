@@ -10,7 +10,7 @@ import click
 
 from snakemake_kochi.cli.experiment_file import globs_with, load, path_in_project
 from snakemake_kochi.cli.options import git_remote_option, machine_option
-from snakemake_kochi.place import find_place
+from snakemake_kochi.location import find_location
 
 
 @click.command()
@@ -46,23 +46,25 @@ def command(
     from snakemake_kochi.phases.freeze import check_sources
     from snakemake_kochi.project.checks import check_experiments
 
-    place = find_place(machine)
-    place.require_here()
-    project = place.require_project()
+    location = find_location(machine)
+    location.require_here()
+    project = location.require_project()
     path = path_in_project(project, file)
     experiment = load(project, path)
     # All that is wrong with the experiment is said before Snakemake starts.
     batch = experiment.batch(name)
-    check_experiments([experiment], place.machine.name)
-    required = experiment.requirements_on(place.machine.name, batch.requirements)
-    check_sources(project, project.resolve(required, place.machine.name, f"{path}: batch {name}"))
+    check_experiments([experiment], location.machine.name)
+    required = experiment.requirements_on(location.machine.name, batch.requirements)
+    check_sources(
+        project, project.resolve(required, location.machine.name, f"{path}: batch {name}")
+    )
     words = ["--executor", "kochi", "--jobs", "100"]
     # After an interrupt it goes on where it was; one failed run does not keep others from running.
     words += ["--rerun-incomplete", "--keep-going"]
     if not os.environ.get("SNAKEMAKE_PROFILE"):
         # As our profiles do; a profile of one's own may name another.
         words += ["--logger", "kochi"]
-    if place.machine.has_allocations:
+    if location.machine.has_allocations:
         # As the profile `cluster` does: what other nodes write may come to be seen later.
         words += ["--latency-wait", "60"]
     config = {"kochi_experiments": globs_with(project, path), "kochi_git_remote": git_remote}
@@ -72,11 +74,11 @@ def command(
     if dry_run:
         words.append("--dry-run")
     else:
-        table = f"{Directories(place.machine.name).collected(experiment.name, name)}.csv"
+        table = f"{Directories(location.machine.name).collected(experiment.name, name)}.csv"
         again = _again({"-m": machine, "-g": git_remote}, [file, name], options)
-        see_to_left_lock(place.machine_paths, project.directory, table, unlock, again)
+        see_to_left_lock(location.machine_paths, project.directory, table, unlock, again)
     target = f"{identifier(experiment.name)}_{identifier(name)}"
-    call_snakemake(place, [target], [*words, *options])
+    call_snakemake(location, [target], [*words, *options])
 
 
 def _again(given: Mapping[str, str | None], words: Sequence[str], options: Sequence[str]) -> str:

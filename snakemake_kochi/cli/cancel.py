@@ -17,8 +17,8 @@ from snakemake_kochi.cli.options import (
 )
 from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.cli.project_jobs import belongs_to
+from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.locks import read_lock_settings
-from snakemake_kochi.place import Place, find_place
 from snakemake_kochi.queue import cancel_all, list_jobs
 
 _SENTENCES = {
@@ -46,22 +46,22 @@ def command(
     """Cancel jobs that wait or run, with all their processes."""
     if bool(jobs) == all_jobs:
         raise click.UsageError("either numbers of jobs or -a was expected")
-    place = find_place(machine)
-    place.require_here()
-    if read_lock_settings(place.machine_paths) is None:
-        place.prepare_machine()
+    location = find_location(machine)
+    location.require_here()
+    if read_lock_settings(location.machine_paths) is None:
+        location.prepare_machine()
     else:
         # Whatever is configured by now: jobs are cancelled in order to change that.
-        place.secure(place.machine_paths.directory)
+        location.secure(location.machine_paths.directory)
     if all_jobs:
-        jobs = _jobs_of_project(place)
+        jobs = _jobs_of_project(location)
         if jobs and not agreed(f"Cancel {len(jobs)} jobs: {' '.join(map(str, jobs))}?", yes):
             return 1
         if not jobs and not as_json:
             say("This project has no jobs that wait or run.", quiet)
     outcomes = []
     failed = False
-    found = cancel_all(place.machine_paths, jobs)
+    found = cancel_all(location.machine_paths, jobs)
     for job in dict.fromkeys(jobs):
         outcome = found[job]
         if isinstance(outcome, Exception):
@@ -77,9 +77,9 @@ def command(
     return int(failed)
 
 
-def _jobs_of_project(place: Place) -> list[int]:
+def _jobs_of_project(location: Location) -> list[int]:
     """The waiting ones first: a worker whose job is cancelled would start one of them."""
-    project = place.require_project()
-    views = list_jobs(place.machine_paths, ended=False, limit=sys.maxsize)
+    project = location.require_project()
+    views = list_jobs(location.machine_paths, ended=False, limit=sys.maxsize)
     own = [view for view in views if belongs_to(view, project)]
     return [view.job for view in sorted(own, key=lambda view: view.state != "waiting")]

@@ -14,7 +14,7 @@ import click
 from snakemake_kochi.cli.options import json_option, machine_option
 from snakemake_kochi.cli.output import coloured, print_json, remark, say, shown
 from snakemake_kochi.cli.quantities import duration
-from snakemake_kochi.place import Place, find_place
+from snakemake_kochi.location import Location, find_location
 
 if TYPE_CHECKING:
     from snakemake_kochi.doctor import Finding, OtherNodes
@@ -68,22 +68,22 @@ def command(
 
     if allocations and queue is not None:
         raise click.UsageError("--allocations and -q: one of them was expected")
-    place = find_place(machine)
-    place.require_here()
+    location = find_location(machine)
+    location.require_here()
     if queue is not None:
-        place.machine_paths.queue(queue)
-    project = None if place.project is None else place.project.directory
+        location.machine_paths.queue(queue)
+    project = None if location.project is None else location.project.directory
     patient = Patient(
-        place.machine_paths,
-        place.machine.lock_directory,
-        place.machine.lock_kind,
+        location.machine_paths,
+        location.machine.lock_directory,
+        location.machine.lock_kind,
         project,
         queue,
-        place.machine.has_allocations,
+        location.machine.has_allocations,
     )
     findings: list[Finding] = []
     with contextlib.ExitStack() as stack:
-        others = stack.enter_context(_other_nodes(place, wait)) if allocations else None
+        others = stack.enter_context(_other_nodes(location, wait)) if allocations else None
         # Closed at once after Ctrl-C, so that what was made is removed.
         found = stack.enter_context(contextlib.closing(diagnose(patient, deadline, remark, others)))
         for finding in found:
@@ -93,12 +93,12 @@ def command(
     failed = any(finding.verdict == "failed" for finding in findings)
     if as_json:
         checks = [finding.to_dict() for finding in findings]
-        print_json({"machine": place.machine.name, "failed": failed, "checks": checks})
+        print_json({"machine": location.machine.name, "failed": failed, "checks": checks})
     return int(failed)
 
 
 @contextlib.contextmanager
-def _other_nodes(place: Place, wait: float) -> Iterator[OtherNodes]:
+def _other_nodes(location: Location, wait: float) -> Iterator[OtherNodes]:
     """From the machine's scheduler; given back whatever happens."""
     from snakemake_kochi.allocation.trial import TrialAllocations
     from snakemake_kochi.cli.other_nodes import NodesOfScheduler
@@ -106,7 +106,7 @@ def _other_nodes(place: Place, wait: float) -> Iterator[OtherNodes]:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _leave)
-    with TrialAllocations(place, wait, remark) as allocations:
+    with TrialAllocations(location, wait, remark) as allocations:
         yield NodesOfScheduler(allocations)
 
 

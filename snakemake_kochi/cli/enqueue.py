@@ -29,7 +29,7 @@ from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.cli.quantities import memory
 from snakemake_kochi.cli.serving import remark_without_worker
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.place import Place, find_place
+from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.queue import Queue, Resources, Ticket
 
 if TYPE_CHECKING:
@@ -120,37 +120,37 @@ def command(machine: str | None, quiet: bool, as_json: bool, **typed: object) ->
     """
     dependencies = typed.pop("dependencies")
     request = Request(dependencies=dependencies, **typed)  # type: ignore[arg-type]
-    place = find_place(machine)
-    place.require_here()
-    queue, ticket = _make_ticket(place, request)
-    (given,) = Queue(place.prepare_machine(), queue).submit([ticket])
+    location = find_location(machine)
+    location.require_here()
+    queue, ticket = _make_ticket(location, request)
+    (given,) = Queue(location.prepare_machine(), queue).submit([ticket])
     if as_json:
         print_json({"job": given.job, "name": given.name, "queue": queue, "machine": given.machine})
     elif quiet:
         say(str(given.job))
     else:
         say(f"Job {given.job} was submitted to queue '{queue}' on machine '{given.machine}'.")
-        remark_without_worker(place, queue)
+        remark_without_worker(location, queue)
 
 
-def _make_ticket(place: Place, request: Request) -> tuple[str, Ticket]:
+def _make_ticket(location: Location, request: Request) -> tuple[str, Ticket]:
     if request.queue is not None:
         # Refused before anything is frozen.
-        place.machine_paths.queue(request.queue)
+        location.machine_paths.queue(request.queue)
     if is_experiment_file(request.words[0]):
-        return _experiment_ticket(place, request)
+        return _experiment_ticket(location, request)
     if request.queue is None:
         raise click.UsageError("a queue was expected: -q QUEUE")
     refuse_shell_line(request.words[0])
     if request.copy or request.git_remote or request.dependencies:
-        return request.queue, _prepared_ticket(place, request)
+        return request.queue, _prepared_ticket(location, request)
     labels = {"command": shlex.join(request.words)}
     resources = request.resources(request.is_shared)
-    return request.queue, _ticket(place, request.name, request.words, labels, resources)
+    return request.queue, _ticket(location, request.name, request.words, labels, resources)
 
 
 def _ticket(
-    place: Place,
+    location: Location,
     name: str | None,
     command: Sequence[str],
     labels: dict[str, str],
@@ -158,7 +158,7 @@ def _ticket(
     freeze: Freeze | None = None,
     directory: Path | None = None,
 ) -> Ticket:
-    project = {"project": str(place.project.directory)} if place.project else {}
+    project = {"project": str(location.project.directory)} if location.project else {}
     return Ticket(
         name=_ANONYMOUS if name is None else name,
         command=tuple(command),
@@ -169,15 +169,15 @@ def _ticket(
     )
 
 
-def _prepared_ticket(place: Place, request: Request) -> Ticket:
+def _prepared_ticket(location: Location, request: Request) -> Ticket:
     """A command in an environment of ours, in a copy of the sources or in the current directory."""
     from snakemake_kochi.phases.freeze import take_freeze
     from snakemake_kochi.phases.job import job_command
     from snakemake_kochi.project.recipes import Requirement
 
-    project = place.require_project()
-    installs = _installs(place, tuple(map(Requirement.parse, request.dependencies)))
-    freeze = take_freeze(Path.cwd(), place.machine.name)
+    project = location.require_project()
+    installs = _installs(location, tuple(map(Requirement.parse, request.dependencies)))
+    freeze = take_freeze(Path.cwd(), location.machine.name)
     if request.git_remote:
         freeze = _from_git(freeze, request.git_remote)
     copy = _directory_in_copy(freeze) if request.copy or request.git_remote else None
@@ -185,16 +185,16 @@ def _prepared_ticket(place: Place, request: Request) -> Ticket:
     labels = {"command": shlex.join(request.words)} | _labels(request, freeze, installs)
     directory = None if copy is None else project.directory
     resources = request.resources(request.is_shared)
-    return _ticket(place, request.name, words, labels, resources, freeze, directory)
+    return _ticket(location, request.name, words, labels, resources, freeze, directory)
 
 
-def _experiment_ticket(place: Place, request: Request) -> tuple[str, Ticket]:
+def _experiment_ticket(location: Location, request: Request) -> tuple[str, Ticket]:
     from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
     from snakemake_kochi.phases.job import job_command
     from snakemake_kochi.project.recipes import Requirement
     from snakemake_kochi.project.values import parse_assignment
 
-    project, machine = place.require_project(), place.machine.name
+    project, machine = location.require_project(), location.machine.name
     file = path_in_project(project, request.words[0])
     # From the working tree first: what is wrong with it is said before anything is frozen.
     load(project, file)
@@ -209,7 +209,7 @@ def _experiment_ticket(place: Place, request: Request) -> tuple[str, Ticket]:
     if queue is None:
         raise click.UsageError(f"a queue was expected: -q QUEUE, or default_queue in {file}")
     extra = tuple(map(Requirement.parse, request.dependencies))
-    installs = _installs(place, experiment.requirements_on(machine, extra))
+    installs = _installs(location, experiment.requirements_on(machine, extra))
     if request.git_remote:
         freeze = _from_git(freeze, request.git_remote)
     name = request.name or point.name
@@ -218,14 +218,14 @@ def _experiment_ticket(place: Place, request: Request) -> tuple[str, Ticket]:
     labels = {"experiment": file} | parameters | _labels(request, freeze, installs)
     is_shared = request.is_shared or not experiment.run.exclusive
     resources = request.resources(is_shared, point.cores or 1)
-    return queue, _ticket(place, name, words, labels, resources, freeze, project.directory)
+    return queue, _ticket(location, name, words, labels, resources, freeze, project.directory)
 
 
-def _installs(place: Place, requirements: tuple[Requirement, ...]) -> tuple[Install, ...]:
+def _installs(location: Location, requirements: tuple[Requirement, ...]) -> tuple[Install, ...]:
     from snakemake_kochi.phases.current import current_installs
 
-    recipes = place.require_project().resolve(requirements, place.machine.name)
-    return current_installs(place.project_paths, place.machine, recipes)
+    recipes = location.require_project().resolve(requirements, location.machine.name)
+    return current_installs(location.project_paths, location.machine, recipes)
 
 
 def _from_git(freeze: Freeze, url: str) -> Freeze:

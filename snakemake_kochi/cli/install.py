@@ -10,7 +10,7 @@ import click
 from snakemake_kochi.cli.options import COUNT, dependency_option, machine_option
 from snakemake_kochi.cli.output import remark
 from snakemake_kochi.cli.serving import remark_without_worker
-from snakemake_kochi.place import Place, find_place
+from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.project.recipes import Recipe, Requirement
 
 
@@ -47,19 +47,19 @@ def command(
     from snakemake_kochi.cli.snakemake_call import call_snakemake
     from snakemake_kochi.phases.install import AGAIN_VARIABLE, NEWEST_VARIABLE
 
-    place = find_place(machine)
-    place.require_here()
+    location = find_location(machine)
+    location.require_here()
     if queue is not None:
-        place.machine_paths.queue(queue)
+        location.machine_paths.queue(queue)
     wanted = [Requirement.parse(text) for text in dependencies]
-    recipes = place.require_project().resolve(wanted, place.machine.name)
+    recipes = location.require_project().resolve(wanted, location.machine.name)
     targets = [_rule(requirement.dependency, requirement.recipe) for requirement in wanted]
-    here = [each for each in recipes if place.machine.installs_on_login_node(each.on_machine)]
+    here = [each for each in recipes if location.machine.installs_on_login_node(each.on_machine)]
     # Without a way to other nodes all is done by this command, unless a queue is named.
-    is_elsewhere = len(here) < len(recipes) and (queue or place.machine.has_allocations)
+    is_elsewhere = len(here) < len(recipes) and (queue or location.machine.has_allocations)
     words = _executor(queue, cores) if is_elsewhere else _here(cores)
     meant = {
-        NEWEST_VARIABLE: [str(recipe) for recipe in recipes if _is_remote(place, recipe)],
+        NEWEST_VARIABLE: [str(recipe) for recipe in recipes if _is_remote(location, recipe)],
         AGAIN_VARIABLE: list(map(str, wanted)) if again else [],
     }
     variables = {name: " ".join(names) for name, names in meant.items() if names}
@@ -70,11 +70,11 @@ def command(
         names = ", ".join(f"{each.dependency}:{each.name}" for each in here)
         remark(f"Installed here, because they do not say 'on_machine: true': {names}")
     if queue is not None and is_elsewhere:
-        remark_without_worker(place, queue)
-    forced = _forced(place, recipes, targets if again else [])
+        remark_without_worker(location, queue)
+    forced = _forced(location, recipes, targets if again else [])
     if forced:
         words += ["--forcerun", *forced]
-    call_snakemake(place, list(dict.fromkeys(targets)), words, variables)
+    call_snakemake(location, list(dict.fromkeys(targets)), words, variables)
 
 
 def _rule(dependency: str, recipe: str) -> str:
@@ -96,21 +96,21 @@ def _executor(queue: str | None, cores: int | None) -> list[str]:
     return words if cores is None else [*words, "--local-cores", str(cores)]
 
 
-def _forced(place: Place, recipes: Sequence[Recipe], again: Sequence[str]) -> list[str]:
+def _forced(location: Location, recipes: Sequence[Recipe], again: Sequence[str]) -> list[str]:
     """The rules that must run although nothing Snakemake knows of has changed."""
     from snakemake_kochi.phases.current import recipe_states
 
     forced = list(again)
-    for state in recipe_states(place.project_paths, place.machine, recipes):
+    for state in recipe_states(location.project_paths, location.machine, recipes):
         recipe = state.recipe
         # Not there although Snakemake has its manifest: KOCHI_ROOT was emptied, or is another. Or
         # what is in use is another of those that kochi.yaml has described in its time.
-        if _is_remote(place, recipe) or state.state != "installed":
+        if _is_remote(location, recipe) or state.state != "installed":
             forced.append(_rule(recipe.dependency, recipe.name))
     return list(dict.fromkeys(forced))
 
 
-def _is_remote(place: Place, recipe: Recipe) -> bool:
+def _is_remote(location: Location, recipe: Recipe) -> bool:
     """Whether its source is a branch of a repository that is not on this computer."""
     from snakemake_kochi.phases.freeze import local_repository
 
@@ -118,5 +118,5 @@ def _is_remote(place: Place, recipe: Recipe) -> bool:
         recipe.git is not None
         and not recipe.mirror
         and recipe.commit_hash is None
-        and local_repository(recipe.git, place.require_project().directory) is None
+        and local_repository(recipe.git, location.require_project().directory) is None
     )

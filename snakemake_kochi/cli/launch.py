@@ -21,7 +21,7 @@ from snakemake_kochi.errors import KochiError
 
 if TYPE_CHECKING:
     from snakemake_kochi.detached.launches import Found
-    from snakemake_kochi.place import Place
+    from snakemake_kochi.location import Location
 
 _LOOK = 0.1  # seconds between two looks at the output
 _CHECK = 0.5  # seconds between two at how the run stands
@@ -31,9 +31,9 @@ _TIME_UP = (
     "takes it over"
 )
 _INTERRUPTED = 128 + signal.SIGINT  # as shells have an end by a signal
-_ALLOCATIONS = re.compile(r"--kochi-place[= ]allocations\b")
+_ALLOCATIONS = re.compile(r"--kochi-where[= ]allocations\b")
 # By which a person has said where or how jobs are run.
-_SAYS_WHERE = {"--kochi-place", "--profile", "--workflow-profile", "--executor", "-e"}
+_SAYS_WHERE = {"--kochi-where", "--profile", "--workflow-profile", "--executor", "-e"}
 _SAYS_HOW = ("--profile", "--executor", "-e", "--workflow-profile")
 
 
@@ -73,19 +73,19 @@ def command(
     with the run's exit status; Ctrl-C ends the following and not the run. After --stop, or a crash,
     the same command again picks up what is left.
     """
-    from snakemake_kochi.place import find_place
+    from snakemake_kochi.location import find_location
 
     asks = stop or status
     if asks and (arguments or in_allocation or (stop and status)):
         raise click.UsageError("--stop and --status stand alone, or with --follow")
     if limit is not None and not in_allocation:
         raise click.UsageError("-t is for --in-allocation")
-    place = find_place(machine)
+    location = find_location(machine)
     if arguments or in_allocation or not (asks or follow):
-        place.require_here()
-        place.prepare_machine()
-        return _launch(place, name, arguments, in_allocation, limit, follow)
-    found = _last(place)
+        location.require_here()
+        location.prepare_machine()
+        return _launch(location, name, arguments, in_allocation, limit, follow)
+    found = _last(location)
     if status:
         _tell(found, as_json)
         return 0
@@ -95,7 +95,7 @@ def command(
 
 
 def _launch(
-    place: Place,
+    location: Location,
     name: str,
     arguments: Sequence[str],
     in_allocation: bool,
@@ -107,11 +107,11 @@ def _launch(
     if not _SAYS_WHERE.intersection(word.split("=")[0] for word in arguments):
         from snakemake_kochi.allocation.found import unused_scheduler
 
-        if unused := unused_scheduler(place):
+        if unused := unused_scheduler(location):
             remark(unused)
     # -P: as for the command `snakemake`, the project's own modules are not in the way of ours.
-    words = [sys.executable, "-P", "-m", "snakemake", *_profile(place, arguments), *arguments]
-    found = launch(place, name, words, in_allocation, limit, remark)
+    words = [sys.executable, "-P", "-m", "snakemake", *_profile(location, arguments), *arguments]
+    found = launch(location, name, words, in_allocation, limit, remark)
     say(f"Launched {found.launch.identity}, output: {found.paths.output}")
     if follow:
         return _follow(found)
@@ -119,7 +119,7 @@ def _launch(
     return 0
 
 
-def _profile(place: Place, arguments: Sequence[str]) -> list[str]:
+def _profile(location: Location, arguments: Sequence[str]) -> list[str]:
     """The options that a person left to us."""
     from snakemake_kochi.cli.profile import installed_file
     from snakemake_kochi.resources import profiles_directory
@@ -127,7 +127,7 @@ def _profile(place: Place, arguments: Sequence[str]) -> list[str]:
     is_said = any(word.split("=")[0] in _SAYS_HOW for word in arguments)
     if is_said or os.environ.get("SNAKEMAKE_PROFILE"):
         return []
-    has_allocations = place.machine.has_allocations or _ALLOCATIONS.search(" ".join(arguments))
+    has_allocations = location.machine.has_allocations or _ALLOCATIONS.search(" ".join(arguments))
     profile = "cluster" if has_allocations else "local"
     # One that was installed may have been changed.
     installed = installed_file(profile).parent
@@ -163,13 +163,13 @@ def _tell(found: Found, as_json: bool) -> None:
     print_pairs(described)
 
 
-def _last(place: Place) -> Found:
+def _last(location: Location) -> Found:
     from snakemake_kochi.detached.control import find
 
-    found = find(place.machine_paths)
+    found = find(location.machine_paths)
     if found is None:
         raise KochiError(
-            f"nothing was launched in this directory on machine {place.machine.name}",
+            f"nothing was launched in this directory on machine {location.machine.name}",
             "To launch what the Snakefile makes by default, type: kochi launch",
         )
     return found

@@ -11,7 +11,7 @@ from snakemake_kochi.cli.options import NUMBER, json_option, machine_option, qui
 from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there
-from snakemake_kochi.place import Place, find_place
+from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.queue import (
     AskedWorker,
     Release,
@@ -51,21 +51,21 @@ def command(
     """
     if bool(workers) == bool(queues):
         raise click.UsageError("either numbers of workers or -q QUEUE was expected")
-    place = find_place(machine)
-    place.require_here()
+    location = find_location(machine)
+    location.require_here()
     for queue in queues:
-        place.machine_paths.queue(queue)
-    place.secure(place.machine_paths.directory)
-    asked = asked_workers(place.machine_paths)
+        location.machine_paths.queue(queue)
+    location.secure(location.machine_paths.directory)
+    asked = asked_workers(location.machine_paths)
     how: Release = "now" if now else "finish"
     outcomes = []
     has_failed = False
-    for worker in dict.fromkeys(workers or _serving(place, queues, asked)):
+    for worker in dict.fromkeys(workers or _serving(location, queues, asked)):
         try:
             if worker in asked:
-                outcome, said = _give_up(place, asked[worker], how)
+                outcome, said = _give_up(location, asked[worker], how)
             else:
-                outcome, said = _release(place, find_worker(place.machine_paths, worker), how)
+                outcome, said = _release(location, find_worker(location.machine_paths, worker), how)
         except KochiError as error:
             # The others are released all the same.
             remark(f"kochi: {error.sentences}")
@@ -79,9 +79,9 @@ def command(
     return int(has_failed)
 
 
-def _serving(place: Place, queues: Sequence[str], asked: Iterable[int]) -> list[int]:
+def _serving(location: Location, queues: Sequence[str], asked: Iterable[int]) -> list[int]:
     """Those that serve one of the queues and are no run's, and those that will."""
-    machine = place.machine_paths
+    machine = location.machine_paths
     found = [
         worker.worker
         for worker in list_workers(machine)
@@ -100,7 +100,7 @@ def _serving(place: Place, queues: Sequence[str], asked: Iterable[int]) -> list[
     return found
 
 
-def _release(place: Place, worker: WorkerState, how: Release) -> tuple[str, str]:
+def _release(location: Location, worker: WorkerState, how: Release) -> tuple[str, str]:
     """Returns the outcome in a word, and in a sentence. Raises KochiError."""
     number = worker.worker
     if worker.is_gone:
@@ -111,7 +111,7 @@ def _release(place: Place, worker: WorkerState, how: Release) -> tuple[str, str]
             f"worker {number} belongs to run {worker.controller}, which ends it itself",
             "To end the run, type Ctrl-C there, or: kochi launch --stop",
         )
-    order_release(place.machine_paths, number, how)
+    order_release(location.machine_paths, number, how)
     back = f", and gives allocation {worker.allocation} back" if worker.allocation else ""
     jobs = ", ".join(map(str, worker.running))
     which = f"job{'s' * (len(worker.running) > 1)} {jobs}"
@@ -123,19 +123,19 @@ def _release(place: Place, worker: WorkerState, how: Release) -> tuple[str, str]
     return "finishing", f"Worker {number} was told to leave{back}, when it has finished {which}."
 
 
-def _give_up(place: Place, asked: AskedWorker, how: Release) -> tuple[str, str]:
+def _give_up(location: Location, asked: AskedWorker, how: Release) -> tuple[str, str]:
     """One that has not come. It may come at this moment: then it finds that it is to leave before
     it takes a job, or is here already, and may have one."""
     from snakemake_kochi.allocation.choice import make_scheduler
     from snakemake_kochi.allocation.scheduler import UnreachableError
 
-    order_release(place.machine_paths, asked.worker, how)
-    if is_there(place.machine_paths.worker(asked.worker).state):
-        return _release(place, find_worker(place.machine_paths, asked.worker), how)
+    order_release(location.machine_paths, asked.worker, how)
+    if is_there(location.machine_paths.worker(asked.worker).state):
+        return _release(location, find_worker(location.machine_paths, asked.worker), how)
     begun = f"Worker {asked.worker} has not come yet"
-    if place.machine.scheduler is None:
+    if location.machine.scheduler is None:
         return "asked", f"{begun}: it leaves as soon as it comes."
-    scheduler = make_scheduler(place.machine, asked.owner, None)
+    scheduler = make_scheduler(location.machine, asked.owner, None)
     with contextlib.suppress(UnreachableError):
         found = scheduler.find()
         if found is not None and asked.allocation not in found:

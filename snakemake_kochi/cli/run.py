@@ -7,7 +7,7 @@ import os
 import click
 
 from snakemake_kochi.cli.options import dependency_option, machine_option, refuse_shell_line
-from snakemake_kochi.place import find_place
+from snakemake_kochi.location import find_location
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -25,15 +25,15 @@ def command(machine: str | None, dependencies: tuple[str, ...], words: tuple[str
     from snakemake_kochi.phases.script import Environment
     from snakemake_kochi.project.recipes import Requirement
 
-    place = find_place(machine)
-    place.require_here()
+    location = find_location(machine)
+    location.require_here()
     refuse_shell_line(words[0])
     installs: tuple[Install, ...] = ()
     if dependencies:
         wanted = [Requirement.parse(text) for text in dependencies]
-        recipes = place.require_project().resolve(wanted, place.machine.name)
-        place.secure(place.project_paths.directory)
-        installs = current_installs(place.project_paths, place.machine, recipes)
-    environment = Environment(place.machine.load_env_on_machine, installs, {})
-    variables = os.environ | {"KOCHI_MACHINE": place.machine.name}
+        recipes = location.require_project().resolve(wanted, location.machine.name)
+        location.secure(location.project_paths.directory)
+        installs = current_installs(location.project_paths, location.machine, recipes)
+    environment = Environment(location.machine.load_env_on_machine, installs, {})
+    variables = os.environ | {"KOCHI_MACHINE": location.machine.name}
     execute(command_in_environment(environment, words), variables)

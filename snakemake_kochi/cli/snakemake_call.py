@@ -12,14 +12,14 @@ from typing import NoReturn
 
 from snakemake_kochi.cli.init import SNAKEFILES
 from snakemake_kochi.cli.output import remark
-from snakemake_kochi.place import Place
+from snakemake_kochi.location import Location
 from snakemake_kochi.resources import workflow_directory
 
 _USES_OUR_RULES = re.compile(r"^\s*use\s+rule\s+\*\s+from\s+\w+\s*(#.*)?$", re.MULTILINE)
 
 
 def call_snakemake(
-    place: Place,
+    location: Location,
     targets: Sequence[str],
     options: Sequence[str],
     variables: Mapping[str, str] | None = None,
@@ -29,9 +29,9 @@ def call_snakemake(
     The project's Snakefile is used if all rules of the library are in it under their own names,
     else the library's.
     """
-    directory = place.require_project().directory
+    directory = location.require_project().directory
     words = [*targets, *_snakefile_options(directory), *options]
-    added = {**place.variables, **(variables or {})}
+    added = {**location.variables, **(variables or {})}
     remark(f"$ cd {shlex.quote(str(directory))} && {shlex.join(['snakemake', *words])}")
     sys.stdout.flush()
     sys.stderr.flush()

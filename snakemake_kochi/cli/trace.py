@@ -11,8 +11,8 @@ import click
 from snakemake_kochi.cli.options import json_option, machine_option
 from snakemake_kochi.cli.output import local_time, print_json, print_table, remark
 from snakemake_kochi.errors import NameNotFoundError
+from snakemake_kochi.location import find_location
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.place import find_place
 from snakemake_kochi.queue import RunRecord, find_run, list_runs
 
 
@@ -38,7 +38,7 @@ def command(
     from snakemake_kochi.trace.events import write_trace
     from snakemake_kochi.trace.history import read_history
 
-    paths = find_place(machine).machine_paths
+    paths = find_location(machine).machine_paths
     if list_them:
         _list(paths, as_json)
         return

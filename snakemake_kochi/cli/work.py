@@ -51,12 +51,12 @@ def command(
     walltime: float | None,
 ) -> int:
     """Run the jobs of a queue in this terminal; leave when there are none."""
-    from snakemake_kochi.place import find_place
+    from snakemake_kochi.location import find_location
     from snakemake_kochi.worker.start import run_worker
 
-    place = find_place(machine)
+    location = find_location(machine)
     return run_worker(
-        place.prepare_machine(),
+        location.prepare_machine(),
         queues,
         cores=cores,
         memory_mb=memory,

@@ -1,4 +1,4 @@
-"""`python -m snakemake_kochi.detached DIRECTORY`: the attendant of a run that was launched.
+"""`python -m snakemake_kochi.detached DIRECTORY`: the supervisor of a run that was launched.
 
 It outlives the login, passes on what tells the run to end, and notes how it ended.
 """

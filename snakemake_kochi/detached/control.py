@@ -29,15 +29,15 @@ from snakemake_kochi.detached.launches import (
 )
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import make_directory
+from snakemake_kochi.location import Location
 from snakemake_kochi.locks import LockBusyError, find_lock_settings
 from snakemake_kochi.paths import LaunchPaths, MachinePaths
-from snakemake_kochi.place import Place
 from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.queue.controllers import ControllerState
 from snakemake_kochi.queue.explain import seconds_since
 from snakemake_kochi.queue.heartbeat import LOST_AFTER, Stillness, heartbeat_interval, sign_of_life
 
-_PATIENCE = 20.0  # seconds for an attendant to start
+_PATIENCE = 20.0  # seconds for a supervisor to start
 _MOST_PATIENCE = 60.0  # after which it is not to start any more
 _PAUSE = 0.02
 _LOOK = 0.5  # seconds between two looks at one on another host
@@ -46,7 +46,7 @@ _HOW = "To follow it, type: kochi launch --follow; to stop it: kochi launch --st
 
 
 def launch(
-    place: Place,
+    location: Location,
     name: str,
     command: Sequence[str],
     in_allocation: bool,
@@ -56,11 +56,11 @@ def launch(
     """Start a command in the current directory, and leave it running: on this host, or in a small
     job of the machine's Slurm with a time limit. Raises KochiError, also when one launched here
     goes on; where that takes a while to be known, it says so first."""
-    machine = place.machine_paths
-    heartbeat_interval()  # the attendant could tell nobody of a wrong one
-    if in_allocation and place.machine.scheduler is None:
+    machine = location.machine_paths
+    heartbeat_interval()  # the supervisor could tell nobody of a wrong one
+    if in_allocation and location.machine.scheduler is None:
         raise KochiError(
-            f"machine {place.machine.name} has no scheduler to run it in",
+            f"machine {location.machine.name} has no scheduler to run it in",
             "Leave out --in-allocation, or say 'scheduler: slurm' of the machine in kochi.yaml. On "
             "a login node, this does it: kochi init --machine",
         )
@@ -72,9 +72,9 @@ def launch(
             _refuse_a_second(machine)
             launched, paths = make_launch(machine, name, command, in_allocation)
             if in_allocation:
-                _submit(place, launched, paths, limit)
+                _submit(location, launched, paths, limit)
             else:
-                _start(place, paths)
+                _start(location, paths)
     except LockBusyError as error:
         raise KochiError(f"another kochi launch does not end: {error}") from error
     return look_at(paths)
@@ -115,7 +115,7 @@ def _await_elsewhere(machine: MachinePaths, say: Callable[[str], None]) -> None:
 
 def _sign(found: Found) -> Hashable:
     assert found.processes is not None
-    return sign_of_life(found.paths.process, found.processes.attendant, found.processes.heartbeat)
+    return sign_of_life(found.paths.process, found.processes.supervisor, found.processes.heartbeat)
 
 
 class Watch:
@@ -164,23 +164,23 @@ class Ends:
         return False  # unknown, which does not mean ended
 
 
-def _variables(place: Place) -> dict[str, str]:
+def _variables(location: Location) -> dict[str, str]:
     """For the run. A compute node is not the login host: that it belongs to the machine has to be
     said."""
-    if place.machine.name == LOCAL:
-        return place.variables
-    return {**place.variables, "KOCHI_MACHINE": place.machine.name}
+    if location.machine.name == LOCAL:
+        return location.variables
+    return {**location.variables, "KOCHI_MACHINE": location.machine.name}
 
 
-def _attendant(paths: LaunchPaths) -> list[str]:
+def _supervisor(paths: LaunchPaths) -> list[str]:
     return [sys.executable, "-P", "-m", "snakemake_kochi.detached", str(paths.directory)]
 
 
-def _start(place: Place, paths: LaunchPaths) -> None:
+def _start(location: Location, paths: LaunchPaths) -> None:
     with paths.output.open("ab") as output:
         process = subprocess.Popen(
-            _attendant(paths),
-            env={**os.environ, **_variables(place)},
+            _supervisor(paths),
+            env={**os.environ, **_variables(location)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -201,17 +201,17 @@ def _start(place: Place, paths: LaunchPaths) -> None:
         time.sleep(_PAUSE)
 
 
-def _submit(place: Place, launched: Launch, paths: LaunchPaths, limit: str | None) -> None:
+def _submit(location: Location, launched: Launch, paths: LaunchPaths, limit: str | None) -> None:
     assert launched.job_name is not None
-    variables: Mapping[str, str] = _variables(place)
-    words = ["env", *(f"{name}={value}" for name, value in variables.items()), *_attendant(paths)]
+    variables: Mapping[str, str] = _variables(location)
+    words = ["env", *(f"{name}={value}" for name, value in variables.items()), *_supervisor(paths)]
     arguments = [] if limit is None else [f"--time={limit}"]
     try:
         submit_controller(
             launched.job_name,
             shlex.join(words),
             paths.output,
-            place.machine.allocation,
+            location.machine.allocation,
             arguments,
         )
     except KochiError:
@@ -264,6 +264,6 @@ def stop(found: Found) -> None:
             "Type there, in this directory: kochi launch --stop",
         )
     if found.state == "running":
-        os.kill(found.processes.attendant.pid, signal.SIGINT)
+        os.kill(found.processes.supervisor.pid, signal.SIGINT)
     elif found.state == "unattended":
         os.killpg(found.processes.run.pid, signal.SIGINT)

@@ -1,10 +1,10 @@
 """What is on disk of a run that was launched, and how it stands.
 
-Four files, each with one writer: launch.json of who launched it, process.json of the attendant
-from its start on, log.json of the attendant when the run has opened Snakemake's log, end.json of
-the attendant when the run has ended. gone.json is of the first who learns that there will be no
+Four files, each with one writer: launch.json of who launched it, process.json of the supervisor
+from its start on, log.json of the supervisor when the run has opened Snakemake's log, end.json of
+the supervisor when the run has ended. gone.json is of the first who learns that there will be no
 end.json: from the scheduler, because it does not begin, or because its heartbeat stands still.
-time-up.json is of the attendant, too: what ends the run is its time limit.
+time-up.json is of the supervisor, too: what ends the run is its time limit.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Launch:
 
 @dataclass(frozen=True)
 class Processes:
-    """process.json: the attendant, the run's own process, and the node where both are. `heartbeat`
-    grows by one each `heartbeat_interval` seconds while the attendant lives; None for one of a
+    """process.json: the supervisor, the run's own process, and the node where both are. `heartbeat`
+    grows by one each `heartbeat_interval` seconds while the supervisor lives; None for one of a
     release that gave no signs of life."""
 
     node: Node
-    attendant: ProcessIdentity
+    supervisor: ProcessIdentity
     run: ProcessIdentity
     heartbeat: int | None = None
     heartbeat_interval: float = HEARTBEAT_INTERVAL
@@ -64,7 +64,7 @@ class Processes:
 @dataclass(frozen=True)
 class Found:
     """A launch and how it stands: `launched` has not begun; `unattended` runs on though its
-    attendant was killed, its exit status will not be known; of one `elsewhere`, on another host,
+    supervisor was killed, its exit status will not be known; of one `elsewhere`, on another host,
     nothing more is known; `killed` came to no end that anybody could note. `scheduler`: what that
     says of its job, if it was asked. `is_time_up`: whether it was, or is being, ended by its time
     limit, and what ran in other allocations goes on."""
@@ -138,23 +138,23 @@ def read_launch(paths: LaunchPaths) -> Launch:
 
 
 def processes_file(paths: LaunchPaths, run: int) -> HeartbeatFile:
-    """process.json of the calling attendant and of the process that it has started."""
-    attendant, own = ProcessIdentity.of(os.getpid()), ProcessIdentity.of(run)
-    assert attendant is not None
+    """process.json of the calling supervisor and of the process that it has started."""
+    supervisor, own = ProcessIdentity.of(os.getpid()), ProcessIdentity.of(run)
+    assert supervisor is not None
     assert own is not None
-    data = {"node": vars(this_node()), "attendant": vars(attendant), "run": vars(own)}
+    data = {"node": vars(this_node()), "supervisor": vars(supervisor), "run": vars(own)}
     return HeartbeatFile(paths.process, {"version": VERSION, **data})
 
 
 def write_end(paths: LaunchPaths, status: int) -> None:
-    """By the attendant. `status`: as shells have it, 128 + N for an end by signal N."""
+    """By the supervisor. `status`: as shells have it, 128 + N for an end by signal N."""
     time = datetime.now(UTC).isoformat(timespec="seconds")
     data = {"version": VERSION, "status": status, "time": time}
     write_atomically(paths.end, to_json(data), durable=True)
 
 
 def write_log(paths: LaunchPaths, log: str) -> None:
-    """By the attendant, when the run has opened Snakemake's log."""
+    """By the supervisor, when the run has opened Snakemake's log."""
     write_atomically(paths.log, to_json({"version": VERSION, "log": log}))
 
 
@@ -187,7 +187,7 @@ def look_at(paths: LaunchPaths) -> Found:
 
 
 def write_time_up(paths: LaunchPaths) -> None:
-    """By the attendant, before it tells the run to end. Raises OSError."""
+    """By the supervisor, before it tells the run to end. Raises OSError."""
     time = datetime.now(UTC).isoformat(timespec="seconds")
     write_exclusively(paths.time_up, to_json({"version": VERSION, "time": time}))
 
@@ -210,7 +210,7 @@ def _read_processes(paths: LaunchPaths) -> Processes | None:
         data = read_json(paths.process, VERSION)
         return Processes(
             Node.from_dict(data["node"]),
-            ProcessIdentity.from_dict(data["attendant"]),
+            ProcessIdentity.from_dict(data["supervisor"]),
             ProcessIdentity.from_dict(data["run"]),
             None if data.get("heartbeat") is None else int(data["heartbeat"]),
             float(data.get("heartbeat_interval", HEARTBEAT_INTERVAL)),
@@ -225,7 +225,7 @@ def _state_of(processes: Processes) -> State:
     here = this_node()
     if not here.can_see(processes.node):
         return "killed" if here.has_rebooted_since(processes.node) else "elsewhere"
-    if processes.attendant.is_alive():
+    if processes.supervisor.is_alive():
         return "running"
     return "unattended" if processes.run.is_alive() else "killed"
 

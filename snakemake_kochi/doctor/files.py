@@ -18,7 +18,7 @@ from snakemake_kochi.doctor.finding import Outcome
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically, write_new
 from snakemake_kochi.paths import TrialPaths
-from snakemake_kochi.queue.bell import Bell, ring
+from snakemake_kochi.queue.wakeup import WakeUp, notify
 
 _VERSION = 1
 _PADDING = "x" * 20_000  # more than a page, so that half a file can be seen
@@ -170,18 +170,18 @@ def _between_directories(source: Path, trial: TrialPaths) -> str:
     return "also between directories"
 
 
-def examine_bell(trial: TrialPaths) -> Outcome:
+def examine_wakeup(trial: TrialPaths) -> Outcome:
     """What wakes workers."""
-    bell = Bell(trial.bell)
+    wakeup = WakeUp(trial.wakeup)
     try:
-        if bell.is_silent:
+        if wakeup.is_silent:
             said = "no FIFOs here: workers and controllers look ten times a second instead"
             return Outcome("note", said)
-        if ring(trial.bell) and bell.wait(0):
-            return Outcome("ok", "a FIFO rings")
+        if notify(trial.wakeup) and wakeup.wait(0):
+            return Outcome("ok", "a FIFO wakes its reader")
     finally:
-        bell.close()
-    return Outcome("failed", "a FIFO did not ring", "Name another kochi_root.")
+        wakeup.close()
+    return Outcome("failed", "a FIFO did not wake its reader", "Name another kochi_root.")
 
 
 def examine_refusals(trial: TrialPaths) -> Outcome:

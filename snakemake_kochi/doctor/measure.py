@@ -16,10 +16,10 @@ from typing import Any
 from snakemake_kochi.doctor.between_nodes import Pair, examine_between_nodes
 from snakemake_kochi.doctor.elsewhere import examine_elsewhere
 from snakemake_kochi.doctor.files import (
-    examine_bell,
     examine_link,
     examine_refusals,
     examine_rename,
+    examine_wakeup,
 )
 from snakemake_kochi.doctor.filesystem import examine_clock, examine_filesystem, examine_space
 from snakemake_kochi.doctor.locks import examine_locks
@@ -89,7 +89,7 @@ def _examine_machine(reporter: Reporter, machine: MachinePaths, nonce: str, of_a
     with reporter.trial(machine.trial(nonce)) as trial:
         _examine_directory(reporter, where, trial, _ROOT_OF_ALL if of_all else "")
         reporter.run("link", where, lambda: examine_link(trial))
-        reporter.run("bell", where, lambda: examine_bell(trial))
+        reporter.run("wake-up", where, lambda: examine_wakeup(trial))
         reporter.run("directories", where, lambda: examine_refusals(trial))
 
 

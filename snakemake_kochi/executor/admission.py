@@ -14,8 +14,8 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_kochi.allocation.interface import Workers
 from snakemake_kochi.allocation.scheduler import UnreachableError
 from snakemake_kochi.errors import KochiError, nearest
+from snakemake_kochi.executor.job_queues import JobQueues
 from snakemake_kochi.executor.translate import QUEUE, resources_of
-from snakemake_kochi.executor.wishes import Wishes
 from snakemake_kochi.queue import Resources
 
 # What Snakemake has for a value that depends on files that are not there yet; and for one that
@@ -54,14 +54,14 @@ class Admission:
     def __init__(
         self,
         workflow: Any,
-        wishes: Wishes,
+        requests: JobQueues,
         workers: Workers,
         queue_for: Callable[[JobExecutorInterface], str],
         own_queue: str | None,
     ) -> None:
         """`own_queue`: that of jobs that name none; None where all go to another one."""
         self._workflow = workflow
-        self._wishes = wishes
+        self._requests = requests
         self._workers = workers
         self._queue_for = queue_for
         self._own_queue = own_queue
@@ -80,14 +80,14 @@ class Admission:
         return Admitted(by_queue, refused)
 
     def _place(self, job: Any, is_ours: dict[str, bool]) -> tuple[str, Resources]:
-        placed = self._wishes.place(job, self._queue_of(job), resources_of(job))
+        placed = self._requests.place(job, self._queue_of(job), resources_of(job))
         queue, wanted = placed.queue, placed.resources
         if queue not in is_ours:
             is_ours[queue] = self._workers.will_serve(queue)
         if is_ours[queue]:
             # Where nothing is known, nothing is refused: it is asked again for the allocation.
             with contextlib.suppress(UnreachableError):
-                wanted = self._workers.fit(job.name, wanted, placed.wish)
+                wanted = self._workers.fit(job.name, wanted, placed.request)
         return queue, wanted
 
     def _queue_of(self, job: Any) -> str:

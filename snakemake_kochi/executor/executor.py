@@ -18,38 +18,38 @@ from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
-from snakemake_kochi.allocation.choice import HERE, check_place, make_workers
-from snakemake_kochi.allocation.found import place_of_run
+from snakemake_kochi.allocation.choice import HERE, check_where, make_workers
+from snakemake_kochi.allocation.found import location_of_run
 from snakemake_kochi.errors import DamagedFileError, KochiError, UserError, for_snakemake
 from snakemake_kochi.executor.admission import Admission, unknown_rules
+from snakemake_kochi.executor.adoption import (
+    Adoption,
+    Held,
+    Left,
+    await_others,
+    has_time_up,
+    keep_empty_directories,
+    leave_to_adopter,
+)
 from snakemake_kochi.executor.cancelling import Cancelling
 from snakemake_kochi.executor.choice import Choices
 from snakemake_kochi.executor.identity import Identities, locks_of_run, outputs_of_run
 from snakemake_kochi.executor.inner import InnerCommands
 from snakemake_kochi.executor.interrupts import FurtherInterrupts
+from snakemake_kochi.executor.job_queues import JobQueues
 from snakemake_kochi.executor.passes import SchedulerPasses
 from snakemake_kochi.executor.plugin import Executor
 from snakemake_kochi.executor.queue_watch import QueueWatch
-from snakemake_kochi.executor.receipt import Receipt
+from snakemake_kochi.executor.run_summary import RunSummary
 from snakemake_kochi.executor.settings import check_settings
-from snakemake_kochi.executor.takeover import (
-    Held,
-    Left,
-    Takeover,
-    await_others,
-    has_time_up,
-    keep_empty_directories,
-    leave_to_heir,
-)
 from snakemake_kochi.executor.translate import (
     failure_message,
     make_ticket,
     queue_of,
 )
-from snakemake_kochi.executor.wishes import Wishes
 from snakemake_kochi.files import is_there, lacks_room, may_pass, show_new_files
+from snakemake_kochi.location import Location
 from snakemake_kochi.locks.probe import probe_locks
-from snakemake_kochi.place import Place
 from snakemake_kochi.queue import (
     Inbox,
     Queue,
@@ -67,8 +67,8 @@ from snakemake_kochi.queue import (
 from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.processes import this_node
 
-# How long the watcher sleeps when nobody rings: the limit for noticing that a worker died, and for
-# results from other nodes, whose bells do not reach us.
+# How long the watcher sleeps without a notification: the limit for noticing that a worker died,
+# and for results from other nodes, from which no notification arrives.
 _WATCH_SECONDS = 0.5
 _LOOK_SECONDS = 0.2
 _PAUSE = 0.5  # seconds until what could not be handed over is tried again
@@ -112,19 +112,19 @@ class KochiExecutor(Executor):
         settings = self.workflow.executor_settings
         # A queue that is named has workers, wherever somebody has started them.
         is_served = settings.queue is not None
-        place = place_of_run(settings.place or (HERE if is_served else None), self.logger)
-        place.require_here()
-        self._root = place.root
+        location = location_of_run(settings.where or (HERE if is_served else None), self.logger)
+        location.require_here()
+        self._root = location.root
         with self._root.explaining():
-            self._set_up(place)
+            self._set_up(location)
 
-    def _set_up(self, place: Place) -> None:
-        self._machine = place.machine_paths
+    def _set_up(self, location: Location) -> None:
+        self._machine = location.machine_paths
         settings = self.workflow.executor_settings
         # Everything that may be refused comes first: nothing was made yet that would be left.
         count = check_settings(settings, self._machine)
-        where = check_place(settings.place, place)
-        probe_locks(place.prepare_machine())
+        where = check_where(settings.where, location)
+        probe_locks(location.prepare_machine())
         self._queue_is_forced = settings.queue is not None
         self._has_workers = count > 0
         directory = self.workflow.workdir_init
@@ -137,12 +137,12 @@ class KochiExecutor(Executor):
         )
         try:
             self._inbox.give_signs_of_life()
-            self._begin(place, where, count)
+            self._begin(location, where, count)
         except BaseException:
             self._inbox.close()
             raise
 
-    def _begin(self, place: Place, where: str, count: int) -> None:
+    def _begin(self, location: Location, where: str, count: int) -> None:
         settings, directory = self.workflow.executor_settings, self.workflow.workdir_init
         self._queue_watch = QueueWatch(self._machine, self._inbox.identity, self.logger)
         dead = await_others(
@@ -151,7 +151,7 @@ class KochiExecutor(Executor):
         self._default_queue = settings.queue or private_queue(self._inbox.identity)
         cores = settings.cores or self.workflow.resource_settings.cores
         self._workers = make_workers(
-            place,
+            location,
             where,
             self._inbox.identity,
             count,
@@ -159,22 +159,22 @@ class KochiExecutor(Executor):
             self.logger,
         )
         own_queue = None if self._queue_is_forced else self._default_queue
-        self._wishes = Wishes(own_queue, self._workers.takes_wishes, self.logger)
+        self._requests = JobQueues(own_queue, self._workers.takes_requests, self.logger)
         self._begin_with_nothing()
         for said in unknown_rules(self.workflow):
             self.logger.warning(said)
         self._admission = Admission(
-            self.workflow, self._wishes, self._workers, self._queue_for, own_queue
+            self.workflow, self._requests, self._workers, self._queue_for, own_queue
         )
         self._identities = Identities(self.workflow, directory)
         self._choices = Choices(self.workflow, settings.runner, self.logger)
         self._commands = InnerCommands(self)
-        self._receipt = Receipt(self._machine, self._inbox.identity)
+        self._run_summary = RunSummary(self._machine, self._inbox.identity)
         self._run_file = RunFile(self._machine, self._inbox.identity, directory)
         self._passes = SchedulerPasses(self.workflow)
-        self._takeover = Takeover(self._machine, self.workflow, self._inbox, self.logger, dead)
-        self._workers.succeed(self._takeover.controllers)
-        self._takeover.begin(self._queue_watch.recover)
+        self._adoption = Adoption(self._machine, self.workflow, self._inbox, self.logger, dead)
+        self._workers.adopt(self._adoption.controllers)
+        self._adoption.begin(self._queue_watch.recover)
         atexit.register(self._close_unused)
         self._watcher = threading.Thread(target=self._watch, name="kochi-watcher", daemon=True)
         self._watcher.start()
@@ -264,11 +264,11 @@ class KochiExecutor(Executor):
 
     def _take_over(self, queue: str, job: JobExecutorInterface, ticket: Ticket) -> bool:
         """Wait for a job of an earlier run instead of handing one over, or before that."""
-        if self._takeover.is_empty:
+        if self._adoption.is_empty:
             return False
-        if (found := self._takeover.find(job, ticket)) is not None:
+        if (found := self._adoption.find(job, ticket)) is not None:
             number = found.ticket.job
-            self._run_file.take_over(number)
+            self._run_file.adopt(number)
             self._used_queues.add(found.ticket.queue)
             with self._pending_lock:
                 how = "runs still" if isinstance(found, Running) else "has finished"
@@ -282,7 +282,7 @@ class KochiExecutor(Executor):
                 self._known_results.append(ended)
                 self._inbox.wake()
             return True
-        if behind := self._takeover.clear_the_way(ticket):
+        if behind := self._adoption.clear_the_way(ticket):
             with self._pending_lock:
                 self._held.append(Held(queue, job, ticket, behind))
         return bool(behind)
@@ -321,7 +321,7 @@ class KochiExecutor(Executor):
         name = hand_over.queue
         self._used_queues.add(name)
         self._run_file.begin()
-        self._workers.serve([name], self._wishes.of(name))
+        self._workers.serve([name], self._requests.of(name))
         with self._pending_lock:
             self._inbox.note_queue(name)
             queue, again = Queue(self._machine, name), hand_over.numbered is not None
@@ -363,7 +363,7 @@ class KochiExecutor(Executor):
         """Hand over what waited for other jobs to end."""
         with self._pending_lock:
             held = self._held
-            ready = [self._takeover.has_ended(each.behind) for each in held]
+            ready = [self._adoption.has_ended(each.behind) for each in held]
             self._late += [
                 _HandOver(each.queue, [(each.job, each.ticket)])
                 for each, is_ready in zip(held, ready, strict=True)
@@ -435,7 +435,7 @@ class KochiExecutor(Executor):
             if known is None:
                 continue
             self._passes.drop_wakes()
-            self._receipt.add(known.ticket, result)
+            self._run_summary.add(known.ticket, result)
             if result.worker is not None and result.reason != "cancelled":
                 self._workers.job_ended(result.worker)
             if result.ok:
@@ -457,9 +457,9 @@ class KochiExecutor(Executor):
             self._look_at_queues()
             took = time.monotonic() - began
             self._next_look = began + max(_LOOK_SECONDS, _LOOK_SHARE * took)
-            if self._has_workers and not self._takeover.is_empty:
+            if self._has_workers and not self._adoption.is_empty:
                 self._recall()
-        if not self._takeover.is_empty:
+        if not self._adoption.is_empty:
             self._hand_over_held()
 
     def _look_at_queues(self) -> None:
@@ -471,7 +471,7 @@ class KochiExecutor(Executor):
         self._workers.look_after(queues)
         for queue, tickets in queues.items():
             self._queue_watch.look(queue, tickets, self._has_workers)
-        for queue in self._takeover.queues_of_ending() - queues.keys():
+        for queue in self._adoption.queues_of_ending() - queues.keys():
             self._queue_watch.recover(queue)
         self._known_results.extend(self._inbox.find_unnoticed(self._next_to_look_for()))
 
@@ -518,7 +518,7 @@ class KochiExecutor(Executor):
         # A report of its own for each cancelled job would bury what a person has to know.
         self._stop_watching()
         self._all_went_well = False
-        if self._inbox.heir is not None:
+        if self._inbox.adopter is not None:
             return
         if self._workers.go_on_alone and has_time_up(self._machine):
             self._leave_jobs()
@@ -595,7 +595,7 @@ class KochiExecutor(Executor):
             # Snakemake shuts down without waiting for jobs, or cancelling them.
             self._watcher_failed = False
             self.cancel_jobs([])
-        if self._inbox.heir is None and not self._has_left:
+        if self._inbox.adopter is None and not self._has_left:
             self._workers.stop(lambda: self._further_interrupts.is_noted)
         self._close()
         self._passes.end_timers()
@@ -610,13 +610,13 @@ class KochiExecutor(Executor):
 
     def _close(self) -> None:
         atexit.unregister(self._close_unused)
-        if self._inbox.heir is not None:
+        if self._inbox.adopter is not None:
             # Jobs, queues and allocations are that one's; local workers end with this process.
-            leave_to_heir(self.workflow)
+            leave_to_adopter(self.workflow)
             self._inbox.leave()
             return
-        self._tidily(lambda: self._takeover.end(self._all_went_well))
-        self._tidily(self._give_receipt)
+        self._tidily(lambda: self._adoption.end(self._all_went_well))
+        self._tidily(self._give_run_summary)
         if not self._queue_is_forced and not self._has_left:
             self._tidily(lambda: remove_private_queues(self._machine, self._inbox.identity))
         if self._has_left or self._has_unended:
@@ -631,14 +631,14 @@ class KochiExecutor(Executor):
         except (OSError, KochiError) as error:
             self.logger.warning(f"Not everything could be tidied up after the run: {error}")
 
-    def _give_receipt(self) -> None:
+    def _give_run_summary(self) -> None:
         """Say how the jobs were executed, and what they took."""
         self._run_file.end()
         if self._has_told:
             return  # Snakemake shuts down once more, after an error of ours
         self._has_told = True
         unreported = [pending.ticket for pending in self._pending.values()]
-        if lines := self._receipt.lines(self._run_file.first_worker, unreported):
+        if lines := self._run_summary.lines(self._run_file.first_worker, unreported):
             self.logger.info("\n".join(lines))
 
 

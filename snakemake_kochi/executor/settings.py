@@ -28,8 +28,8 @@ common_settings = CommonSettings(
 )
 
 
-class _PlaceParser:
-    """What was typed for --kochi-place. The rules of a project have its results in a directory of
+class _WhereParser:
+    """What was typed for --kochi-where. The rules of a project have its results in a directory of
     the machine: which one that is must be known before they are made, also for a dry run, which
     has no executor of ours."""
 
@@ -41,12 +41,12 @@ class _PlaceParser:
             from snakemake_kochi.allocation.found import find_machine
             from snakemake_kochi.allocation.slurm.cluster import ONCE
             from snakemake_kochi.allocation.slurm.commands import USUAL
-            from snakemake_kochi.place import find_place
+            from snakemake_kochi.location import find_location
 
             # Snakemake reads its command line twice where there is a profile.
             pace = ONCE if self._has_waited else USUAL
             try:
-                find_machine(find_place(), pace)
+                find_machine(find_location(), pace)
             except KochiError:  # the executor says it, if it comes to that
                 self._has_waited = True
         return text
@@ -75,7 +75,7 @@ class ExecutorSettings(ExecutorSettingsBase):
             "type": int,
         },
     )
-    place: Optional[str] = field(
+    where: Optional[str] = field(
         default=None,
         metadata={
             "help": "Where the run's workers are: 'here', on this computer, or in 'allocations' of "
@@ -83,7 +83,7 @@ class ExecutorSettings(ExecutorSettingsBase):
             "or an 'alloc_script' in kochi.yaml, else here.",
             "env_var": False,
             "required": False,
-            "type": _PlaceParser(),
+            "type": _WhereParser(),
         },
     )
     cores: Optional[int] = field(

@@ -1,7 +1,6 @@
-"""Tickets, claims, results and bells. The protocol is in docs/queue.md."""
+"""Tickets, claims, results and wake-up FIFOs. The protocol is in docs/queue.md."""
 
-from snakemake_kochi.queue.adoption import Ended, Estate, Running
-from snakemake_kochi.queue.bell import Bell, ring
+from snakemake_kochi.queue.adoption import Ended, Orphans, Running
 from snakemake_kochi.queue.cancellation import cancel, cancel_all
 from snakemake_kochi.queue.capacity import Capacity, format_duration
 from snakemake_kochi.queue.controllers import jobs_of, private_queue, remove_private_queues
@@ -34,6 +33,7 @@ from snakemake_kochi.queue.runs import (
     note_allocations,
 )
 from snakemake_kochi.queue.ticket import Benchmark, Kind, Resources, ShellJob, Ticket
+from snakemake_kochi.queue.wakeup import WakeUp, notify
 from snakemake_kochi.queue.workers import (
     AskedWorker,
     Release,
@@ -56,8 +56,8 @@ __all__ = [
     "AttemptView",
     "Ended",
     "EndedAttempt",
-    "Estate",
-    "Bell",
+    "Orphans",
+    "WakeUp",
     "Benchmark",
     "Capacity",
     "Claim",
@@ -105,7 +105,7 @@ __all__ = [
     "queue_lock",
     "reasons",
     "recover",
-    "ring",
+    "notify",
     "seconds_for_jobs",
     "seconds_in_all",
     "seconds_left",

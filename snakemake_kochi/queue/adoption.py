@@ -21,8 +21,8 @@ from snakemake_kochi.paths import ControllerPaths, MachinePaths
 from snakemake_kochi.queue.cancellation import cancel_all
 from snakemake_kochi.queue.controllers import (
     ControllerState,
+    adopt,
     forget_controller,
-    inherit,
     is_same_directory,
     jobs_of,
     list_controllers,
@@ -55,7 +55,7 @@ class Ended:
     result: Result
 
 
-class Estate:
+class Orphans:
     """What dead controllers left of one directory. For one thread at a time.
 
     In this order: `find`; `Inbox.adopt` for each of `controllers`; `withdraw`; for each job that
@@ -89,27 +89,31 @@ class Estate:
 
     @classmethod
     def find(
-        cls, machine: MachinePaths, directory: str, heir: str, dead: Mapping[str, float] = _NOBODY
-    ) -> Estate:
+        cls,
+        machine: MachinePaths,
+        directory: str,
+        adopter: str,
+        dead: Mapping[str, float] = _NOBODY,
+    ) -> Orphans:
         """What the controllers that died left of a directory, written as in the tickets.
 
-        `heir`, the identity of the caller's inbox, takes over from them; those that another
+        `adopter`, the identity of the caller's inbox, takes over from them; those that another
         living controller took over from are left to it. `dead` are controllers that are dead though
-        their files do not tell, each with the seconds that it is given to see the heir, if it goes
-        on after all. Without a dead controller this costs one small file for each that there is.
+        their files do not tell, each with the seconds that it is given to see the adopter, if it
+        goes on after all. Without a dead controller this costs one small file per controller.
         """
-        inherited = [
+        adopted = [
             state
             for state in list_controllers(machine)
             if (state.is_dead or state.identity in dead)
             and _is_to_be_inherited(machine, state, directory)
-            and inherit(machine, state.identity, heir, dead)
+            and adopt(machine, state.identity, adopter, dead)
         ]
-        if not inherited:
+        if not adopted:
             return cls(machine, directory, ())
-        # One that goes on must have seen that it has an heir before its jobs are listed.
-        time.sleep(max(dead.get(state.identity, 0.0) for state in inherited))
-        identities, queues = [state.identity for state in inherited], queues_of(inherited)
+        # One that goes on must have seen that it has an adopter before its jobs are listed.
+        time.sleep(max(dead.get(state.identity, 0.0) for state in adopted))
+        identities, queues = [state.identity for state in adopted], queues_of(adopted)
         for name in queue_names(machine) if queues is None else sorted(queues):
             # What dead workers had begun is finished or waits again.
             recover(machine, name)
@@ -204,7 +208,7 @@ class Estate:
             return None
         entry = find_entry(self._machine.queue(ticket.queue), job)
         if entry is not None and entry.worker is None:
-            # Its worker put it back. Who serves the queue now may run only the heir's tickets.
+            # Its worker put it back. Who serves the queue now may run only the adopter's tickets.
             self._cancel([job])
             return None
         self._taken.add(job)
@@ -212,7 +216,7 @@ class Estate:
 
     @cached_property
     def _live_jobs(self) -> dict[str, list[int]]:
-        """Those that waited or ran when the estate was found, by identity."""
+        """Those that waited or ran when the orphans was found, by identity."""
         jobs = defaultdict(list)
         for job, ticket in self._live.items():
             if ticket.identity is not None:

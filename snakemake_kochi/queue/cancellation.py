@@ -10,12 +10,12 @@ from typing import Literal
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there, make_directory, write_exclusively
 from snakemake_kochi.paths import MachinePaths, QueuePaths
-from snakemake_kochi.queue.bell import ring
 from snakemake_kochi.queue.entries import Entry, find_entries, find_entry, queue_names
 from snakemake_kochi.queue.jobs import complete, end_ticket, find_job, set_aside, unexecuted_result
 from snakemake_kochi.queue.lock import QueueRemovedError, queue_lock
 from snakemake_kochi.queue.recovery import recover
 from snakemake_kochi.queue.ticket import read_ticket
+from snakemake_kochi.queue.wakeup import notify
 
 _log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ def _cancel_entry(machine: MachinePaths, queue: QueuePaths, entry: Entry) -> Out
         return "cancelled"
     make_directory(paths.directory)
     write_exclusively(paths.cancel, b"")
-    ring(machine.worker(entry.worker).bell)
+    notify(machine.worker(entry.worker).wakeup)
     return "cancelling"
 
 

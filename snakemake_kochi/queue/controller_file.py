@@ -22,24 +22,24 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Heir:
-    """heir-<n>.json: the controller that took over, and its host, where that is known."""
+class Adopter:
+    """adopter-<n>.json: the controller that took over, and its host, where that is known."""
 
     controller: str
     host: str = ""
 
 
-def last_heir(machine: MachinePaths, identity: str) -> tuple[int, Heir | None]:
+def last_adopter(machine: MachinePaths, identity: str) -> tuple[int, Adopter | None]:
     """How many controllers took over from one, and the last of them. Raises OSError, or
     DamagedFileError."""
     paths = machine.controller(identity)
     found = None
     for number in itertools.count(0):
         try:
-            data = read_json(paths.heir(number + 1), VERSION)
+            data = read_json(paths.adopter(number + 1), VERSION)
         except FileNotFoundError:
             return number, found
-        found = Heir(str(data.get("heir")), str(data.get("host", "")))
+        found = Adopter(str(data.get("adopter")), str(data.get("host", "")))
     raise AssertionError("unreachable")
 
 
@@ -64,7 +64,7 @@ class ControllerFile:
         self._file = HeartbeatFile(self._paths.state, fields)
         self._file.write()
         self._looked = time_awake_or_asleep()
-        self._heir: Heir | None = None
+        self._adopter: Adopter | None = None
         # Since when it looks as if another one had taken over, which may be an error that passes.
         self._doubted: float | None = None
 
@@ -74,37 +74,37 @@ class ControllerFile:
 
     def start(self) -> None:
         """Give signs of life from now on, and look each time whether another one took over."""
-        self._file.start(self._has_no_heir)
+        self._file.start(self._has_no_adopter)
 
     def stop(self) -> None:
         """When this returns nothing is written any more, but by `write`."""
         self._file.stop()
 
-    def _has_no_heir(self) -> bool:
-        self._look_for_heir()
-        return self._heir is None
+    def _has_no_adopter(self) -> bool:
+        self._look_for_adopter()
+        return self._adopter is None
 
     @property
-    def heir(self) -> Heir | None:
+    def adopter(self) -> Adopter | None:
         """The controller that took over from this one, which gave no sign of life for too long:
         nothing is its own any more, for good. Free while the heartbeat goes."""
-        if self._file.is_started and self._heir is None:
+        if self._file.is_started and self._adopter is None:
             asleep = time_awake_or_asleep() - self._looked
             if asleep > LATE * self._file.interval:
-                self._look_for_heir()
+                self._look_for_adopter()
                 if self._doubted is not None:
                     time.sleep(self._file.interval)
-                    self._look_for_heir()
-        return self._heir
+                    self._look_for_adopter()
+        return self._adopter
 
-    def require_no_heir(self) -> None:
+    def require_no_adopter(self) -> None:
         """To be called before anything is handed over or taken in. Raises KochiError."""
-        if (heir := self.heir) is None:
+        if (adopter := self.adopter) is None:
             return
-        where = f" on {heir.host}" if heir.host else ""
+        where = f" on {adopter.host}" if adopter.host else ""
         who = (
-            f"controller {heir.controller}{where}"
-            if heir.controller
+            f"controller {adopter.controller}{where}"
+            if adopter.controller
             else "another run, which has ended since,"
         )
         raise KochiError(
@@ -114,11 +114,11 @@ class ControllerFile:
             "kochi show jobs -t",
         )
 
-    def _look_for_heir(self) -> None:
+    def _look_for_adopter(self) -> None:
         moment = time_awake_or_asleep()
         try:
-            _, found = last_heir(self._machine, self._identity)
-            # The heir may have ended, and removed what it had inherited.
+            _, found = last_adopter(self._machine, self._identity)
+            # The adopter may have ended, and removed what it had inherited.
             is_doubtful = found is None and is_certainly_gone(self._paths.directory)
         except DamagedFileError:
             found, is_doubtful = None, True
@@ -132,8 +132,8 @@ class ControllerFile:
         if self._doubted is not None:
             if moment < self._doubted + self._file.interval:
                 return
-            found = Heir("")
+            found = Adopter("")
         self._looked = moment
         if found is not None:
-            self._heir = found
+            self._adopter = found
             _log.warning("controller %s was taken for dead", self._identity)

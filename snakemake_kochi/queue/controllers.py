@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import is_name, is_there, read_json, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.controller_file import VERSION, last_heir
+from snakemake_kochi.queue.controller_file import VERSION, last_adopter
 from snakemake_kochi.queue.entries import controller_names, queue_names
 from snakemake_kochi.queue.heartbeat import HEARTBEAT_INTERVAL
 from snakemake_kochi.queue.jobs import JobView
@@ -145,21 +145,21 @@ def is_same_directory(one: str, other: str) -> bool:
     return False
 
 
-def inherit(machine: MachinePaths, dead: str, heir: str, others: Collection[str] = ()) -> bool:
+def adopt(machine: MachinePaths, dead: str, adopter: str, others: Collection[str] = ()) -> bool:
     """Become the one controller that takes over from a dead one; False when another one did.
 
     Who took over and died or ended since is followed by the next; the `others` are dead, too.
     Two controllers that both wait for the same job would both report it.
     """
     while True:
-        number, last = last_heir(machine, dead)
+        number, last = last_adopter(machine, dead)
         if last is not None:
-            if last.controller == heir:
+            if last.controller == adopter:
                 return True
             if last.controller not in others and not _is_gone(machine, last.controller):
                 return False
-        notice = {"version": VERSION, "heir": heir, "host": this_node().host, "time": now()}
-        if write_exclusively(machine.controller(dead).heir(number + 1), to_json(notice)):
+        notice = {"version": VERSION, "adopter": adopter, "host": this_node().host, "time": now()}
+        if write_exclusively(machine.controller(dead).adopter(number + 1), to_json(notice)):
             return True
 
 

@@ -21,8 +21,7 @@ from snakemake_kochi.files import (
     write_new,
 )
 from snakemake_kochi.paths import ControllerPaths, MachinePaths
-from snakemake_kochi.queue.bell import Bell, ring
-from snakemake_kochi.queue.controller_file import VERSION, ControllerFile, Heir
+from snakemake_kochi.queue.controller_file import VERSION, Adopter, ControllerFile
 from snakemake_kochi.queue.controllers import LockFile
 from snakemake_kochi.queue.entries import Entry
 from snakemake_kochi.queue.job_set import JobSet
@@ -31,12 +30,13 @@ from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.result import Result, read_result
 from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.queue.wakeup import WakeUp, notify
 
 _log = logging.getLogger(__name__)
 
 
 class Inbox:
-    """A directory into which the results of one controller's tickets are linked, and a bell.
+    """A directory into which the results of one controller's tickets are linked, and a wake-up FIFO.
 
     One thread waits; `wake` and `adopt` may be called from any other. Tickets name it by its
     `identity`.
@@ -49,7 +49,7 @@ class Inbox:
         self._file = file
         self._queues: tuple[str, ...] = ()
         self._watched: tuple[ControllerPaths, ...] = (paths,)
-        self._bell = Bell(paths.bell)
+        self._wakeup = WakeUp(paths.wakeup)
         # Not by nonce: a job has one result, and what is told in its place is the end of it, too.
         self._delivered = JobSet()
         self._complaints = Complaints()
@@ -97,9 +97,9 @@ class Inbox:
         self._file.start()
 
     @property
-    def heir(self) -> Heir | None:
+    def adopter(self) -> Adopter | None:
         """The controller that took over from this one, if one did: then its jobs are that one's."""
-        return self._file.heir
+        return self._file.adopter
 
     def note_queue(self, name: str) -> None:
         """Note that tickets are about to be handed over to a queue: who takes over from this
@@ -107,7 +107,7 @@ class Inbox:
 
         Raises KochiError when that cannot be written, or when another one took over.
         """
-        self._file.require_no_heir()
+        self._file.require_no_adopter()
         if name in self._queues:
             return
         queues = (*self._queues, name)
@@ -128,18 +128,18 @@ class Inbox:
         make_directory(paths.inbox)
         make_directory(paths.delivered)
         with contextlib.suppress(OSError):  # without symbolic links: results are looked for
-            link_atomically(paths.bell, self._paths.bell)
+            link_atomically(paths.wakeup, self._paths.wakeup)
         self._watched = (*self._watched, paths)
 
     def wait(self, timeout: float) -> list[Result]:
-        """Sleep until rung, at most `timeout` seconds, and return the results that came in.
+        """Sleep until notified, at most `timeout` seconds, and return the results that came in.
 
         Each is returned once. A damaged ticket of another controller also ends here: pass over
         jobs that are not yours. Raises KochiError when another controller took over: what comes in
         is for that one.
         """
-        self._bell.wait(timeout)
-        self._file.require_no_heir()
+        self._wakeup.wait(timeout)
+        self._file.require_no_adopter()
         return [result for paths in self._watched for result in self._take_in(paths)]
 
     def _take_in(self, paths: ControllerPaths) -> Iterator[Result]:
@@ -202,7 +202,7 @@ class Inbox:
 
     def wake(self) -> None:
         """Make a `wait` in another thread return."""
-        ring(self._paths.bell)
+        notify(self._paths.wakeup)
 
     def close(self) -> None:
         """Remove the inbox. Results that come later stay with their jobs.
@@ -210,7 +210,7 @@ class Inbox:
         With jobs that have not ended, `leave` it.
         """
         self._file.stop()
-        self._bell.close()
+        self._wakeup.close()
         shutil.rmtree(self._paths.inbox.parent, ignore_errors=True)
 
     def leave(self) -> None:
@@ -219,4 +219,4 @@ class Inbox:
         self._file.stop()
         with contextlib.suppress(OSError):  # then the end of the process tells it
             self._file.write(left=True)
-        self._bell.close()
+        self._wakeup.close()

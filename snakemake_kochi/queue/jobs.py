@@ -26,7 +26,6 @@ from snakemake_kochi.files import (
 )
 from snakemake_kochi.locks import read_lock_settings
 from snakemake_kochi.paths import JobPaths, MachinePaths, QueuePaths
-from snakemake_kochi.queue.bell import ring
 from snakemake_kochi.queue.entries import (
     Entry,
     controller_names,
@@ -40,6 +39,7 @@ from snakemake_kochi.queue.ids import read_next
 from snakemake_kochi.queue.lock import QueueRemovedError, queue_lock
 from snakemake_kochi.queue.result import Result, read_attempt, read_result
 from snakemake_kochi.queue.ticket import Ticket, now, read_ticket
+from snakemake_kochi.queue.wakeup import notify
 
 _log = logging.getLogger(__name__)
 
@@ -88,8 +88,8 @@ def unexecuted_result(
     )
 
 
-def notify(machine: MachinePaths, result: Result, controller: str) -> None:
-    """Put a result into a controller's inbox and ring. A controller that is gone gets nothing."""
+def deliver(machine: MachinePaths, result: Result, controller: str) -> None:
+    """Put a result into a controller's inbox and notify it. One that is gone gets nothing."""
     paths = machine.controller(controller)
     notice = paths.notice(result.job, result.nonce)
     with contextlib.suppress(FileExistsError, FileNotFoundError):
@@ -101,7 +101,7 @@ def notify(machine: MachinePaths, result: Result, controller: str) -> None:
             if error.errno not in LINK_REFUSED:
                 raise
             write_exclusively(notice, to_json(result.to_dict()))
-    ring(paths.bell)
+    notify(paths.wakeup)
 
 
 def damaged_result(machine: MachinePaths, entry: Entry, why: str) -> Result:
@@ -111,12 +111,12 @@ def damaged_result(machine: MachinePaths, entry: Entry, why: str) -> Result:
     return replace(unexecuted_result(machine, entry, "failed", detail), nonce="damaged")
 
 
-def _notify_of_damage(machine: MachinePaths, entry: Entry, controller: str, why: str) -> None:
+def _deliver_damage(machine: MachinePaths, entry: Entry, controller: str, why: str) -> None:
     paths = machine.controller(controller)
     result = damaged_result(machine, entry, why)
     with contextlib.suppress(FileNotFoundError):  # a controller that is gone
         write_exclusively(paths.notice(entry.job, result.nonce), to_json(result.to_dict()))
-    ring(paths.bell)
+    notify(paths.wakeup)
 
 
 def end_ticket(machine: MachinePaths, path: Path, ticket: Ticket, result: Result) -> bool:
@@ -137,7 +137,7 @@ def end_ticket(machine: MachinePaths, path: Path, ticket: Ticket, result: Result
         complete(machine, path, ticket)
         return False
     if ticket.controller is not None:
-        notify(machine, result, ticket.controller)
+        deliver(machine, result, ticket.controller)
     move(path, paths.ticket)
     return True
 
@@ -158,13 +158,13 @@ def complete(machine: MachinePaths, path: Path, ticket: Ticket) -> bool:
         return False
     try:
         if ticket.controller is not None:
-            notify(machine, read_result(paths.result), ticket.controller)
+            deliver(machine, read_result(paths.result), ticket.controller)
     except DamagedFileError as error:
         _log.warning("%s", error.message)
         assert ticket.controller is not None
         # Empty after a power failure, say. It would wait for ever.
         entry = Entry(path, ticket.job, ticket.attempt)
-        _notify_of_damage(machine, entry, ticket.controller, error.message)
+        _deliver_damage(machine, entry, ticket.controller, error.message)
     with contextlib.suppress(FileNotFoundError):
         move(path, paths.ticket)
     return True
@@ -182,7 +182,7 @@ def set_aside(machine: MachinePaths, queue: QueuePaths, entry: Entry, why: str) 
     make_directory(machine.job(entry.job).directory)
     if write_exclusively(machine.job(entry.job).result, to_json(result.to_dict())):
         for controller in controller_names(machine):
-            notify(machine, result, controller)
+            deliver(machine, result, controller)
     with contextlib.suppress(FileNotFoundError):
         move(entry.path, kept)
     _log.warning("job %d failed: %s", entry.job, result.detail)

@@ -24,9 +24,9 @@ from snakemake_kochi.queue.workers import LostNotice, WorkerState, read_worker
 
 _log = logging.getLogger(__name__)
 
-# In heartbeat intervals of the worker, 5 seconds by default. Before it is taken for lost its keeper
-# ends it, if it can see what others will see.
-KEEPER_PATIENCE = 6
+# In heartbeat intervals of the worker, 5 seconds by default. Before it is presumed dead, its
+# supervisor ends it, if it can see what others will see.
+SUPERVISOR_PATIENCE = 6
 # Seconds between two looks at those workers of a queue that hold nothing: a file for each.
 _ALL_INTERVAL = 5.0
 _SECONDS_PER_WORKER = 1.0
@@ -113,7 +113,7 @@ class Observer:
         if state.state == "left" or state.has_died:
             return True
         if state.is_on_this_node:
-            return False  # perhaps it is stopped; then its keeper will end it
+            return False  # perhaps it is stopped; then its supervisor will end it
         if state.taken_for_lost:
             return still >= SETTLING * state.heartbeat_interval
         if still >= LOST_AFTER * state.heartbeat_interval:
@@ -126,7 +126,7 @@ def take_for_lost(machine: MachinePaths, state: WorkerState, still: float) -> No
     notice = LostNotice(state.worker, this_node().host, round(still, 3), now())
     if write_exclusively(machine.worker(state.worker).lost, to_json(notice.to_dict())):
         _log.warning(
-            "worker %d on %s is taken for lost: no sign of life for %.0f seconds",
+            "worker %d on %s is presumed dead: no sign of life for %.0f seconds",
             state.worker,
             state.node.host,
             still,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import read_json
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.controller_file import VERSION, last_heir
+from snakemake_kochi.queue.controller_file import VERSION, last_adopter
 from snakemake_kochi.queue.controllers import (
     ControllerState,
     is_same_directory,
@@ -128,8 +128,8 @@ def _rivals(machine: MachinePaths, directory: str, own: str) -> list[ControllerS
             found.add(identity)
             with contextlib.suppress(DamagedFileError):
                 # It waits for jobs of that one, whatever else it does.
-                _, heir = last_heir(machine, identity)
-                found.update({heir.controller} & here.keys() if heir is not None else ())
+                _, adopter = last_adopter(machine, identity)
+                found.update({adopter.controller} & here.keys() if adopter is not None else ())
     # A program may call Snakemake again and again, one run after the other.
     me, myself = this_node(), ProcessIdentity.of(os.getpid())
     return [

@@ -81,7 +81,7 @@ class RunFile:
             )
             self._write(self._record)
 
-    def take_over(self, job: int) -> None:
+    def adopt(self, job: int) -> None:
         """Note that the run waits for a job of an earlier one."""
         self.begin()
         assert self._record is not None

@@ -18,11 +18,11 @@ from snakemake_kochi.files import (
     write_atomically,
 )
 from snakemake_kochi.paths import MachinePaths, QueuePaths
-from snakemake_kochi.queue.bell import ring
 from snakemake_kochi.queue.capacity import Capacity
 from snakemake_kochi.queue.entries import worker_numbers
 from snakemake_kochi.queue.heartbeat import HEARTBEAT_INTERVAL
 from snakemake_kochi.queue.processes import Node, ProcessIdentity, this_node
+from snakemake_kochi.queue.wakeup import notify
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class WorkerState:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it died without leaving, or was taken for lost: it claims nothing any more.
+        """Whether it died without leaving, or was presumed dead: it claims nothing any more.
 
         Its jobs may still be about to end: who gives away its tickets asks an Observer.
         """
@@ -167,7 +167,7 @@ class LostNotice:
 
 
 def read_lost_notice(machine: MachinePaths, worker: int) -> LostNotice:
-    """Raises FileNotFoundError when it was not taken for lost, or DamagedFileError."""
+    """Raises FileNotFoundError when it was not presumed dead, or DamagedFileError."""
     path = machine.worker(worker).lost
     data = read_json(path, VERSION)
     try:
@@ -244,7 +244,7 @@ def order_release(machine: MachinePaths, worker: int, how: Release) -> None:
     though "finish" was said before."""
     paths = machine.worker(worker)
     write_atomically(paths.release, to_json({"version": VERSION, "how": how}))
-    ring(paths.bell)
+    notify(paths.wakeup)
 
 
 def read_release(machine: MachinePaths, worker: int) -> Release | None:
@@ -301,7 +301,7 @@ def assign_queues(machine: MachinePaths, worker: int, queues: Sequence[str]) -> 
     paths = machine.worker(worker)
     make_directory(paths.directory)
     write_atomically(paths.queues, to_json({"version": VERSION, "queues": list(queues)}))
-    ring(paths.bell)
+    notify(paths.wakeup)
 
 
 def read_queues(machine: MachinePaths, worker: int) -> tuple[str, ...]:
@@ -314,7 +314,7 @@ def read_queues(machine: MachinePaths, worker: int) -> tuple[str, ...]:
 
 
 def subscribe(machine: MachinePaths, worker: int, queue: QueuePaths) -> None:
-    """Have a worker's bell rung whenever something is put into the queue."""
+    """Have a worker's wake-up FIFO notified whenever something is put into the queue."""
     queue.make()
     queue.subscription(worker).touch(mode=0o600)
 
@@ -324,7 +324,7 @@ def unsubscribe(queue: QueuePaths, worker: int) -> None:
 
 
 def subscribers(queue: QueuePaths) -> list[int]:
-    return sorted(int(name) for name in list_names(queue.bells) if name.isdecimal())
+    return sorted(int(name) for name in list_names(queue.subscribers) if name.isdecimal())
 
 
 def shared_workers(
@@ -349,5 +349,5 @@ def ring_subscribers(machine: MachinePaths, queue: QueuePaths) -> None:
     node, and one that is not known of now, looks by itself after a while."""
     with contextlib.suppress(OSError):
         for worker in subscribers(queue):
-            if not ring(machine.worker(worker).bell) and find_lost(machine, [worker]):
+            if not notify(machine.worker(worker).wakeup) and find_lost(machine, [worker]):
                 unsubscribe(queue, worker)

@@ -113,7 +113,7 @@ class Ends:
         self._complaints.over(_about(slot))
         self._count(slot.claim.ticket.queue, result)
         self._health.note(result, slot.claim.ticket.queue)
-        late = "" if outcome else " (too late: it had been taken for lost)"
+        late = "" if outcome else " (too late: it had been presumed dead)"
         ticket = slot.claim.ticket
         _log.info("job %d (%s) %s%s", ticket.job, ticket.name, result.describe(), late)
         return [(slot, "" if result.ok else result.describe())]

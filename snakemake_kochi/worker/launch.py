@@ -102,7 +102,7 @@ class Launcher:
             raise AlreadyBegunError(f"{what} was begun by another worker")
         # Where that is not known now it is not started: others may be running it already.
         if is_there(paths.ended(ticket.attempt)) or is_there(paths.result):
-            # This worker stood still after the claim, and was taken for lost.
+            # This worker stood still after the claim, and was presumed dead.
             raise AlreadyBegunError(f"{what} has been given up by others")
         return attempt.started
 

@@ -1,11 +1,11 @@
-"""When an idle worker looks into its queues by itself, for what no bell told it."""
+"""When an idle worker looks into its queues by itself, for what no wake-up FIFO told it."""
 
 from __future__ import annotations
 
 import random
 import time
 
-# Bells do not reach other nodes; more often is of use only while something happens.
+# Wake-ups do not reach other nodes; more often is of use only while something happens.
 _MOST = 5.0  # times the first interval
 _GROWTH = 1.5
 # A look that is slow is made less often: the filesystem has other users.

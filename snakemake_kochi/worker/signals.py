@@ -59,7 +59,7 @@ class Signals:
             self._previous[number] = signal.signal(number, handler)
         # Without it a signal that comes just before poll(2) would be seen after its time-out.
         self._previous_wake = signal.set_wakeup_fd(self._wake.write, warn_on_full_buffer=False)
-        # The keeper had them held back until now.
+        # The supervisor had them held back until now.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._previous)
         return self
 

@@ -26,7 +26,6 @@ from snakemake_kochi.worker.devices import Devices
 from snakemake_kochi.worker.echo import WIDTH, Echo
 from snakemake_kochi.worker.gpus import Gpus, find_gpus
 from snakemake_kochi.worker.hosts import environment_for_jobs
-from snakemake_kochi.worker.keeper import run_kept
 from snakemake_kochi.worker.log import log_to_file
 from snakemake_kochi.worker.node import capacity_of_this_node
 from snakemake_kochi.worker.runners.choice import Runners
@@ -35,6 +34,7 @@ from snakemake_kochi.worker.runners.shell import ShellRunner
 from snakemake_kochi.worker.runners.zygote import ZygoteRunner
 from snakemake_kochi.worker.settings import BETWEEN_JOBS, WorkerSettings
 from snakemake_kochi.worker.signals import Wake, adopt_orphans
+from snakemake_kochi.worker.supervisor import run_kept
 from snakemake_kochi.worker.walltime import find_beginning, find_walltime
 from snakemake_kochi.worker.worker import Worker
 
@@ -86,10 +86,10 @@ def run_worker(
     also leaves when it has no job and its controller is dead, and then runs `cancel_waiting`, which
     cancels the allocations of that controller that have not begun. `idle_wait` and `between_jobs`
     (see WorkerSettings) are in seconds, as is `heartbeat`: without a sign of life for LOST_AFTER
-    times that, it is taken for lost on other nodes.
+    times that, it is presumed dead on other nodes.
 
-    The worker is a child of the calling process, its keeper, of which this must be the main thread,
-    with no other threads and no other children. Raises KochiError for names that cannot be used
+    The worker is a child of the calling process, its supervisor. This must be its main thread,
+    without other threads and other children. Raises KochiError for names that cannot be used
     and for locks that do not work, and WorkerError when the number is taken.
     """
     for name in queues:

@@ -47,7 +47,7 @@ class StateFile:
 
     @property
     def lost_to(self) -> str | None:
-        """The host on which the worker was taken for lost: then its tickets are not its own any
+        """The host on which the worker was presumed dead: then its tickets are not its own any
         more, for good. None when it was not; to be asked before it claims or starts anything."""
         asleep = time_awake_or_asleep() - self._looked
         if asleep > LATE * self.state.heartbeat_interval:
@@ -116,4 +116,4 @@ class StateFile:
                 self._lost_to = "another host"
             except OSError:
                 return
-            _log.warning("taken for lost by %s: ending the jobs", self._lost_to)
+            _log.warning("presumed dead by %s: ending the jobs", self._lost_to)

@@ -1,4 +1,4 @@
-"""The worker's loop: one thread, woken by its bell, its children, signals and timers."""
+"""The worker's loop: one thread, woken by its wake-up FIFO, its children, signals and timers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from functools import partial
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.bell import SILENT_WAIT, Bell
 from snakemake_kochi.queue.capacity import format_duration
 from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.processes import ProcessIdentity, send_signal
 from snakemake_kochi.queue.queue import Claim
 from snakemake_kochi.queue.ticket import Resources, now
+from snakemake_kochi.queue.wakeup import SILENT_WAIT, WakeUp
 from snakemake_kochi.queue.workers import WorkerState
 from snakemake_kochi.worker.ahead import Ahead
 from snakemake_kochi.worker.claiming import Claimer
@@ -106,27 +106,27 @@ class Worker:
         """Work until there is nothing left to do or it is told to stop; return the exit status."""
         with contextlib.ExitStack() as stack:
             signals = stack.enter_context(Signals(self._wake))
-            bell = Bell(self._machine.worker(self._number).bell)
-            stack.callback(bell.close)
-            if bell.is_silent:
+            wakeup = WakeUp(self._machine.worker(self._number).wakeup)
+            stack.callback(wakeup.close)
+            if wakeup.is_silent:
                 self._looks = Looks(min(SILENT_WAIT, self._settings.idle_wait))
             parent = self._settings.parent
             self._parent_end = None if parent is None else open_process(parent.pid)
             if self._parent_end is not None:
                 stack.callback(os.close, self._parent_end)
             poll = select.poll()
-            for source in (signals, bell, self._parent_end, *self._runners.watched):
+            for source in (signals, wakeup, self._parent_end, *self._runners.watched):
                 if source is not None:
                     poll.register(source, select.POLLIN)
             stack.enter_context(self._state.signs_of_life())
             stack.callback(self._leave)
             self._served.read()
-            while self._turn(poll, signals, bell):
+            while self._turn(poll, signals, wakeup):
                 pass
         self._controller_watch.cancel_waiting(self._settings.cancel_waiting)
         return 1 if self._health.cause or self._state.lost_to else 0
 
-    def _turn(self, poll: select.poll, signals: Signals, bell: Bell) -> bool:
+    def _turn(self, poll: select.poll, signals: Signals, wakeup: WakeUp) -> bool:
         """One wake-up; returns whether there will be another."""
         for descriptor, _ in poll.poll(self._time_out() * 1000):
             if descriptor == self._parent_end:
@@ -140,11 +140,11 @@ class Worker:
         if self._state.lost_to is not None:
             return False
         is_retrial = self._troubles.take_due()
-        if is_rung := bell.drain():
+        if is_notified := wakeup.drain():
             self._looks.reset()
-        if is_rung or is_retrial:
+        if is_notified or is_retrial:
             self._served.read()
-        is_told = is_rung or self._looks.is_due
+        is_told = is_notified or self._looks.is_due
         self._look_due |= is_told or is_retrial
         if is_told:
             self._heed_release()
@@ -445,7 +445,7 @@ class Worker:
         """The end, good or bad: nothing of a job stays behind."""
         deadline = time.monotonic() + _LEAVE_PATIENCE
         if lost_to := self._state.lost_to:
-            self._reason_to_stop = f"taken for lost by {lost_to}"
+            self._reason_to_stop = f"presumed dead by {lost_to}"
             self._state.touch(reason=self._reason_to_stop)
             self._ahead.take_all()
             self._returns.drop()
@@ -465,6 +465,6 @@ class Worker:
         self._served.leave()
         self._echo.pump(everything=True)
         reason = self._state.state.reason or self._reason_to_stop or "ended by an error"
-        # Where jobs may be running still, and the keeper goes on to end them, "left" would have
+        # Where jobs may be running still, and the supervisor goes on to end them, "left" would have
         # others give their tickets away at once.
         self._state.update(state="draining" if self._slots else "left", reason=reason)

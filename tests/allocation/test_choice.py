@@ -7,27 +7,27 @@ from pathlib import Path
 import pytest
 from slurm_fake import FakeSlurm, says
 
-from snakemake_kochi.allocation.choice import check_place, make_scheduler
+from snakemake_kochi.allocation.choice import check_where, make_scheduler
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.paths import Root
-from snakemake_kochi.place import Place, find_place
 from snakemake_kochi.project.configuration import load_project
 
 MACHINES = "spica: {scheduler: slurm}, vega: {alloc_script: x}, desk: {}"
 
 
-def place(machine: str, machines: str) -> Place:
+def place(machine: str, machines: str) -> Location:
     project = load_project(Path("/nowhere"), f"machines: {{{machines}}}")
     root = Root(Path("/nowhere"))
-    return Place(project.machine(machine), project, root, machines=project.machines)
+    return Location(project.machine(machine), project, root, machines=project.machines)
 
 
 def test_by_default_workers_are_in_allocations_where_there_is_a_way_to_them() -> None:
-    where = {name: check_place(None, place(name, MACHINES)) for name in ("spica", "vega", "desk")}
+    where = {name: check_where(None, place(name, MACHINES)) for name in ("spica", "vega", "desk")}
     assert where == {"spica": "allocations", "vega": "allocations", "desk": "here"}
     # Here only if it is said.
-    assert check_place("here", place("spica", MACHINES)) == "here"
-    assert check_place("here", place("vega", MACHINES)) == "here"
+    assert check_where("here", place("spica", MACHINES)) == "here"
+    assert check_where("here", place("vega", MACHINES)) == "here"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_where_there_is_no_scheduler_the_machines_that_have_one_are_named(
     machine: str, machines: str, said: str
 ) -> None:
     with pytest.raises(KochiError, match=f"machine {machine} has no scheduler") as error:
-        check_place("allocations", place(machine, machines))
+        check_where("allocations", place(machine, machines))
     assert said in str(error.value)
 
 
@@ -53,7 +53,7 @@ def test_where_there_is_no_kochi_yaml_its_text_is_told(
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KochiError, match="machine local has no scheduler") as error:
-        check_place("allocations", find_place())
+        check_where("allocations", find_location())
     assert f"There is no kochi.yaml in {tmp_path}" in str(error.value)
     assert "\nmachines:\n  NAME:\n    scheduler: slurm\n" in str(error.value)
     assert "\nexport KOCHI_DEFAULT_MACHINE=NAME\n" in str(error.value)
@@ -65,9 +65,9 @@ def test_a_kochi_yaml_that_is_not_read_is_why_there_is_no_scheduler(
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kochi.yaml").write_text(f"machines: {{{MACHINES}}}")
-    assert check_place("here", find_place()) == "here"
+    assert check_where("here", find_location()) == "here"
     with pytest.raises(KochiError, match="is not in a git repository\nType: git init"):
-        check_place("allocations", find_place())
+        check_where("allocations", find_location())
 
 
 def test_machines_of_a_site_are_named_though_there_is_no_project(
@@ -79,14 +79,14 @@ def test_machines_of_a_site_are_named_though_there_is_no_project(
     monkeypatch.setenv("KOCHI_SITE_CONF", str(site))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KochiError, match="With one are: spica"):
-        check_place("allocations", find_place())
+        check_where("allocations", find_location())
     # What Slurm refuses is told with the file in which it is to be changed.
     FakeSlurm(tmp_path, monkeypatch).answers("sinfo", says("main*|infinite|4|4000|(null)"))
     with pytest.raises(KochiError, match="no partition 'nosuch'") as error:
-        make_scheduler(find_place("spica").machine, "name").limits()
+        make_scheduler(find_location("spica").machine, "name").limits()
     assert f"See machines: spica: allocation: partition in {site}." in str(error.value)
 
 
 def test_a_place_that_is_none_is_refused_with_what_was_meant() -> None:
     with pytest.raises(KochiError, match="did you mean 'allocations'"):
-        check_place("allocation", place("spica", MACHINES))
+        check_where("allocation", place("spica", MACHINES))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from snakemake_kochi.allocation.former import FormerAllocations
+from snakemake_kochi.allocation.orphaned import OrphanedAllocations
 from snakemake_kochi.allocation.scheduler import Allocation
 from snakemake_kochi.files import make_directory, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, Root
@@ -64,7 +64,7 @@ def test_those_without_a_job_are_cancelled_at_once_and_others_as_soon_as_they_ha
     note(machine, idle, "1")
     note(machine, busy, "2", running={7: "2026-01-01T00:00:00+00:00"})
     scheduler = Scheduler("1", "2", "3")
-    former = FormerAllocations(machine, lambda controller: scheduler)
+    former = OrphanedAllocations(machine, lambda controller: scheduler)
     former.add(["dead"])
     assert former.cancel_idle() == ["1", "3"]
     assert not former.have_room

@@ -12,7 +12,7 @@ from support import git, write
 from snakemake_kochi.allocation.found import find_machine, unused_scheduler
 from snakemake_kochi.allocation.slurm.commands import Pace
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.place import find_place, is_found
+from snakemake_kochi.location import find_location, is_found
 
 SLURM = says("Configuration data as of today\nClusterName             = own\nMaxJobCount = 9")
 NO_SLURM = says("scontrol: fatal: Could not establish a configuration source", 1)
@@ -44,26 +44,26 @@ def slurm(tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSl
 def test_it_is_named_as_the_cluster_is_and_known_by_that_name_alone(
     slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = find_machine(find_place())
+    found = find_machine(find_location())
     assert (found.machine.name, found.machine.scheduler) == ("own", "slurm")
     assert is_found(found.machine)
-    assert find_place().machine == found.machine
+    assert find_location().machine == found.machine
     monkeypatch.setenv("KOCHI_FOUND_MACHINE", "")
-    assert find_place().machine.name == "local"
-    assert find_place("own").machine == found.machine
+    assert find_location().machine.name == "local"
+    assert find_location("own").machine == found.machine
     assert slurm.calls("scontrol") == ["show config"]
 
 
 def test_a_cluster_whose_name_cannot_be_a_machines_is_slurm(slurm: FakeSlurm) -> None:
     slurm.answers("scontrol", says("ClusterName = my/own"))
-    assert find_machine(find_place()).machine.name == "slurm"
+    assert find_machine(find_location()).machine.name == "slurm"
 
 
 def test_one_that_is_configured_by_that_name_is_taken_as_it_is(
     here: Path, slurm: FakeSlurm
 ) -> None:
     write(here / "kochi.yaml", "machines: {own: {scheduler: slurm, work_dir: /w}}\n")
-    found = find_machine(find_place())
+    found = find_machine(find_location())
     assert (found.machine.work_dir, is_found(found.machine)) == ("/w", False)
 
 
@@ -74,24 +74,24 @@ def test_where_somebody_has_described_machines_none_is_made_up(
     here: Path, slurm: FakeSlurm, machines: str
 ) -> None:
     write(here / "kochi.yaml", f"machines: {{{machines}}}\n")
-    assert find_machine(find_place()).machine.name == "local"
+    assert find_machine(find_location()).machine.name == "local"
 
 
 def test_a_machine_that_somebody_names_is_that_and_slurm_is_not_asked(
     here: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KOCHI_DEFAULT_MACHINE", "local")
-    assert find_machine(find_place()).machine.name == "local"
+    assert find_machine(find_location()).machine.name == "local"
     assert slurm.calls("scontrol") == []
 
 
 def test_a_slurm_that_is_away_is_no_reason_to_take_this_computer(slurm: FakeSlurm) -> None:
     slurm.answers("scontrol", says(AWAY, 1))
     with pytest.raises(KochiError, match="Slurm is here, and does not answer"):
-        find_machine(find_place())
+        find_machine(find_location())
     # It would be the same to programs without a cluster.
     slurm.answers("scontrol", NO_SLURM)
-    assert find_machine(find_place()).machine.name == "local"
+    assert find_machine(find_location()).machine.name == "local"
 
 
 def test_a_slurm_that_is_away_for_a_moment_is_waited_for_and_that_is_said_once(
@@ -99,7 +99,7 @@ def test_a_slurm_that_is_away_for_a_moment_is_waited_for_and_that_is_said_once(
 ) -> None:
     slurm.answers("scontrol", says(AWAY, 1), says(AWAY, 1), SLURM)
     pace = Pace(submission=20.0, first_pause=0.0, most_pause=0.0)
-    assert find_machine(find_place(), pace).machine.name == "own"
+    assert find_machine(find_location(), pace).machine.name == "own"
     assert len(slurm.calls("scontrol")) == 3
     assert caplog.text.count("does not answer") == 1
     assert "It is asked again, for 20 s" in caplog.text
@@ -108,13 +108,13 @@ def test_a_slurm_that_is_away_for_a_moment_is_waited_for_and_that_is_said_once(
 def test_who_has_jobs_run_here_for_want_of_a_word_is_told(
     here: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "add to the line: --kochi-place allocations" in unused_scheduler(find_place())
+    assert "add to the line: --kochi-where allocations" in unused_scheduler(find_location())
     write(here / "kochi.yaml", "machines: {vega: {scheduler: slurm}}\n")
-    assert "type: export KOCHI_DEFAULT_MACHINE=vega" in unused_scheduler(find_place())
-    assert unused_scheduler(find_place("vega")) == ""
-    assert unused_scheduler(find_place("local")) == ""
+    assert "type: export KOCHI_DEFAULT_MACHINE=vega" in unused_scheduler(find_location())
+    assert unused_scheduler(find_location("vega")) == ""
+    assert unused_scheduler(find_location("local")) == ""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert unused_scheduler(find_place()) == ""
+    assert unused_scheduler(find_location()) == ""
     monkeypatch.delenv("SLURM_JOB_ID")
     slurm.answers("scontrol", NO_SLURM)
-    assert unused_scheduler(find_place()) == ""
+    assert unused_scheduler(find_location()) == ""

@@ -150,7 +150,9 @@ def test_a_worker_that_does_not_leave_is_killed(
 
 
 @pytest.mark.parametrize("error", [errno.ESTALE, errno.EIO])
-@pytest.mark.parametrize(("call", "path"), [("readdir", "*/bells"), ("rename", "*/queues.json")])
+@pytest.mark.parametrize(
+    ("call", "path"), [("readdir", "*/subscribers"), ("rename", "*/queues.json")]
+)
 def test_what_an_ill_filesystem_does_not_let_be_done_is_told_once_and_done_later(
     tmp_path: Path,
     started: Started,

@@ -23,6 +23,7 @@ from snakemake_kochi.allocation.ending import end_allocations
 from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.allocation.provision import Provision
 from snakemake_kochi.allocation.questions import Questions
+from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.allocation.scheduler import (
     Allocation,
     RefusedError,
@@ -31,7 +32,6 @@ from snakemake_kochi.allocation.scheduler import (
 )
 from snakemake_kochi.allocation.setbacks import Setbacks
 from snakemake_kochi.allocation.sizing import Limits
-from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.machines import AllocationSettings, Machine
@@ -44,7 +44,7 @@ SMALL, LARGE = Resources(cores=1), Resources(cores=4)
 class Scheduler:
     """Says yes, and notes what it was asked for and what was cancelled."""
 
-    takes_wishes = True
+    takes_requests = True
     can_exclude = True
     lacks = None
     cancels_waiting = ()
@@ -55,7 +55,7 @@ class Scheduler:
         self.wanted: list[Wanted] = []
         self.cancelled: list[str] = []
 
-    def limits(self, wish: Wish = NO_WISH) -> Limits:
+    def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
         return self._limits
 
     def submit(self, wanted: Wanted, launch: Launch, known: Collection[str]) -> list[str]:
@@ -130,7 +130,7 @@ class Run:
         for _ in range(times):
             self._asked.note_workers([each for found in self.workers.values() for each in found])
             for queue in self.workers:
-                self._provision.provide(queue, NO_WISH, self.pending, self.workers)
+                self._provision.provide(queue, NO_REQUEST, self.pending, self.workers)
 
     @property
     def cores(self) -> list[int]:
@@ -365,7 +365,7 @@ def test_workers_that_are_not_known_for_a_while_end_no_run_and_nothing_more_is_a
         workers = allocated(filesystem.path, scheduler)
         Root(filesystem.path).machine("own").queue("a").make()
         pending = {"a": [Ticket("x", ("x",), "/")]}
-        with filesystem.fault("readdir", errno.ESTALE, "*/bells") as fault:
+        with filesystem.fault("readdir", errno.ESTALE, "*/subscribers") as fault:
             workers.serve(["a"])
             workers.look_after(pending)
             assert workers.will_serve("a")

@@ -156,7 +156,7 @@ def test_a_missing_sbatch_is_told_at_once_with_what_to_do(fake, launch):
     with pytest.raises(RefusedError, match="there is no program sbatch here") as caught:
         slurm().submit(ONE, launch, [])
     assert "module load slurm" in str(caught.value)
-    assert "--kochi-place here" in str(caught.value)
+    assert "--kochi-where here" in str(caught.value)
 
 
 @pytest.mark.parametrize(

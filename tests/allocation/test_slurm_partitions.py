@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from slurm_fake import FakeSlurm, says
 
+from snakemake_kochi.allocation.request import AllocationRequest
 from snakemake_kochi.allocation.scheduler import RefusedError
 from snakemake_kochi.allocation.sizing import Limits, Supply, obstacle, workers_to_ask_for
 from snakemake_kochi.allocation.slurm.commands import Pace
 from snakemake_kochi.allocation.slurm.partitions import limits_of, read_partitions
 from snakemake_kochi.allocation.slurm.slurm import Slurm
 from snakemake_kochi.allocation.slurm.withheld import without_withheld
-from snakemake_kochi.allocation.wishes import Wish
 from snakemake_kochi.project.machines import AllocationSettings
 from snakemake_kochi.queue import Capacity, Resources
 
@@ -124,7 +124,7 @@ def test_slurm_is_asked_once_for_all_partitions(tmp_path, monkeypatch):
         Slurm("name", AllocationSettings(), "own", hasty).limits()
     slurm = Slurm("name", AllocationSettings(), "own", hasty)
     assert slurm.limits().node == CPUS
-    assert slurm.limits(Wish(partition="month")).node == Capacity(8, 8000)
+    assert slurm.limits(AllocationRequest(partition="month")).node == Capacity(8, 8000)
     assert len(fake.calls("sinfo")) == 2
 
 
@@ -175,14 +175,14 @@ def test_in_another_partition_than_the_machines_its_own_longest_time_counts(tmp_
     FakeSlurm(tmp_path, monkeypatch).answers("sinfo", says(SAID))
     hours = AllocationSettings(partition="main", time=7200.0)
     slurm = Slurm("name", hours, "own", Pace(first_pause=0.0))
-    short, month = (slurm.limits(Wish(partition=name)) for name in ("gpus", "month"))
+    short, month = (slurm.limits(AllocationRequest(partition=name)) for name in ("gpus", "month"))
     # It would wait for ever, if it was asked for two hours where half an hour is the most.
     assert workers_to_ask_for({Resources(): 1}, [], short)[0][0].seconds == 1800.0
     assert workers_to_ask_for({Resources(): 1}, [], month)[0][0].seconds == 7200.0
     long = Resources(runtime_seconds=10 * 3600)
     assert obstacle(long, month) is None
     assert workers_to_ask_for({long: 1}, [], month)[0][0].seconds > 10 * 3600
-    assert slurm.limits(Wish(partition="main")).seconds == 7200.0
+    assert slurm.limits(AllocationRequest(partition="main")).seconds == 7200.0
     assert obstacle(long, slurm.limits()) is not None
 
 
@@ -205,7 +205,9 @@ def test_only_nodes_with_the_features_that_are_asked_for_count(constraint, cores
 def test_only_gpus_of_the_model_that_is_asked_for_count(tmp_path, monkeypatch):
     FakeSlurm(tmp_path, monkeypatch).answers("sinfo", says(FEATURED))
     slurm = Slurm("name", AllocationSettings(), "own")
-    assert slurm.limits(Wish(gpu_model="a100")).node == Capacity(32, 4000, 4)
-    assert slurm.limits(Wish(gpu_model="v100")).nodes == (Capacity(64, 8000, 8),)
-    assert slurm.limits(Wish(constraint="old", gpu_model="v100")).node == Capacity(32, 4000, 1)
+    assert slurm.limits(AllocationRequest(gpu_model="a100")).node == Capacity(32, 4000, 4)
+    assert slurm.limits(AllocationRequest(gpu_model="v100")).nodes == (Capacity(64, 8000, 8),)
+    assert slurm.limits(AllocationRequest(constraint="old", gpu_model="v100")).node == Capacity(
+        32, 4000, 1
+    )
     assert slurm.limits().node.gpus == 8

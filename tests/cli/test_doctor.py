@@ -57,7 +57,7 @@ def test_everything_is_measured_and_nothing_is_left(
         f"clock in {where}: ",
         f"rename in {where}: replaced",
         f"link in {where}: ",
-        f"bell in {where}: ",
+        f"wake-up in {where}: ",
         f"lock settings in {where / 'locks.json'}: not settled before the first use",
         f"lock in {where / 'locks'}: flock works",
         f"lock between processes in {where / 'locks'}: flock: a second process was kept out",

@@ -90,8 +90,8 @@ def test_a_run_goes_on_after_logout_and_its_status_is_told(kochi: Kochi, here: P
     begin(kochi, here, "--name", "mine")
     processes = launched().processes
     assert processes is not None
-    assert os.getsid(processes.attendant.pid) == processes.attendant.pid != os.getsid(0)
-    os.kill(processes.attendant.pid, signal.SIGHUP)
+    assert os.getsid(processes.supervisor.pid) == processes.supervisor.pid != os.getsid(0)
+    os.kill(processes.supervisor.pid, signal.SIGHUP)
     os.killpg(processes.run.pid, signal.SIGHUP)
     status: dict[str, Any] = kochi("launch", "--status", "--json").data
     assert (status["name"], status["state"], status["exit_status"]) == ("mine", "running", None)
@@ -117,12 +117,12 @@ def test_the_status_of_a_run_that_begins_late_is_not_that_of_another_in_its_dire
     assert len(list(here.glob(".snakemake/log/*"))) == 1
     assert kochi("launch", "--status", "--json").data["steps_total"] is None
     with paths.output.open("wb") as output:
-        attendant = subprocess.Popen(
+        supervisor = subprocess.Popen(
             [sys.executable, "-P", "-m", "snakemake_kochi.detached", str(paths.directory)],
             stdout=output,
             stderr=output,
         )
-    with attendant:
+    with supervisor:
         wait_until(lambda: len(list(here.glob("begun*"))) == 2)
         wait_until(lambda: paths.log.exists())
         status: dict[str, Any] = kochi("launch", "--status", "--json").data
@@ -225,7 +225,7 @@ def test_a_run_whose_attendant_was_killed_goes_on_and_can_be_stopped(
     begin(kochi, here)
     processes = launched().processes
     assert processes is not None
-    os.kill(processes.attendant.pid, signal.SIGKILL)
+    os.kill(processes.supervisor.pid, signal.SIGKILL)
     wait_until(lambda: launched().state == "unattended")
     assert kochi("launch", "--", "all").status == 1
     assert kochi("launch", "--stop").status == 0
@@ -237,7 +237,7 @@ def test_a_run_that_was_killed_is_told_from_one_that_ended(kochi: Kochi, here: P
     begin(kochi, here)
     processes = launched().processes
     assert processes is not None
-    for each in (processes.attendant, processes.run):
+    for each in (processes.supervisor, processes.run):
         os.kill(each.pid, signal.SIGKILL)
     wait_until(lambda: launched().state == "killed")
     done = kochi("launch", "--follow")
@@ -291,7 +291,7 @@ def test_the_last_of_several_within_a_second_is_the_last(here: Path) -> None:
 def test_a_run_of_an_earlier_release_on_another_host_is_left_alone(
     kochi: Kochi, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Its attendant writes the file once.
+    # Its supervisor writes the file once.
     monkeypatch.setenv("KOCHI_HEARTBEAT", "1000")
     begin(kochi, here)
     file = launched().paths.process
@@ -337,7 +337,7 @@ def test_a_run_on_another_host_that_can_write_nothing_more_gives_signs_of_life(
     _, paths = make_launch(Root.find().machine("local"), "", ["true"], is_job=False)
     process = vars(this_node()) | {"host": "login2", "machine": "another"}
     identity = {"pid": 1, "start": 1}
-    data = {"version": 1, "node": process, "attendant": identity, "run": identity}
+    data = {"version": 1, "node": process, "supervisor": identity, "run": identity}
     paths.process.write_text(json.dumps(data | {"heartbeat": 1, "heartbeat_interval": 0.01}))
     watch = Watch()
     for moment in range(100):
@@ -395,7 +395,7 @@ def test_workers_beside_a_run_in_an_allocation_are_part_of_that_and_of_no_outer_
     kochi: Kochi, here: Path, on_cluster: SlurmCluster
 ) -> None:
     (here / "go").touch()
-    arguments = ("all", "--executor", "kochi", "--kochi-place", "here", "--jobs", "2")
+    arguments = ("all", "--executor", "kochi", "--kochi-where", "here", "--jobs", "2")
     done = kochi("launch", "--in-allocation", "-t", "5", "--follow", "--", *arguments)
     assert done.status == 0, done.out
     outputs = {(here / "out" / name).read_text() for name in "01"}

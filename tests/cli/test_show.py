@@ -263,7 +263,7 @@ def test_a_worker_that_was_killed_is_lost(kochi: Kochi, worker: Worker) -> None:
     process = worker("test")
     process.kill()
     process.wait()
-    # That was its keeper, with which it dies.
+    # That was its supervisor, with which it dies.
     wait_until(lambda: kochi("show", "workers", "--json").data == [])
     (row,) = kochi("show", "workers", "-a", "--json").data
     assert row["state"] == "lost"

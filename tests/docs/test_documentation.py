@@ -337,7 +337,7 @@ def test_each_module_exists(page: Path) -> None:
         assert any((base / module).is_file() for base in bases), module
 
 
-def test_the_design_names_each_room_and_no_others() -> None:
-    rooms = (REPOSITORY / "docs" / "design.md").read_text().partition("## Rooms")[2]
+def test_the_architecture_page_names_each_package_and_no_others() -> None:
+    rooms = (REPOSITORY / "docs" / "architecture.md").read_text().partition("## Packages")[2]
     listed = set(re.findall(r"^  (\w+)/ ", rooms.partition("\n## ")[0], re.M))
     assert listed == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}

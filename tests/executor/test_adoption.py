@@ -53,7 +53,7 @@ def worker(directory: Path, cores: int = 4) -> Iterator[subprocess.Popen[str]]:
     work = (sys.executable, "-m", "snakemake_kochi.cli", "work", "-q", "q", "-b")
     with background(*work, "--cores", str(cores), cwd=directory) as process:
         yield process
-        # In order: it would leave a keeper of its jobs, or their files, to the next test.
+        # In order: it would leave a supervisor of its jobs, or their files, to the next test.
         process.terminate()
         process.wait(30)
 
@@ -158,7 +158,7 @@ def test_jobs_outlive_two_controllers_and_are_reported_to_the_third(two: Path) -
     with worker(two):
         kill_when(lambda: starts(two) == {"a": 1, "b": 1}, two, *IN_QUEUE)
         (first,) = machine().glob("controllers/*")
-        kill_when((first / "bell").is_symlink, two, *AGAIN)
+        kill_when((first / "wakeup").is_symlink, two, *AGAIN)
         let_go(two, "a")
         with background(*AGAIN, cwd=two) as controller:
             output = read_until(controller, "runs still")
@@ -319,7 +319,7 @@ def test_a_job_that_outlives_the_run_that_cancelled_it_is_waited_for_by_the_next
     with worker(tmp_path):
         with background(*IN_QUEUE, cwd=tmp_path) as controller:
             wait_until(lambda: starts(tmp_path) == {"a": 1})
-            # As one whose node hangs. Its keeper gives it half a minute.
+            # As one whose node hangs. Its supervisor gives it half a minute.
             (state,) = machine().glob("workers/*/worker.json")
             pid = json.loads(state.read_text())["process"]["pid"]
             os.kill(pid, signal.SIGSTOP)

@@ -13,10 +13,10 @@ import pytest
 from run_helpers import background
 from support import write
 
-from snakemake_kochi.allocation.wish_reading import read_wish
-from snakemake_kochi.allocation.wishes import NO_WISH, Wish
+from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
+from snakemake_kochi.allocation.request_reading import read_request
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.executor.wishes import Wishes
+from snakemake_kochi.executor.job_queues import JobQueues
 from snakemake_kochi.files import is_name
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.machines import AllocationSettings
@@ -33,7 +33,7 @@ from snakemake_kochi.queue.processes import this_node
 
 
 class Job:
-    """As much of a job as a wish is read of."""
+    """As much of a job as a request is read of."""
 
     name = "one"
 
@@ -52,16 +52,16 @@ class Log:
         pass
 
 
-def read(wanted: Resources = Resources(), **values: Any) -> tuple[Wish, Resources]:  # noqa: B008
-    return read_wish("one", values, wanted)
+def read(wanted: Resources = Resources(), **values: Any) -> tuple[AllocationRequest, Resources]:  # noqa: B008
+    return read_request("one", values, wanted)
 
 
 # ---- what is asked for
 
 
 def test_without_such_resources_nothing_is_wished() -> None:
-    assert read(mem_mb=1000, disk_mb=10**6, runtime=3, tmpdir="/tmp") == (NO_WISH, Resources())
-    assert NO_WISH.name == ""
+    assert read(mem_mb=1000, disk_mb=10**6, runtime=3, tmpdir="/tmp") == (NO_REQUEST, Resources())
+    assert NO_REQUEST.name == ""
 
 
 @pytest.mark.parametrize(
@@ -73,18 +73,18 @@ def test_without_such_resources_nothing_is_wished() -> None:
     ],
 )
 def test_what_says_nothing_else_than_what_is_anyway_is_no_wish(values: dict[str, Any]) -> None:
-    assert read(**values) == (NO_WISH, Resources())
+    assert read(**values) == (NO_REQUEST, Resources())
 
 
 def test_what_a_job_says_counts_instead_of_what_the_machine_says() -> None:
     settings = AllocationSettings(
         partition="short", account="all", qos="low", constraint="cpu", cores=4, memory_mb=1000
     )
-    wish, _ = read(slurm_partition="long", slurm_account="a, b", constraint="")
-    assert wish.over(settings) == AllocationSettings(
+    request, _ = read(slurm_partition="long", slurm_account="a, b", constraint="")
+    assert request.over(settings) == AllocationSettings(
         partition="long", account="a", qos="low", constraint=None, cores=None, memory_mb=None
     )
-    assert NO_WISH.over(settings) == settings
+    assert NO_REQUEST.over(settings) == settings
     assert read(qos="high", slurm_partition="short")[0].over(settings) == replace(
         settings, qos="high"
     )
@@ -114,41 +114,43 @@ def test_cores_and_memory_may_be_said_in_slurms_terms() -> None:
 def test_gpus_are_counted_in_whichever_way_they_are_said(
     values: dict[str, Any], gpus: int, asked: str
 ) -> None:
-    wish, wanted = read(Resources(gpus=gpus), **values)
+    request, wanted = read(Resources(gpus=gpus), **values)
     number = int(asked.rpartition(":")[2])
     assert wanted.gpus == number
-    settings = wish.over(AllocationSettings())
-    assert wish.generic_resources(settings, wanted.gpus) == asked
-    assert wish.arguments == ()
+    settings = request.over(AllocationSettings())
+    assert request.generic_resources(settings, wanted.gpus) == asked
+    assert request.arguments == ()
 
 
 def test_a_machines_own_generic_resources_stay_but_for_gpus_that_a_job_says() -> None:
     settings = AllocationSettings(gres="gpu:v100:4,nvme:1")
-    assert NO_WISH.generic_resources(settings, 2) == "gpu:v100:4,nvme:1"
-    wish, _ = read(gpu_model="a100")
-    assert wish.generic_resources(settings, 1) == "nvme:1,gpu:a100:1"
+    assert NO_REQUEST.generic_resources(settings, 2) == "gpu:v100:4,nvme:1"
+    request, _ = read(gpu_model="a100")
+    assert request.generic_resources(settings, 1) == "nvme:1,gpu:a100:1"
 
 
 def test_a_job_of_several_tasks_has_an_allocation_of_that_shape_to_itself() -> None:
-    wish, wanted = read(Resources(cores=3, memory_mb=500), mpi="srun", tasks=8)
-    assert wish.shape == ["--ntasks=8", "--cpus-per-task=3", "--mem=500M"]
+    request, wanted = read(Resources(cores=3, memory_mb=500), mpi="srun", tasks=8)
+    assert request.shape == ["--ntasks=8", "--cpus-per-task=3", "--mem=500M"]
     assert wanted == Resources(cores=3, memory_mb=500, exclusive=True, pinned=False)
-    wish, wanted = read(mpi="mpirun", nodes=2, tasks_per_node=4, mem_mb_per_cpu=100)
-    assert wish.shape == [
+    request, wanted = read(mpi="mpirun", nodes=2, tasks_per_node=4, mem_mb_per_cpu=100)
+    assert request.shape == [
         *("--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=1", "--mem-per-cpu=100M")
     ]
     assert wanted.cores == 4
-    wish, wanted = read(Resources(gpus=2), tasks=2, gpu_model="a100")
-    assert wish.shape == ["--ntasks=4", "--cpus-per-task=1", "--gpus=a100:2"]
-    assert wish.generic_resources(AllocationSettings(), 0) is None
+    request, wanted = read(Resources(gpus=2), tasks=2, gpu_model="a100")
+    assert request.shape == ["--ntasks=4", "--cpus-per-task=1", "--gpus=a100:2"]
+    assert request.generic_resources(AllocationSettings(), 0) is None
     assert "--exclusive" in read(Resources(exclusive=True), nodes=2)[0].shape
 
 
 def test_beside_a_job_of_several_nodes_is_memory_for_the_worker_if_nodes_have_as_much() -> None:
     def asked(node: Capacity, wanted: Resources, **values: object) -> str:
-        wish, _ = read(wanted, nodes=2, tasks_per_node=4, **values)
+        request, _ = read(wanted, nodes=2, tasks_per_node=4, **values)
         (option,) = [
-            each for each in wish.with_room_for_worker(512, node).shape if each.startswith("--mem")
+            each
+            for each in request.with_room_for_worker(512, node).shape
+            if each.startswith("--mem")
         ]
         return option
 
@@ -160,8 +162,8 @@ def test_beside_a_job_of_several_nodes_is_memory_for_the_worker_if_nodes_have_as
     # What nodes have is not known, or less than that.
     assert asked(Capacity(1, 0), Resources(memory_mb=1000)) == "--mem=1000M"
     assert asked(Capacity(1, 0), Resources(), mem_mb_per_cpu=100) == "--mem-per-cpu=100M"
-    wish, _ = read(nodes=2)
-    assert wish.with_room_for_worker(512, node) == wish
+    request, _ = read(nodes=2)
+    assert request.with_room_for_worker(512, node) == request
 
 
 @pytest.mark.parametrize(
@@ -237,11 +239,11 @@ def test_what_cannot_be_is_refused_with_rule_and_resource(
 
 def test_jobs_with_the_same_wish_share_a_queue_and_others_do_not() -> None:
     own = f"run-{'h' * 64}-4194304-01234567"
-    wishes = Wishes(own, True, Log())  # type: ignore[arg-type]
+    requests = JobQueues(own, True, Log())  # type: ignore[arg-type]
 
     def queue(**values: Any) -> str:
-        placed = wishes.place(Job(**values), own, Resources())  # type: ignore[arg-type]
-        assert wishes.of(placed.queue) == placed.wish
+        placed = requests.place(Job(**values), own, Resources())  # type: ignore[arg-type]
+        assert requests.of(placed.queue) == placed.request
         return placed.queue
 
     assert queue() == queue(tasks=1, mem_mb=3) == own
@@ -256,11 +258,11 @@ def test_jobs_with_the_same_wish_share_a_queue_and_others_do_not() -> None:
 def test_jobs_that_are_to_be_alone_have_workers_of_their_own_where_those_have_whole_nodes() -> None:
     def placed(own: str, are_granted: bool = True, **values: Any) -> tuple[str, bool]:
         log = Log()
-        wishes = Wishes(own, are_granted, log)  # type: ignore[arg-type]
+        requests = JobQueues(own, are_granted, log)  # type: ignore[arg-type]
         job: Any = Job(**values)
-        found = wishes.place(job, "run-me", Resources(exclusive=True))
+        found = requests.place(job, "run-me", Resources(exclusive=True))
         assert log.warnings == []
-        return found.queue, found.wish.whole_nodes
+        return found.queue, found.request.whole_nodes
 
     alone = placed("run-me")
     assert alone[0].startswith("run-me-nobody_beside_it-")
@@ -275,29 +277,29 @@ def test_a_queue_that_is_not_the_runs_own_has_no_wishes_and_that_is_said_once(
     are_granted: bool, warnings: int
 ) -> None:
     log = Log()
-    wishes = Wishes("run-me", are_granted, log)  # type: ignore[arg-type]
+    requests = JobQueues("run-me", are_granted, log)  # type: ignore[arg-type]
     for _ in range(3):
         job = Job(slurm_partition="long")
-        assert wishes.place(job, "q", Resources()).queue == "q"  # type: ignore[arg-type]
+        assert requests.place(job, "q", Resources()).queue == "q"  # type: ignore[arg-type]
     assert len(log.warnings) == warnings
     assert "slurm_partition" in log.warnings[0]
 
 
 def test_without_allocations_wishes_are_ignored_silently_also_those_that_cannot_be() -> None:
     log = Log()
-    wishes = Wishes("run-me", False, log)  # type: ignore[arg-type]
+    requests = JobQueues("run-me", False, log)  # type: ignore[arg-type]
     job = Job(slurm_partition="long", nodes="many", cpus_per_task=99)
-    placed = wishes.place(job, "run-me", Resources())  # type: ignore[arg-type]
+    placed = requests.place(job, "run-me", Resources())  # type: ignore[arg-type]
     assert (placed.queue, placed.resources) == ("run-me", Resources())
     assert log.warnings == []
 
 
 def test_a_name_that_nobody_reads_is_told_once_with_the_nearest_one() -> None:
     log = Log()
-    wishes = Wishes("run-me", True, log)  # type: ignore[arg-type]
+    requests = JobQueues("run-me", True, log)  # type: ignore[arg-type]
     for _ in range(2):
-        wishes.place(Job(slurm_partion="x"), "run-me", Resources())  # type: ignore[arg-type]
-        wishes.place(Job(slurm_qos="x"), "run-me", Resources())  # type: ignore[arg-type]
+        requests.place(Job(slurm_partion="x"), "run-me", Resources())  # type: ignore[arg-type]
+        requests.place(Job(slurm_qos="x"), "run-me", Resources())  # type: ignore[arg-type]
     assert log.warnings == [
         "Rule one, resource slurm_partion is not known; did you mean 'slurm_partition'?",
         "Rule one, resource slurm_qos is not known; did you mean 'qos'?",

@@ -135,7 +135,7 @@ def test_a_queue_of_a_worker_of_the_users_is_left_to_it_until_it_goes(tmp_path: 
     machine = Path(os.environ["KOCHI_ROOT"]) / "machines" / "local"
     workers = tmp_path / "workers"
     with background(*work, cwd=tmp_path) as worker:
-        wait_until(lambda: list(machine.glob("queues/mine/bells/*")))
+        wait_until(lambda: list(machine.glob("queues/mine/subscribers/*")))
         with background(*run, cwd=tmp_path) as controller:
             wait_until(lambda: workers.exists() and workers.read_text())
             time.sleep(2)  # for a worker that should not come
@@ -244,12 +244,12 @@ def test_a_job_of_a_killed_worker_is_done_by_another_one(tmp_path: Path, snakema
     run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "1")
     with background(*run, cwd=tmp_path) as controller:
         wait_until((tmp_path / "tries").exists)
-        # The worker is the child of its keeper, which has the same command line.
-        keeper, worker = sorted(
+        # The worker is the child of its supervisor, which has the same command line.
+        supervisor, worker = sorted(
             (p for p in our_processes() if "snakemake_kochi.worker" in " ".join(p.cmdline())),
             key=lambda process: process.create_time(),
         )
-        assert worker.ppid() == keeper.pid
+        assert worker.ppid() == supervisor.pid
         (tmp_path / "go").touch()
         worker.kill()
         output, _ = controller.communicate(timeout=120)

@@ -56,8 +56,11 @@ def worker_elsewhere(project: Path, there: Path) -> Iterator[None]:
     ]
     process = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, cwd="/")
     try:
-        bells = root / "machines" / "local" / "queues" / "q" / "bells"
-        wait_until(lambda: bells.exists() and list(bells.iterdir()), "the worker serves its queue")
+        subscribers = root / "machines" / "local" / "queues" / "q" / "subscribers"
+        wait_until(
+            lambda: subscribers.exists() and list(subscribers.iterdir()),
+            "the worker serves its queue",
+        )
         yield
     finally:
         # The first process of a pid namespace takes all others with it.

@@ -51,7 +51,7 @@ def test_a_run_says_which_directory_cannot_be_used_who_chose_it_and_what_to_type
     hint: str,
 ) -> None:
     cache = {"XDG_CACHE_HOME": str(project / "cache")}  # Snakemake's own
-    words = ("--executor", "kochi", "-j1", "--kochi-place", "here", "--snakefile", snakefile)
+    words = ("--executor", "kochi", "-j1", "--kochi-where", "here", "--snakefile", snakefile)
     done = snakemake(*words, cwd=project, env={**cache, **environment})
     assert done.returncode == 1
     why = os.strerror(2)

@@ -21,7 +21,7 @@ from pathlib import Path
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import JobPaths, MachinePaths, Root
 from snakemake_kochi.queue import Attempt, Inbox, Queue, Result, Ticket
-from snakemake_kochi.queue.adoption import Ended, Estate, Running
+from snakemake_kochi.queue.adoption import Ended, Orphans, Running
 from snakemake_kochi.queue.entries import ended_job_numbers
 from snakemake_kochi.queue.result import read_attempt, read_result
 from snakemake_kochi.queue.ticket import read_ticket
@@ -93,36 +93,36 @@ class Controller:
         self._pending: dict[int, int] = {}
 
     def run(self) -> None:
-        estate = Estate.find(self._machine, str(self._directory), self._inbox.identity)
-        for identity in estate.controllers:
+        orphans = Orphans.find(self._machine, str(self._directory), self._inbox.identity)
+        for identity in orphans.controllers:
             self._inbox.adopt(self._machine, identity)
-        estate.withdraw()
-        to_do = [number for number in self._open if not self._adopt(estate, number)]
+        orphans.withdraw()
+        to_do = [number for number in self._open if not self._adopt(orphans, number)]
         while to_do or self._pending:
             portion, to_do = to_do[:PORTION], to_do[PORTION:]
             self._submit(portion)
             to_do += self._listen(0.05 if to_do else 1.0)
-        estate.forget()
+        orphans.forget()
         self._inbox.close()
 
-    def _adopt(self, estate: Estate, number: int) -> bool:
-        found = estate.take(str(number))
+    def _adopt(self, orphans: Orphans, number: int) -> bool:
+        found = orphans.take(str(number))
         if isinstance(found, Ended):
             self._write_down(number, found.result)
         elif isinstance(found, Running):
             self._pending[found.ticket.job] = number
-            if estate.has_ended(found.ticket.job):
+            if orphans.has_ended(found.ticket.job):
                 self._end(read_result(self._machine.job(found.ticket.job).result))
-        elif self._make_way(estate, number):
+        elif self._make_way(orphans, number):
             # What was in the way may have come to a good end before it could be cancelled.
-            return self._adopt(estate, number)
+            return self._adopt(orphans, number)
         return found is not None
 
-    def _make_way(self, estate: Estate, number: int) -> bool:
+    def _make_way(self, orphans: Orphans, number: int) -> bool:
         """Two must not write one file at a time. Returns whether that had to be waited for."""
         had_to_wait = False
-        while jobs := estate.in_the_way((f"out/{number}",)):
-            estate.clear(jobs)
+        while jobs := orphans.in_the_way((f"out/{number}",)):
+            orphans.clear(jobs)
             self._queue.recover()
             had_to_wait = True
             time.sleep(0.01)
@@ -184,7 +184,7 @@ class Crowd:
         )
 
     def kill_one(self) -> None:
-        """Now the worker itself, now the keeper that started it; and have it replaced."""
+        """Now the worker itself, now the supervisor that started it; and have it replaced."""
         victim = self._random.choice(self._there)
         target = victim.pid
         if self._random.random() < 0.5:
@@ -196,8 +196,8 @@ class Crowd:
         self._there.append(self._start())
 
     @staticmethod
-    def _worker_of(keeper: int) -> int | None:
-        children = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+    def _worker_of(supervisor: int) -> int | None:
+        children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
         return int(children[0]) if children else None
 
     def stop(self) -> list[int]:

@@ -156,7 +156,7 @@ class Stage:
 
     def _check_files(self) -> None:
         """Nothing unknown is left but under hidden names."""
-        known = ("waiting", "running", "bells", "submissions", "lock", "damaged")
+        known = ("waiting", "running", "subscribers", "submissions", "lock", "damaged")
         left = [path for path in self.queue.paths.directory.rglob("*") if not path.is_dir()]
         for path in left:
             parts = path.relative_to(self.queue.paths.directory).parts

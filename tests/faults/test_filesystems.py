@@ -144,7 +144,7 @@ MOMENTS = [
     ("readdir", "*", errno.ESTALE, 60),
     ("rename", "*", errno.ESTALE, 30),
     ("readdir", "*/inbox", errno.EIO, 5),
-    ("readdir", "*/bells", errno.EIO, 5),
+    ("readdir", "*/subscribers", errno.EIO, 5),
     ("open", "*/inbox/*", errno.EIO, 5),
     ("getattr", "*/controllers/*", errno.EIO, 5),
     ("open", "*/worker.json", errno.EIO, 5),

@@ -35,7 +35,7 @@ FAULTS: dict[str, list[str]] = {
         f"{ENDING}::test_nothing_of_a_killed_workers_job_runs_on_by_itself",
         f"{ENDING}::"
         "test_the_job_of_a_killed_worker_is_finished_by_another_and_has_no_second_writer",
-        "tests/worker/test_keeper.py::"
+        "tests/worker/test_supervisor.py::"
         "test_what_hides_from_its_job_ends_with_a_worker_that_was_killed",
     ],
     "SIGTERM is not handled": [

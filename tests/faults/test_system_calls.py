@@ -78,7 +78,7 @@ def test_a_worker_dies_in_a_system_call(
         assert result.ok or (result.signal == 9 and stage.lines("a", "begin") == [])
         stage.check({0: "a"})
         stage.close()
-        # The worker's own death, its keeper's, or that of the fork that is to become the job.
+        # The worker's own death, its supervisor's, or that of the fork that is to become the job.
         killed += done.returncode != 0 or not result.ok or result.attempt > 1
     assert killed >= least, "it was hardly ever killed"
 

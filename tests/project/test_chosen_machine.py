@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from snakemake_kochi.errors import ConfigError, KochiError
-from snakemake_kochi.place import find_place
+from snakemake_kochi.location import find_location
 from snakemake_kochi.project.chosen_machine import chosen_machine
 from snakemake_kochi.project.configuration import load_project
 
@@ -66,7 +66,7 @@ def test_without_kochi_yaml_every_host_is_local(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert find_place(start=tmp_path).machine.name == "local"
+    assert find_location(start=tmp_path).machine.name == "local"
 
 
 def test_a_machine_that_is_named_where_there_is_no_kochi_yaml_is_described(
@@ -74,7 +74,7 @@ def test_a_machine_that_is_named_where_there_is_no_kochi_yaml_is_described(
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     with pytest.raises(KochiError, match="machine 'spica' is not known: there is no") as error:
-        find_place(environment={"KOCHI_DEFAULT_MACHINE": "spica"}, start=tmp_path)
+        find_location(environment={"KOCHI_DEFAULT_MACHINE": "spica"}, start=tmp_path)
     assert "git init && kochi init" in str(error.value)
     text = "machines:\n  spica:\n    scheduler: slurm\n    kochi_root: DIRECTORY"
     assert text in str(error.value)
@@ -88,16 +88,16 @@ def test_a_kochi_yaml_that_is_not_read_is_an_error_for_its_machines_and_a_warnin
     (tmp_path / "kochi.yaml").write_text(MACHINES)
     said = f"{tmp_path}/kochi.yaml is not read, because {tmp_path} is not in a git repository"
     with pytest.raises(ConfigError, match=said) as error:
-        find_place("spica", start=tmp_path)
+        find_location("spica", start=tmp_path)
     assert f"Type: git init {tmp_path}" in str(error.value)
     with caplog.at_level(logging.WARNING):
-        place = find_place(start=tmp_path)
-    assert place.machine.name == "local"
+        location = find_location(start=tmp_path)
+    assert location.machine.name == "local"
     assert caplog.messages == [f"{said}. Type: git init {tmp_path}"]
-    assert place.unread is not None
+    assert location.unread is not None
     caplog.clear()
     (tmp_path / "kochi.yaml").unlink()
-    assert find_place(start=tmp_path).unread is None
+    assert find_location(start=tmp_path).unread is None
     assert not caplog.messages
 
 

@@ -9,8 +9,8 @@ import pytest
 from support import git, write
 
 from snakemake_kochi.errors import ConfigError, KochiError
+from snakemake_kochi.location import find_location
 from snakemake_kochi.phases.freeze import load_freeze, take_freeze
-from snakemake_kochi.place import find_place
 from snakemake_kochi.project.common_files import common_files
 from snakemake_kochi.project.configuration import load_project
 
@@ -43,10 +43,10 @@ def of_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_machine_of_the_users_counts_inside_a_repository(repository: Path, of_user: Path) -> None:
     write(of_user, "machines: {spica: {scheduler: slurm}}\n")
-    assert find_place("spica").machine.scheduler == "slurm"
+    assert find_location("spica").machine.scheduler == "slurm"
     (repository / "kochi.yaml").unlink()
-    assert find_place("spica").machine.scheduler == "slurm"
-    assert find_place("spica").project is None
+    assert find_location("spica").machine.scheduler == "slurm"
+    assert find_location("spica").project is None
 
 
 def test_the_nearest_file_counts_for_each_key(
@@ -68,7 +68,7 @@ def test_the_nearest_file_counts_for_each_key(
         repository / "kochi.yaml",
         "machines: {spica: {lock_dir: null, allocation: {time: 3h}, load_env_script: hello}}\n",
     )
-    machine = find_place("spica").machine
+    machine = find_location("spica").machine
     assert (machine.hosts, machine.scheduler) == (("login1", "login2"), "slurm")
     assert (machine.kochi_root, machine.lock_dir) == ("/mine", None)
     assert machine.load_env_on_machine == "hello"
@@ -87,7 +87,7 @@ def test_another_way_to_nodes_takes_the_place_of_the_one_below(
         repository / "kochi.yaml",
         "machines: {spica: {alloc_script: qsub, allocation: {cores: 4}}}\n",
     )
-    machine = find_place("spica").machine
+    machine = find_location("spica").machine
     assert (machine.scheduler, machine.alloc_script) == (None, "qsub")
     assert (machine.allocation.partition, machine.allocation.cores) == (None, 4)
 
@@ -98,11 +98,11 @@ def test_what_is_wrong_is_told_of_the_file_in_which_it_is(
     write(of_site, "machines:\n  spica:\n    scheduler: slurm\n    allocation: {min_workers: 9}\n")
     write(of_user, "machines: {spica: {allocation: {max_workers: 3, time: soon}}}\n")
     with pytest.raises(ConfigError) as caught:
-        find_place()
+        find_location()
     assert str(caught.value).startswith(f"{of_user}:1: machines.spica.allocation.time: 'soon'")
     write(of_user, "machines: {spica: {allocation: {max_workers: 3}}}\n")
     with pytest.raises(ConfigError) as caught:
-        find_place()
+        find_location()
     where = f"{of_site}:4: machines.spica.allocation.min_workers"
     assert str(caught.value) == f"{where}: 9 is more than max_workers, which is 3"
 
@@ -121,7 +121,7 @@ def test_a_malformed_file_of_the_site_is_named(
 ) -> None:
     write(of_site, text)
     with pytest.raises(ConfigError) as caught:
-        find_place()
+        find_location()
     assert said.format(of_site) in str(caught.value)
     assert str(of_site) in str(caught.value)
 
@@ -130,10 +130,10 @@ def test_a_file_of_the_site_that_is_missing_or_cannot_be_read_is_named(
     repository: Path, of_site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match=f"there is no file {of_site}, named by KOCHI_SITE_CONF"):
-        find_place()
+        find_location()
     of_site.mkdir()
     with pytest.raises(ConfigError, match=f"{of_site} cannot be read") as caught:
-        find_place()
+        find_location()
     assert "export KOCHI_SITE_CONF=" in str(caught.value)
     monkeypatch.setenv("KOCHI_SITE_CONF", "")
     assert common_files() == ()
@@ -154,12 +154,12 @@ def test_a_file_of_the_site_that_others_may_write_to_is_refused(
     os.chown(of_site, owner, 1)
     of_site.chmod(mode)
     with pytest.raises(ConfigError) as caught:
-        find_place()
+        find_location()
     assert said.format(of_site) in str(caught.value)
     assert "type: export KOCHI_SITE_CONF=" in str(caught.value) or "chmod go-w" in str(caught.value)
     os.chown(of_site, 0, 0)
     of_site.chmod(0o644)
-    assert find_place("spica").machine.alloc_script == "evil"
+    assert find_location("spica").machine.alloc_script == "evil"
 
 
 def test_a_file_of_the_site_that_others_may_replace_is_refused(
@@ -173,7 +173,7 @@ def test_a_file_of_the_site_that_others_may_replace_is_refused(
     link.symlink_to(file)
     monkeypatch.setenv("KOCHI_SITE_CONF", str(link))
     with pytest.raises(ConfigError, match=f"but everybody may write to {file.parent}"):
-        find_place()
+        find_location()
 
 
 def test_outside_of_a_repository_the_users_file_is_the_project_over_the_sites(
@@ -182,17 +182,17 @@ def test_outside_of_a_repository_the_users_file_is_the_project_over_the_sites(
     write(of_user, "machines: {spica: {scheduler: slurm}}\n")
     write(of_site, "machines: {spica: {work_dir: /w}, vega: {}}\n")
     monkeypatch.chdir(tmp_path)
-    place = find_place("spica")
-    assert place.project is not None
-    assert place.machine.files == (str(of_user), str(of_site))
-    assert (place.machine.scheduler, place.machine.work_dir) == ("slurm", "/w")
-    assert find_place("vega").machine.files == (str(of_site),)
+    location = find_location("spica")
+    assert location.project is not None
+    assert location.machine.files == (str(of_user), str(of_site))
+    assert (location.machine.scheduler, location.machine.work_dir) == ("slurm", "/w")
+    assert find_location("vega").machine.files == (str(of_site),)
 
 
 def test_an_unknown_machine_is_looked_for_in_all_of_them(repository: Path, of_site: Path) -> None:
     write(of_site, "machines: {spica: {}}\n")
     with pytest.raises(KochiError) as caught:
-        find_place("spika")
+        find_location("spika")
     said = f"no machine 'spika' in {repository}/kochi.yaml or {of_site}, did you mean 'spica'?"
     assert said in str(caught.value)
 
@@ -211,8 +211,8 @@ def test_what_is_started_finds_the_users_file_though_the_machine_has_another_roo
     repository: Path, of_user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(of_user, f"machines: {{spica: {{kochi_root: {tmp_path}/other}}}}\n")
-    place = find_place("spica")
-    assert place.root.directory == tmp_path / "other"
-    for name, value in place.variables.items():
+    location = find_location("spica")
+    assert location.root.directory == tmp_path / "other"
+    for name, value in location.variables.items():
         monkeypatch.setenv(name, value)
-    assert find_place() == place
+    assert find_location() == location

@@ -13,8 +13,8 @@ from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import (
     Claim,
     Ended,
-    Estate,
     Inbox,
+    Orphans,
     Queue,
     Result,
     Running,
@@ -78,39 +78,39 @@ def left(machine: MachinePaths, ticket: Make, tmp_path: Path, queue: Queue) -> l
     return claims
 
 
-def heir(machine: MachinePaths, directory: Path) -> tuple[Inbox, Estate]:
+def adopter(machine: MachinePaths, directory: Path) -> tuple[Inbox, Orphans]:
     inbox = Inbox.create(machine, str(directory))
-    estate = Estate.find(machine, str(directory), inbox.identity)
-    for dead in estate.controllers:
+    orphans = Orphans.find(machine, str(directory), inbox.identity)
+    for dead in orphans.controllers:
         inbox.adopt(machine, dead)
-    return inbox, estate
+    return inbox, orphans
 
 
 def test_without_a_dead_controller_there_is_nothing(machine: MachinePaths, tmp_path: Path) -> None:
-    inbox, estate = heir(machine, tmp_path)
-    assert estate.is_empty and estate.take("a") is None and estate.in_the_way(["a.txt"]) == []
-    estate.forget()
+    inbox, orphans = adopter(machine, tmp_path)
+    assert orphans.is_empty and orphans.take("a") is None and orphans.in_the_way(["a.txt"]) == []
+    orphans.forget()
     assert machine.controller(inbox.identity).state.exists()
 
 
-def test_a_running_job_is_given_once_and_its_result_comes_to_the_heir(
+def test_a_running_job_is_given_once_and_its_result_comes_to_the_adopter(
     machine: MachinePaths, tmp_path: Path, queue: Queue, left: list[Claim]
 ) -> None:
-    inbox, estate = heir(machine, tmp_path)
-    assert estate.running() == [0, 1, 2]
-    assert estate.withdraw() == [2], "the one that waited"
-    assert estate.has_ended(2)
-    found = estate.take("a")
+    inbox, orphans = adopter(machine, tmp_path)
+    assert orphans.running() == [0, 1, 2]
+    assert orphans.withdraw() == [2], "the one that waited"
+    assert orphans.has_ended(2)
+    found = orphans.take("a")
     assert isinstance(found, Running) and found.ticket.job == 0
-    assert estate.take("a") is None
+    assert orphans.take("a") is None
     assert [result.job for result in inbox.wait(0)] == [2]
     end(queue, left[0], ["a.txt"])
-    assert [result.job for result in inbox.wait(60)] == [0], "rung"
-    assert estate.running() == [1]
-    estate.forget()
+    assert [result.job for result in inbox.wait(60)] == [0], "notified"
+    assert orphans.running() == [1]
+    orphans.forget()
     assert len(list(machine.controllers.iterdir())) == 2, "job 1 runs still"
     end(queue, left[1])
-    estate.forget()
+    orphans.forget()
     assert [path.name for path in machine.controllers.iterdir()] == [inbox.identity]
 
 
@@ -120,73 +120,73 @@ def test_a_success_is_taken_while_its_outputs_are_as_it_left_them(
 ) -> None:
     end(queue, left[0], ["a.txt"])
     end(queue, left[1], ["b.txt"])
-    inbox, estate = heir(machine, tmp_path)
-    assert estate.unread() == 2
+    inbox, orphans = adopter(machine, tmp_path)
+    assert orphans.unread() == 2
     if is_read:
         assert {result.job for result in inbox.wait(0)} == {0, 1}
-    estate.withdraw()
-    found = estate.take("a")
+    orphans.withdraw()
+    found = orphans.take("a")
     assert isinstance(found, Ended) and found.result.job == 0
     os.utime(tmp_path / "b.txt", ns=(1, 1))
-    assert estate.take("b") is None
-    assert estate.take("c") is None, "cancelled"
-    assert estate.take(None) is None
+    assert orphans.take("b") is None
+    assert orphans.take("c") is None, "cancelled"
+    assert orphans.take(None) is None
 
 
 def test_a_job_that_ends_after_it_was_found_running_is_taken_as_ended(
     machine: MachinePaths, tmp_path: Path, queue: Queue, left: list[Claim]
 ) -> None:
-    _, estate = heir(machine, tmp_path)
+    _, orphans = adopter(machine, tmp_path)
     end(queue, left[0], ["a.txt"])
-    assert isinstance(estate.take("a"), Ended)
+    assert isinstance(orphans.take("a"), Ended)
 
 
 def test_another_job_that_writes_the_same_file_is_in_the_way_until_it_has_ended(
     machine: MachinePaths, tmp_path: Path, queue: Queue, left: list[Claim]
 ) -> None:
-    _, estate = heir(machine, tmp_path)
-    assert estate.in_the_way(["a.txt", "other.txt"]) == [0]
-    estate.clear([0])
-    assert estate.take("a") is None, "it is being ended"
+    _, orphans = adopter(machine, tmp_path)
+    assert orphans.in_the_way(["a.txt", "other.txt"]) == [0]
+    orphans.clear([0])
+    assert orphans.take("a") is None, "it is being ended"
     assert machine.job(0).cancel.exists()
-    assert estate.in_the_way(["a.txt"]) == [0]
+    assert orphans.in_the_way(["a.txt"]) == [0]
     queue.put_back(left[0])
-    assert estate.in_the_way(["a.txt"]) == []
+    assert orphans.in_the_way(["a.txt"]) == []
 
 
 def test_one_of_two_controllers_takes_over_and_the_next_when_that_one_is_gone(
     machine: MachinePaths, tmp_path: Path, left: list[Claim]
 ) -> None:
-    first, estate = heir(machine, tmp_path)
-    assert not estate.is_empty
-    _, none = heir(machine, tmp_path)
+    first, orphans = adopter(machine, tmp_path)
+    assert not orphans.is_empty
+    _, none = adopter(machine, tmp_path)
     assert none.is_empty
     died(machine, first)
-    third, estate = heir(machine, tmp_path)
-    assert len(estate.controllers) == 2, "the first one, and the one that took over from it"
+    third, orphans = adopter(machine, tmp_path)
+    assert len(orphans.controllers) == 2, "the first one, and the one that took over from it"
     third.close()
-    _, estate = heir(machine, tmp_path)
-    assert len(estate.controllers) == 2
-    assert isinstance(estate.take("a"), Running)
+    _, orphans = adopter(machine, tmp_path)
+    assert len(orphans.controllers) == 2
+    assert isinstance(orphans.take("a"), Running)
 
 
 def test_what_was_left_in_another_directory_is_not_touched(
     machine: MachinePaths, tmp_path: Path, left: list[Claim]
 ) -> None:
     (tmp_path / "other").mkdir()
-    _, estate = heir(machine, tmp_path / "other")
-    assert estate.is_empty
-    assert estate.withdraw() == []
-    _, estate = heir(machine, tmp_path)
-    assert estate.running() == [0, 1, 2]
+    _, orphans = adopter(machine, tmp_path / "other")
+    assert orphans.is_empty
+    assert orphans.withdraw() == []
+    _, orphans = adopter(machine, tmp_path)
+    assert orphans.running() == [0, 1, 2]
 
 
 def test_a_controller_whose_directory_is_gone_is_forgotten(
     machine: MachinePaths, tmp_path: Path
 ) -> None:
     dead = died(machine, Inbox.create(machine, str(tmp_path / "gone")))
-    _, estate = heir(machine, tmp_path)
-    estate.forget()
+    _, orphans = adopter(machine, tmp_path)
+    orphans.forget()
     assert not machine.controller(dead).state.exists()
 
 
@@ -199,14 +199,14 @@ def test_a_run_that_ended_before_its_jobs_is_taken_over_from(
     cancel(machine, 0)
     inbox.leave()
     # Its process lives still, as when Snakemake is called by another program.
-    _, estate = heir(machine, tmp_path)
-    assert estate.controllers == (inbox.identity,)
-    assert estate.withdraw() == [0], "what was told to end is not waited for as if it went on"
-    assert estate.take("a") is None
-    assert estate.in_the_way(["a.txt"]) == [0]
+    _, orphans = adopter(machine, tmp_path)
+    assert orphans.controllers == (inbox.identity,)
+    assert orphans.withdraw() == [0], "what was told to end is not waited for as if it went on"
+    assert orphans.take("a") is None
+    assert orphans.in_the_way(["a.txt"]) == [0]
     queue.put_back(claim)
-    assert estate.in_the_way(["a.txt"]) == []
-    estate.forget()
+    assert orphans.in_the_way(["a.txt"]) == []
+    orphans.forget()
     assert not machine.controller(inbox.identity).directory.exists()
 
 
@@ -220,9 +220,9 @@ def test_only_the_queues_that_a_controller_used_are_looked_into(
         Queue(machine, name).submit([ticket(name, **fields)])
     died(machine, inbox)
     (machine.queue("q").waiting_ticket(1, 1)).write_text("{")
-    _, estate = heir(machine, tmp_path)
-    assert estate.withdraw() == [0]
-    estate.forget()
+    _, orphans = adopter(machine, tmp_path)
+    assert orphans.withdraw() == [0]
+    orphans.forget()
     assert not machine.controller(inbox.identity).directory.exists()
     assert not queue.is_empty()
 
@@ -235,8 +235,8 @@ def test_a_controller_whose_directory_is_away_is_left_alone_while_it_has_jobs(
     queue.submit([ticket("a", controller=inbox.identity, identity="a", directory=str(away))])
     queue.claim(4, lambda _: "take")
     died(machine, inbox)
-    _, other = heir(machine, tmp_path)
+    _, other = adopter(machine, tmp_path)
     assert other.is_empty
     away.mkdir()
-    _, estate = heir(machine, away)
-    assert isinstance(estate.take("a"), Running)
+    _, orphans = adopter(machine, away)
+    assert isinstance(orphans.take("a"), Running)

@@ -13,12 +13,12 @@ import pytest
 from support import write
 
 from snakemake_kochi.errors import ConfigError, DamagedFileError, KochiError
+from snakemake_kochi.location import find_location
 from snakemake_kochi.locks import lock as lock_module
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.locks.lock import LockBusyError, hold
 from snakemake_kochi.locks.settings import find_lock_settings
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.place import find_place
 from snakemake_kochi.queue import Queue, Ticket, allocate_ids
 
 MakeTicket = Callable[..., Ticket]
@@ -174,13 +174,13 @@ def test_the_configuration_says_where_the_locks_are(
     conf = "machines:\n  local:\n    lock_dir: $LOCKS_OF_MINE/elsewhere\n    lock_kind: lease\n"
     write(root.configuration, conf)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
-    place = find_place(start=tmp_path)
+    location = find_location(start=tmp_path)
     with pytest.raises(KochiError, match=r"LOCKS_OF_MINE .* is not set") as caught:
-        place.prepare_machine()
+        location.prepare_machine()
     assert "lock_dir of local" in caught.value.message
     assert not (root.directory / "machines").exists()
     monkeypatch.setenv("LOCKS_OF_MINE", str(lock_dir.parent))
-    found = find_lock_settings(place.prepare_machine())
+    found = find_lock_settings(location.prepare_machine())
     assert (found.kind, found.paths.directory.parent) == ("lease", lock_dir)
 
 

@@ -14,12 +14,12 @@ import pytest
 from support import wait_until
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.executor import takeover
-from snakemake_kochi.executor.takeover import await_others
+from snakemake_kochi.executor import adoption
+from snakemake_kochi.executor.adoption import await_others
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import Estate, Inbox, OtherControllers, controller_file
-from snakemake_kochi.queue.controller_file import Heir
-from snakemake_kochi.queue.controllers import inherit
+from snakemake_kochi.queue import Inbox, Orphans, OtherControllers, controller_file
+from snakemake_kochi.queue.controller_file import Adopter
+from snakemake_kochi.queue.controllers import adopt
 from snakemake_kochi.queue.heartbeat import HEARTBEAT_INTERVAL, LOST_AFTER
 
 
@@ -140,7 +140,7 @@ def test_how_long_is_waited_is_not_said_before_it_is_known(
         elif len(looks) == 3:
             machine.controller(inbox.identity).gone.touch()
 
-    monkeypatch.setattr(takeover.time, "sleep", pass_time)
+    monkeypatch.setattr(adoption.time, "sleep", pass_time)
     look = OtherControllers.look
 
     def fail_first(self: OtherControllers) -> Sequence[Any]:
@@ -194,12 +194,12 @@ def test_only_those_that_make_the_same_files_matter(
 def test_who_took_over_from_one_that_makes_the_same_files_matters_whatever_it_makes(
     machine: MachinePaths, tmp_path: Path, clock: Clock
 ) -> None:
-    dead, heir = elsewhere(machine, tmp_path, ["a"]), elsewhere(machine, tmp_path, ["z"])
+    dead, adopter = elsewhere(machine, tmp_path, ["a"]), elsewhere(machine, tmp_path, ["z"])
     dead.leave()
-    assert inherit(machine, dead.identity, heir.identity)
+    assert adopt(machine, dead.identity, adopter.identity)
     change(machine, dead, left=True)
     (watched,) = others(machine, tmp_path, clock).look()
-    assert watched.state.identity == heir.identity
+    assert watched.state.identity == adopter.identity
 
 
 def test_a_directory_is_the_same_under_another_name(
@@ -228,29 +228,29 @@ def test_a_controller_that_has_an_heir_takes_in_and_hands_over_nothing_more(
     machine: MachinePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KOCHI_HEARTBEAT", "0.1")
-    inbox, heir = Inbox.create(machine, str(tmp_path)), Inbox.create(machine, str(tmp_path))
+    inbox, adopter = Inbox.create(machine, str(tmp_path)), Inbox.create(machine, str(tmp_path))
     inbox.give_signs_of_life()
     inbox.note_queue("q")
     inbox.wait(0)
-    estate = Estate.find(machine, str(tmp_path), heir.identity, {inbox.identity: 0})
-    assert estate.controllers == (inbox.identity,)
-    wait_until(lambda: inbox.heir)
+    orphans = Orphans.find(machine, str(tmp_path), adopter.identity, {inbox.identity: 0})
+    assert orphans.controllers == (inbox.identity,)
+    wait_until(lambda: inbox.adopter)
     for call in (lambda: inbox.wait(0), lambda: inbox.note_queue("q")):
-        with pytest.raises(KochiError, match=heir.identity):
+        with pytest.raises(KochiError, match=adopter.identity):
             call()
     inbox.leave()
-    heir.close()
+    adopter.close()
 
 
 def test_a_controller_whose_heir_has_ended_and_removed_all_takes_in_nothing_more(
     machine: MachinePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KOCHI_HEARTBEAT", "0.1")
-    inbox, heir = Inbox.create(machine, str(tmp_path)), Inbox.create(machine, str(tmp_path))
-    Estate.find(machine, str(tmp_path), heir.identity, {inbox.identity: 0}).forget()
-    heir.close()
+    inbox, adopter = Inbox.create(machine, str(tmp_path)), Inbox.create(machine, str(tmp_path))
+    Orphans.find(machine, str(tmp_path), adopter.identity, {inbox.identity: 0}).forget()
+    adopter.close()
     inbox.give_signs_of_life()
-    wait_until(lambda: inbox.heir)
+    wait_until(lambda: inbox.adopter)
     with pytest.raises(KochiError, match="another run, which has ended since, took over"):
         inbox.wait(0)
     inbox.leave()
@@ -266,8 +266,8 @@ def test_a_controller_whose_file_is_missing_for_a_moment_goes_on(
     state = machine.controller(inbox.identity).state
     for _ in range(3):
         state.unlink()
-        wait_until(lambda: state.exists() or inbox.heir)
-        assert inbox.heir is None
+        wait_until(lambda: state.exists() or inbox.adopter)
+        assert inbox.adopter is None
     inbox.close()
 
 
@@ -278,16 +278,16 @@ def test_a_damaged_file_of_an_heir_is_read_again_before_it_counts(
     monkeypatch.setenv("KOCHI_HEARTBEAT", "0.1")
     looks = []
 
-    def look(*_: object) -> tuple[int, Heir | None]:
+    def look(*_: object) -> tuple[int, Adopter | None]:
         looks.append(1)
         if lasts or len(looks) % 2:
-            raise DamagedFileError("heir-1.json: not valid JSON")
+            raise DamagedFileError("adopter-1.json: not valid JSON")
         return 0, None
 
-    monkeypatch.setattr(controller_file, "last_heir", look)
+    monkeypatch.setattr(controller_file, "last_adopter", look)
     inbox = Inbox.create(machine, str(tmp_path))
     inbox.give_signs_of_life()
-    wait_until(lambda: len(looks) >= 6 or inbox.heir)
-    assert (inbox.heir is not None) == lasts
+    wait_until(lambda: len(looks) >= 6 or inbox.adopter)
+    assert (inbox.adopter is not None) == lasts
     assert len(looks) >= 2
     inbox.close()

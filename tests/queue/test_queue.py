@@ -379,7 +379,7 @@ def test_a_finish_that_was_killed_half_way_is_completed(machine, ticket, left, m
 
 
 def test_a_notice_given_twice_is_delivered_once(machine, ticket):
-    from snakemake_kochi.queue.jobs import notify
+    from snakemake_kochi.queue.jobs import deliver
 
     inbox = Inbox.create(machine)
     queue = Queue(machine, "q")
@@ -387,7 +387,7 @@ def test_a_notice_given_twice_is_delivered_once(machine, ticket):
     (claim,) = queue.claim(1, anything)
     queue.finish(claim, result_of(claim))
     assert len(inbox.wait(60)) == 1
-    notify(machine, result_of(claim), inbox.identity)
+    deliver(machine, result_of(claim), inbox.identity)
     assert inbox.wait(60) == []
     inbox.close()
 

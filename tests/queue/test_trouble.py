@@ -351,9 +351,9 @@ def test_processes_that_cannot_be_ended_are_waited_for_once_and_looked_at_rarely
         return len(patiences) == 3
 
     monkeypatch.setattr("snakemake_kochi.queue.recovery.kill_job_processes", kill)
-    rung = []
+    notified = []
     monkeypatch.setattr(
-        "snakemake_kochi.queue.recovery.ring_subscribers", lambda *given: rung.append(given)
+        "snakemake_kochi.queue.recovery.ring_subscribers", lambda *given: notified.append(given)
     )
     time = 1000.0
     observer = Observer(lambda: time)
@@ -363,10 +363,10 @@ def test_processes_that_cannot_be_ended_are_waited_for_once_and_looked_at_rarely
     time += 61
     assert recover(machine, "q", observer) == []
     assert patiences == [5.0, 0.0]
-    assert rung == [], "there is nothing for them"
+    assert notified == [], "there is nothing for them"
     time += 61
     assert len(recover(machine, "q", observer)) == 1
-    assert len(rung) == 1
+    assert len(notified) == 1
 
 
 def test_processes_are_killed_also_by_who_does_not_wait_for_them() -> None:

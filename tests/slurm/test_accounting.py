@@ -316,9 +316,9 @@ def test_jobs_of_a_node_that_died_are_done_once_by_sacct_alone(
     project.start(path=blind)
     project.wait_for_beginnings(2)
     [worker] = project.worker_processes()
-    keeper = worker.parent()
+    supervisor = worker.parent()
     fail(project.cluster, broken_node)
-    for process in (keeper, worker):
+    for process in (supervisor, worker):
         assert process is not None
         process.kill()
     # In another allocation: of the first one, which is put back, sacct knows that it has ended.

@@ -126,9 +126,9 @@ def test_jobs_of_a_node_that_died_are_done_elsewhere(
     project.start()
     project.wait_for_beginnings(2)
     [worker] = project.worker_processes()
-    keeper = worker.parent()
+    supervisor = worker.parent()
     fail(project, broken_node)
-    for process in (keeper, worker):
+    for process in (supervisor, worker):
         assert process is not None
         process.kill()
     hasten(project)

@@ -118,7 +118,7 @@ def test_a_worker_that_lives_on_a_host_that_slurm_takes_for_gone_stays_the_owner
     begin(project, QUICK)
     project.cluster.stop_node(broken_node, signal.SIGKILL)
     set_down(project, broken_node)
-    # Until a silent one would have been taken for lost, and the scheduler been asked.
+    # Until a silent one would have been presumed dead, and the scheduler been asked.
     time.sleep(LOST_AFTER * QUICK + 5)
     project.go()
     project.end_well()
@@ -139,13 +139,13 @@ def test_nothing_is_left_of_the_jobs_of_a_worker_that_hangs_when_others_begin_th
     (project.directory / f"go-{min(set(project.lines('began')) - lost)}").touch()
     project.cluster.stop_node(broken_node, signal.SIGKILL)
     set_down(project, broken_node)
-    keeper, worker, *_ = processes_with(project, broken_node, "snakemake_kochi.worker")
-    assert worker.parent() == keeper
+    supervisor, worker, *_ = processes_with(project, broken_node, "snakemake_kochi.worker")
+    assert worker.parent() == supervisor
     worker.suspend()
     assert processes_with(project, broken_node, "began-")
     project.wait_for_beginnings(5)
     assert not processes_with(project, broken_node, "began-")
-    assert not keeper.is_running()
+    assert not supervisor.is_running()
     project.go()
     project.end_well()
     assert begun_twice(project) == lost

@@ -27,7 +27,7 @@ SNAKEFILE = """
         output: "out/{i}"
         shell: "echo $KOCHI_MACHINE ${{SLURM_JOB_ID-none}} > {output}"
 """
-SILENT = ("Jobs run on this computer, although it has a Slurm", "--kochi-place allocations")
+SILENT = ("Jobs run on this computer, although it has a Slurm", "--kochi-where allocations")
 
 
 @pytest.fixture(scope="module")
@@ -180,12 +180,12 @@ def test_a_slurm_that_is_down_is_said_to_be_and_only_where_it_is_asked_for(
         assert "Traceback" not in done.stdout
         asked = len(cluster.calls("scontrol"))
         kochi("show", "jobs", cwd=here, env=environment(cluster))
-        call = ("--executor", "kochi", "--jobs", "4", "--kochi-place", "here")
+        call = ("--executor", "kochi", "--jobs", "4", "--kochi-where", "here")
         assert snakemake(*call, cwd=here, env=environment(cluster)).returncode == 0
         assert len(cluster.calls("scontrol")) == asked
 
 
-@pytest.mark.parametrize("words", [(), ("--kochi-place", "here")])
+@pytest.mark.parametrize("words", [(), ("--kochi-where", "here")])
 def test_jobs_on_the_login_node_are_told_of_once_unless_somebody_wants_them_there(
     here: Path, cluster: SlurmCluster, snakemake, words: tuple[str, ...]
 ) -> None:
@@ -204,7 +204,7 @@ def test_a_launched_run_on_the_login_node_is_told_of_with_what_to_type_instead(
     assert kochi("launch", "--follow", cwd=here, env=environment(cluster)).returncode == 0
     assert outputs(here) == [["local", "none"]] * 3
     shutil.rmtree(here / "out")
-    words = ("launch", "--follow", "--", "--kochi-place", "allocations")
+    words = ("launch", "--follow", "--", "--kochi-where", "allocations")
     done = kochi(*words, cwd=here, env=environment(cluster))
     assert done.returncode == 0
     assert SILENT[0] not in done.stdout

@@ -62,7 +62,7 @@ def test_a_run_whose_own_allocation_is_over_as_slurm_says_is_taken_over_from_soo
     project.write_jobs(1)
     environment = {**project.cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
     command = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "2")
-    here = (*command, "--kochi-place", "here")
+    here = (*command, "--kochi-where", "here")
     number = project.cluster.run(
         *("sbatch", "--parsable", f"--wrap=exec {shlex.join(here)}"),
         cwd=project.directory,

@@ -172,7 +172,7 @@ def test_a_run_that_goes_on_has_slices_up_to_now(tmp_path: Path, kochi: Any) -> 
 def test_an_attempt_that_a_worker_took_with_it_is_marked(
     tmp_path: Path, snakemake: Any, kochi: Any
 ) -> None:
-    # The keeper is the worker's parent; what is killed is the worker.
+    # The supervisor is the worker's parent; what is killed is the worker.
     kill = "test -e again || {{ touch again; kill -9 $PPID; sleep 30; }}"
     write(tmp_path / "Snakefile", SNAKEFILE.replace("SECONDS_OF_SLOW", kill))
     options = ("--executor", "kochi", "--jobs", "4", "--cores", "1")

@@ -91,13 +91,13 @@ class Site:
 
     def start_elsewhere(self, *arguments: object, **options: object) -> subprocess.Popen[str]:
         """As `start`, on what is another node for all that can be seen: with a name and process
-        numbers of its own. The process returned is above the worker's keeper."""
+        numbers of its own. The process returned is above the worker's supervisor."""
         rename = 'hostname elsewhere && exec "$@"'
         unshare = ["unshare", "--uts", "--pid", "--fork", "--mount-proc", "bash", "-c", rename, "-"]
         return self.start(*arguments, prefix=unshare, **options)
 
     def kill_worker(self, process: subprocess.Popen[str]) -> None:
-        """Kill a started worker; its keeper survives it, and cleans up."""
+        """Kill a started worker; its supervisor survives it, and cleans up."""
         (worker,) = children_of(process.pid)
         os.kill(worker, signal.SIGKILL)
         assert process.wait(PATIENCE) == -signal.SIGKILL
@@ -119,7 +119,7 @@ class Site:
 
     @staticmethod
     def worker_of(process: subprocess.Popen[str]) -> int:
-        """The child of the keeper that was started; it may start others only below that."""
+        """The child of the supervisor that was started; it may start others only below that."""
         (worker,) = children_of(process.pid)
         return worker
 

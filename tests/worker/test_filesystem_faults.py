@@ -16,8 +16,8 @@ from faulty_filesystem import Fault, FaultyFilesystem
 from snakemake_kochi.errors import WorkerError
 from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import Inbox, Queue, ShellJob, Ticket
-from snakemake_kochi.queue.bell import ring
 from snakemake_kochi.queue.result import Result
+from snakemake_kochi.queue.wakeup import notify
 from snakemake_kochi.worker import echo, health, start
 from tests.worker.conftest import Site
 
@@ -44,7 +44,7 @@ def meet(site: Site, faulty: FaultyFilesystem, fault: Fault, times: int) -> None
     often where the machine is busy."""
 
     def has_met() -> bool:
-        ring(site.machine.worker(0).bell)
+        notify(site.machine.worker(0).wakeup)
         return faulty.count(fault) >= times
 
     site.wait_until(has_met)

@@ -235,7 +235,7 @@ def test_a_full_disk_loses_no_ticket_and_no_result(site: Site, mount: Mount) -> 
 
     def has_lived_on() -> bool:
         signs.add(state.stat().st_mtime_ns)
-        return len(signs) > 15  # after 12 others would give it up, its keeper after 6
+        return len(signs) > 15  # after 12 others would give it up, its supervisor after 6
 
     site.wait_until(has_lived_on)
     assert worker.poll() is None
@@ -255,9 +255,9 @@ def test_a_worker_that_cannot_start_jobs_on_a_full_disk_waits_for_room(
     site: Site, mount: Mount
 ) -> None:
     mount(site.root.directory, "2m")
-    keeper = site.start("--stay", "--idle-wait", 0.1, stderr=-3)
+    supervisor = site.start("--stay", "--idle-wait", 0.1, stderr=-3)
     site.wait_until(lambda: site.machine.worker(0).state.exists())
-    (worker,) = children_of(keeper.pid)
+    (worker,) = children_of(supervisor.pid)
     os.kill(worker, signal.SIGSTOP)
     site.submit("echo here")
     ticket = site.machine.queue("q").waiting_ticket(0, 1)
@@ -271,7 +271,7 @@ def test_a_worker_that_cannot_start_jobs_on_a_full_disk_waits_for_room(
         return len(seen) > 4  # after 3 it would leave a node that has another fault
 
     site.wait_until(has_tried)
-    assert keeper.poll() is None
+    assert supervisor.poll() is None
     taken.unlink()
     result = site.ended(0).result
     assert result is not None and (result.ok, result.attempt) == (True, 1)

@@ -61,7 +61,7 @@ def test_a_worker_that_wakes_up_after_it_was_taken_for_lost_changes_nothing(site
     site.submit(script + "echo of the first; exit 5")
     elsewhere = site.start_elsewhere(*QUICK)
     job = host_pid_of_job(elsewhere, site.wait_for("first").strip())
-    keeper = descendants_of(elsewhere.pid)[0]
+    supervisor = descendants_of(elsewhere.pid)[0]
     free = {job, *descendants_of(job)} if job_goes_on else set()
     frozen = [pid for pid in descendants_of(elsewhere.pid) if pid not in free]
     for pid in frozen:
@@ -75,9 +75,9 @@ def test_a_worker_that_wakes_up_after_it_was_taken_for_lost_changes_nothing(site
     for pid in reversed(frozen):
         os.kill(pid, signal.SIGCONT)
     assert elsewhere.wait() == 1, site.machine.worker(0).log.read_text()
-    assert not is_running(job) and not is_running(keeper)
+    assert not is_running(job) and not is_running(supervisor)
     state = find_worker(site.machine, 0)
-    assert (state.state, state.reason) == ("left", f"taken for lost by {os.uname().nodename}")
+    assert (state.state, state.reason) == ("left", f"presumed dead by {os.uname().nodename}")
     late = list(site.machine.job(0).directory.glob("late-*.json"))
     assert [json.loads(path.read_text())["exit_status"] for path in late] == [5] * job_goes_on
     assert site.job(0).result == result
@@ -94,7 +94,7 @@ def test_a_worker_that_was_taken_for_lost_ends_its_jobs_and_leaves_their_tickets
     assert not is_running(pid)
     assert [(view.job, view.worker) for view in Queue(site.machine, "q").running()] == [(0, 0)]
     assert not site.machine.job(0).ended(1).exists()
-    assert find_worker(site.machine, 0).reason == "taken for lost by n7"
+    assert find_worker(site.machine, 0).reason == "presumed dead by n7"
     assert site.job(1).state == "waiting"
 
 
@@ -232,7 +232,7 @@ def test_a_ticket_that_was_put_back_before_it_began_has_no_ended_attempt(site):
     assert not site.machine.job(0).ended(1).exists()
 
 
-def test_a_stopped_worker_of_this_node_is_left_to_its_keeper(site):
+def test_a_stopped_worker_of_this_node_is_left_to_its_supervisor(site):
     site.submit("echo > started; sleep 1000")
     worker = site.start("--stay", "--heartbeat", 0.05)
     site.wait_for("started")

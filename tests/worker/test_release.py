@@ -38,8 +38,8 @@ def test_one_that_is_to_leave_now_puts_its_jobs_back_also_if_it_was_to_finish_th
 def test_a_worker_on_another_node_finds_the_order_in_a_file(site):
     worker = site.start_elsewhere(STAY, "--idle-wait", "0.2")
     site.wait_until(lambda: site.machine.worker(0).state.exists())
-    # No bell can reach it there.
-    site.machine.worker(0).bell.unlink(missing_ok=True)
+    # No wake-up FIFO can reach it there.
+    site.machine.worker(0).wakeup.unlink(missing_ok=True)
     order_release(site.machine, 0, "finish")
     assert worker.wait() == 0
     assert find_worker(site.machine, 0).reason == "released by kochi release"

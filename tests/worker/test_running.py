@@ -31,7 +31,7 @@ def test_a_worker_runs_what_is_there_and_leaves(site):
     assert "." in result.started
     assert result.log == str(site.machine.job(1).log)
     assert find_worker(site.machine, 0).describe() == "left"
-    assert list(site.machine.queue("q").bells.iterdir()) == []
+    assert list(site.machine.queue("q").subscribers.iterdir()) == []
 
 
 def test_a_failure_keeps_its_exit_status_and_the_worker_goes_on(site):
@@ -259,7 +259,7 @@ def test_a_worker_learns_of_another_queue_while_it_runs(site):
     site.wait_until(lambda: find_worker(site.machine, number).queues == ("a", "b"))
 
 
-def test_the_controller_is_told_by_its_bell(site):
+def test_the_controller_is_told_by_its_wakeup(site):
     inbox = Inbox.create(site.machine)
     site.submit("true", "exit 4", controller=inbox.identity)
     site.start()

@@ -286,7 +286,7 @@ def test_a_worker_that_goes_while_jobs_may_run_does_not_say_that_it_left(site: S
     site.machine.worker(0).lost.write_bytes(to_json(notice.to_dict()))
     assert worker.wait() == 1
     state = find_worker(site.machine, 0)
-    assert (state.state, state.reason) == ("draining", "taken for lost by elsewhere")
+    assert (state.state, state.reason) == ("draining", "presumed dead by elsewhere")
 
 
 def test_a_worker_that_cannot_publish_an_end_while_it_leaves_tries_it_each_second(

@@ -17,18 +17,18 @@ def sbatch_arguments(
     name: str, settings: AllocationSettings, wanted: Wanted, launch: Launch, log: Path
 ) -> list[str]:
     """For allocations with a job name, each for a worker; `settings`: those of the machine."""
-    settings = wanted.wish.over(settings)
+    settings = wanted.request.over(settings)
     arguments = [
         f"--job-name={name}",
         f"--output={log}",
-        *(wanted.wish.shape or _shape(wanted, settings)),
+        *(wanted.request.shape or _shape(wanted, settings)),
         # Its shell alone: it has become the worker, which tells its jobs. Slurm may be early by
         # half a minute, and mostly the worker knows its end.
         f"--signal=B:USR1@{int(launch.grace)}",
         "--requeue",
         "--open-mode=append",
     ]
-    if gres := wanted.wish.generic_resources(settings, wanted.gpus):
+    if gres := wanted.request.generic_resources(settings, wanted.gpus):
         arguments.append(f"--gres={gres}")
     if wanted.seconds is not None:
         arguments.append(f"--time={time_limit(wanted.seconds)}")
@@ -37,7 +37,7 @@ def sbatch_arguments(
     for option in ("partition", "account", "qos", "reservation", "constraint"):
         if (value := getattr(settings, option)) is not None:
             arguments.append(f"--{option}={value}")
-    arguments += [*settings.arguments, *wanted.arguments, *wanted.wish.arguments]
+    arguments += [*settings.arguments, *wanted.arguments, *wanted.request.arguments]
     return [*arguments, *_exclude(arguments, wanted.excluded)]
 
 

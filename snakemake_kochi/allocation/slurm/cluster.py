@@ -87,7 +87,7 @@ def _ask(*command: str) -> str:
     except UnreachableError as error:
         raise UnreachableError(
             f"Slurm is here, and does not answer: {error.message}",
-            "Try again later; or to run on this computer, add to the line: --kochi-place here",
+            "Try again later; or to run on this computer, add to the line: --kochi-where here",
         ) from error
     except NoProgramError:
         raise

@@ -100,7 +100,7 @@ def run(command: Sequence[str], patience: float, text: str = "") -> str:
         raise NoProgramError(
             f"there is no program {program} here",
             "Is this a login node of the cluster? If so, type: module load slurm\n"
-            "Otherwise, to run on this computer, add to the line: --kochi-place here",
+            "Otherwise, to run on this computer, add to the line: --kochi-where here",
         ) from error
     except OSError as error:
         raise UnreachableError(f"{program} cannot be run: {error}") from error

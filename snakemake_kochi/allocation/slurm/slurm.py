@@ -18,6 +18,7 @@ from functools import partial
 from tenacity import Retrying
 
 from snakemake_kochi.allocation.launch import Launch
+from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.allocation.scheduler import (
     Allocation,
     RefusedError,
@@ -42,7 +43,6 @@ from snakemake_kochi.allocation.slurm.partitions import (
     read_partitions,
 )
 from snakemake_kochi.allocation.slurm.withheld import without_withheld
-from snakemake_kochi.allocation.wishes import NO_WISH, Wish
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.project.machines import AllocationSettings
 
@@ -71,7 +71,7 @@ class Slurm:
     """See `scheduler.Scheduler`: the allocations with the job name `name`, for the machine of that
     name."""
 
-    takes_wishes = True
+    takes_requests = True
     can_exclude = True
     lacks = None
 
@@ -106,7 +106,7 @@ class Slurm:
         command = ["sbatch", "--parsable", *arguments]
         script = launch.script(_ID, _CORES, index=_INDEX)
         self._clusters.update(
-            _clusters([*self._settings.arguments, *wanted.arguments, *wanted.wish.arguments])
+            _clusters([*self._settings.arguments, *wanted.arguments, *wanted.request.arguments])
             or [""]
         )
         try:
@@ -165,8 +165,8 @@ class Slurm:
         """A refusal, with where to change what, and how."""
         keys = concerned(error.message)
         hints = [f"See {where(self._machine, keys)}."]
-        if wished := wanted.wish.describe():
-            hints.append(f"By its resources, the rule asks for {wished}.")
+        if asked := wanted.request.describe():
+            hints.append(f"By its resources, the rule asks for {asked}.")
         if is_unknown_partition(error.message):
             hints.append(self._nearest_partition(wanted))
             hints.append("To see all, type: sinfo --summarize")
@@ -182,7 +182,7 @@ class Slurm:
         return RefusedError(asked, " ".join(hints))
 
     def _nearest_partition(self, wanted: Wanted) -> str:
-        name = self._partition(wanted.wish.over(self._settings))
+        name = self._partition(wanted.request.over(self._settings))
         try:
             known = {each.name for each in self._all_partitions()}
         except KochiError:
@@ -209,10 +209,10 @@ class Slurm:
         except KochiError:
             return ""
 
-    def limits(self, wish: Wish = NO_WISH) -> Limits:
+    def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
         """By the machine's settings, and for the rest by the nodes of the partition and its longest
         time. Slurm is asked once, and need not answer where the settings say all."""
-        settings = wish.over(self._settings)
+        settings = request.over(self._settings)
         partitions: list[Partition] = []
         try:
             partitions = self._retrying()(self._all_partitions)
@@ -228,7 +228,7 @@ class Slurm:
                 ) from error
         name = self._partition(settings)
         is_other = name != self._partition(self._settings)
-        return limits_of(partitions, name, settings, self._machine, is_other, wish.gpu_model)
+        return limits_of(partitions, name, settings, self._machine, is_other, request.gpu_model)
 
     # ---- how it stands
 

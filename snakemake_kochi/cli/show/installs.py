@@ -17,8 +17,8 @@ from snakemake_kochi.cli.output import (
     print_pairs,
     print_table,
 )
+from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.phases.current import RecipeState, recipe_states
-from snakemake_kochi.place import Place, find_place
 
 
 @click.command("installs")
@@ -26,10 +26,10 @@ from snakemake_kochi.place import Place, find_place
 @json_option
 def installs_command(machine: str | None, as_json: bool) -> None:
     """All recipes, and whether they are installed; stale: kochi install makes a new one."""
-    place = find_place(machine)
-    dependencies = place.require_project().dependencies
+    location = find_location(machine)
+    dependencies = location.require_project().dependencies
     recipes = [recipe for recipes in dependencies.values() for recipe in recipes.values()]
-    states = recipe_states(place.project_paths, place.machine, recipes)
+    states = recipe_states(location.project_paths, location.machine, recipes)
     if as_json:
         print_json([_to_dict(state) for state in states])
         return
@@ -57,10 +57,10 @@ def install_command(
     machine: str | None, as_json: bool, words: tuple[str, ...], dependencies: tuple[str, ...]
 ) -> None:
     """All about one recipe, or several; JSON of several is a list."""
-    place = find_place(machine)
-    project = place.require_project()
+    location = find_location(machine)
+    project = location.require_project()
     found = [project.recipe(wanted) for wanted in recipes_in(words, dependencies)]
-    states = recipe_states(place.project_paths, place.machine, found)
+    states = recipe_states(location.project_paths, location.machine, found)
     if as_json:
         data = [_to_dict(state) for state in states]
         print_json(data if len(data) > 1 else data[0])
@@ -68,10 +68,10 @@ def install_command(
     for number, state in enumerate(states):
         if number:
             click.echo()
-        _print(place, state)
+        _print(location, state)
 
 
-def _print(place: Place, state: RecipeState) -> None:
+def _print(location: Location, state: RecipeState) -> None:
     found, install = state.recipe, state.install
     pairs: dict[str, object] = {
         "Dependency": found.dependency,
@@ -81,7 +81,7 @@ def _print(place: Place, state: RecipeState) -> None:
     if install is not None:
         pairs |= {"Installed Time": local_time(state.since), "Prefix": install.prefix}
         pairs |= {key.capitalize(): value for key, value in install.source.items() if value}
-    pairs["Depends on"] = [str(other) for other in found.depends if other.on(place.machine.name)]
+    pairs["Depends on"] = [str(other) for other in found.depends if other.on(location.machine.name)]
     print_pairs({key: value for key, value in pairs.items() if value})
     if state.state != "installed":
         click.echo(f"To install it, type: kochi install -d {found}", err=True)

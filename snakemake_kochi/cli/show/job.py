@@ -22,8 +22,8 @@ from snakemake_kochi.cli.show.job_data import (
     to_dict,
     what_it_takes,
 )
+from snakemake_kochi.location import find_location
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.place import find_place
 from snakemake_kochi.queue import AttemptView, JobView, attempts, find_job, reasons
 
 
@@ -33,7 +33,7 @@ from snakemake_kochi.queue import AttemptView, JobView, attempts, find_job, reas
 @click.argument("job", type=NUMBER)
 def command(machine: str | None, as_json: bool, job: int) -> None:
     """All about one job; why it waits, if it does, and how its attempts ended."""
-    paths = find_place(machine).machine_paths
+    paths = find_location(machine).machine_paths
     view = find_job(paths, job)
     if as_json:
         tried = [attempt_to_dict(attempt) for attempt in attempts(paths, view)]
@@ -80,6 +80,6 @@ def _attempts(tried: Sequence[AttemptView]) -> dict[str, object]:
         how += f" ({attempt.passed_over})" if attempt.passed_over else ""
         parts = (who, clock_duration(attempt.seconds), how, attempt.ending or "running")
         key = f"Attempt {attempt.attempt}"
-        # One that was taken for lost, and came to an end all the same, has two.
+        # One that was presumed dead, and came to an end all the same, has two.
         lines[f"{key} (late)" if key in lines else key] = ", ".join(filter(None, parts))
     return lines

@@ -26,8 +26,8 @@ from snakemake_kochi.cli.show.job_data import (
     to_dict,
     what_runs,
 )
+from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.place import Place, find_place
 from snakemake_kochi.queue import JobView, list_jobs
 
 _LIMIT = 30
@@ -72,10 +72,10 @@ def command(
     as_json: bool,
 ) -> None:
     """Jobs of this project that wait or run; outside of a project, of all."""
-    place = find_place(machine)
+    location = find_location(machine)
     for queue in queues:
         # Refused when it can be no queue's name: it is mistyped.
-        place.machine_paths.queue(queue)
+        location.machine_paths.queue(queue)
     count = limit or (sys.maxsize - 1 if all_projects else _LIMIT)
 
     def is_wanted(view: JobView) -> bool:
@@ -84,11 +84,11 @@ def command(
             (not queues or (ticket is not None and ticket.queue in queues))
             and (not names or (ticket is not None and ticket.name in names))
             and (not failed or state_name(view) == "failed")
-            and (all_projects or place.project is None or belongs_to(view, place.project))
+            and (all_projects or location.project is None or belongs_to(view, location.project))
         )
 
     # One more, to know whether there are more.
-    found = _newest(place.machine_paths, terminated or failed, count + 1, is_wanted)
+    found = _newest(location.machine_paths, terminated or failed, count + 1, is_wanted)
     views = found[:count]
     if as_json:
         print_json([to_dict(view) for view in views])
@@ -99,7 +99,7 @@ def command(
             *("Submitted", "Started", "Running Time"),
         ),
         [_row(view) for view in views],
-        _nothing(place, terminated, failed, all_projects),
+        _nothing(location, terminated, failed, all_projects),
     )
     if len(found) > count:
         remark(f"The newest {count}; to see more, add: -l {10 * count}")
@@ -133,8 +133,8 @@ def _row(view: JobView) -> tuple[object, ...]:
     )
 
 
-def _nothing(place: Place, terminated: bool, failed: bool, all_projects: bool) -> str:
-    whose = "no project" if all_projects or place.project is None else "this project"
+def _nothing(location: Location, terminated: bool, failed: bool, all_projects: bool) -> str:
+    whose = "no project" if all_projects or location.project is None else "this project"
     text = "There are no jobs" if whose == "no project" else "This project has no jobs"
     if failed:
         return f"{text} that failed."

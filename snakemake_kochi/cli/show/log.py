@@ -11,8 +11,8 @@ from snakemake_kochi.cli.following import show_file
 from snakemake_kochi.cli.options import NUMBER, machine_option, recipes_in, recipes_option
 from snakemake_kochi.cli.output import remark
 from snakemake_kochi.errors import NameNotFoundError
+from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.locks import intended_lock_settings, is_held, read_lock_settings
-from snakemake_kochi.place import Place, find_place
 from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.queue import find_job, find_worker
 
@@ -33,7 +33,7 @@ def _follow_option(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("job", type=NUMBER)
 def job_log(machine: str | None, follow: bool, job: int) -> None:
     """The output of a job."""
-    paths = find_place(machine).machine_paths
+    paths = find_location(machine).machine_paths
     view = find_job(paths, job)
     if view.state == "waiting" and not follow:
         remark(f"Job {job} is waiting: it has printed nothing yet.")
@@ -47,7 +47,7 @@ def job_log(machine: str | None, follow: bool, job: int) -> None:
 @click.argument("worker", type=NUMBER)
 def worker_log(machine: str | None, follow: bool, worker: int) -> None:
     """The log of a worker."""
-    paths = find_place(machine).machine_paths
+    paths = find_location(machine).machine_paths
     find_worker(paths, worker)
 
     def is_gone() -> bool:
@@ -64,24 +64,24 @@ def install_log(
     machine: str | None, follow: bool, words: tuple[str, ...], dependencies: tuple[str, ...]
 ) -> None:
     """The output of a recipe's newest installation, whether it worked or not."""
-    place = find_place(machine)
+    location = find_location(machine)
     for wanted in recipes_in(words, dependencies):
-        _show_install(place, wanted, follow)
+        _show_install(location, wanted, follow)
 
 
-def _show_install(place: Place, wanted: Requirement, follow: bool) -> None:
-    found = place.require_project().recipe(wanted)
-    names = (place.machine.name, found.dependency, found.name)
-    log = place.project_paths.newest_install_log(*names)
+def _show_install(location: Location, wanted: Requirement, follow: bool) -> None:
+    found = location.require_project().recipe(wanted)
+    names = (location.machine.name, found.dependency, found.name)
+    log = location.project_paths.newest_install_log(*names)
     if log is None:
         raise NameNotFoundError(
-            f"{found} was never installed on machine '{place.machine.name}'",
+            f"{found} was never installed on machine '{location.machine.name}'",
             f"Type: kochi install -d {found}",
         )
     # Who only reads settles nothing.
-    locks = read_lock_settings(place.machine_paths) or intended_lock_settings(
-        place.machine_paths, place.machine.lock_directory, place.machine.lock_kind
+    locks = read_lock_settings(location.machine_paths) or intended_lock_settings(
+        location.machine_paths, location.machine.lock_directory, location.machine.lock_kind
     )
-    lock = locks.paths.project(place.project_paths).install(found.dependency, found.name)
+    lock = locks.paths.project(location.project_paths).install(found.dependency, found.name)
     # Who installs holds the lock.
     show_file(log, follow, lambda: not is_held(lock, locks.kind))

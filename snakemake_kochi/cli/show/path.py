@@ -9,7 +9,7 @@ import click
 from snakemake_kochi.cli.options import NUMBER, json_option, machine_option
 from snakemake_kochi.cli.output import print_json
 from snakemake_kochi.cli.show.projects import find_project
-from snakemake_kochi.place import find_place
+from snakemake_kochi.location import find_location
 from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.queue import find_job, find_worker
 
@@ -24,7 +24,7 @@ def command() -> None:
 @json_option
 def root_path(machine: str | None, as_json: bool) -> None:
     """KOCHI_ROOT."""
-    _print(find_place(machine).root.directory, as_json)
+    _print(find_location(machine).root.directory, as_json)
 
 
 @command.command("project")
@@ -33,8 +33,8 @@ def root_path(machine: str | None, as_json: bool) -> None:
 @click.argument("name", required=False)
 def project_path(machine: str | None, as_json: bool, name: str | None) -> None:
     """What this project, or that called NAME, keeps below KOCHI_ROOT."""
-    place = find_place(machine)
-    paths = place.project_paths if name is None else find_project(place.root, name)
+    location = find_location(machine)
+    paths = location.project_paths if name is None else find_project(location.root, name)
     _print(paths.directory, as_json)
 
 
@@ -44,7 +44,7 @@ def project_path(machine: str | None, as_json: bool, name: str | None) -> None:
 @click.argument("worker", type=NUMBER)
 def worker_path(machine: str | None, as_json: bool, worker: int) -> None:
     """The directory of a worker."""
-    paths = find_place(machine).machine_paths
+    paths = find_location(machine).machine_paths
     find_worker(paths, worker)
     _print(paths.worker(worker).directory, as_json)
 
@@ -55,7 +55,7 @@ def worker_path(machine: str | None, as_json: bool, worker: int) -> None:
 @click.argument("job", type=NUMBER)
 def job_path(machine: str | None, as_json: bool, job: int) -> None:
     """The directory of a job; it is made when the job starts."""
-    paths = find_place(machine).machine_paths
+    paths = find_location(machine).machine_paths
     find_job(paths, job)
     _print(paths.job(job).directory, as_json)
 
@@ -68,9 +68,9 @@ def install_path(machine: str | None, as_json: bool, recipe: str) -> None:
     """The prefix a recipe is installed in."""
     from snakemake_kochi.phases.current import current_installs
 
-    place = find_place(machine)
-    found = place.require_project().recipe(Requirement.parse(recipe))
-    (install,) = current_installs(place.project_paths, place.machine, [found])
+    location = find_location(machine)
+    found = location.require_project().recipe(Requirement.parse(recipe))
+    (install,) = current_installs(location.project_paths, location.machine, [found])
     _print(Path(install.prefix), as_json)
 
 

@@ -11,8 +11,8 @@ from snakemake_kochi.cli.options import json_option, machine_option
 from snakemake_kochi.cli.output import print_json, print_table
 from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.files import read_json
+from snakemake_kochi.location import find_location
 from snakemake_kochi.paths import ProjectPaths, Root
-from snakemake_kochi.place import find_place
 
 
 @click.command("projects")
@@ -21,7 +21,7 @@ from snakemake_kochi.place import find_place
 def command(machine: str | None, as_json: bool) -> None:
     """The projects that keep something below KOCHI_ROOT, and where their repositories are."""
     rows = []
-    for paths in find_place(machine).root.projects():
+    for paths in find_location(machine).root.projects():
         repository = _repository(paths)
         rows.append(
             {

@@ -6,7 +6,7 @@ import click
 
 from snakemake_kochi.cli.options import json_option, machine_option
 from snakemake_kochi.cli.output import print_json, print_table
-from snakemake_kochi.place import find_place
+from snakemake_kochi.location import find_location
 from snakemake_kochi.queue import list_queues
 
 
@@ -15,7 +15,7 @@ from snakemake_kochi.queue import list_queues
 @json_option
 def command(machine: str | None, as_json: bool) -> None:
     """All queues: how many jobs wait and run, and which workers serve them."""
-    views = list_queues(find_place(machine).machine_paths)
+    views = list_queues(find_location(machine).machine_paths)
     if as_json:
         print_json(
             [

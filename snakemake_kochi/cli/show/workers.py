@@ -8,8 +8,8 @@ import humanfriendly
 from snakemake_kochi.cli.options import json_option, machine_option
 from snakemake_kochi.cli.output import coloured, print_json, print_table, short_duration
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.location import find_location
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.place import find_place
 from snakemake_kochi.queue import (
     WorkerState,
     find_job,
@@ -35,7 +35,7 @@ _GONE = ("left", "lost")
 @json_option
 def command(machine: str | None, all_workers: bool, queues: tuple[str, ...], as_json: bool) -> None:
     """Workers that are there, and what they do; -a: all that ever were."""
-    paths = find_place(machine).machine_paths
+    paths = find_location(machine).machine_paths
     for queue in queues:
         # Refused when it can be no queue's name: it is mistyped.
         paths.queue(queue)

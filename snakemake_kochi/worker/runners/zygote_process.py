@@ -254,7 +254,7 @@ class _Zygote:
 
     def _take_over(self, message: Mapping[str, Any]) -> None:
         """Give the process the job's environment and arguments, and randomness of its own."""
-        self._variables.take_over(message["set"], message["unset"])
+        self._variables.adopt(message["set"], message["unset"])
         sys.argv[1:] = message["job"]
         self._randomness.renew()
 

@@ -36,7 +36,7 @@ class Variables:
         """One of those that a job has changed, and for which the workflow asked; or None."""
         return min(self._asked.intersection(changed), default=None)
 
-    def take_over(self, values: Mapping[str, str], removed: Collection[str]) -> None:
+    def adopt(self, values: Mapping[str, str], removed: Collection[str]) -> None:
         """Set and remove a job's own variables. What the workflow has set stays: in a process of
         the job's own the parse would come after them."""
         os.environ.update({name: values[name] for name in values if name not in self._kept})

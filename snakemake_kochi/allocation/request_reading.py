@@ -1,4 +1,4 @@
-"""From a job's resources to a wish, and to what the job takes of a worker.
+"""From a job's resources to a request, and to what the job takes of a worker.
 
 The resources are those that Snakemake's Slurm executor reads. Those that are not here mean the same
 everywhere: threads, mem_mb, runtime, gpu. `disk_mb` is asked of nobody, there and here: Snakemake
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from snakemake_kochi.allocation.wishes import GPUS, Wish
+from snakemake_kochi.allocation.request import GPUS, AllocationRequest
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.project.sbatch import is_option, joined_options, refused_to_rule
 from snakemake_kochi.queue import Resources
@@ -77,7 +77,7 @@ class _Job:
         return value
 
 
-def wished(values: Values) -> list[str]:
+def requested(values: Values) -> list[str]:
     """Which of a job's resources are about its allocation."""
     return sorted(NAMES.intersection(values.keys()))
 
@@ -95,8 +95,10 @@ def _meant(name: str) -> str:
     return nearest(name, [each for each in NAMES if each.startswith("slurm_")])
 
 
-def read_wish(rule: str, values: Values, wanted: Resources) -> tuple[Wish, Resources]:
-    """What a job wishes, and what it takes of a worker then: `wanted` is that without a wish.
+def read_request(
+    rule: str, values: Values, wanted: Resources
+) -> tuple[AllocationRequest, Resources]:
+    """What a job requests, and what it takes of a worker then: `wanted` is that without a request.
 
     Raises KochiError, naming the rule and the resource.
     """
@@ -117,8 +119,8 @@ def read_wish(rule: str, values: Values, wanted: Resources) -> tuple[Wish, Resou
         texts["account"] = re.split(r"[,\s]+", texts["account"])[0]
     options = _options(job)
     gres, model, gpus = _generic_resources(job, options, wanted.gpus)
-    wish = Wish(**texts, gres=gres, gpu_model=model, arguments=tuple(options))
-    return _shaped(job, wish, _sized(job, replace(wanted, gpus=gpus)))
+    request = AllocationRequest(**texts, gres=gres, gpu_model=model, arguments=tuple(options))
+    return _shaped(job, request, _sized(job, replace(wanted, gpus=gpus)))
 
 
 def _sized(job: _Job, wanted: Resources) -> Resources:
@@ -136,7 +138,9 @@ def _sized(job: _Job, wanted: Resources) -> Resources:
     return replace(wanted, cores=cores, memory_mb=memory)
 
 
-def _shaped(job: _Job, wish: Wish, wanted: Resources) -> tuple[Wish, Resources]:
+def _shaped(
+    job: _Job, request: AllocationRequest, wanted: Resources
+) -> tuple[AllocationRequest, Resources]:
     """With an allocation to itself for a job of several tasks or nodes."""
     tasks, of_node = job.number("tasks"), job.number("tasks_per_node")
     nodes, of_gpu = job.number("nodes"), job.number("tasks_per_gpu")
@@ -150,13 +154,13 @@ def _shaped(job: _Job, wish: Wish, wanted: Resources) -> tuple[Wish, Resources]:
         # As Snakemake's Slurm executor has it: of each GPU.
         tasks = (of_gpu or tasks or 1) * wanted.gpus
     if (tasks or 1) == 1 and (of_node or 1) == 1 and (nodes or 1) == 1:
-        return wish, wanted
+        return request, wanted
     cores = job.number("cpus_per_task") or 0
     cores = cores if cores > 0 else wanted.cores
     of_core = job.number("mem_mb_per_cpu") or None
     memory_mb = None if of_core else wanted.memory_mb
-    wish = replace(
-        wish,
+    request = replace(
+        request,
         nodes=nodes,
         tasks=None if of_node and (tasks or 1) == 1 else tasks,
         tasks_per_node=of_node,
@@ -169,7 +173,7 @@ def _shaped(job: _Job, wish: Wish, wanted: Resources) -> tuple[Wish, Resources]:
     # On the first node, where it runs, it has at least one task's cores; how many GPUs, Slurm
     # decides. What it starts elsewhere is not for a worker to confine.
     on_first = cores * (of_node or 1)
-    return wish, replace(
+    return request, replace(
         wanted, cores=on_first, exclusive=True, pinned=False, memory_mb=memory_mb, gpus=0
     )
 

@@ -1,9 +1,9 @@
 """The process above a worker: whatever way the worker ends, nothing of its jobs outlives it.
 
-A worker that is killed cannot end what its jobs left in sessions of their own; its keeper inherits
-them. A worker that hangs is ended before others give its tickets away. The keeper sleeps, and does
-so little that nothing is likely to kill it; if it is killed, the worker dies with it, and the main
-processes of the jobs with that.
+A killed worker cannot end processes that its jobs left in sessions of their own; they become
+children of its supervisor. A worker that hangs is ended before others requeue its tickets. The
+supervisor sleeps, and does so little that nothing is likely to kill it; if it is killed, the worker
+dies with it, and so do the main processes of the jobs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from snakemake_kochi.errors import DamagedFileError, KochiError, WorkerError
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.observation import KEEPER_PATIENCE, Observer
+from snakemake_kochi.queue.observation import SUPERVISOR_PATIENCE, Observer
 from snakemake_kochi.queue.processes import ProcessIdentity, child_pids
 from snakemake_kochi.worker.log import log_to_file
 from snakemake_kochi.worker.signals import (
@@ -60,14 +60,14 @@ def run_kept(
     adopt_orphans()
     _flush()  # what is in a buffer now would come out twice
     gc.freeze()  # so that the collector does not copy memory that both can share
-    keeper = os.getpid()
+    supervisor = os.getpid()
     with _Forwarder(wake) as forwarder:
         pid = os.fork()
         if pid == 0:
             os.close(told)
-            _become_worker(keeper, forwarder, tell, lambda: work(wake))
+            _become_worker(supervisor, forwarder, tell, lambda: work(wake))
         os.close(tell)
-        ended = _Keeper(machine, worker, heartbeat, pid).keep(forwarder)
+        ended = _Supervisor(machine, worker, heartbeat, pid).keep(forwarder)
     message = os.read(told, 1 << 20)
     for descriptor in (told, *wake):
         os.close(descriptor)
@@ -126,13 +126,13 @@ class _Forwarder:
 
 
 def _become_worker(
-    keeper: int, forwarder: _Forwarder, tell: int, work: Callable[[], int]
+    supervisor: int, forwarder: _Forwarder, tell: int, work: Callable[[], int]
 ) -> NoReturn:
     """The child's life; nothing may return or raise into the caller's."""
     status = _FAILURE
     try:
         die_with_parent()
-        if os.getppid() == keeper:
+        if os.getppid() == supervisor:
             # Requests to stop are held back until the worker can heed them: one that came after
             # its registration would leave a worker that seems lost.
             signal.pthread_sigmask(signal.SIG_SETMASK, forwarder.mask.union(forwarder.forwarded))
@@ -152,7 +152,7 @@ def _flush() -> None:
             stream.flush()
 
 
-class _Keeper:
+class _Supervisor:
     def __init__(self, machine: MachinePaths, worker: int, heartbeat: float, pid: int) -> None:
         self._machine = machine
         self._worker = worker
@@ -181,7 +181,7 @@ class _Keeper:
         except (OSError, DamagedFileError):
             return  # not there yet, or the filesystem is in trouble
         own = ProcessIdentity.of(self._pid)
-        if state.process == own and still >= KEEPER_PATIENCE * self._heartbeat:
+        if state.process == own and still >= SUPERVISOR_PATIENCE * self._heartbeat:
             self._say(f"no sign of life for {still:.0f} seconds: killing the worker and its jobs")
             os.kill(self._pid, signal.SIGKILL)
 
@@ -203,7 +203,7 @@ class _Keeper:
     def _say(self, message: str) -> None:
         # Opened for this one line: the log is the worker's.
         with contextlib.suppress(OSError), log_to_file(self._machine, self._worker):
-            _log.warning("the keeper of worker %d: %s", self._worker, message)
+            _log.warning("the supervisor of worker %d: %s", self._worker, message)
 
 
 def _living_children() -> list[int]:

@@ -35,14 +35,14 @@ def test_what_hides_from_its_job_ends_with_a_worker_that_was_killed(site):
     assert [view.worker for view in Queue(site.machine, "q").running()] == [0]
 
 
-def test_a_worker_and_its_jobs_die_with_the_keeper(site):
+def test_a_worker_and_its_jobs_die_with_the_supervisor(site):
     site.submit("[ -e main ] || { echo $$ > main; exec sleep 1000; }")
-    keeper = site.start("--stay")
+    supervisor = site.start("--stay")
     pid = site.wait_for("main").strip()
-    (worker,) = children_of(keeper.pid)
+    (worker,) = children_of(supervisor.pid)
     assert find_worker(site.machine, 0).process.pid == worker
-    keeper.kill()
-    keeper.wait()
+    supervisor.kill()
+    supervisor.wait()
     site.wait_until(lambda: not is_running(worker) and not is_running(pid))
     assert site.start().wait() == 0
     assert site.job(0).result.attempt == 2
@@ -52,10 +52,10 @@ def test_what_a_killed_keeper_could_not_end_is_ended_before_the_next_attempt(sit
     script = "setsid bash -c 'echo $$ > hidden; while :; do date +%N > beat; sleep 0.01; done' & "
     script += "while [ ! -s beat ]; do sleep 0.01; done; echo > main; wait"
     site.submit(f"[ ! -e main ] || {{ cat beat; sleep 0.3; cat beat; exit 0; }}; {script}")
-    keeper = site.start("--stay")
+    supervisor = site.start("--stay")
     site.wait_for("main")
-    keeper.kill()
-    keeper.wait()
+    supervisor.kill()
+    supervisor.wait()
     assert site.start().wait() == 0
     before, after = site.log(0).splitlines()[-2:]
     assert before == after
@@ -65,19 +65,19 @@ def test_what_a_killed_keeper_could_not_end_is_ended_before_the_next_attempt(sit
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_the_keeper_ends_as_its_worker_did(site, number):
     site.submit("echo > started; sleep 1000")
-    keeper = site.start()
+    supervisor = site.start()
     site.wait_for("started")
-    os.kill(children_of(keeper.pid)[0], number)
-    assert keeper.wait() == -number
+    os.kill(children_of(supervisor.pid)[0], number)
+    assert supervisor.wait() == -number
 
 
 def test_one_request_to_the_whole_process_group_is_not_taken_for_two(site):
     script = "trap 'sleep 0.5; echo ended in order; exit 0' TERM; echo > started; "
     site.submit(script + "while :; do sleep 0.05; done")
-    keeper = site.start("--grace", 10_000, start_new_session=True)
+    supervisor = site.start("--grace", 10_000, start_new_session=True)
     site.wait_for("started")
-    os.killpg(keeper.pid, signal.SIGTERM)
-    assert keeper.wait() == 0
+    os.killpg(supervisor.pid, signal.SIGTERM)
+    assert supervisor.wait() == 0
     assert "ended in order" in site.log(0)
     assert find_worker(site.machine, 0).reason == "told to by SIGTERM"
 
@@ -87,21 +87,21 @@ def test_a_closed_terminal_changes_nothing_under_nohup(site):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     site.submit("echo > started; while [ ! -e go ]; do sleep 0.01; done")
-    keeper = site.start(start_new_session=True, preexec_fn=ignore)
+    supervisor = site.start(start_new_session=True, preexec_fn=ignore)
     site.wait_for("started")
-    os.killpg(keeper.pid, signal.SIGHUP)
-    os.kill(keeper.pid, signal.SIGHUP)
+    os.killpg(supervisor.pid, signal.SIGHUP)
+    os.kill(supervisor.pid, signal.SIGHUP)
     (site.directory / "go").touch()
-    assert keeper.wait() == 0
+    assert supervisor.wait() == 0
     assert (site.job(0).result.ok, site.job(0).result.attempt) == (True, 1)
 
 
 def test_a_worker_that_gives_no_sign_of_life_is_ended_with_its_jobs(site):
     site.submit(HIDDEN + "[ -s main ] && exit 0; echo $$ > main; sleep 1000")
-    keeper = site.start("--heartbeat", 0.1, stderr=-3)
+    supervisor = site.start("--heartbeat", 0.1, stderr=-3)
     pids = hidden_pids(site)
-    os.kill(children_of(keeper.pid)[0], signal.SIGSTOP)
-    assert keeper.wait() == -signal.SIGKILL
+    os.kill(children_of(supervisor.pid)[0], signal.SIGSTOP)
+    assert supervisor.wait() == -signal.SIGKILL
     assert not any(map(is_running, pids))
     assert "no sign of life for" in site.machine.worker(0).log.read_text()
     assert site.start().wait() == 0
@@ -117,7 +117,7 @@ def test_a_worker_that_waits_for_a_lock_gives_signs_of_life(site):
         path = site.machine.worker(0).state
         beats = set()
         deadline = time.monotonic() + 20
-        # Its keeper would end it after 6 heartbeats, others take it for lost after 12.
+        # Its supervisor would end it after 6 heartbeats, others take it for lost after 12.
         while len(beats) < 16 and time.monotonic() < deadline:
             beats.add(path.stat().st_mtime_ns)
             time.sleep(0.02)
@@ -139,8 +139,8 @@ def test_a_request_between_the_registration_and_the_first_turn_is_heeded(site):
         start._zygotes = make_late
     """
     site.submit("echo > started")
-    keeper = site.start_changed(change, "--stay")
-    assert keeper.wait() == 0
+    supervisor = site.start_changed(change, "--stay")
+    assert supervisor.wait() == 0
     assert find_worker(site.machine, 0).state == "left"
     assert len(Queue(site.machine, "q").waiting()) == 1
 

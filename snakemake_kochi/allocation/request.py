@@ -22,8 +22,8 @@ GPUS = re.compile(r"gpu(?::(\w*[A-Za-z_][\w.-]*))?(?::(\d+))?")
 
 
 @dataclass(frozen=True)
-class Wish:
-    """None: as the machine's settings say, of which a wish overrides those of the same name; an
+class AllocationRequest:
+    """None: as the machine's settings say, of which a request overrides those of the same name; an
     empty text is for none at all.
 
     `gres` has generic resources other than GPUs. With `tasks`, `tasks_per_node` or several `nodes`
@@ -51,9 +51,9 @@ class Wish:
 
     @property
     def name(self) -> str:
-        """One that no other wish has, and the beginning of which people understand; "" of none.
+        """One that no other request has, and the beginning of which people understand; "" of none.
         As much of it as may be part of a queue's name."""
-        if self == Wish():
+        if self == AllocationRequest():
             return ""
         letters = re.sub(r"[^A-Za-z0-9]+", "_", self.describe()).strip("_")
         values = [getattr(self, field.name) for field in fields(self)]
@@ -74,7 +74,7 @@ class Wish:
             own |= {"cores": None, "memory_mb": None, "gpus": None}
         return replace(settings, **own)
 
-    def with_room_for_worker(self, memory_mb: int, node: Capacity) -> Wish:
+    def with_room_for_worker(self, memory_mb: int, node: Capacity) -> AllocationRequest:
         """With that much more memory on the first node of its shape, as far as nodes have it."""
         if self.memory_mb_of_core is not None:
             # On that node are this many cores at least.
@@ -114,8 +114,8 @@ class Wish:
         return arguments
 
     def generic_resources(self, settings: AllocationSettings, gpus: int) -> str | None:
-        """The generic resources of each node: those of the settings, which are the wish's where it
-        has any, and `gpus`, unless the settings name GPUs themselves, and the wish no model."""
+        """The generic resources of each node: those of the settings, which are the request's where
+        it has any, and `gpus`, unless the settings name GPUs and the request no model."""
         own = settings.gres.split(",") if settings.gres else []
         if self.shape:
             return ",".join(own) or None
@@ -127,7 +127,7 @@ class Wish:
         return ",".join(own) or None
 
     def describe(self) -> str:
-        """For people: "partition long, account me, 2 nodes"; "" where nothing is wished."""
+        """For people: "partition long, account me, 2 nodes"; "" where nothing is requested."""
         named = (*SBATCH_OPTIONS, "gpu_model")
         said = [
             f"{name.replace('_', ' ')} {value}" for name in named if (value := getattr(self, name))
@@ -143,4 +143,4 @@ class Wish:
         return ", ".join([*said, *self.arguments])
 
 
-NO_WISH = Wish()
+NO_REQUEST = AllocationRequest()

@@ -49,7 +49,7 @@ class Reasons:
         self._clock = clock
         self._told: dict[str, float] = {}
 
-    def news(self, allocations: Iterable[Allocation]) -> Iterator[str]:
+    def notices(self, allocations: Iterable[Allocation]) -> Iterator[str]:
         """One line for each reason, in the scheduler's own words, for which some of these wait and
         that was not told lately, with what to do about it, if anything."""
         waiting: dict[str, list[Allocation]] = {}

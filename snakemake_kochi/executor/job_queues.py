@@ -1,4 +1,4 @@
-"""Which queue a job goes to, so that only workers of the allocations that it wishes claim it."""
+"""Which queue a job goes to, so that only workers of the allocations that it requests claim it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.wish_reading import read_wish, unknown, wished
-from snakemake_kochi.allocation.wishes import NO_WISH, Wish
+from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
+from snakemake_kochi.allocation.request_reading import read_request, requested, unknown
 from snakemake_kochi.queue import Resources
 
 
@@ -18,50 +18,50 @@ class Placed:
 
     queue: str
     resources: Resources
-    wish: Wish = NO_WISH
+    request: AllocationRequest = NO_REQUEST
 
 
-class Wishes:
-    """One queue of the run's own for each wish. Queues that others may serve have none."""
+class JobQueues:
+    """One queue of the run's own for each request. Queues that others may serve have none."""
 
     def __init__(
         self, own_queue: str | None, are_granted: bool, logger: LoggerExecutorInterface
     ) -> None:
         """`own_queue`: the run's, None where all jobs go to another one; `are_granted`: whether
-        its workers are in allocations to which wishes mean something."""
+        its workers are in allocations to which requests mean something."""
         self._own_queue = own_queue
         self._are_granted = are_granted
         self._logger = logger
-        self._queues: dict[Wish, str] = {}
-        self._wishes: dict[str, Wish] = {}
+        self._queues: dict[AllocationRequest, str] = {}
+        self._requests: dict[str, AllocationRequest] = {}
         self._told: set[str] = set()
 
     def place(self, job: JobExecutorInterface, queue: str, wanted: Resources) -> Placed:
-        """`queue`: the one the job goes to, `wanted`: what it takes, if it wishes nothing. Raises
+        """`queue`: the one the job goes to, `wanted`: what it takes, if it requests nothing. Raises
         KochiError, naming the rule and the resource."""
         self._tell_unknown(job)
-        names = wished(job.resources)
+        names = requested(job.resources)
         if not self._are_granted:
             self._tell_ignored(job, names, queue)
             return Placed(queue, wanted)
         is_alone = wanted.exclusive
-        wish, wanted = read_wish(job.name, job.resources, wanted)
+        request, wanted = read_request(job.name, job.resources, wanted)
         if queue != self._own_queue:
-            self._tell_ignored(job, names if wish != NO_WISH else [], queue)
+            self._tell_ignored(job, names if request != NO_REQUEST else [], queue)
             return Placed(queue, wanted)
         if is_alone:
             # A worker without jobs may have a part of a node only, and other users' jobs beside it.
-            wish = replace(wish, whole_nodes=True)
-        if wish == NO_WISH:
+            request = replace(request, whole_nodes=True)
+        if request == NO_REQUEST:
             return Placed(queue, wanted)
-        if wish not in self._queues:
-            own = f"{queue}-{wish.name}"
-            self._queues[wish], self._wishes[own] = own, wish
-        return Placed(self._queues[wish], wanted, wish)
+        if request not in self._queues:
+            own = f"{queue}-{request.name}"
+            self._queues[request], self._requests[own] = own, request
+        return Placed(self._queues[request], wanted, request)
 
-    def of(self, queue: str) -> Wish:
-        """The wish that all jobs of a queue have."""
-        return self._wishes.get(queue, NO_WISH)
+    def of(self, queue: str) -> AllocationRequest:
+        """The request that all jobs of a queue have."""
+        return self._requests.get(queue, NO_REQUEST)
 
     def _tell_unknown(self, job: JobExecutorInterface) -> None:
         for name, meant in unknown(job.resources).items():

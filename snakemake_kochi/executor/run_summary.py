@@ -85,7 +85,7 @@ class _Spent:
         return self.of_all + self.of_cores / max(1, worker.capacity.cores)
 
 
-class Receipt:
+class RunSummary:
     """Takes note of jobs as they end; what it keeps does not grow with their number."""
 
     def __init__(self, machine: MachinePaths, controller: str) -> None:

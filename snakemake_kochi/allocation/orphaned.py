@@ -12,7 +12,7 @@ from snakemake_kochi.queue import WorkerState, list_workers
 from snakemake_kochi.queue.workers import read_worker
 
 
-class FormerAllocations:
+class OrphanedAllocations:
     """Their workers run nobody else's jobs: those that run none are of no use to anybody."""
 
     def __init__(self, paths: MachinePaths, scheduler_of: Callable[[str], Scheduler]) -> None:

@@ -13,47 +13,47 @@ import pytest
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.locks.lock import hold
-from snakemake_kochi.queue import Bell, queue_lock, ring
+from snakemake_kochi.queue import WakeUp, notify, queue_lock
 from snakemake_kochi.queue.lock import QueueRemovedError
 
 
 def test_a_ring_before_the_wait_is_not_lost(tmp_path):
-    bell = Bell(tmp_path / "bell")
-    assert ring(bell.path)
-    assert bell.wait(60)
-    assert not bell.wait(0), "all rings so far are taken in at once"
-    bell.close()
+    wakeup = WakeUp(tmp_path / "wakeup")
+    assert notify(wakeup.path)
+    assert wakeup.wait(60)
+    assert not wakeup.wait(0), "all notifications so far are consumed at once"
+    wakeup.close()
 
 
 def test_another_process_wakes_who_waits(tmp_path):
-    bell = Bell(tmp_path / "bell")
-    code = "import sys, pathlib, time; from snakemake_kochi.queue import ring; time.sleep(0.1);"
-    code += "ring(pathlib.Path(sys.argv[1]))"
-    with subprocess.Popen([sys.executable, "-c", code, bell.path]):
-        assert bell.wait(600)
-    bell.close()
+    wakeup = WakeUp(tmp_path / "wakeup")
+    code = "import sys, pathlib, time; from snakemake_kochi.queue import notify; time.sleep(0.1);"
+    code += "notify(pathlib.Path(sys.argv[1]))"
+    with subprocess.Popen([sys.executable, "-c", code, wakeup.path]):
+        assert wakeup.wait(600)
+    wakeup.close()
 
 
 def test_ringing_never_blocks_and_never_fails(tmp_path):
-    assert not ring(tmp_path / "nothing")
-    bell = Bell(tmp_path / "bell")
+    assert not notify(tmp_path / "nothing")
+    wakeup = WakeUp(tmp_path / "wakeup")
     for _ in range(70_000):  # more than a pipe holds
-        assert ring(bell.path)
-    bell.close()
-    assert not ring(bell.path), "nobody listens any more"
+        assert notify(wakeup.path)
+    wakeup.close()
+    assert not notify(wakeup.path), "nobody listens any more"
     file = tmp_path / "file"
     file.write_text("")
-    assert not ring(file)
+    assert not notify(file)
     assert file.read_text() == ""
 
 
 def test_a_bell_is_private(tmp_path):
-    bell = Bell(tmp_path / "bell")
-    assert stat.S_IMODE(bell.path.stat().st_mode) == 0o600
-    bell.close()
+    wakeup = WakeUp(tmp_path / "wakeup")
+    assert stat.S_IMODE(wakeup.path.stat().st_mode) == 0o600
+    wakeup.close()
     (tmp_path / "file").write_text("")
     with pytest.raises(KochiError, match="FIFO"):
-        Bell(tmp_path / "file")
+        WakeUp(tmp_path / "file")
 
 
 def test_the_lock_file_stays_the_same_and_private(machine):
@@ -194,9 +194,9 @@ def test_queues_share_a_few_locks_always_the_same_ones(machine):
 
 
 def test_a_bell_is_closed_once(tmp_path):
-    bell = Bell(tmp_path / "bell")
-    bell.close()
+    wakeup = WakeUp(tmp_path / "wakeup")
+    wakeup.close()
     other = os.open(tmp_path, os.O_RDONLY)
-    bell.close()
+    wakeup.close()
     os.fstat(other)
     os.close(other)

@@ -1,8 +1,8 @@
-"""A bell: a FIFO on which one process sleeps and which any process of the same host can ring.
+"""A wake-up FIFO: one process sleeps on it, and any process of the same host can notify it.
 
-It only wakes. What happened is read from the queue's files, so a lost ring costs a time-out and
-nothing else; processes on other nodes, where a FIFO carries nothing, live on the time-out alone.
-So do all on a filesystem that has no FIFOs.
+A notification carries no data. What happened is read from the queue's files, so a lost
+notification costs a time-out and nothing else. Processes on other nodes, which a FIFO does not
+reach, and all processes on a filesystem without FIFOs rely on the time-out alone.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from snakemake_kochi.errors import KochiError
 
 # What is answered where there are no FIFOs.
 _NO_FIFOS = frozenset({errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
-# Seconds after which who waits looks by itself where no bell can ring.
+# Seconds between two looks of a waiting process where there is no FIFO.
 SILENT_WAIT = 0.1
 
 
-class Bell:
+class WakeUp:
     """The waiting end. Creates the FIFO (mode 0600) when it is not there.
 
-    `is_silent`: there can be none, so that nobody rings.
+    `is_silent`: the filesystem has no FIFOs, so no notification arrives.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,15 +57,15 @@ class Bell:
         return self._descriptor
 
     def drain(self) -> bool:
-        """Take in all rings so far; return whether there was one."""
-        rung = False
+        """Consume all notifications so far; return whether there was one."""
+        notified = False
         with contextlib.suppress(BlockingIOError):
             while os.read(self._descriptor, 65536):
-                rung = True
-        return rung
+                notified = True
+        return notified
 
     def wait(self, timeout: float) -> bool:
-        """Sleep until rung, at most `timeout` seconds; return whether it rang."""
+        """Sleep until notified, at most `timeout` seconds; return whether a notification came."""
         if self.is_silent:
             timeout = min(timeout, SILENT_WAIT)
         if self._poll.poll(max(0.0, timeout) * 1000):
@@ -79,11 +79,11 @@ class Bell:
             os.close(descriptor)
 
 
-def ring(path: Path) -> bool:
+def notify(path: Path) -> bool:
     """Wake who waits at `path`; return whether anybody of this host was listening.
 
     Never blocks and never raises: no FIFO, nobody listening (ENXIO) and a FIFO already full of
-    rings are all fine. A path that is not a FIFO is left alone.
+    notifications are all fine. A path that is not a FIFO is left alone.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)

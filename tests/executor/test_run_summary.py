@@ -15,8 +15,8 @@ from run_helpers import results
 from support import write
 
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.executor.receipt import Receipt
 from snakemake_kochi.executor.rule_usage import RuleUsage, Sample
+from snakemake_kochi.executor.run_summary import RunSummary
 from snakemake_kochi.files import make_directory, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import ProcessIdentity, this_node
@@ -89,13 +89,13 @@ def a_result(job: int, worker: int, start: float, end: float, **given: Any) -> R
 def test_the_time_of_allocations_is_shared_out(machine: MachinePaths) -> None:
     worker = a_worker(machine, 10, 110)
     a_worker(machine, 0, 1000, controller="other-1")
-    receipt = Receipt(machine, CONTROLLER)
+    run_summary = RunSummary(machine, CONTROLLER)
     # Of 100 s of four cores: half of the cores for 40 s, all of them for 30 s, one for 40 s.
-    receipt.add(a_ticket(0, cores=2), a_result(0, worker, 10, 50))
-    receipt.add(a_ticket(1, cores=1, exclusive=True), a_result(1, worker, 50, 80))
+    run_summary.add(a_ticket(0, cores=2), a_result(0, worker, 10, 50))
+    run_summary.add(a_ticket(1, cores=1, exclusive=True), a_result(1, worker, 50, 80))
     failed = a_result(2, worker, 60, 100, reason="failed", exit_status=1)
-    receipt.add(a_ticket(2, cores=1), failed)
-    ran, time, *_ = receipt.lines(0)
+    run_summary.add(a_ticket(2, cores=1), failed)
+    ran, time, *_ = run_summary.lines(0)
     assert ran == "kochi ran 3 jobs: 3 by shell"
     assert time == (
         "1 allocation, 0.122 core-hours: 45 % useful, 36 % idle, 9 % start-up, 9 % lost"
@@ -108,10 +108,10 @@ def test_of_an_allocation_of_several_nodes_the_cores_of_each_count(
     two = a_worker(machine, 10, 110)
     machine.worker(two).hosts.write_text("n1 slots=4\nn2 slots=4\n")
     one = a_worker(machine, 10, 60)
-    receipt = Receipt(machine, CONTROLLER)
-    receipt.add(a_ticket(0, exclusive=True), a_result(0, two, 10, 110))
-    receipt.add(a_ticket(1, exclusive=True), a_result(1, one, 10, 35))
-    _, time, *_ = receipt.lines(0)
+    run_summary = RunSummary(machine, CONTROLLER)
+    run_summary.add(a_ticket(0, exclusive=True), a_result(0, two, 10, 110))
+    run_summary.add(a_ticket(1, exclusive=True), a_result(1, one, 10, 35))
+    _, time, *_ = run_summary.lines(0)
     # 220 s of two nodes, 60 of one.
     assert time == (
         "2 allocations, 0.311 core-hours: 80 % useful, 9 % idle, 11 % start-up, 0 % lost"
@@ -123,8 +123,8 @@ def test_an_allocation_that_never_began_is_not_counted(machine: MachinePaths) ->
     machine.allocation_log(CONTROLLER, "7").touch()
     a_worker(machine, 10, 110)
     a_worker(machine, 10, 60)
-    receipt = Receipt(machine, CONTROLLER)
-    time, *_ = receipt.lines(0)
+    run_summary = RunSummary(machine, CONTROLLER)
+    time, *_ = run_summary.lines(0)
     assert time.startswith("3 allocations, ")
 
 
@@ -136,9 +136,9 @@ def test_attempts_before_the_last_one_are_lost(machine: MachinePaths) -> None:
     write_atomically(paths.attempt(1), to_json(attempt.to_dict()))
     ended = EndedAttempt(7, 1, "n", first, "node", "drained", at(35))
     write_atomically(paths.ended(1), to_json(ended.to_dict()))
-    receipt = Receipt(machine, CONTROLLER)
-    receipt.add(a_ticket(7, cores=4), a_result(7, second, 10, 35, attempt=2))
-    _, time, *_ = receipt.lines(0)
+    run_summary = RunSummary(machine, CONTROLLER)
+    run_summary.add(a_ticket(7, cores=4), a_result(7, second, 10, 35, attempt=2))
+    _, time, *_ = run_summary.lines(0)
     assert time.startswith("2 allocations, ")
     assert "21 % useful, 42 % idle, 17 % start-up, 21 % lost" in time
 
@@ -148,20 +148,20 @@ def test_jobs_of_which_nobody_was_told_any_more_are_in_it(machine: MachinePaths)
     cancelled = a_result(3, worker, 10, 110, reason="cancelled", exit_status=None)
     make_directory(machine.job(3).directory)
     write_atomically(machine.job(3).result, to_json(cancelled.to_dict()))
-    lines = Receipt(machine, CONTROLLER).lines(0, [a_ticket(3, cores=4), a_ticket(4)])
+    lines = RunSummary(machine, CONTROLLER).lines(0, [a_ticket(3, cores=4), a_ticket(4)])
     assert "0 % useful, 0 % idle, 9 % start-up, 91 % lost" in lines[0]
 
 
 def test_of_rules_it_says_what_was_used_of_what_was_asked_for(machine: MachinePaths) -> None:
     worker = a_worker(machine, 0, 8000)
-    receipt = Receipt(machine, CONTROLLER)
+    run_summary = RunSummary(machine, CONTROLLER)
     for job, (seconds, memory) in enumerate([(100, 1000), (190, 2000), (300, 2100)]):
         used = {"cpu_seconds": 0.5 * seconds, "peak_memory_mb": memory}
         ticket = a_ticket(job, cores=4, memory_mb=16000, runtime_seconds=7200)
-        receipt.add(ticket, a_result(job, worker, 0, seconds, **used))
+        run_summary.add(ticket, a_result(job, worker, 0, seconds, **used))
     for job in range(3, 10):
-        receipt.add(a_ticket(job, f"other{job}"), a_result(job, worker, 0, 1))
-    lines = receipt.lines(0)
+        run_summary.add(a_ticket(job, f"other{job}"), a_result(job, worker, 0, 1))
+    lines = run_summary.lines(0)
     assert len(lines) <= 12
     assert lines[3] == (
         "    align: 3 jobs; 0.5, 0.5 of 4 cores; 2000, 2100 of 16000 MiB; 3:10, 5:00 of 2:00:00"
@@ -286,14 +286,14 @@ def test_what_an_ill_filesystem_does_not_tell_is_left_out(tmp_path: Path) -> Non
     with FaultyFilesystem(tmp_path / "backing", tmp_path / "shared") as filesystem:
         machine = Root(filesystem.path).machine("local")
         worker = a_worker(machine, 0, 100)
-        receipt = Receipt(machine, CONTROLLER)
+        run_summary = RunSummary(machine, CONTROLLER)
         asked = machine.allocation_note(CONTROLLER, "x")
         make_directory(asked.parent)
         asked.write_text("{}")
-        whole = receipt.lines(worker)
+        whole = run_summary.lines(worker)
         ways = ("*/worker.json", "*/ids.json", f"*/{asked.name}")
         for path in ways:
             with filesystem.fault("open", errno.EIO, path) as fault:
-                assert len(receipt.lines(worker)) <= len(whole)
+                assert len(run_summary.lines(worker)) <= len(whole)
                 assert filesystem.count(fault)
     assert whole

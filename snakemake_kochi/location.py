@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A machine, and the project of the current directory, if it is in one. `unread`: why the
     kochi.yaml that is meant for it is not read, if that is so; `is_named`: whether somebody has
     named the machine; `machines`: all that are known."""
@@ -101,11 +101,11 @@ def _warn_once(doubt: str) -> None:
     _log.warning("%s", doubt)
 
 
-def find_place(
+def find_location(
     machine: str | None = None,
     environment: Mapping[str, str] = os.environ,
     start: Path | None = None,
-) -> Place:
+) -> Location:
     """The machine by name, else the one that is meant here (see `chosen_machine`); the project of
     a directory, by default the current one; the machine's kochi_root, else $KOCHI_ROOT, else
     ~/.kochi. A kochi.yaml that is not read is told, and nothing more is made of it for `local`, or
@@ -135,7 +135,7 @@ def find_place(
         _log.warning("%s", unread.sentences)
     root = Root.find(found.kochi_root, environment, found.root_said_at)
     is_named = machine is not None or is_said(environment)
-    return Place(found, project, root, unread, is_named, known.machines)
+    return Location(found, project, root, unread, is_named, known.machines)
 
 
 def is_found(machine: Machine) -> bool:

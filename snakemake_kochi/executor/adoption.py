@@ -20,8 +20,8 @@ from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue import (
     Ended,
-    Estate,
     Inbox,
+    Orphans,
     OtherControllers,
     Running,
     Ticket,
@@ -52,7 +52,7 @@ def await_others(
     logger: LoggerExecutorInterface,
 ) -> dict[str, float]:
     """Wait until it is known of all other runs in the directory that make the same files that they
-    are over; return the controllers that are dead though their files do not tell, as `Estate.find`
+    are over; return the controllers that are dead though their files do not tell, as `Orphans.find`
     takes them. Meanwhile their queues are looked after: workers there may have died, too.
 
     Raises KochiError for a run that goes on.
@@ -128,7 +128,7 @@ def keep_empty_directories(workflow: Any) -> None:
     workflow.dag.cleanup_workdir = _do_nothing
 
 
-def leave_to_heir(workflow: Any) -> None:
+def leave_to_adopter(workflow: Any) -> None:
     """Keep Snakemake from what it does at its end, in a directory that another run has taken over:
     it would remove the empty directories for the outputs of that one's jobs, and its lock."""
     keep_empty_directories(workflow)
@@ -139,7 +139,7 @@ def _do_nothing() -> None:
     pass
 
 
-class Takeover:
+class Adoption:
     """Finds for each job whether an earlier run left it. Nothing is looked at twice, and without
     such a run nothing at all."""
 
@@ -154,26 +154,26 @@ class Takeover:
         """`dead`: see `await_others`."""
         self._workflow = workflow
         self._logger = logger
-        self._estate = Estate.find(machine, workflow.workdir_init, inbox.identity, dead)
-        for each in self._estate.controllers:
+        self._orphans = Orphans.find(machine, workflow.workdir_init, inbox.identity, dead)
+        for each in self._orphans.controllers:
             inbox.adopt(machine, each)
 
     @property
     def controllers(self) -> tuple[str, ...]:
         """Those that died, and from which this run takes over."""
-        return self._estate.controllers
+        return self._orphans.controllers
 
     @property
     def is_empty(self) -> bool:
-        return self._estate.is_empty
+        return self._orphans.is_empty
 
     def begin(self, look_after: Callable[[str], None]) -> None:
         """Take back what waited, wait for what is ending, and say what was found. Meanwhile the
         queues are looked after."""
         if self.is_empty:
             return
-        withdrawn = self._estate.withdraw()
-        running, finished = len(self._estate.running()), self._estate.unread()
+        withdrawn = self._orphans.withdraw()
+        running, finished = len(self._orphans.running()), self._orphans.unread()
         found = []
         if running or finished:
             found.append(
@@ -189,7 +189,7 @@ class Takeover:
             )
         deadline = time.monotonic() + _ENDING_SECONDS
         look = 0.0
-        while (queues := self._estate.queues_of_ending()) and time.monotonic() < deadline:
+        while (queues := self._orphans.queues_of_ending()) and time.monotonic() < deadline:
             if time.monotonic() >= look:
                 look = time.monotonic() + _LOOK
                 for queue in queues:
@@ -202,13 +202,13 @@ class Takeover:
             return None
         # Snakemake's own mark of incomplete outputs tells nothing: the job's inner process removes
         # it, also between the reading of the DAG and now.
-        return self._estate.take(ticket.identity)
+        return self._orphans.take(ticket.identity)
 
     def clear_the_way(self, ticket: Ticket) -> tuple[int, ...]:
         """End the jobs that write what this ticket writes; returns those to wait for."""
-        jobs = self._estate.in_the_way(ticket.outputs)
+        jobs = self._orphans.in_the_way(ticket.outputs)
         if jobs:
-            self._estate.clear(jobs)
+            self._orphans.clear(jobs)
             numbers = " ".join(map(str, jobs))
             self._logger.info(
                 f"Before {ticket.name} starts, kochi jobs {numbers} have to end, of a run that was "
@@ -218,18 +218,18 @@ class Takeover:
 
     def queues_of_ending(self) -> set[str]:
         """Where jobs are that were ended and are not over yet."""
-        return self._estate.queues_of_ending()
+        return self._orphans.queues_of_ending()
 
     def has_ended(self, jobs: Collection[int]) -> bool:
-        return all(map(self._estate.has_ended, jobs))
+        return all(map(self._orphans.has_ended, jobs))
 
     def end(self, all_went_well: bool) -> None:
         """At the end of the run: name what still runs; forget the rest, if nobody can want it."""
-        if left := self._estate.running():
+        if left := self._orphans.running():
             numbers = " ".join(map(str, left))
             self._logger.warning(
                 f"{len(left)} kochi jobs of a run that was killed still run; this run did not need "
                 f"them. End them with: kochi cancel {numbers}"
             )
         if all_went_well:
-            self._estate.forget()
+            self._orphans.forget()
