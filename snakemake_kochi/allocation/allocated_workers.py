@@ -13,14 +13,6 @@ from snakemake_kochi.allocation.asked_for import AskedFor
 from snakemake_kochi.allocation.ending import PATIENCE_WITHOUT_ROOM, end_allocations
 from snakemake_kochi.allocation.notices import Once
 from snakemake_kochi.allocation.provision import Provision
-from snakemake_kochi.allocation.questions import Questions
-from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
-from snakemake_kochi.allocation.scheduler import (
-    Lack,
-    RefusedError,
-    Scheduler,
-    UnreachableError,
-)
 from snakemake_kochi.allocation.setbacks import Setbacks
 from snakemake_kochi.allocation.sizing import obstacle
 from snakemake_kochi.allocation.standing import Standing
@@ -30,6 +22,14 @@ from snakemake_kochi.location import is_found
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Resources, Ticket, WorkerState, shared_workers
+from snakemake_kochi.schedulers.interface import (
+    Lack,
+    RefusedError,
+    Scheduler,
+    UnreachableError,
+)
+from snakemake_kochi.schedulers.questions import Questions
+from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
 
 # Seconds between two looks at what waits; a look takes at most a twentieth of the time.
 _LOOK = 0.5

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from snakemake_kochi.allocation.scheduler import Allocation, State
 from snakemake_kochi.allocation.sizing import Supply
 from snakemake_kochi.queue import WorkerState
+from snakemake_kochi.schedulers.interface import Allocation, State
 
 # Seconds. Where a worker has left, its allocation has mostly ended a moment later, or waits again.
 _SETTLING = 15.0

@@ -7,12 +7,12 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 from snakemake_kochi.allocation.allocated_workers import AllocatedWorkers
 from snakemake_kochi.allocation.interface import Workers
 from snakemake_kochi.allocation.local_workers import LocalWorkers
-from snakemake_kochi.allocation.scheduler import Scheduler
-from snakemake_kochi.allocation.script import AllocScript
-from snakemake_kochi.allocation.slurm.slurm import Slurm
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.location import Location, how_to_describe, is_found
 from snakemake_kochi.project.machines import LOCAL, Machine
+from snakemake_kochi.schedulers.interface import Scheduler
+from snakemake_kochi.schedulers.script import AllocScript
+from snakemake_kochi.schedulers.slurm.slurm import Slurm
 
 # Where workers may be: on this computer, or in allocations of the machine's scheduler, be that one
 # that kochi knows or one behind an alloc_script.

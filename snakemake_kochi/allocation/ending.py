@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.scheduler import Scheduler, UnreachableError, not_ended
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.schedulers.interface import Scheduler, UnreachableError, not_ended
 
 # Seconds in which what was cancelled is to be gone, and in which a scheduler that gives no answer
 # is asked again: without one the workers leave by themselves.

@@ -9,14 +9,14 @@ from dataclasses import replace
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.choice import ALLOCATIONS
-from snakemake_kochi.allocation.scheduler import RefusedError
-from snakemake_kochi.allocation.slurm import cluster
-from snakemake_kochi.allocation.slurm.commands import Pace
 from snakemake_kochi.files import write_atomically
 from snakemake_kochi.location import Location, find_location, is_found
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.chosen_machine import FOUND_VARIABLE
 from snakemake_kochi.project.machines import LOCAL
+from snakemake_kochi.schedulers.interface import RefusedError
+from snakemake_kochi.schedulers.slurm import cluster
+from snakemake_kochi.schedulers.slurm.commands import Pace
 
 _log = logging.getLogger(__name__)
 _TEXT = """\

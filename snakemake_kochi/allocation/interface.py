@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.queue import Resources, Ticket
+from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
 
 
 class Workers(Protocol):

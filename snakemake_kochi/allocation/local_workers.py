@@ -16,7 +16,6 @@ from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.notices import Once
-from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import has_room
 from snakemake_kochi.paths import MachinePaths, Root
@@ -30,6 +29,7 @@ from snakemake_kochi.queue import (
     find_worker,
     shared_workers,
 )
+from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.worker.node import capacity_of_this_node, gpus_of_this_node
 
 _RESTARTS = 3

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.scheduler import Allocation
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.schedulers.interface import Allocation
 
 # Seconds for which a reason that was told is not told again: that of an allocation changes with
 # each look of the scheduler's between a few, Priority and Resources for one.

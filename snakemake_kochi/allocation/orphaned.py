@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 
-from snakemake_kochi.allocation.scheduler import Scheduler, not_ended
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import WorkerState, list_workers
 from snakemake_kochi.queue.workers import read_worker
+from snakemake_kochi.schedulers.interface import Scheduler, not_ended
 
 
 class OrphanedAllocations:

@@ -14,19 +14,9 @@ from snakemake_kochi.allocation.arrivals import Arrivals
 from snakemake_kochi.allocation.asked_for import Asked, AskedFor
 from snakemake_kochi.allocation.launch import Launch, check_root
 from snakemake_kochi.allocation.notices import Once
-from snakemake_kochi.allocation.questions import Pauses, Questions
-from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.allocation.room import Room
-from snakemake_kochi.allocation.scheduler import (
-    UNKNOWN,
-    RefusedError,
-    Scheduler,
-    UnreachableError,
-    Wanted,
-)
 from snakemake_kochi.allocation.setbacks import Setbacks
 from snakemake_kochi.allocation.sizing import (
-    Limits,
     Shape,
     Supply,
     is_lacking,
@@ -47,6 +37,16 @@ from snakemake_kochi.queue import (
     seconds_for_jobs,
     seconds_in_all,
 )
+from snakemake_kochi.schedulers.interface import (
+    UNKNOWN,
+    Limits,
+    RefusedError,
+    Scheduler,
+    UnreachableError,
+    Wanted,
+)
+from snakemake_kochi.schedulers.questions import Pauses, Questions
+from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.worker.memory import OWN_MB
 
 # Seconds for which jobs wait before more is asked for, and for which none may want what was, before

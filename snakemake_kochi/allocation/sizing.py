@@ -13,6 +13,7 @@ from humanfriendly.text import pluralize
 from snakemake_kochi.allocation.grouping import few_kinds, grouped, kinds_of, shared_out
 from snakemake_kochi.queue.capacity import Capacity
 from snakemake_kochi.queue.ticket import Kind, Resources
+from snakemake_kochi.schedulers.interface import Limits
 from snakemake_kochi.worker.memory import OWN_MB
 from snakemake_kochi.worker.walltime import START_AND_END
 
@@ -27,31 +28,6 @@ _MOST_TRIED = 500
 # So many kinds of jobs at most are put into groups in several ways.
 _FEW_KINDS = 50
 _EPSILON = 1e-9
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What may be asked for: at most `workers` at the same time, each with at most `node`, for at
-    most `seconds` (None: nothing limits them). Where `takes_nodes`, each has all of a node.
-
-    `nodes`: where they are of several kinds, the largest ones; `node` is then the most of each
-    amount, which none may have together. Where jobs do not say how long they take, workers are
-    asked for `usual` seconds or, without that, for `seconds` if it `asks_for_all`, else for as long
-    as the scheduler gives by default.
-    """
-
-    workers: int
-    node: Capacity
-    seconds: float | None = None
-    takes_nodes: bool = False
-    nodes: tuple[Capacity, ...] = ()
-    asks_for_all: bool = True
-    usual: float | None = None
-
-    @property
-    def usual_seconds(self) -> float | None:
-        """For how long a worker is asked for whose jobs do not say how long they take."""
-        return self.seconds if self.usual is None and self.asks_for_all else self.usual
 
 
 @dataclass(frozen=True)

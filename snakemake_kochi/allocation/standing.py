@@ -11,18 +11,18 @@ from snakemake_kochi.allocation.asked_for import Asked, AskedFor
 from snakemake_kochi.allocation.losses import Losses
 from snakemake_kochi.allocation.notices import Once, Reasons
 from snakemake_kochi.allocation.orphaned import OrphanedAllocations
-from snakemake_kochi.allocation.questions import Questions
-from snakemake_kochi.allocation.scheduler import (
-    Allocation,
-    RefusedError,
-    Scheduler,
-    UnreachableError,
-)
 from snakemake_kochi.allocation.setbacks import Setbacks, was_written
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import has_room
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import WorkerState, list_workers
+from snakemake_kochi.schedulers.interface import (
+    Allocation,
+    RefusedError,
+    Scheduler,
+    UnreachableError,
+)
+from snakemake_kochi.schedulers.questions import Questions
 
 
 class Standing:

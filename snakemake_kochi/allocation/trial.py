@@ -17,13 +17,13 @@ from snakemake_kochi.allocation.choice import make_scheduler
 from snakemake_kochi.allocation.ending import end_allocations
 from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.allocation.notices import Once, Reasons
-from snakemake_kochi.allocation.scheduler import Allocation, Scheduler, UnreachableError, Wanted
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.location import Location
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Queue, WorkerState, cancel, shared_workers
 from snakemake_kochi.queue.controllers import private_queue, remove_private_queues
+from snakemake_kochi.schedulers.interface import Allocation, Scheduler, UnreachableError, Wanted
 
 # Seconds between two questions to the scheduler, at first and at most; and between two looks for a
 # worker.

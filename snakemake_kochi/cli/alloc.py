@@ -19,9 +19,9 @@ from snakemake_kochi.files import make_directory
 if TYPE_CHECKING:
     from snakemake_kochi.allocation.launch import Launch
     from snakemake_kochi.allocation.notices import Reasons
-    from snakemake_kochi.allocation.scheduler import Allocation, Scheduler
     from snakemake_kochi.location import Location
     from snakemake_kochi.queue import WorkerState
+    from snakemake_kochi.schedulers.interface import Allocation, Scheduler
 
 _NODES = "${nodes}"
 # Seconds between two questions to the scheduler while a worker has not come.
@@ -113,9 +113,9 @@ def _ask(
 ) -> list[_Asked]:
     from snakemake_kochi.allocation.choice import make_scheduler
     from snakemake_kochi.allocation.launch import Launch
-    from snakemake_kochi.allocation.scheduler import Wanted
-    from snakemake_kochi.allocation.script import AllocScript
     from snakemake_kochi.queue import AskedWorker, allocate_ids, assign_queues, note_asked
+    from snakemake_kochi.schedulers.interface import Wanted
+    from snakemake_kochi.schedulers.script import AllocScript
 
     machine = location.machine
     settings = machine.allocation
@@ -210,7 +210,7 @@ def _say_why_they_wait(asked: list[_Asked]) -> None:
 
 def _waiting(asked: list[_Asked]) -> list[Allocation]:
     """Those that wait, as far as that is known."""
-    from snakemake_kochi.allocation.scheduler import UnreachableError
+    from snakemake_kochi.schedulers.interface import UnreachableError
 
     ids = {each.id for each in asked}
     found: dict[str, Allocation] = {}
@@ -263,7 +263,7 @@ def _have_left(workers: list[WorkerState], allocation: str) -> bool:
 def _ended_without_worker(asked: list[_Asked], reasons: Reasons) -> set[str]:
     """Those of the allocations that have ended, as far as can be known, with a word about each;
     and one about why others wait."""
-    from snakemake_kochi.allocation.scheduler import UnreachableError
+    from snakemake_kochi.schedulers.interface import UnreachableError
 
     ended = set()
     for each in asked:

@@ -111,7 +111,7 @@ def command(machine: bool, directory: Path) -> None:
 
 def _add_machine(file: Path) -> None:
     """Add the machine of this host's Slurm, unless it is there."""
-    from snakemake_kochi.allocation.slurm.description import describe_machine
+    from snakemake_kochi.schedulers.slurm.description import describe_machine
 
     text = read_text(file, str(file)) if file.exists() else ""
     found = describe_machine()

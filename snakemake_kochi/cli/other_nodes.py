@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import humanfriendly
 
-from snakemake_kochi.allocation.scheduler import RefusedError
 from snakemake_kochi.allocation.trial import LateError, TrialAllocations
 from snakemake_kochi.doctor import OtherNode, Outcome
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.schedulers.interface import RefusedError
 
 
 class NodesOfScheduler:

@@ -127,7 +127,7 @@ def _give_up(location: Location, asked: AskedWorker, how: Release) -> tuple[str,
     """One that has not come. It may come at this moment: then it finds that it is to leave before
     it takes a job, or is here already, and may have one."""
     from snakemake_kochi.allocation.choice import make_scheduler
-    from snakemake_kochi.allocation.scheduler import UnreachableError
+    from snakemake_kochi.schedulers.interface import UnreachableError
 
     order_release(location.machine_paths, asked.worker, how)
     if is_there(location.machine_paths.worker(asked.worker).state):

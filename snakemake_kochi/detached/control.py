@@ -12,12 +12,6 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
-from snakemake_kochi.allocation.controller_job import (
-    controller_job,
-    has_ended,
-    interrupt_controller,
-    submit_controller,
-)
 from snakemake_kochi.detached.launches import (
     Found,
     Launch,
@@ -36,6 +30,12 @@ from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.queue.controllers import ControllerState
 from snakemake_kochi.queue.explain import seconds_since
 from snakemake_kochi.queue.heartbeat import LOST_AFTER, Stillness, heartbeat_interval, sign_of_life
+from snakemake_kochi.schedulers.slurm.controller_job import (
+    controller_job,
+    has_ended,
+    interrupt_controller,
+    submit_controller,
+)
 
 _PATIENCE = 20.0  # seconds for a supervisor to start
 _MOST_PATIENCE = 60.0  # after which it is not to start any more

@@ -12,11 +12,11 @@ from typing import Any
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.allocation.interface import Workers
-from snakemake_kochi.allocation.scheduler import UnreachableError
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.executor.job_queues import JobQueues
 from snakemake_kochi.executor.translate import QUEUE, resources_of
 from snakemake_kochi.queue import Resources
+from snakemake_kochi.schedulers.interface import UnreachableError
 
 # What Snakemake has for a value that depends on files that are not there yet; and for one that
 # depends on a checkpoint, which is as if nothing was said.

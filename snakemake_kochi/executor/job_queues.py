@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
-from snakemake_kochi.allocation.request_reading import read_request, requested, unknown
 from snakemake_kochi.queue import Resources
+from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
+from snakemake_kochi.schedulers.resources import read_request, requested, unknown
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,9 @@ class _WhereParser:
     def __call__(self, text: str) -> str:
         if text == "allocations":
             from snakemake_kochi.allocation.found import find_machine
-            from snakemake_kochi.allocation.slurm.cluster import ONCE
-            from snakemake_kochi.allocation.slurm.commands import USUAL
             from snakemake_kochi.location import find_location
+            from snakemake_kochi.schedulers.slurm.cluster import ONCE
+            from snakemake_kochi.schedulers.slurm.commands import USUAL
 
             # Snakemake reads its command line twice where there is a profile.
             pace = ONCE if self._has_waited else USUAL

@@ -9,11 +9,12 @@ from typing import Any
 from snakemake_kochi.project.document import KeyPath
 from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.machine_layers import Layers
-from snakemake_kochi.project.machines import LOCAL, SBATCH_OPTIONS, AllocationSettings, Machine
+from snakemake_kochi.project.machines import LOCAL, Machine
 from snakemake_kochi.project.reading import check_name, names, optional_text, script, section
-from snakemake_kochi.project.sbatch import is_option, joined_options, refused_to_machine
 from snakemake_kochi.project.values import path_problem
 from snakemake_kochi.quantities import memory_of, walltime_of
+from snakemake_kochi.schedulers.settings import SBATCH_OPTIONS, AllocationSettings
+from snakemake_kochi.schedulers.slurm.options import is_option, joined_options, refused_to_machine
 
 _NUMBERS = ("nodes", "cores", "gpus", "min_workers", "max_workers")
 

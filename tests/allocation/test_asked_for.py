@@ -9,12 +9,12 @@ import pytest
 
 from snakemake_kochi.allocation.asked_for import AskedFor
 from snakemake_kochi.allocation.losses import Losses
-from snakemake_kochi.allocation.scheduler import Allocation
 from snakemake_kochi.allocation.sizing import Supply
 from snakemake_kochi.files import make_directory, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Capacity, WorkerState
 from snakemake_kochi.queue.processes import Node, ProcessIdentity
+from snakemake_kochi.schedulers.interface import Allocation
 
 ONE = Supply(Capacity(1, 0))
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from snakemake_kochi.allocation.orphaned import OrphanedAllocations
-from snakemake_kochi.allocation.scheduler import Allocation
 from snakemake_kochi.files import make_directory, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Capacity, WorkerState, allocate_ids
 from snakemake_kochi.queue.processes import ProcessIdentity, this_node
+from snakemake_kochi.schedulers.interface import Allocation
 
 
 class Scheduler:

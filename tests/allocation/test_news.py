@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from snakemake_kochi.allocation.notices import Reasons
-from snakemake_kochi.allocation.scheduler import Allocation
-from snakemake_kochi.allocation.slurm.answers import advice
+from snakemake_kochi.schedulers.interface import Allocation
+from snakemake_kochi.schedulers.slurm.answers import advice
 
 
 class Clock:

@@ -22,21 +22,22 @@ from snakemake_kochi.allocation.asked_for import AskedFor
 from snakemake_kochi.allocation.ending import end_allocations
 from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.allocation.provision import Provision
-from snakemake_kochi.allocation.questions import Questions
-from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
-from snakemake_kochi.allocation.scheduler import (
+from snakemake_kochi.allocation.setbacks import Setbacks
+from snakemake_kochi.errors import KochiError, WorkerError
+from snakemake_kochi.paths import Root
+from snakemake_kochi.project.machines import Machine
+from snakemake_kochi.queue import Capacity, Resources, Ticket, WorkerState
+from snakemake_kochi.queue.processes import Node, ProcessIdentity
+from snakemake_kochi.schedulers.interface import (
     Allocation,
+    Limits,
     RefusedError,
     UnreachableError,
     Wanted,
 )
-from snakemake_kochi.allocation.setbacks import Setbacks
-from snakemake_kochi.allocation.sizing import Limits
-from snakemake_kochi.errors import KochiError, WorkerError
-from snakemake_kochi.paths import Root
-from snakemake_kochi.project.machines import AllocationSettings, Machine
-from snakemake_kochi.queue import Capacity, Resources, Ticket, WorkerState
-from snakemake_kochi.queue.processes import Node, ProcessIdentity
+from snakemake_kochi.schedulers.questions import Questions
+from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
+from snakemake_kochi.schedulers.settings import AllocationSettings
 
 SMALL, LARGE = Resources(cores=1), Resources(cores=4)
 

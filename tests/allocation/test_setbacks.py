@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from snakemake_kochi.allocation.scheduler import Allocation
 from snakemake_kochi.allocation.setbacks import Setbacks
-from snakemake_kochi.allocation.slurm.listing import read_listing
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import Root
+from snakemake_kochi.schedulers.interface import Allocation
+from snakemake_kochi.schedulers.slurm.listing import read_listing
 
 LOGGER: Any = logging.getLogger("test")
 

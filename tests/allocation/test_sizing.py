@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from snakemake_kochi.allocation.grouping import few_kinds
 from snakemake_kochi.allocation.sizing import (
     PATIENCE,
-    Limits,
     Shape,
     Supply,
     not_wanted,
@@ -19,6 +18,7 @@ from snakemake_kochi.allocation.sizing import (
     workers_to_ask_for,
 )
 from snakemake_kochi.queue import Capacity, Resources
+from snakemake_kochi.schedulers.interface import Limits
 from snakemake_kochi.worker.memory import OWN_MB
 from snakemake_kochi.worker.walltime import START_AND_END
 

@@ -13,13 +13,10 @@ import pytest
 from run_helpers import background
 from support import write
 
-from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
-from snakemake_kochi.allocation.request_reading import read_request
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.executor.job_queues import JobQueues
 from snakemake_kochi.files import is_name
 from snakemake_kochi.paths import Root
-from snakemake_kochi.project.machines import AllocationSettings
 from snakemake_kochi.queue import (
     Capacity,
     Claim,
@@ -30,6 +27,9 @@ from snakemake_kochi.queue import (
     remove_private_queues,
 )
 from snakemake_kochi.queue.processes import this_node
+from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
+from snakemake_kochi.schedulers.resources import read_request
+from snakemake_kochi.schedulers.settings import AllocationSettings
 
 
 class Job:

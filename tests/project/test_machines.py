@@ -8,8 +8,9 @@ import pytest
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.project.configuration import load_project
-from snakemake_kochi.project.machines import AllocationSettings, Machine
+from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.quantities import memory_of, seconds_of, walltime_of
+from snakemake_kochi.schedulers.settings import AllocationSettings
 
 
 def machine(text: str) -> Machine:

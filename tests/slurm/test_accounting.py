@@ -20,12 +20,12 @@ from slurm_fake import AWAY, says
 from support import wait_until
 
 from snakemake_kochi.allocation.launch import Launch
-from snakemake_kochi.allocation.scheduler import Allocation, UnreachableError, Wanted
-from snakemake_kochi.allocation.slurm import slurm as slurm_module
-from snakemake_kochi.allocation.slurm.commands import Pace
-from snakemake_kochi.allocation.slurm.slurm import Slurm
 from snakemake_kochi.paths import Root
-from snakemake_kochi.project.machines import AllocationSettings
+from snakemake_kochi.schedulers.interface import Allocation, UnreachableError, Wanted
+from snakemake_kochi.schedulers.settings import AllocationSettings
+from snakemake_kochi.schedulers.slurm import slurm as slurm_module
+from snakemake_kochi.schedulers.slurm.commands import Pace
+from snakemake_kochi.schedulers.slurm.slurm import Slurm
 
 ONE = Wanted(cores=1)
 WHOLE_NODE = Wanted(cores=2)

@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from snakemake_kochi.allocation.scheduler import RefusedError
-from snakemake_kochi.allocation.sizing import Limits
-from snakemake_kochi.allocation.slurm.answers import where
 from snakemake_kochi.errors import nearest
-from snakemake_kochi.project.machines import AllocationSettings
 from snakemake_kochi.quantities import walltime_of
 from snakemake_kochi.queue import Capacity
+from snakemake_kochi.schedulers.interface import Limits, RefusedError
+from snakemake_kochi.schedulers.settings import AllocationSettings
+from snakemake_kochi.schedulers.slurm.answers import where
 
 # sinfo(1), %G: gpu:2, gpu:a100:2, either followed by (S:...).
 _GPUS = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)")

@@ -18,33 +18,33 @@ from functools import partial
 from tenacity import Retrying
 
 from snakemake_kochi.allocation.launch import Launch
-from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
-from snakemake_kochi.allocation.scheduler import (
+from snakemake_kochi.errors import KochiError, nearest
+from snakemake_kochi.schedulers.interface import (
     Allocation,
+    Limits,
     RefusedError,
     UnreachableError,
     Wanted,
     not_ended,
 )
-from snakemake_kochi.allocation.sizing import Limits
-from snakemake_kochi.allocation.slurm.answers import (
+from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
+from snakemake_kochi.schedulers.settings import AllocationSettings
+from snakemake_kochi.schedulers.slurm.answers import (
     concerned,
     how_to_see_limits,
     is_unknown_partition,
     where,
 )
-from snakemake_kochi.allocation.slurm.arguments import sbatch_arguments
-from snakemake_kochi.allocation.slurm.commands import USUAL, NoProgramError, Pace, run, trying_again
-from snakemake_kochi.allocation.slurm.listing import first_node, read_listing
-from snakemake_kochi.allocation.slurm.partitions import (
+from snakemake_kochi.schedulers.slurm.arguments import sbatch_arguments
+from snakemake_kochi.schedulers.slurm.commands import USUAL, NoProgramError, Pace, run, trying_again
+from snakemake_kochi.schedulers.slurm.listing import first_node, read_listing
+from snakemake_kochi.schedulers.slurm.partitions import (
     LISTED,
     Partition,
     limits_of,
     read_partitions,
 )
-from snakemake_kochi.allocation.slurm.withheld import without_withheld
-from snakemake_kochi.errors import KochiError, nearest
-from snakemake_kochi.project.machines import AllocationSettings
+from snakemake_kochi.schedulers.slurm.withheld import without_withheld
 
 # As Slurm's own commands name it: 12, or 12_3 for one of an array. A requeued one keeps it.
 _ID = '"${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"'

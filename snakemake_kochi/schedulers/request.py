@@ -13,8 +13,8 @@ from typing import Any
 
 from humanfriendly.text import pluralize
 
-from snakemake_kochi.project.machines import SBATCH_OPTIONS, AllocationSettings
 from snakemake_kochi.queue import Capacity
+from snakemake_kochi.schedulers.settings import SBATCH_OPTIONS, AllocationSettings
 
 _MOST_LETTERS = 24
 # Generic resources that are GPUs: gpu, gpu:2, gpu:a100, gpu:a100:2.

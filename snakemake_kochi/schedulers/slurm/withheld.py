@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from snakemake_kochi.allocation.slurm.partitions import Partition
 from snakemake_kochi.queue import Capacity
+from snakemake_kochi.schedulers.slurm.partitions import Partition
 
 # scontrol(1): show node, show partition. None limits where it says UNLIMITED.
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S+)")

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from tenacity import RetryCallState
 
-from snakemake_kochi.allocation.scheduler import RefusedError, UnreachableError
-from snakemake_kochi.allocation.slurm.commands import NoProgramError, Pace, run, trying_again
-from snakemake_kochi.allocation.slurm.partitions import LISTED, Partition, read_partitions
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import is_name
+from snakemake_kochi.schedulers.interface import RefusedError, UnreachableError
+from snakemake_kochi.schedulers.slurm.commands import NoProgramError, Pace, run, trying_again
+from snakemake_kochi.schedulers.slurm.partitions import LISTED, Partition, read_partitions
 
 # Seconds for each answer: a person waits; and for one that only a remark depends on.
 _PATIENCE = 10.0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.scheduler import UnreachableError
+from snakemake_kochi.schedulers.interface import UnreachableError
 
 # Seconds between two questions how all stands; less where an end is about to be told.
 _QUESTION = 10.0

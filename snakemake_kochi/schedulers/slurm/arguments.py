@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from snakemake_kochi.allocation.launch import Launch
-from snakemake_kochi.allocation.scheduler import Wanted, time_limit
-from snakemake_kochi.project.machines import AllocationSettings
+from snakemake_kochi.schedulers.interface import Wanted, time_limit
+from snakemake_kochi.schedulers.settings import AllocationSettings
 
 _EXCLUDE = re.compile(r"(?:--exc\w*=|-x)(.+)")
 

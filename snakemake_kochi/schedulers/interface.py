@@ -10,9 +10,9 @@ from typing import Literal, Protocol
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.allocation.launch import Launch
-from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
-from snakemake_kochi.allocation.sizing import Limits
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.queue.capacity import Capacity
+from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
 
 # An amount that nobody has told: as much as there is.
 UNKNOWN = sys.maxsize
@@ -26,6 +26,31 @@ class RefusedError(KochiError):
 
 class UnreachableError(KochiError):
     """A scheduler gave no answer now: nothing is known."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What may be asked for: at most `workers` at the same time, each with at most `node`, for at
+    most `seconds` (None: nothing limits them). Where `takes_nodes`, each has all of a node.
+
+    `nodes`: where they are of several kinds, the largest ones; `node` is then the most of each
+    amount, which none may have together. Where jobs do not say how long they take, workers are
+    asked for `usual` seconds or, without that, for `seconds` if it `asks_for_all`, else for as long
+    as the scheduler gives by default.
+    """
+
+    workers: int
+    node: Capacity
+    seconds: float | None = None
+    takes_nodes: bool = False
+    nodes: tuple[Capacity, ...] = ()
+    asks_for_all: bool = True
+    usual: float | None = None
+
+    @property
+    def usual_seconds(self) -> float | None:
+        """For how long a worker is asked for whose jobs do not say how long they take."""
+        return self.seconds if self.usual is None and self.asks_for_all else self.usual
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from snakemake_kochi.allocation.scheduler import Allocation, State
-from snakemake_kochi.allocation.slurm.answers import advice, has_failed, may_be_blind
+from snakemake_kochi.schedulers.interface import Allocation, State
+from snakemake_kochi.schedulers.slurm.answers import advice, has_failed, may_be_blind
 
 # Of an array that has not begun: 12_[1-3,5%2].
 _SEVERAL = re.compile(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from snakemake_kochi.allocation.slurm.commands import run
-from snakemake_kochi.project.machines import AllocationSettings
+from snakemake_kochi.schedulers.settings import AllocationSettings
+from snakemake_kochi.schedulers.slurm.commands import run
 
 _PATIENCE = 60.0  # seconds
 _ANSWER = 10.0  # the same, of one that watches something else meanwhile

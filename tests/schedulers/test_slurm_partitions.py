@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 from slurm_fake import FakeSlurm, says
 
-from snakemake_kochi.allocation.request import AllocationRequest
-from snakemake_kochi.allocation.scheduler import RefusedError
-from snakemake_kochi.allocation.sizing import Limits, Supply, obstacle, workers_to_ask_for
-from snakemake_kochi.allocation.slurm.commands import Pace
-from snakemake_kochi.allocation.slurm.partitions import limits_of, read_partitions
-from snakemake_kochi.allocation.slurm.slurm import Slurm
-from snakemake_kochi.allocation.slurm.withheld import without_withheld
-from snakemake_kochi.project.machines import AllocationSettings
+from snakemake_kochi.allocation.sizing import Supply, obstacle, workers_to_ask_for
 from snakemake_kochi.queue import Capacity, Resources
+from snakemake_kochi.schedulers.interface import Limits, RefusedError
+from snakemake_kochi.schedulers.request import AllocationRequest
+from snakemake_kochi.schedulers.settings import AllocationSettings
+from snakemake_kochi.schedulers.slurm.commands import Pace
+from snakemake_kochi.schedulers.slurm.partitions import limits_of, read_partitions
+from snakemake_kochi.schedulers.slurm.slurm import Slurm
+from snakemake_kochi.schedulers.slurm.withheld import without_withheld
 
 SAID = """\
 Welcome | to | west | and | enjoy

@@ -16,11 +16,11 @@ from slurm_fake import AWAY, NO_DATABASE, TIMED_OUT, FakeSlurm, says
 from support import wait_until
 
 from snakemake_kochi.allocation.launch import Launch
-from snakemake_kochi.allocation.scheduler import RefusedError, UnreachableError, Wanted
-from snakemake_kochi.allocation.slurm.commands import Pace
-from snakemake_kochi.allocation.slurm.slurm import Slurm
 from snakemake_kochi.paths import Root
-from snakemake_kochi.project.machines import AllocationSettings
+from snakemake_kochi.schedulers.interface import RefusedError, UnreachableError, Wanted
+from snakemake_kochi.schedulers.settings import AllocationSettings
+from snakemake_kochi.schedulers.slurm.commands import Pace
+from snakemake_kochi.schedulers.slurm.slurm import Slurm
 
 NAME = "kochi-of-a-test"
 # No waiting between two tries, and little for one answer.

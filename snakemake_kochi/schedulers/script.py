@@ -15,19 +15,19 @@ from itertools import count
 from pathlib import Path
 
 from snakemake_kochi.allocation.launch import Launch
-from snakemake_kochi.allocation.request import NO_REQUEST, AllocationRequest
-from snakemake_kochi.allocation.scheduler import (
+from snakemake_kochi.files import make_directory, write_atomically
+from snakemake_kochi.queue import Capacity
+from snakemake_kochi.schedulers.interface import (
     UNKNOWN,
     Allocation,
     Lack,
+    Limits,
     RefusedError,
     Wanted,
     time_limit,
 )
-from snakemake_kochi.allocation.sizing import Limits
-from snakemake_kochi.files import make_directory, write_atomically
-from snakemake_kochi.project.machines import AllocationSettings
-from snakemake_kochi.queue import Capacity
+from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
+from snakemake_kochi.schedulers.settings import AllocationSettings
 
 # Seconds in which a script that is wrong has mostly failed.
 _EARLY = 1.0

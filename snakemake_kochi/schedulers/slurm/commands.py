@@ -21,8 +21,8 @@ from tenacity import (
     wait_random,
 )
 
-from snakemake_kochi.allocation.scheduler import RefusedError, UnreachableError
-from snakemake_kochi.allocation.slurm.answers import is_transient
+from snakemake_kochi.schedulers.interface import RefusedError, UnreachableError
+from snakemake_kochi.schedulers.slurm.answers import is_transient
 
 # What a Slurm job has in its environment, by which sbatch, and then the worker, would take that
 # job's shape; and what changes what the commands say: filters and formats of the user's.

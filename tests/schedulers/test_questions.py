@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from snakemake_kochi.allocation.questions import Pauses, Questions
-from snakemake_kochi.allocation.scheduler import UnreachableError
+from snakemake_kochi.schedulers.interface import UnreachableError
+from snakemake_kochi.schedulers.questions import Pauses, Questions
 
 
 class Log:

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from snakemake_kochi.allocation.request import GPUS, AllocationRequest
 from snakemake_kochi.errors import KochiError, nearest
-from snakemake_kochi.project.sbatch import is_option, joined_options, refused_to_rule
 from snakemake_kochi.queue import Resources
+from snakemake_kochi.schedulers.request import GPUS, AllocationRequest
+from snakemake_kochi.schedulers.slurm.options import is_option, joined_options, refused_to_rule
 
 _TEXTS = {
     "slurm_partition": "partition",

@@ -11,17 +11,17 @@ from datetime import timedelta
 from humanfriendly import format_number
 from humanfriendly.text import pluralize
 
-from snakemake_kochi.allocation.slurm.cluster import (
+from snakemake_kochi.project.values import implied_tag
+from snakemake_kochi.schedulers.settings import AllocationSettings
+from snakemake_kochi.schedulers.slurm.cluster import (
     Accounts,
     accounts,
     cluster_name,
     is_installed,
     partitions,
 )
-from snakemake_kochi.allocation.slurm.commands import NoProgramError
-from snakemake_kochi.allocation.slurm.partitions import Partition
-from snakemake_kochi.project.machines import AllocationSettings
-from snakemake_kochi.project.values import implied_tag
+from snakemake_kochi.schedulers.slurm.commands import NoProgramError
+from snakemake_kochi.schedulers.slurm.partitions import Partition
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Batch systems: how allocations are requested, found again and ended; Slurm and alloc_script."""
