@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class Inbox:
-    """A directory into which the results of one controller's tickets are linked, and a wake-up FIFO.
+    """A directory for the results of one controller's tickets, as links, and a wake-up FIFO.
 
     One thread waits; `wake` and `adopt` may be called from any other. Tickets name it by its
     `identity`.
