@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,6 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.asked_for import AskedFor
 from snakemake_kochi.allocation.ending import PATIENCE_WITHOUT_ROOM, end_allocations
-from snakemake_kochi.allocation.notices import Once
 from snakemake_kochi.allocation.provision import Provision
 from snakemake_kochi.allocation.setbacks import Setbacks
 from snakemake_kochi.allocation.sizing import obstacle
@@ -19,6 +19,7 @@ from snakemake_kochi.allocation.standing import Standing
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import has_room
 from snakemake_kochi.location import is_found
+from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Resources, Ticket, WorkerState, shared_workers
@@ -37,7 +38,7 @@ _LOOK_SHARE = 20
 # Seconds to wait for a submission that is under way when the run ends.
 _LAST_PATIENCE = 30.0
 _PAUSE = 0.2
-_TROUBLE = "The run's workers cannot be looked after"
+_FAULT = "The run's workers cannot be looked after at the moment"
 
 
 class AllocatedWorkers:
@@ -59,7 +60,7 @@ class AllocatedWorkers:
         self._machine = machine
         self._controller = controller
         self._logger = logger
-        self._once = Once(logger)
+        self._notices = Notices(logger, repeat_faults=math.inf)
         self._scheduler = scheduler_of(controller)
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -229,12 +230,12 @@ class AllocatedWorkers:
             began = time.monotonic()
             try:
                 self._turn()
-                self._once.works(_TROUBLE)
+                self._notices.over(_FAULT)
             except UnreachableError as error:
                 self._questions.not_answered(error)
             except OSError as error:
                 # A full disk, a file server that is away: the jobs in the workers go on.
-                self._once.trouble(_TROUBLE, error)
+                self._notices.fault(_FAULT, error)
             self._stopping.wait(_LOOK_SHARE * min(1.0, time.monotonic() - began))
 
     def _turn(self) -> None:

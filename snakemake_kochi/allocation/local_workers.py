@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import subprocess
 import sys
@@ -15,9 +16,9 @@ from functools import cached_property
 from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.notices import Once
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import has_room
+from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import (
     Capacity,
@@ -38,7 +39,7 @@ _GRACE_SECONDS = 10.0
 _GRACE_WITHOUT_ROOM = 6.0
 # Between two looks for workers of the user's that came or went.
 _LOOK_SECONDS = 1.0
-_TROUBLE = "The run's own workers cannot be looked after"
+_FAULT = "The run's own workers cannot be looked after at the moment"
 
 
 class LocalWorkers:
@@ -76,7 +77,7 @@ class LocalWorkers:
         # Who serves a queue, when that was known last.
         self._others: dict[str, WorkerState | None] = {}
         self._told: set[str] = set()
-        self._once = Once(logger)
+        self._notices = Notices(logger, repeat_faults=math.inf)
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._started: set[int] = set()
         self._deaths = 0  # in a row, without a job in between
@@ -158,9 +159,9 @@ class LocalWorkers:
         except (OSError, KochiError) as error:
             if isinstance(error, KochiError) and not isinstance(error.__cause__, OSError):
                 raise
-            self._once.trouble(_TROUBLE, error)
+            self._notices.fault(_FAULT, error)
         else:
-            self._once.works(_TROUBLE)
+            self._notices.over(_FAULT)
 
     def _serve(self, wanted: Collection[str]) -> None:
         """Raises OSError, or KochiError."""

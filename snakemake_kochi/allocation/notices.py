@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from humanfriendly.text import pluralize
-from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.errors import KochiError
 from snakemake_kochi.schedulers.interface import Allocation
 
 # Seconds for which a reason that was told is not told again: that of an allocation changes with
@@ -16,30 +14,6 @@ from snakemake_kochi.schedulers.interface import Allocation
 _QUIET = 1800.0
 # What schedulers say before they have looked for a reason.
 _NO_REASON = frozenset({"", "None", "(null)"})
-
-
-class Once:
-    """Says each thing a single time, and what may pass once until it has passed."""
-
-    def __init__(self, logger: LoggerExecutorInterface) -> None:
-        self._logger = logger
-        self._said: set[str] = set()
-
-    def say(self, what: str) -> None:
-        if what not in self._said:
-            self._said.add(what)
-            self._logger.info(what)
-
-    def trouble(self, what: str, error: Exception) -> None:
-        """Something does not work at the moment, and is tried again."""
-        if what not in self._said:
-            self._said.add(what)
-            why = error.sentences if isinstance(error, KochiError) else error
-            self._logger.warning(f"{what} at the moment, and tried again: {why}")
-
-    def works(self, what: str) -> None:
-        """It does (again)."""
-        self._said.discard(what)
 
 
 class Reasons:

@@ -13,7 +13,6 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 from snakemake_kochi.allocation.arrivals import Arrivals
 from snakemake_kochi.allocation.asked_for import Asked, AskedFor
 from snakemake_kochi.allocation.launch import Launch, check_root
-from snakemake_kochi.allocation.notices import Once
 from snakemake_kochi.allocation.room import Room
 from snakemake_kochi.allocation.setbacks import Setbacks
 from snakemake_kochi.allocation.sizing import (
@@ -27,6 +26,7 @@ from snakemake_kochi.allocation.steady import Steady
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import has_room, make_directory
 from snakemake_kochi.location import is_found
+from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import (
@@ -92,7 +92,7 @@ class Provision:
         self._setbacks = setbacks
         self._logger = logger
         self._stopping = stopping
-        self._once = Once(logger)
+        self._notices = Notices(logger)
         # With a request the nodes may be others, and their limits.
         self._limits_of: dict[AllocationRequest, Limits] = {NO_REQUEST: scheduler.limits()}
         self._submitted: list[str] = []
@@ -206,7 +206,7 @@ class Provision:
             self._scheduler.cancel(ids)
         except KochiError as error:
             self._next_cancellation = time.monotonic() + self._cancel_pauses.next()
-            self._once.say(f"Allocations cannot be given back at the moment: {error.message}")
+            self._notices.info(f"Allocations cannot be given back at the moment: {error.message}")
             return False
         self._cancel_pauses.answered()
         return True
@@ -272,13 +272,15 @@ class Provision:
             # A limit of how many there may be, mostly.
             self._next_submission = time.monotonic() + _AFTER_REFUSAL
             said = "No more allocations now; those that were asked for before go on."
-            self._once.say(f"{said} {error.message}. {error.hint or ''}".rstrip())
+            self._notices.info(f"{said} {error.message}. {error.hint or ''}".rstrip())
             return False
         except UnreachableError as error:
             # Its own pauses: what is asked meanwhile may get an answer all the while.
             self._next_submission = time.monotonic() + self._pauses.next()
             if not self._stopping.is_set():
-                self._once.say(f"No allocation can be had now; it is tried again. {error.message}")
+                self._notices.info(
+                    f"No allocation can be had now; it is tried again. {error.message}"
+                )
             return False
         self._pauses.answered()
         self._questions.answered()

@@ -9,11 +9,12 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.asked_for import Asked, AskedFor
 from snakemake_kochi.allocation.losses import Losses
-from snakemake_kochi.allocation.notices import Once, Reasons
+from snakemake_kochi.allocation.notices import Reasons
 from snakemake_kochi.allocation.orphaned import OrphanedAllocations
 from snakemake_kochi.allocation.setbacks import Setbacks, was_written
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import has_room
+from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import WorkerState, list_workers
 from snakemake_kochi.schedulers.interface import (
@@ -46,7 +47,7 @@ class Standing:
         self._asked = asked
         self._questions = questions
         self._logger = logger
-        self._once = Once(logger)
+        self._notices = Notices(logger)
         self._reasons = Reasons()
         self._losses = Losses(paths)
         self._orphaned = OrphanedAllocations(paths, scheduler_of)
@@ -80,7 +81,7 @@ class Standing:
                 self._logger.info(f"Cancelled allocations of a run that was killed: {names}")
         except (OSError, KochiError) as error:
             why = error.message if isinstance(error, KochiError) else error
-            self._once.say(
+            self._notices.info(
                 "Allocations of a run that was killed may be there still; they end by themselves "
                 f"when they have nothing to do. {why}"
             )
@@ -103,7 +104,9 @@ class Standing:
         running = {each.id for each in found.values() if each.state == "running"}
         for late in self._asked.late(running):
             log = self._paths.allocation_log(self._controller, late)
-            self._once.say(f"Allocation {late} runs, and its worker has not come; its log is {log}")
+            self._notices.info(
+                f"Allocation {late} runs, and its worker has not come; its log is {log}"
+            )
         # In one that waits there is no worker any more: it was requeued.
         self._losses.declare(running | {each.id for each in found.values() if not each.is_certain})
         if not self._asked.is_settled:

@@ -16,10 +16,11 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 from snakemake_kochi.allocation.choice import make_scheduler
 from snakemake_kochi.allocation.ending import end_allocations
 from snakemake_kochi.allocation.launch import Launch
-from snakemake_kochi.allocation.notices import Once, Reasons
+from snakemake_kochi.allocation.notices import Reasons
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.location import Location
+from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Queue, WorkerState, cancel, shared_workers
 from snakemake_kochi.queue.controllers import private_queue, remove_private_queues
@@ -80,7 +81,7 @@ class TrialAllocations:
         machine = replace(location.machine, allocation=settings)
         self._scheduler: Scheduler = make_scheduler(machine, f"kochi-{self._controller}")
         self._reasons = Reasons()
-        self._once = Once(_Log(tell))
+        self._notices = Notices(_Log(tell))
         self._has_asked = False
         self._queues: list[str] = []
         self._ids: list[str] = []
@@ -179,7 +180,9 @@ class TrialAllocations:
         try:
             found = self._scheduler.find()
         except UnreachableError as error:
-            self._once.say(f"The scheduler gives no answer, and is asked again: {error.message}")
+            self._notices.info(
+                f"The scheduler gives no answer, and is asked again: {error.message}"
+            )
             return None
         return None if found is None else found.get(id, Allocation(id, "ended"))
 
