@@ -196,9 +196,9 @@ class WorkerPaths:
         return self.directory / f"zygote-{number}.log"
 
     @property
-    def lost(self) -> Path:
-        """There when somebody on another node took the worker for lost; it must not go on."""
-        return self.directory / "lost.json"
+    def presumed_dead(self) -> Path:
+        """There when an observer on another node presumed the worker dead; it must not go on."""
+        return self.directory / "presumed-dead.json"
 
     @property
     def release(self) -> Path:
@@ -237,18 +237,18 @@ class ControllerPaths:
     def inbox(self) -> Path:
         return self.directory / "inbox"
 
-    def notice(self, job: int, nonce: str) -> Path:
+    def delivery(self, job: int, nonce: str) -> Path:
         return self.inbox / f"{job}-{nonce}.json"
 
     @property
     def delivered(self) -> Path:
-        """Notices that were read; they tell the next controller what this one may have lost."""
+        """Deliveries that were read; they tell the adopter what this controller may have lost."""
         return self.directory / "delivered"
 
-    def delivered_notice(self, name: str, job: int) -> Path:
+    def delivered_file(self, name: str, job: int) -> Path:
         return self.delivered / f"{job // SHARD:08d}" / name
 
-    def delivered_notices(self) -> list[Path]:
+    def delivered_files(self) -> list[Path]:
         """All of them; an earlier release had them in one directory."""
         return sorted({*self.delivered.glob("*.json"), *self.delivered.glob("*/*.json")})
 
@@ -263,7 +263,7 @@ class ControllerPaths:
         return self.directory / "gone"
 
     def adopter(self, number: int) -> Path:
-        """Says which controller, as the number-th, took over after this one had died."""
+        """Names the controller that adopted the jobs of this dead one, as the number-th."""
         return self.directory / f"adopter-{number}.json"
 
 

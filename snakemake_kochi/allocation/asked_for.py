@@ -33,7 +33,7 @@ class Asked:
 
     @property
     def is_coming(self) -> bool:
-        """Whether a worker may still come; after a first one only where it was put back into the
+        """Whether a worker may still come; after a first one only where it was requeued by the
         scheduler's queue."""
         return not self.had_worker or (self.gone_since is not None and self.state == "pending")
 

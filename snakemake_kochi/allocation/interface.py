@@ -27,7 +27,7 @@ class Workers(Protocol):
         """See to it that the queues are served, too, by workers in allocations with the request."""
 
     def adopt(self, controllers: Sequence[str]) -> None:
-        """Take over from these, which died: what they asked for is not waited for any more."""
+        """Adopt the allocations of these dead controllers; do not wait for them any longer."""
 
     def will_serve(self, queue: str) -> bool:
         """Whether a queue would be served by these workers now, and not left to others."""

@@ -57,7 +57,7 @@ class Launch:
         if self.controller is None:
             command.append("--echo")
         else:
-            # Jobs of another run would be put back and done twice when this run ends.
+            # Jobs of another run would be requeued and done twice when this run ends.
             command += ["--controller", self.controller]
         if self.stay:
             command.append("--stay")

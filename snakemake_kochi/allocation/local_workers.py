@@ -209,7 +209,7 @@ class LocalWorkers:
         command = [sys.executable, "-P", "-m", "snakemake_kochi.worker"]
         command += ["--root", str(self._root.directory), "--machine", self._machine.name]
         command += ["--worker", str(number), "--stay", "--parent", str(os.getpid())]
-        # Jobs of another run would be put back and done twice when this run ends.
+        # Jobs of another run would be requeued and done twice when this run ends.
         command += ["--controller", self._controller]
         if self._cores is not None:
             command += ["--cores", str(self._cores)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Observer, WorkerState
-from snakemake_kochi.queue.observation import SUPERVISOR_PATIENCE, take_for_lost
+from snakemake_kochi.queue.observation import SUPERVISOR_PATIENCE, presume_dead
 
 # In heartbeats of the worker. A scheduler takes a node for gone that it cannot reach: processes
 # may go on there, until their worker's supervisor sees what everybody sees.
@@ -35,7 +35,7 @@ class Losses:
             if worker.allocation is not None:
                 latest = self._latest.get(worker.allocation, worker.worker)
                 self._latest[worker.allocation] = max(latest, worker.worker)
-            if worker.is_on_this_node or worker.taken_for_lost:
+            if worker.is_on_this_node or worker.presumed_dead:
                 continue
             with contextlib.suppress(OSError, DamagedFileError):
                 state, still = self._observer.look(self._paths, worker.worker)
@@ -44,7 +44,7 @@ class Losses:
         return bool(self._silent)
 
     def declare(self, allocations: Collection[str]) -> None:
-        """Take those for lost that were silent and whose allocation is none of these, which are all
+        """Presume those dead that were silent and whose allocation is none of these, which are all
         in which there can be a worker, or has another worker by now: it was requeued."""
         for state, still in self._silent:
             is_long = still >= _CERTAIN_AFTER * state.heartbeat_interval
@@ -52,4 +52,4 @@ class Losses:
             is_over = state.allocation not in allocations or latest > state.worker
             if is_long and is_over:
                 with contextlib.suppress(OSError):
-                    take_for_lost(self._paths, state, still)
+                    presume_dead(self._paths, state, still)

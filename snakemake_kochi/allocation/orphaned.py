@@ -1,4 +1,4 @@
-"""Allocations of controllers that were killed, and from which this one takes over."""
+"""Allocations of killed controllers that this one adopts."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def missing_results(
     it were journaled. And whether that is all: a directory that cannot be read now is named, and
     the others are looked at.
 
-    What was changed or removed since its run is not what the record tells of, and is passed over;
+    What was changed or removed since its run is not what the record tells of, and is skipped;
     so is what is too large for git, and what was discarded. Raises OSError when KOCHI_ROOT
     cannot be read now.
     """

@@ -28,7 +28,7 @@ _CHECK = 0.5  # seconds between two at how the run stands
 _QUESTION = 10.0  # the same, where the scheduler has to be asked
 _TIME_UP = (
     "its time limit ended it. What runs in other allocations goes on; the same kochi launch again "
-    "takes it over"
+    "adopts it"
 )
 _INTERRUPTED = 128 + signal.SIGINT  # as shells have an end by a signal
 _ALLOCATIONS = re.compile(r"--kochi-where[= ]allocations\b")

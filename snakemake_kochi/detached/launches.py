@@ -242,7 +242,7 @@ def launch_of(machine: MachinePaths, node: Node, run: ProcessIdentity) -> Launch
 
 
 def last_launch(machine: MachinePaths, directory: str) -> Found | None:
-    """The newest of a directory; one whose files are damaged is passed over."""
+    """The newest of a directory; one whose files are damaged is skipped."""
     for identity in sorted(machine.launch_names(), reverse=True):
         try:
             found = look_at(machine.launch(identity))

@@ -1,4 +1,4 @@
-"""Taking over what a run in this directory left that was killed or ended by its time limit: jobs
+"""Adopts what a run in this directory left that was killed or ended by its time limit: jobs
 that run, and results."""
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def await_others(
                     f"A run in this directory was started on {state.node.host} (process "
                     f"{state.process.pid}, since {state.started}), and it cannot be asked from "
                     "here whether it goes on: for a sign of life this one waits "
-                    f"{each.seconds_left:.0f} s, before it takes over; else each job would be done "
-                    "twice."
+                    f"{each.seconds_left:.0f} s, before it adopts its jobs; else each job "
+                    "would be done twice."
                 )
             for queue in state.queues or ():
                 look_after(queue)
@@ -129,8 +129,8 @@ def keep_empty_directories(workflow: Any) -> None:
 
 
 def leave_to_adopter(workflow: Any) -> None:
-    """Keep Snakemake from what it does at its end, in a directory that another run has taken over:
-    it would remove the empty directories for the outputs of that one's jobs, and its lock."""
+    """Keep Snakemake from what it does at its end, in a directory whose jobs another run
+    has adopted: it would remove the empty directories for their outputs, and that run's lock."""
     keep_empty_directories(workflow)
     workflow.persistence.unlock = _do_nothing
 
@@ -160,7 +160,7 @@ class Adoption:
 
     @property
     def controllers(self) -> tuple[str, ...]:
-        """Those that died, and from which this run takes over."""
+        """The dead controllers whose jobs this run adopts."""
         return self._orphans.controllers
 
     @property

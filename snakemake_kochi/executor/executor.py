@@ -74,7 +74,7 @@ _LOOK_SECONDS = 0.2
 _PAUSE = 0.5  # seconds until what could not be handed over is tried again
 # How much longer than a look the time between two is: it costs something for each pending job.
 _LOOK_SHARE = 30
-# How many jobs are looked for at each look, whose notice may be lost: a call for each.
+# How many jobs are looked for at each look, whose delivery may be lost: a call for each.
 _LOOKED_FOR = 64
 # How many jobs are handed over at once. Fewer would make more locking and syncing than tickets;
 # before there are so many, no worker has anything to do.
@@ -84,7 +84,7 @@ _AT_ONCE = 100
 @dataclass(frozen=True)
 class _Pending:
     """A job whose result is waited for; `anew`: how to hand it over instead, for one that was
-    taken over."""
+    adopted."""
 
     info: SubmittedJobInfo
     ticket: Ticket
@@ -237,7 +237,7 @@ class KochiExecutor(Executor):
         for job, resources in jobs:
             self.run_job_pre(job)
             ticket = self._make_ticket(job, resources)
-            if not self._take_over(queue, job, ticket):
+            if not self._adopt(queue, job, ticket):
                 batch.append((job, ticket))
         if batch:
             hand_over = _HandOver(queue, batch)
@@ -262,7 +262,7 @@ class KochiExecutor(Executor):
         self._queue_watch.found_room()
         return True
 
-    def _take_over(self, queue: str, job: JobExecutorInterface, ticket: Ticket) -> bool:
+    def _adopt(self, queue: str, job: JobExecutorInterface, ticket: Ticket) -> bool:
         """Wait for a job of an earlier run instead of handing one over, or before that."""
         if self._adoption.is_empty:
             return False
@@ -277,7 +277,7 @@ class KochiExecutor(Executor):
                     f"{self._machine.job(number).log}"
                 )
                 self._register(job, found.ticket, Held(queue, job, ticket))
-            # The notice of its end may have come, and been passed over, before this.
+            # The delivery of its result may have come, and been skipped, before this.
             if (ended := find_job(self._machine, number).result) is not None:
                 self._known_results.append(ended)
                 self._inbox.wake()
@@ -376,8 +376,8 @@ class KochiExecutor(Executor):
                 break
             self._late.popleft()
 
-    def _recall(self) -> None:
-        """Hand over anew what was taken over while it ran, and then put back into a queue where
+    def _requeue_adopted(self) -> None:
+        """Hand over anew adopted jobs that ran and were then requeued in a queue where
         only this run's own workers look: they run no tickets of others."""
         with self._pending_lock:
             strays = {
@@ -458,7 +458,7 @@ class KochiExecutor(Executor):
             took = time.monotonic() - began
             self._next_look = began + max(_LOOK_SECONDS, _LOOK_SHARE * took)
             if self._has_workers and not self._adoption.is_empty:
-                self._recall()
+                self._requeue_adopted()
         if not self._adoption.is_empty:
             self._hand_over_held()
 
@@ -473,7 +473,7 @@ class KochiExecutor(Executor):
             self._queue_watch.look(queue, tickets, self._has_workers)
         for queue in self._adoption.queues_of_ending() - queues.keys():
             self._queue_watch.recover(queue)
-        self._known_results.extend(self._inbox.find_unnoticed(self._next_to_look_for()))
+        self._known_results.extend(self._inbox.find_undelivered(self._next_to_look_for()))
 
     def _next_to_look_for(self) -> list[int]:
         """Some of the pending jobs, each in its turn."""
@@ -538,7 +538,7 @@ class KochiExecutor(Executor):
 
     def _leave_jobs(self) -> None:
         """The time of the controller is over, and not that of its workers: all goes on as after its
-        death, and the next run takes it over."""
+        death, and the next run adopts it."""
         if self._has_left:
             return
         self._has_left = True

@@ -1,7 +1,7 @@
-"""What controllers that were killed left of one directory, for the next one to take over.
+"""What killed controllers of one directory left, for the next one to adopt.
 
 A job is recognised by the identity of its ticket, and not by a number: each controller counts its
-jobs anew. A job without an identity is never taken over.
+jobs anew. A job without an identity is never adopted.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class Orphans:
     ) -> Orphans:
         """What the controllers that died left of a directory, written as in the tickets.
 
-        `adopter`, the identity of the caller's inbox, takes over from them; those that another
-        living controller took over from are left to it. `dead` are controllers that are dead though
+        `adopter`, the identity of the caller's inbox, adopts their jobs; those that another
+        living controller has adopted are left to it. `dead` are controllers that are dead though
         their files do not tell, each with the seconds that it is given to see the adopter, if it
         goes on after all. Without a dead controller this costs one small file per controller.
         """
@@ -106,7 +106,7 @@ class Orphans:
             state
             for state in list_controllers(machine)
             if (state.is_dead or state.identity in dead)
-            and _is_to_be_inherited(machine, state, directory)
+            and _is_to_be_adopted(machine, state, directory)
             and adopt(machine, state.identity, adopter, dead)
         ]
         if not adopted:
@@ -125,7 +125,7 @@ class Orphans:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no controller died here, so that nothing can be taken over or in the way."""
+        """Whether no controller died here: then there is nothing to adopt."""
         return not self.controllers
 
     def withdraw(self) -> list[int]:
@@ -183,7 +183,7 @@ class Orphans:
         """How many jobs succeeded after their controller had died."""
         count = 0
         for identity in self.controllers:
-            for path in _notices(self._machine.controller(identity)):
+            for path in _deliveries(self._machine.controller(identity)):
                 result = _read(path)
                 count += result is not None and result.ok
         return count
@@ -192,7 +192,7 @@ class Orphans:
         """The job of that identity, if it runs or succeeded; each is given once.
 
         After taking one that is running, look whether its result is there (`has_ended`): the
-        notice may have been read before. None also where the job has to be done again: its
+        delivery may have been read before. None also where the job has to be done again: its
         outputs changed, or another job that writes them is not over.
         """
         if identity is None or not self.controllers:
@@ -208,7 +208,7 @@ class Orphans:
             return None
         entry = find_entry(self._machine.queue(ticket.queue), job)
         if entry is not None and entry.worker is None:
-            # Its worker put it back. Who serves the queue now may run only the adopter's tickets.
+            # Its worker requeued it. Who serves the queue now may run only the adopter's tickets.
             self._cancel([job])
             return None
         self._taken.add(job)
@@ -248,18 +248,18 @@ class Orphans:
     def _ended(self) -> dict[str, list[int]]:
         """The jobs that succeeded, by identity."""
         ended = defaultdict(list)
-        for job in sorted(set(self._noticed_successes())):
+        for job in sorted(set(self._delivered_successes())):
             found = self._read_ended(job)
             if found is not None and found.ticket.identity is not None:
                 ended[found.ticket.identity].append(job)
         return ended
 
-    def _noticed_successes(self) -> Iterator[int]:
-        """By the notices, read or not, of all jobs: what a controller read it may not have come
+    def _delivered_successes(self) -> Iterator[int]:
+        """By the deliveries, read or not, of all jobs: what a controller read it may not have come
         to do anything about."""
         for identity in self.controllers:
             paths = self._machine.controller(identity)
-            for path in (*_notices(paths), *paths.delivered_notices()):
+            for path in (*_deliveries(paths), *paths.delivered_files()):
                 result = _read(path)
                 if result is not None and result.ok:
                     yield result.job
@@ -291,7 +291,7 @@ class Orphans:
 
     def forget(self) -> None:
         """Remove what is left of the dead controllers, but for those of which jobs still wait or
-        run: so a later controller can take them over."""
+        run: so a later controller can adopt them."""
         if not self.controllers:
             return
         alive = {
@@ -304,11 +304,11 @@ class Orphans:
                 forget_controller(self._machine, identity)
 
 
-def _is_to_be_inherited(machine: MachinePaths, state: ControllerState, directory: str) -> bool:
+def _is_to_be_adopted(machine: MachinePaths, state: ControllerState, directory: str) -> bool:
     if state.directory is None or is_same_directory(state.directory, directory):
         return True
-    # Where the directory is gone nobody else will ever take over. Where it is only not mounted now
-    # somebody will, and that matters as long as there are jobs.
+    # Where the directory is gone, nobody else will ever adopt its jobs. Where it is only not
+    # mounted now, somebody will, and that matters as long as there are jobs.
     try:
         is_gone = not is_there(state.directory)
     except OSError:
@@ -327,12 +327,12 @@ def _is_unchanged(ended: Ended) -> bool:
     return bool(seen) and seen == dict(ended.result.outputs)
 
 
-def _notices(paths: ControllerPaths) -> list[Path]:
+def _deliveries(paths: ControllerPaths) -> list[Path]:
     return [paths.inbox / name for name in sorted(list_names(paths.inbox))]
 
 
-def _read(notice: Path) -> Result | None:
+def _read(delivery: Path) -> Result | None:
     try:
-        return read_result(notice)
+        return read_result(delivery)
     except (OSError, DamagedFileError):
         return None  # just read by another thread, or nothing that could be told from it

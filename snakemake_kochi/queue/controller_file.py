@@ -1,5 +1,5 @@
-"""A controller's own account of itself: that it lives, and whether another one has taken over from
-it, which thought it dead."""
+"""A controller's own account of itself: that it lives, and whether another one has adopted its
+jobs because it seemed dead."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Adopter:
-    """adopter-<n>.json: the controller that took over, and its host, where that is known."""
+    """adopter-<n>.json: the controller that adopted the jobs, and its host, where that is known."""
 
     controller: str
     host: str = ""
 
 
 def last_adopter(machine: MachinePaths, identity: str) -> tuple[int, Adopter | None]:
-    """How many controllers took over from one, and the last of them. Raises OSError, or
+    """How many controllers have adopted the jobs of one, and the last of them. Raises OSError, or
     DamagedFileError."""
     paths = machine.controller(identity)
     found = None
@@ -44,7 +44,7 @@ def last_adopter(machine: MachinePaths, identity: str) -> tuple[int, Adopter | N
 
 
 def is_certainly_gone(directory: Path) -> bool:
-    """Whether the directory of a controller was removed, which ended or was inherited from. Raises
+    """Whether the directory of a controller was removed, which ended or was adopted from. Raises
     OSError when that is not known now."""
     if is_there(directory):
         return False
@@ -65,7 +65,7 @@ class ControllerFile:
         self._file.write()
         self._looked = time_awake_or_asleep()
         self._adopter: Adopter | None = None
-        # Since when it looks as if another one had taken over, which may be an error that passes.
+        # Since when it looks as if it had an adopter, which may be a transient fault.
         self._doubted: float | None = None
 
     def write(self, **changes: Any) -> None:
@@ -73,7 +73,7 @@ class ControllerFile:
         self._file.write(**changes)
 
     def start(self) -> None:
-        """Give signs of life from now on, and look each time whether another one took over."""
+        """Give signs of life from now on, and look each time whether there is an adopter."""
         self._file.start(self._has_no_adopter)
 
     def stop(self) -> None:
@@ -86,7 +86,7 @@ class ControllerFile:
 
     @property
     def adopter(self) -> Adopter | None:
-        """The controller that took over from this one, which gave no sign of life for too long:
+        """The controller that adopted this one's jobs, after it gave no sign of life for too long:
         nothing is its own any more, for good. Free while the heartbeat goes."""
         if self._file.is_started and self._adopter is None:
             asleep = time_awake_or_asleep() - self._looked
@@ -108,8 +108,8 @@ class ControllerFile:
             else "another run, which has ended since,"
         )
         raise KochiError(
-            f"this run gave no sign of life for long, was taken for dead, and {who} took over from "
-            "it: it ends here, and leaves its jobs to that one",
+            f"this run gave no sign of life for long, was presumed dead, and {who} adopted its "
+            "jobs: it ends here, and leaves them to that one",
             "Was this host suspended, or cut off from the filesystem? How the jobs stand says: "
             "kochi show jobs -t",
         )
@@ -118,7 +118,7 @@ class ControllerFile:
         moment = time_awake_or_asleep()
         try:
             _, found = last_adopter(self._machine, self._identity)
-            # The adopter may have ended, and removed what it had inherited.
+            # The adopter may have ended, and removed what it had adopted.
             is_doubtful = found is None and is_certainly_gone(self._paths.directory)
         except DamagedFileError:
             found, is_doubtful = None, True
@@ -136,4 +136,4 @@ class ControllerFile:
         self._looked = moment
         if found is not None:
             self._adopter = found
-            _log.warning("controller %s was taken for dead", self._identity)
+            _log.warning("controller %s was presumed dead", self._identity)

@@ -1,4 +1,4 @@
-"""Controllers that died, who takes over from them, and the tickets they left in the queues."""
+"""Controllers that died, who adopts their jobs, and the tickets they left in the queues."""
 
 from __future__ import annotations
 
@@ -146,9 +146,9 @@ def is_same_directory(one: str, other: str) -> bool:
 
 
 def adopt(machine: MachinePaths, dead: str, adopter: str, others: Collection[str] = ()) -> bool:
-    """Become the one controller that takes over from a dead one; False when another one did.
+    """Become the one adopter of a dead controller's jobs; False when another one is.
 
-    Who took over and died or ended since is followed by the next; the `others` are dead, too.
+    An adopter that died or ended since is followed by the next; the `others` are dead, too.
     Two controllers that both wait for the same job would both report it.
     """
     while True:
@@ -158,8 +158,8 @@ def adopt(machine: MachinePaths, dead: str, adopter: str, others: Collection[str
                 return True
             if last.controller not in others and not _is_gone(machine, last.controller):
                 return False
-        notice = {"version": VERSION, "adopter": adopter, "host": this_node().host, "time": now()}
-        if write_exclusively(machine.controller(dead).adopter(number + 1), to_json(notice)):
+        adopted = {"version": VERSION, "adopter": adopter, "host": this_node().host, "time": now()}
+        if write_exclusively(machine.controller(dead).adopter(number + 1), to_json(adopted)):
             return True
 
 

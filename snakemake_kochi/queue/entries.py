@@ -76,7 +76,7 @@ def find_entries(queue: QueuePaths, jobs: Collection[int] | None = None) -> dict
         shards = [queue.waiting / shard for shard in _list(queue.waiting)]
     else:
         shards = [queue.waiting / name for name in {queue.shard_name(job) for job in jobs}]
-    # Before and after: what is put back, or claimed, between two listings is in one of the three.
+    # Before and after: what is requeued, or claimed, between two listings is in one of the three.
     before = running_entries(queue)
     waiting = [entry for shard in shards for entry in _entries(shard, _WAITING)]
     found = {entry.job: entry for entry in (*before, *waiting, *running_entries(queue))}

@@ -39,7 +39,7 @@ class AttemptView:
     """One attempt of a job. `ending` is None while it lasts, else in a few words how it ended;
     `counts` is False for one that cost the ticket nothing, and for a result that came too late.
     `seconds` is how long it took, or has taken so far; None when that is not known. `runner` is
-    the way in which it was executed; "" when that is not known. `passed_over`: why not a faster
+    the way in which it was executed; "" when that is not known. `skipped_runners`: why not a faster
     one that was chosen for the job."""
 
     attempt: int
@@ -51,7 +51,7 @@ class AttemptView:
     detail: str
     seconds: float | None
     runner: str = ""
-    passed_over: str = ""
+    skipped_runners: str = ""
     counts: bool = True
 
 
@@ -124,7 +124,7 @@ def _why_running(machine: MachinePaths, view: JobView, ticket: Ticket) -> Iterat
     worker = _read_worker_or_none(machine, view.worker)
     name = f"worker {view.worker}" + (f" on {worker.node.host}" if worker else "")
     if worker is not None and worker.is_lost:
-        yield f"{name} died: the next worker or controller that looks puts it back"
+        yield f"{name} died: the next worker or controller that looks requeues it"
     elif view.cancelling:
         yield f"{name} is ending its processes"
     elif view.started is None:
@@ -132,7 +132,7 @@ def _why_running(machine: MachinePaths, view: JobView, ticket: Ticket) -> Iterat
         if worker is not None and worker.running:
             yield _what_it_runs(machine, worker)
     elif worker is not None and worker.state == "draining":
-        yield f"{name} is being stopped{_because(worker.reason)}: it ends the job and puts it back"
+        yield f"{name} is being stopped{_because(worker.reason)}: it ends the job and requeues it"
     else:
         yield f"{name} runs it{_for(view.started)}"
     yield from _earlier_attempts(machine, view)
@@ -279,16 +279,16 @@ def _ended_attempt(machine: MachinePaths, job: int, number: int) -> AttemptView 
         detail=ended.detail,
         seconds=_duration(started, ended.ended),
         runner="" if attempt is None else attempt.runner,
-        passed_over="" if attempt is None else attempt.passed_over,
+        skipped_runners="" if attempt is None else attempt.skipped_runners,
         counts=False,
     )
 
 
-def _passed_over(machine: MachinePaths, result: Result) -> str:
+def _skipped_runners(machine: MachinePaths, result: Result) -> str:
     if result.runner in ("", "shell"):
         return ""  # there is none that is faster, and a file less to read
     attempt = _read_attempt_or_none(machine, result.job, result.attempt)
-    return "" if attempt is None else attempt.passed_over
+    return "" if attempt is None else attempt.skipped_runners
 
 
 def _read_attempt_or_none(machine: MachinePaths, job: int, number: int) -> Attempt | None:
@@ -311,7 +311,7 @@ def _last_attempt(machine: MachinePaths, view: JobView) -> AttemptView | None:
             detail=result.detail,
             seconds=_duration(result.started, result.ended),
             runner=result.runner,
-            passed_over=_passed_over(machine, result),
+            skipped_runners=_skipped_runners(machine, result),
         )
     if result is not None or view.started is None:
         return None
@@ -327,7 +327,7 @@ def _last_attempt(machine: MachinePaths, view: JobView) -> AttemptView | None:
             detail="",
             seconds=_duration(attempt.started, None),
             runner=attempt.runner,
-            passed_over=attempt.passed_over,
+            skipped_runners=attempt.skipped_runners,
         )
     return None
 
@@ -346,6 +346,6 @@ def _late_results(machine: MachinePaths, job: int) -> Iterator[AttemptView]:
                 detail=result.detail,
                 seconds=_duration(result.started, result.ended),
                 runner=result.runner,
-                passed_over=_passed_over(machine, result),
+                skipped_runners=_skipped_runners(machine, result),
                 counts=False,
             )

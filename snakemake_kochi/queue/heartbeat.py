@@ -20,7 +20,7 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import answered, to_json, write_atomically
 
 HEARTBEAT_INTERVAL = 5.0  # seconds
-# In heartbeat intervals of who is watched: then it is taken for dead.
+# In heartbeat intervals of who is watched: then it is presumed dead.
 LOST_AFTER = 12
 # The same: one that has not looked for so long asks whether it was, before it goes on.
 LATE = 3

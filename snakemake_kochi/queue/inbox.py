@@ -92,20 +92,20 @@ class Inbox:
         return cls(machine, identity, ControllerFile(machine, identity, state))
 
     def give_signs_of_life(self) -> None:
-        """From now on until it is closed: a controller that gives none for long is taken for dead
+        """From now on until it is closed: a controller that gives none for long is presumed dead
         on other hosts."""
         self._file.start()
 
     @property
     def adopter(self) -> Adopter | None:
-        """The controller that took over from this one, if one did: then its jobs are that one's."""
+        """The controller that adopted this one's jobs, if one did."""
         return self._file.adopter
 
     def note_queue(self, name: str) -> None:
-        """Note that tickets are about to be handed over to a queue: who takes over from this
-        controller looks only into those that it noted, into all if it noted none.
+        """Note that tickets are about to be handed over to a queue: who adopts the jobs of
+        this controller looks only into the queues it noted, or into all if it noted none.
 
-        Raises KochiError when that cannot be written, or when another one took over.
+        Raises KochiError when that cannot be written, or when another one adopted its jobs.
         """
         self._file.require_no_adopter()
         if name in self._queues:
@@ -134,9 +134,9 @@ class Inbox:
     def wait(self, timeout: float) -> list[Result]:
         """Sleep until notified, at most `timeout` seconds, and return the results that came in.
 
-        Each is returned once. A damaged ticket of another controller also ends here: pass over
-        jobs that are not yours. Raises KochiError when another controller took over: what comes in
-        is for that one.
+        Each is returned once. Damaged tickets of other controllers are delivered, too: skip jobs
+        that are not yours. Raises KochiError when another controller adopted its jobs:
+        the results are for that one.
         """
         self._wakeup.wait(timeout)
         self._file.require_no_adopter()
@@ -166,7 +166,7 @@ class Inbox:
             return None
         try:
             # Not unlinked: we may be killed before anything is done about it.
-            delivered = paths.delivered_notice(name, job)
+            delivered = paths.delivered_file(name, job)
             make_directory(delivered.parent)
             move(path, delivered)
         except OSError as error:
@@ -185,13 +185,13 @@ class Inbox:
             return damaged_result(self._machine, Entry(path, job, 1), error.message)
 
     def _new(self, result: Result) -> Iterator[Result]:
-        # Who completes what a dead worker began cannot know whether the notice was read.
+        # Who completes what a dead worker began cannot know whether the delivery was read.
         if result.job not in self._delivered:
             self._delivered.add(result.job)
             yield result
 
-    def find_unnoticed(self, jobs: Iterable[int]) -> list[Result]:
-        """The results of those of the jobs that have ended and of which no notice came: it may be
+    def find_undelivered(self, jobs: Iterable[int]) -> list[Result]:
+        """The results of those jobs that have ended without a delivery: it may be
         lost with a node, or by a filesystem. Costs a call for each job."""
         found: list[Result] = []
         for job in jobs:

@@ -91,16 +91,16 @@ def unexecuted_result(
 def deliver(machine: MachinePaths, result: Result, controller: str) -> None:
     """Put a result into a controller's inbox and notify it. One that is gone gets nothing."""
     paths = machine.controller(controller)
-    notice = paths.notice(result.job, result.nonce)
+    delivery = paths.delivery(result.job, result.nonce)
     with contextlib.suppress(FileExistsError, FileNotFoundError):
         try:
             # A second name of the result's file and not a copy: one text of what happened.
-            answered(partial(os.link, machine.job(result.job).result, notice))
+            answered(partial(os.link, machine.job(result.job).result, delivery))
         except OSError as error:
             # Some filesystems (AFS, BeeGFS before 7) link within one directory only.
             if error.errno not in LINK_REFUSED:
                 raise
-            write_exclusively(notice, to_json(result.to_dict()))
+            write_exclusively(delivery, to_json(result.to_dict()))
     notify(paths.wakeup)
 
 
@@ -115,7 +115,7 @@ def _deliver_damage(machine: MachinePaths, entry: Entry, controller: str, why: s
     paths = machine.controller(controller)
     result = damaged_result(machine, entry, why)
     with contextlib.suppress(FileNotFoundError):  # a controller that is gone
-        write_exclusively(paths.notice(entry.job, result.nonce), to_json(result.to_dict()))
+        write_exclusively(paths.delivery(entry.job, result.nonce), to_json(result.to_dict()))
     notify(paths.wakeup)
 
 
@@ -174,7 +174,7 @@ def set_aside(machine: MachinePaths, queue: QueuePaths, entry: Entry, why: str) 
     """Take a ticket that cannot be read out of the queue, keep it, and publish that it failed.
 
     Call with the queue's lock held. Whose it was is in the file that cannot be read, so every
-    controller is told; each passes over jobs that are not its own.
+    controller is told; each skips jobs that are not its own.
     """
     make_directory(queue.damaged)
     kept = queue.damaged_ticket(entry.path.name, new_nonce())

@@ -20,7 +20,7 @@ from snakemake_kochi.queue.heartbeat import LOST_AFTER, SETTLING, Stillness, sig
 from snakemake_kochi.queue.postponed import Postponed
 from snakemake_kochi.queue.processes import this_node
 from snakemake_kochi.queue.ticket import now
-from snakemake_kochi.queue.workers import LostNotice, WorkerState, read_worker
+from snakemake_kochi.queue.workers import PresumedDead, WorkerState, read_worker
 
 _log = logging.getLogger(__name__)
 
@@ -78,9 +78,9 @@ class Observer:
     def find_dead(self, machine: MachinePaths, workers: Iterable[int]) -> dict[int, WorkerState]:
         """Those of the workers of which nothing can still happen to a ticket.
 
-        Workers on other nodes whose heartbeat stood still for LOST_AFTER intervals are declared
-        lost in passing (`lost.json`). A worker registers before it claims, so one without a
-        readable file is one whose file was tampered with: it is not among them.
+        Workers on other nodes whose heartbeat stood still for LOST_AFTER intervals are presumed
+        dead in passing (`presumed-dead.json`). A worker registers before it claims, so one without
+        a readable file is one whose file was tampered with: it is not among them.
         """
         dead = {}
         for worker in workers:
@@ -99,7 +99,7 @@ class Observer:
         began = self._clock()
         state = read_worker(machine, worker)
         sign: Hashable = "lost"
-        if not state.taken_for_lost:
+        if not state.presumed_dead:
             path = machine.worker(worker).state
             sign = sign_of_life(path, state.process, state.heartbeat)
         still = self._stillness.note(worker, sign, state.heartbeat_interval, began)
@@ -114,17 +114,17 @@ class Observer:
             return True
         if state.is_on_this_node:
             return False  # perhaps it is stopped; then its supervisor will end it
-        if state.taken_for_lost:
+        if state.presumed_dead:
             return still >= SETTLING * state.heartbeat_interval
         if still >= LOST_AFTER * state.heartbeat_interval:
-            take_for_lost(machine, state, still)
+            presume_dead(machine, state, still)
         return False
 
 
-def take_for_lost(machine: MachinePaths, state: WorkerState, still: float) -> None:
-    """Say for good that a worker is lost: it stood still for so many seconds."""
-    notice = LostNotice(state.worker, this_node().host, round(still, 3), now())
-    if write_exclusively(machine.worker(state.worker).lost, to_json(notice.to_dict())):
+def presume_dead(machine: MachinePaths, state: WorkerState, still: float) -> None:
+    """Presume a worker dead for good, whose heartbeat stood `still` for so many seconds."""
+    presumed = PresumedDead(state.worker, this_node().host, round(still, 3), now())
+    if write_exclusively(machine.worker(state.worker).presumed_dead, to_json(presumed.to_dict())):
         _log.warning(
             "worker %d on %s is presumed dead: no sign of life for %.0f seconds",
             state.worker,

@@ -38,7 +38,7 @@ IsOver = Callable[[ControllerState, bool], bool]
 @dataclass(frozen=True)
 class Watched:
     """A controller of which it is not known yet whether it lives, and after how many seconds more
-    without a sign of life it is taken for dead; None until it was looked at."""
+    without a sign of life it is presumed dead; None until it was looked at."""
 
     state: ControllerState
     seconds_left: float | None = None
@@ -66,7 +66,7 @@ class OtherControllers:
         rivals = _rivals(machine, directory, own) if among is None else among
         self._open = [Watched(state) for state in rivals]
         # Those that look dead though nobody sees it, by the looks so far, and within how many
-        # seconds one that goes on will see that another took over.
+        # seconds one that goes on will see its adopter.
         self.dead: dict[str, float] = {}
         # Those whose files were removed or damaged meanwhile: nothing can be asked of them.
         self.ended: set[str] = set()
@@ -114,7 +114,7 @@ class OtherControllers:
 
 
 def _rivals(machine: MachinePaths, directory: str, own: str) -> list[ControllerState]:
-    """The controllers that may write the same files as one, and those that took over from them."""
+    """The controllers that may write the same files as one, and their adopters."""
     outputs = _outputs_of(machine, own)
     here = {
         state.identity: state
@@ -172,6 +172,6 @@ def _cannot_be_watched(machine: MachinePaths, state: ControllerState) -> KochiEr
     return KochiError(
         f"another run in this directory was started on {host} (process {pid}, since "
         f"{state.started}) by an earlier release, and whether it goes on cannot be seen from here",
-        f"Look on {host} whether it does, with: ps {pid}\nIf it is gone, this run takes over from "
-        f"it once you type: touch {shlex.quote(str(machine.controller(state.identity).gone))}",
+        f"Look on {host} whether it does, with: ps {pid}\nIf it is gone, this run adopts its jobs "
+        f"once you type: touch {shlex.quote(str(machine.controller(state.identity).gone))}",
     )

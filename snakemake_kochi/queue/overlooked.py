@@ -104,7 +104,7 @@ class Overlooked:
             self._shards_with_some.remove(gone)
             self._seen.pop(gone, None)
         # A change within one tick of the clock leaves the same time. Where the file server's clock
-        # is another, a ticket put back may be overtaken for a moment; none is missed.
+        # is another, a requeued ticket may be overtaken for a moment; none is missed.
         is_usable = modified is not None and time.time_ns() - modified > _TICK
         self._listed = _Listing(names, modified, moment + _RELIST) if is_usable else None
         return names, True

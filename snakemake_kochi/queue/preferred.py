@@ -1,5 +1,5 @@
 """The tickets that a worker was asked for, behind others in the queue: how far it looks for them,
-and for how long what is in front may be passed over."""
+and for how long what is in front may be skipped."""
 
 from __future__ import annotations
 

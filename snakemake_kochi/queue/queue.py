@@ -46,7 +46,7 @@ from snakemake_kochi.queue.recovery import ended_attempt, recover, requeue
 from snakemake_kochi.queue.result import Result, UncountedReason
 from snakemake_kochi.queue.submission import move_in, written_aside
 from snakemake_kochi.queue.ticket import Ticket, read_ticket
-from snakemake_kochi.queue.workers import find_lost, ring_subscribers, subscribers
+from snakemake_kochi.queue.workers import find_lost, notify_subscribers, subscribers
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Queue:
     """One queue of a machine. Any number of processes may have one open.
 
     With `controller` only the tickets which that controller handed over are claimed and count for
-    `is_empty`; the others are passed over. Raises KochiError when the name cannot be used; nothing
+    `is_empty`; the others are skipped. Raises KochiError when the name cannot be used; nothing
     is written before a first ticket. `observer`: the process's own, to be shared by its queues.
     """
 
@@ -143,7 +143,7 @@ class Queue:
                 f"no ticket was handed over: cannot write below {self.paths.directory}: "
                 f"{error.strerror}"
             ) from error
-        ring_subscribers(self.machine, self.paths)
+        notify_subscribers(self.machine, self.paths)
 
     def find_missing(self, numbered: Sequence[Ticket]) -> list[Ticket]:
         """Those of the tickets that are neither in the queue nor have ended. Raises OSError and
@@ -236,7 +236,7 @@ class Queue:
             if claims:
                 return claims
             if shard is not None:
-                # Many were passed over: now others may have the lock.
+                # Many were skipped: now others may have the lock.
                 time.sleep(_PAUSE)
                 shard = self._find_claimable(limit, shard)
         return []
@@ -387,7 +387,7 @@ class Queue:
             return error
         return False
 
-    def put_back(self, claim: Claim, reason: UncountedReason = "drained", detail: str = "") -> None:
+    def requeue(self, claim: Claim, reason: UncountedReason = "drained", detail: str = "") -> None:
         """Give up a claim without a result, for a `reason` that is noted with its `detail`. The
         processes of the attempt must have ended."""
         with queue_lock(self.machine, self.name):
@@ -395,7 +395,7 @@ class Queue:
                 host = this_node().host
                 end = ended_attempt(self.machine, claim.entry, reason, claim.worker, host, detail)
                 requeue(self.machine, self.paths, claim.entry, claim.ticket, end)
-        ring_subscribers(self.machine, self.paths)
+        notify_subscribers(self.machine, self.paths)
 
     def recover(self) -> list[str]:
         """See `recovery.recover`."""
@@ -442,7 +442,7 @@ class Queue:
         while present is not None:
             if (view := view_entry(self.machine, present)) is not None:
                 return view
-            # It was claimed, or put back, since it was listed.
+            # It was claimed, or requeued, since it was listed.
             present = find_entry(self.paths, entry.job)
             if present is None and not is_there(self.machine.job(entry.job).result):
                 with queue_lock(self.machine, self.name):
@@ -460,7 +460,7 @@ class Queue:
         return [view for view in views if view is not None]
 
     def is_empty(self) -> bool:
-        """Whether no ticket waits that may be claimed here, those aside that were passed over;
+        """Whether no ticket waits that may be claimed here, those aside that were skipped;
         some may be running."""
         self._found = False
         return self._find_claimable(1) is None

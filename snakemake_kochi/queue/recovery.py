@@ -1,4 +1,4 @@
-"""Back into the queue: what a draining worker puts back, and what a dead one left behind."""
+"""Requeues tickets: those of a draining worker, and those a dead one left."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from snakemake_kochi.queue.result import (
 from snakemake_kochi.queue.ticket import Ticket, now, read_ticket
 from snakemake_kochi.queue.workers import (
     WorkerState,
-    ring_subscribers,
+    notify_subscribers,
     subscribers,
     unsubscribe,
 )
@@ -59,7 +59,7 @@ _PAUSE = 1.0
 def requeue(
     machine: MachinePaths, queue: QueuePaths, entry: Entry, ticket: Ticket, end: EndedAttempt
 ) -> str:
-    """Put a claimed ticket back to waiting; call with the queue's lock held.
+    """Move a claimed ticket back to waiting/; call with the queue's lock held.
 
     An attempt number names an execution: one that was claimed and drained before it started is
     waiting for the same attempt again; any other has ended as `end` says, and the ticket waits for
@@ -86,7 +86,7 @@ def requeue(
     target = queue.waiting_ticket(entry.job, entry.attempt + 1 if is_over else entry.attempt)
     make_directory(target.parent)
     move(entry.path, target)
-    return "put back"
+    return "requeued"
 
 
 def ended_attempt(
@@ -130,11 +130,11 @@ def _cause_to_give_up(machine: MachinePaths, entry: Entry, reason: UncountedReas
 
 
 def recover(machine: MachinePaths, name: str, observer: Observer | None = None) -> list[str]:
-    """Put the tickets of dead workers back into a queue; return one message for each, for people.
+    """Requeue the tickets of dead workers; return one message for each, for people.
 
     Without an `observer`, the caller's own for all its calls, those of workers on other nodes stay
     where they are: that one of these died is seen only over time. With one, workers that hold no
-    ticket are looked at too, now and then. A ticket that cannot be put back, for lack of space say,
+    ticket are looked at too, now and then. A ticket that cannot be requeued, for lack of space say,
     is tried again with a later call; that is logged once for each observer. Cheap when nobody died:
     one directory listing and one small file per worker with a ticket. Anybody may call it at any
     time, several at once. Raises OSError when the queue cannot be listed.
@@ -163,7 +163,7 @@ def recover(machine: MachinePaths, name: str, observer: Observer | None = None) 
     for message in messages:
         _log.warning("%s", message)
     if messages:
-        ring_subscribers(machine, queue)
+        notify_subscribers(machine, queue)
     return messages
 
 
@@ -187,7 +187,7 @@ def _recover_entry(
             messages = _requeue_dead(machine, queue, entry, worker)
     except (OSError, KochiError) as error:
         # A full disk, say, must not take down who only looked, with jobs of its own.
-        why = f"job {entry.job} of worker {worker.worker}, which died, is not put back yet: {error}"
+        why = f"job {entry.job} of worker {worker.worker}, which died, is not requeued yet: {error}"
         postponed.postpone(entry.path, _PAUSE, why)
         return []
     postponed.forget(entry.path)
@@ -247,6 +247,6 @@ def _requeue_dead(
         set_aside(machine, queue, entry, error.message)
         return []
     said = f"worker {worker.worker} on {worker.node.host} died with job {entry.job}"
-    detail = "its heartbeat stood still" if worker.taken_for_lost else ""
+    detail = "its heartbeat stood still" if worker.presumed_dead else ""
     end = ended_attempt(machine, entry, "lost", worker.worker, worker.node.host, detail)
     return [f"{said}: {requeue(machine, queue, entry, ticket, end)}"]

@@ -27,7 +27,7 @@ class Attempt:
     """One execution of a ticket by one worker, written once, before the job's first instruction.
 
     `process` is the job's main process: leader of a session and a process group of its own.
-    `runner` is the way in which it is executed, "shell", "zygote" or "command"; `passed_over`:
+    `runner` is the way in which it is executed, "shell", "zygote" or "command"; `skipped_runners`:
     why not a faster one that was chosen for the ticket, for people.
     """
 
@@ -39,7 +39,7 @@ class Attempt:
     process: ProcessIdentity
     started: str
     runner: str = "command"
-    passed_over: str = ""
+    skipped_runners: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
@@ -58,7 +58,7 @@ def read_attempt(path: Path) -> Attempt:
             process=ProcessIdentity.from_dict(data["process"]),
             started=str(data["started"]),
             runner=str(data.get("runner", "command")),  # there was no other
-            passed_over=str(data.get("passed_over", "")),
+            skipped_runners=str(data.get("skipped_runners", data.get("passed_over", ""))),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{path}: not an attempt ({error!r})") from error

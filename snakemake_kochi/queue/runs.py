@@ -27,7 +27,7 @@ class RunRecord:
     again at its end.
 
     Its jobs have numbers from `first_job` to `last_job` (others have some of these, too), its
-    workers such from `first_worker` on. `taken_over` are jobs of earlier controllers that it waited
+    workers such from `first_worker` on. `adopted` are jobs of earlier controllers that it waited
     for. `ended` and `last_job` are None while it runs, and if it was killed.
     """
 
@@ -38,7 +38,7 @@ class RunRecord:
     first_worker: int
     last_job: int | None = None
     ended: str | None = None
-    taken_over: tuple[int, ...] = ()
+    adopted: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
@@ -85,7 +85,7 @@ class RunFile:
         """Note that the run waits for a job of an earlier one."""
         self.begin()
         assert self._record is not None
-        self._record = replace(self._record, taken_over=(*self._record.taken_over, job))
+        self._record = replace(self._record, adopted=(*self._record.adopted, job))
 
     def end(self) -> None:
         if self._record is not None:
@@ -119,7 +119,7 @@ def read_run(machine: MachinePaths, controller: str) -> RunRecord:
             first_worker=int(data["first_worker"]),
             last_job=None if last is None else int(last),
             ended=None if ended is None else str(ended),
-            taken_over=tuple(map(int, data["taken_over"])),
+            adopted=tuple(map(int, data["adopted" if "adopted" in data else "taken_over"])),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{path}: not the record of a run ({error!r})") from error

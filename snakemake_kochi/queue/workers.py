@@ -39,7 +39,7 @@ class WorkerState:
 
     `state`: "running" claims tickets; "leaving" has found its queues empty and looks a last time;
     "finishing" was released, claims no more and leaves when its jobs have ended; "draining" claims
-    no more and puts them back; "left" has ended in good order. `running` maps job numbers to the
+    no more and requeues them; "left" has ended in good order. `running` maps job numbers to the
     time they started; `heartbeat` grows by one with each write, at least every
     `heartbeat_interval` seconds. With `controller` it claims only the tickets of that controller,
     which started it. `allocation` is the scheduler's name of that in which it is, and
@@ -47,8 +47,8 @@ class WorkerState:
     has to be gone, `idle_since` when it last became idle (None while it has jobs), `reason` why it
     is draining or has left. `succeeded` and `failed` count its jobs, `by_queue` the same for each
     queue. `ahead` are those it has claimed and will start when there is room. `fresh`: it has just
-    begun, and takes jobs as if it had all the time of its allocation. `taken_for_lost` is not of
-    its own account: whether there is a LostNotice.
+    begun, and takes jobs as if it had all the time of its allocation. `presumed_dead` is not of
+    its own account: whether there is a PresumedDead.
     """
 
     worker: int
@@ -73,11 +73,11 @@ class WorkerState:
     ahead: tuple[int, ...] = ()
     fresh: bool = False
     heartbeat_interval: float = HEARTBEAT_INTERVAL
-    taken_for_lost: bool = False
+    presumed_dead: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         own = asdict(self)
-        del own["taken_for_lost"]
+        del own["presumed_dead"]
         return {"version": VERSION, **own}
 
     @property
@@ -86,7 +86,7 @@ class WorkerState:
 
         Its jobs may still be about to end: who gives away its tickets asks an Observer.
         """
-        return self.taken_for_lost or self.has_died
+        return self.presumed_dead or self.has_died
 
     @property
     def has_died(self) -> bool:
@@ -143,7 +143,7 @@ def read_worker(machine: MachinePaths, worker: int) -> WorkerState:
             ahead=tuple(map(int, data.get("ahead", ()))),
             fresh=bool(data.get("fresh", False)),
             heartbeat_interval=float(data.get("heartbeat_interval", HEARTBEAT_INTERVAL)),
-            taken_for_lost=is_there(machine.worker(worker).lost),
+            presumed_dead=is_there(machine.worker(worker).presumed_dead),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedFileError(f"{path}: not a worker's state ({error!r})") from error
@@ -153,9 +153,9 @@ def read_worker(machine: MachinePaths, worker: int) -> WorkerState:
 
 
 @dataclass(frozen=True)
-class LostNotice:
-    """lost.json: somebody on another node, `observer`, saw no heartbeat of the worker for
-    `stood_still` seconds, and took it for lost at `time`. It holds for good."""
+class PresumedDead:
+    """presumed-dead.json: somebody on another node, `observer`, saw no heartbeat of the worker for
+    `stood_still` seconds, and presumed it dead at `time`. That is final."""
 
     worker: int
     observer: str
@@ -166,19 +166,19 @@ class LostNotice:
         return {"version": VERSION, **asdict(self)}
 
 
-def read_lost_notice(machine: MachinePaths, worker: int) -> LostNotice:
+def read_presumed_dead(machine: MachinePaths, worker: int) -> PresumedDead:
     """Raises FileNotFoundError when it was not presumed dead, or DamagedFileError."""
-    path = machine.worker(worker).lost
+    path = machine.worker(worker).presumed_dead
     data = read_json(path, VERSION)
     try:
-        return LostNotice(
+        return PresumedDead(
             worker=int(data["worker"]),
             observer=str(data["observer"]),
             stood_still=float(data["stood_still"]),
             time=str(data["time"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise DamagedFileError(f"{path}: not a notice of loss ({error!r})") from error
+        raise DamagedFileError(f"{path}: not a presumption of death ({error!r})") from error
 
 
 def _capacity(data: Mapping[str, Any]) -> Capacity:
@@ -344,7 +344,7 @@ def shared_workers(
     return found
 
 
-def ring_subscribers(machine: MachinePaths, queue: QueuePaths) -> None:
+def notify_subscribers(machine: MachinePaths, queue: QueuePaths) -> None:
     """Wake the workers that serve a queue. One that died is taken off the list; one on another
     node, and one that is not known of now, looks by itself after a while."""
     with contextlib.suppress(OSError):

@@ -191,7 +191,7 @@ class _Trace:
                 arguments = {"asked for": notes[name].wanted}
                 events.append(_complete("waits", asked, after, _RUN, 0, arguments))
             for start, end, arguments in sorted(spans, key=lambda span: span[:2]):
-                # Put back into the scheduler's queue, it began anew; on several nodes it has
+                # Requeued by the scheduler, it began anew; on several nodes it has
                 # several workers at a time.
                 start = max(start, after)
                 if end >= start:

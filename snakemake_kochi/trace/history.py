@@ -57,7 +57,7 @@ def goes_on(machine: MachinePaths, run: RunRecord) -> bool:
     try:
         return not read_controller(machine, run.controller).is_dead
     except FileNotFoundError:
-        return False  # killed, and another has taken over
+        return False  # killed, and another has adopted its jobs
     except DamagedFileError:
         return True
 
@@ -81,17 +81,17 @@ def read_history(machine: MachinePaths, run: RunRecord) -> RunHistory:
 def _views_of(machine: MachinePaths, run: RunRecord) -> Iterator[JobView]:
     # Those first that may end while the others are read: then they are found there.
     live = {view.job: view for view in _live_jobs(machine, run)}
-    for job in sorted({*range(run.first_job, _last_job(machine, run) + 1), *run.taken_over}):
+    for job in sorted({*range(run.first_job, _last_job(machine, run) + 1), *run.adopted}):
         try:
             view = view_ended(machine, job) or live.get(job)
             if view is None and machine.job(job).directory.exists():
-                view = find_job(machine, job)  # put back between the two looks, or another run's
+                view = find_job(machine, job)  # requeued between the two looks, or another run's
         except KochiError as error:
             _log.warning("%s", error.message)
             continue
         if view is None or view.ticket is None:
             continue
-        if view.ticket.controller == run.controller or job in run.taken_over:
+        if view.ticket.controller == run.controller or job in run.adopted:
             yield view
 
 

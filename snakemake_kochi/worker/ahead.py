@@ -16,7 +16,7 @@ _AHEAD = 0.15
 _MOST_AHEAD = 32
 _FEWEST_KNOWN = 4  # jobs that must have ended before anything is expected of the next
 _KNOWN = 16
-# Seconds after which tickets that cannot start here are given back: other workers may be idle.
+# Seconds after which tickets that cannot start here are requeued: other workers may be idle.
 _PATIENCE = 1.0
 
 
@@ -41,7 +41,7 @@ class Ahead:
 
     @property
     def deadline(self) -> float:
-        """When they are to be given back, in monotonic seconds, if none is started before."""
+        """When they are to be requeued, in monotonic seconds, if none is started before."""
         return self._moved + _PATIENCE if self._held else math.inf
 
     @property

@@ -42,23 +42,23 @@ class Ends:
         self.is_at_time_limit = False
 
     def publish(self, over: Iterable[Slot]) -> list[tuple[Slot, str]]:
-        """Publish the results of jobs that are over, under one lock for each queue, or put their
-        tickets back; return those that are done, each with how it ended, for people (empty for a
+        """Publish the results of jobs that are over, under one lock for each queue, or requeue
+        their tickets; return those that are done, each with how it ended, for people (empty for a
         success). The others are to be handed in again at their deadline.
         """
         done: list[tuple[Slot, str]] = []
         results: dict[str, list[tuple[Slot, Result]]] = {}
         for slot in over:
-            if slot.stop == "put back" and self._was_the_most(slot):
+            if slot.stop == "requeue" and self._was_the_most(slot):
                 slot.time_out(f"its worker had less time for it than its {slot.limit} seconds")
-            if slot.stop == "put back":
+            if slot.stop == "requeue":
                 reason: UncountedReason = "out of time" if self._had_its_time(slot) else "drained"
-                done += self._put_back(slot, reason, self._state.state.reason)
+                done += self._requeue(slot, reason, self._state.state.reason)
                 continue
             result = slot.result(self._state.state.node.host)
             fault = self._health.fault_behind(result, slot.claim.ticket.directory)
             if fault is not None:
-                done += self._put_back(slot, self._health.reason, fault)
+                done += self._requeue(slot, self._health.reason, fault)
                 continue
             results.setdefault(slot.claim.ticket.queue, []).append((slot, result))
         for ended in results.values():
@@ -73,8 +73,8 @@ class Ends:
         return done
 
     def _had_its_time(self, slot: Slot) -> bool:
-        """Whether the worker's walltime is about over, and the job had the most of it: what was put
-        back is the first that the next worker begins, and the same would happen there."""
+        """Whether the worker's walltime is about over, and the job had the most of it: a requeued
+        job is the first that the next worker begins, and the same would happen there."""
         state = self._state.state
         left, lasted = seconds_left(state), seconds_since(slot.started)
         worked = seconds_since(state.started)
@@ -94,15 +94,15 @@ class Ends:
         # What a job of that limit is given else lasts that long, and its end is noted in seconds.
         return slot.limit + START_AND_END > left + lasted + ROUNDING
 
-    def _put_back(self, slot: Slot, reason: UncountedReason, detail: str) -> list[tuple[Slot, str]]:
+    def _requeue(self, slot: Slot, reason: UncountedReason, detail: str) -> list[tuple[Slot, str]]:
         queue = self._queue_of(slot.claim.ticket)
         try:
             if self._state.lost_to is None:  # else it is for others to decide about the ticket
-                queue.put_back(slot.claim, reason, detail)
+                queue.requeue(slot.claim, reason, detail)
         except (OSError, KochiError) as error:
             return self._later(slot, error)
         self._complaints.over(_about(slot))
-        return [(slot, "put back")]
+        return [(slot, "requeued")]
 
     def _finished(
         self, slot: Slot, result: Result, outcome: bool | OSError | KochiError

@@ -62,13 +62,13 @@ class Launcher:
             # The job's processes hold the log itself, not a pipe to the worker: however much they
             # write, and whoever of them stays behind, the worker has nothing to wait for.
             environment = self._job_environment(claim, allotment)
-            execution, passed_over = self._runners.start(
+            execution, skipped_runners = self._runners.start(
                 claim.ticket, log, environment, allotment.pinned
             )
         finally:
             os.close(log)
         try:
-            started = self._record(claim, execution, passed_over)
+            started = self._record(claim, execution, skipped_runners)
         except BaseException:
             execution.abandon()
             raise
@@ -80,7 +80,7 @@ class Launcher:
         """To be called when the last process of a job is gone: others may have its devices."""
         self._devices.give_back(slot.allotment)
 
-    def _record(self, claim: Claim, execution: Execution, passed_over: str) -> str:
+    def _record(self, claim: Claim, execution: Execution, skipped_runners: str) -> str:
         """Write the attempt file; from then on anybody can find the job's processes."""
         ticket = claim.ticket
         attempt = Attempt(
@@ -92,7 +92,7 @@ class Launcher:
             process=execution.process,
             started=now(),
             runner=execution.runner,
-            passed_over=passed_over,
+            skipped_runners=skipped_runners,
         )
         what = f"attempt {ticket.attempt} of job {ticket.job}"
         paths = self._machine.job(ticket.job)

@@ -1,4 +1,4 @@
-"""The tickets a worker has passed over, because it can never run them, and what to say of them."""
+"""The tickets a worker has skipped, because it can never run them, and what to say of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Passed:
         self._found.setdefault((ticket.queue, obstacle), JobSet()).add(ticket.job)
         if obstacle not in self._told:
             self._told.add(obstacle)
-            _log.info("job %d (%s) is passed over: %s", ticket.job, ticket.name, obstacle)
+            _log.info("job %d (%s) is skipped: %s", ticket.job, ticket.name, obstacle)
 
     def describe(self, machine: MachinePaths) -> list[str]:
         """A line for each of the first that still wait, and one for the rest; costs some

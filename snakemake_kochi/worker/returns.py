@@ -1,4 +1,4 @@
-"""Claims that a worker gives back without having started them."""
+"""Claims that a worker requeues without having started them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _Return = tuple[Claim, UncountedReason, str]
 
 
 class Returns:
-    """Puts claims back, and keeps those that cannot be put back yet, on a full disk say. None of
-    them is started after all: on that disk the worker would start and return them for ever."""
+    """Requeues claims, and keeps those that cannot be requeued yet, on a full disk say. None of
+    them is started after all: on that disk the worker would start and requeue them for ever."""
 
     def __init__(self, queue_of: Callable[[Ticket], Queue]) -> None:
         self._queue_of = queue_of
@@ -32,7 +32,7 @@ class Returns:
 
     @property
     def jobs(self) -> list[int]:
-        """Those that are still to be put back."""
+        """Those that are still to be requeued."""
         return [claim.ticket.job for claim, _, _ in self._left]
 
     @property
@@ -40,16 +40,14 @@ class Returns:
         """When `retry` has something to do, in monotonic seconds."""
         return self._due
 
-    def give_back(
-        self, claim: Claim, reason: UncountedReason = "drained", detail: str = ""
-    ) -> None:
-        """Put a claim back that was not started; a cancelled ticket ends there. `reason` and
-        `detail` as of `Queue.put_back`."""
-        what = f"job {claim.ticket.job} cannot be put back yet"
+    def requeue(self, claim: Claim, reason: UncountedReason = "drained", detail: str = "") -> None:
+        """Requeue a claim that was not started; a cancelled ticket ends there. `reason` and
+        `detail` as of `Queue.requeue`."""
+        what = f"job {claim.ticket.job} cannot be requeued yet"
         try:
-            self._queue_of(claim.ticket).put_back(claim, reason, detail)
+            self._queue_of(claim.ticket).requeue(claim, reason, detail)
         except QueueRemovedError as error:
-            _log.warning("job %d is not put back: %s", claim.ticket.job, error.message)
+            _log.warning("job %d is not requeued: %s", claim.ticket.job, error.message)
         except (OSError, KochiError) as error:
             self._complaints.about(what, error)
             self._left.append((claim, reason, detail))
@@ -62,7 +60,7 @@ class Returns:
         if time.monotonic() >= self._due:
             left, self._left, self._due = self._left, [], math.inf
             for claim, reason, detail in left:
-                self.give_back(claim, reason, detail)
+                self.requeue(claim, reason, detail)
 
     def drop(self) -> None:
         """Forget them: they are for others to decide about."""

@@ -33,7 +33,7 @@ _LEFTOVER_PATIENCE = 10.0
 _STOP_WINDOW = 1.0
 _STOP_STATUSES = frozenset(128 + number for number in STOP_SIGNALS)  # as the shells have it
 
-Stop = Literal["cancel", "put back", "timeout"]
+Stop = Literal["cancel", "requeue", "timeout"]
 
 
 class Slot:
@@ -110,7 +110,7 @@ class Slot:
         call can only hasten the end.
         """
         if self.poll() is not None:
-            if stop == "put back" and self._settles is not None:
+            if stop == "requeue" and self._settles is not None:
                 self.stop = stop
             return
         if self.stop is None:
@@ -120,13 +120,13 @@ class Slot:
         self.deadline = due if self.deadline is None else min(due, self.deadline)
 
     def time_out(self, why: str) -> None:
-        """Have one that was to be put back count as one that took too long."""
+        """Have one that was to be requeued count as one that took too long."""
         self.stop, self._why_timeout = "timeout", why
 
     def kill(self) -> None:
         """Kill (SIGKILL) all processes of the job at once. As `end` for one that has ended."""
         if self.poll() is None:
-            self.stop = "put back"
+            self.stop = "requeue"
             self._signal(signal.SIGKILL)
             self.deadline = time.monotonic()
 

@@ -82,7 +82,7 @@ def run_worker(
     before, as one does that begins again. With `echo` the jobs' output is shown.
     With `controller`, the identity of an inbox, it claims the tickets of that controller and
     no others. It leaves when the process `parent` ends. SIGTERM, SIGINT, SIGUSR1 and SIGHUP end the
-    jobs within `grace` seconds and put them back; a second one does it at once. In an allocation it
+    jobs within `grace` seconds and requeue them; a second one does it at once. In an allocation it
     also leaves when it has no job and its controller is dead, and then runs `cancel_waiting`, which
     cancels the allocations of that controller that have not begun. `idle_wait` and `between_jobs`
     (see WorkerSettings) are in seconds, as is `heartbeat`: without a sign of life for LOST_AFTER
@@ -172,7 +172,7 @@ def _work(
             worker = Worker(machine, state, settings, runners, shown, devices, wake)
             status = worker.run()
         except OSError as error:
-            # Of a disk or a lock. What the worker held has been put back, or is by who looks next.
+            # Of a disk or a lock. Its tickets are requeued, or will be by the next recovery.
             _log.error("worker %d cannot go on: %s", state.worker, error)
             raise WorkerError(
                 f"worker {state.worker} on machine {machine.name} cannot go on: {error}"
@@ -194,7 +194,7 @@ def _number_and_queues(
     paths = machine.worker(number)
     try:
         if worker is not None and is_in_allocation and is_there(paths.state):
-            # Its allocation was put back into the scheduler's queue, and has begun again.
+            # Its allocation was requeued by the scheduler, and has begun again.
             number = allocate_ids(machine, "worker", 1)[0]
             paths = machine.worker(number)
         if is_there(paths.state):

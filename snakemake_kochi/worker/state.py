@@ -1,5 +1,5 @@
 """The worker's own account of itself, written often enough for people and no more; and whether
-somebody else has taken it for lost meanwhile."""
+somebody else has presumed it dead meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.heartbeat import LATE, time_awake_or_asleep
 from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.ticket import now
-from snakemake_kochi.queue.workers import WorkerState, read_lost_notice
+from snakemake_kochi.queue.workers import WorkerState, read_presumed_dead
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class StateFile:
         self._looked = time_awake_or_asleep()
         if self._lost_to is None:
             try:
-                self._lost_to = read_lost_notice(self._machine, self.state.worker).observer
+                self._lost_to = read_presumed_dead(self._machine, self.state.worker).observer
             except DamagedFileError:
                 self._lost_to = "another host"
             except OSError:

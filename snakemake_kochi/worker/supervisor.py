@@ -39,7 +39,7 @@ from snakemake_kochi.worker.signals import (
 
 _log = logging.getLogger(__name__)
 
-# In heartbeats: its worker has ended two of them before another one may take the jobs over.
+# In heartbeats: its worker has ended two of them before others may requeue its jobs.
 _LOOK_INTERVAL = 1
 _LEFTOVER_PATIENCE = 30.0  # seconds
 _FAILURE = 1

@@ -38,7 +38,7 @@ class UnknownClaims:
         return is_time
 
     def find(self, queue: Queue, known: Collection[int]) -> list[Claim]:
-        """Those that are to be put back. `known`: the jobs of all claims that the worker knows.
+        """Those that are to be requeued. `known`: the jobs of all claims that the worker knows.
 
         Raises OSError.
         """

@@ -19,7 +19,7 @@ from snakemake_kochi.queue.processes import ProcessIdentity
 START_AND_END = 60.0
 # With this Slurm tells it that its time is about over (`--signal` of sbatch).
 END_SIGNAL = signal.SIGUSR1
-# Seconds between the end of the jobs and the worker's own, to put the tickets back.
+# Seconds between the end of the jobs and the worker's own, to requeue the tickets.
 _RESERVE = 5.0
 # Seconds for squeue: a worker does not wait for a controller that is away.
 _PATIENCE = 20.0

@@ -194,7 +194,7 @@ class Worker:
         return max(0.0, min(deadlines) - moment)
 
     def _heed_stops(self, signals: Signals) -> None:
-        """The first request gives the jobs their grace and puts them back, a second none."""
+        """The first request gives the jobs their grace and requeues them, a second none."""
         parent = self._settings.parent
         if parent is not None and not parent.is_alive():
             self._reason_to_stop = f"process {parent.pid}, which started this worker, is gone"
@@ -212,12 +212,12 @@ class Worker:
                 if self._reason_to_stop
                 else signals.first_stop == END_SIGNAL.name
             )
-            _log.info("stopping (%s); jobs put back: %s", why, names or "none")
+            _log.info("stopping (%s); jobs requeued: %s", why, names or "none")
             self._state.update(state="draining", reason=why)
-            self._put_back_ahead()
+            self._requeue_ahead()
         self._stops = stops
         for slot in self._slots:
-            slot.end("put back", self._settings.grace if stops == 1 else 0.0)
+            slot.end("requeue", self._settings.grace if stops == 1 else 0.0)
 
     def _heed_release(self) -> None:
         """A person wants the node back: at once, or when the jobs have ended."""
@@ -229,7 +229,7 @@ class Worker:
             _log.info("%s; jobs that it still finishes: %s", _RELEASED, names or "none")
             self._is_finishing = True
             self._state.update(state="finishing", reason=_RELEASED)
-            self._put_back_ahead()
+            self._requeue_ahead()
 
     def _look_for_controller(self) -> None:
         if self._reason_to_stop is None and self._orders.is_run_over():
@@ -244,7 +244,7 @@ class Worker:
                 _log.info("cancelling job %d", job)
                 slot.end("cancel", self._settings.grace)
         for claim in self._ahead.take_cancelled(cancelled):
-            self._returns.give_back(claim)
+            self._returns.requeue(claim)
 
     def _return_unknown(self) -> None:
         running = (slot.claim.ticket.job for slot in self._slots)
@@ -252,7 +252,7 @@ class Worker:
         for queue in self._served.queues:
             found = self._troubles.tried(queue.name, partial(self._unknown.find, queue, known))
             for claim in found or ():
-                self._returns.give_back(claim)
+                self._returns.requeue(claim)
 
     def _advance(self) -> None:
         for slot in self._slots:
@@ -329,19 +329,19 @@ class Worker:
             if is_paused or not self._capacity.fits(claim.ticket.resources, self._resources()):
                 break
             if self._orders.cancelled([claim.ticket.job]):
-                self._returns.give_back(self._ahead.take_first())
+                self._returns.requeue(self._ahead.take_first())
                 continue
             if not self._runners.is_ready(claim.ticket):
                 self._ahead.keep()
                 break
             self._start_all([self._ahead.take_first()])
         if self._ahead.is_overdue:
-            _log.info("jobs %s do not start soon and are put back", self._ahead.jobs)
-            self._put_back_ahead()
+            _log.info("jobs %s do not start soon and are requeued", self._ahead.jobs)
+            self._requeue_ahead()
 
-    def _put_back_ahead(self) -> None:
+    def _requeue_ahead(self) -> None:
         for claim in self._ahead.take_all():
-            self._returns.give_back(claim)
+            self._returns.requeue(claim)
         self._note_running()
 
     def _start_all(self, claims: list[Claim]) -> None:
@@ -376,9 +376,9 @@ class Worker:
         self._pause_until = time.monotonic() + RETRY
         for unused in claims:
             if unused is claims[0] and fault is not None:
-                self._returns.give_back(unused, self._health.reason, fault)
+                self._returns.requeue(unused, self._health.reason, fault)
             else:
-                self._returns.give_back(unused)
+                self._returns.requeue(unused)
         self._heed_health()
 
     def _begin_to_idle(self) -> None:
@@ -450,10 +450,10 @@ class Worker:
             self._ahead.take_all()
             self._returns.drop()
         else:
-            self._put_back_ahead()
+            self._requeue_ahead()
         for slot in self._slots:
             if lost_to is None:
-                slot.end("put back", 0.0)
+                slot.end("requeue", 0.0)
             else:
                 slot.kill()
         while self._slots and time.monotonic() < deadline:

@@ -141,7 +141,7 @@ def test_a_worker_is_lost_when_it_is_silent_and_its_allocation_is_over(
         clock.time += 10
         losses.look([state])
     losses.declare(allocations)
-    assert machine.worker(1).lost.exists() == is_lost
+    assert machine.worker(1).presumed_dead.exists() == is_lost
 
 
 def test_a_silent_worker_is_lost_when_its_allocation_has_another_one_after_it_was_requeued(
@@ -156,5 +156,5 @@ def test_a_silent_worker_is_lost_when_its_allocation_has_another_one_after_it_wa
         losses.look([state, latest])
         clock.time += 10
     losses.declare(("7",))
-    assert machine.worker(1).lost.exists()
-    assert not machine.worker(2).lost.exists()
+    assert machine.worker(1).presumed_dead.exists()
+    assert not machine.worker(2).presumed_dead.exists()

@@ -1,4 +1,4 @@
-"""What a controller that takes over does with the allocations of the one that was killed."""
+"""What an adopter does with the allocations of a killed controller."""
 
 from __future__ import annotations
 

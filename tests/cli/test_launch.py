@@ -412,7 +412,7 @@ def test_a_run_in_an_allocation_is_stopped_through_the_scheduler(
     wait_until(lambda: not on_cluster.jobs())
 
 
-def test_at_its_time_limit_a_run_leaves_its_jobs_to_the_next_one_which_takes_them_over(
+def test_at_its_time_limit_a_run_leaves_its_jobs_to_the_next_one_which_adopts_them(
     kochi: Kochi, here: Path, on_cluster: SlurmCluster
 ) -> None:
     text = (here / "Snakefile").read_text().replace('"touch begun', '"echo >> begun')
@@ -427,7 +427,7 @@ def test_at_its_time_limit_a_run_leaves_its_jobs_to_the_next_one_which_takes_the
     followed = kochi("launch", "--follow")
     assert followed.status == 1
     assert "2 kochi jobs run on in their allocations, 0 wait" in followed.out
-    assert "the same kochi launch again takes it over" in followed.err
+    assert "the same kochi launch again adopts it" in followed.err
     status = kochi("launch", "--status", "--json").data
     assert (status["state"], status["time_limit_reached"]) == ("ended", True)
     wait_until(lambda: int(controller) not in on_cluster.jobs())

@@ -1,4 +1,4 @@
-"""The next run in a directory takes over what one that was killed left."""
+"""The next run in a directory adopts what one that was killed left."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_result_of_which_only_the_notice_was_read_is_adopted(two: Path) -> Non
             output = read_until(controller, "runs still")
             first, second = ("a", "b") if "output: a.txt" in output else ("b", "a")
             let_go(two, second)
-            # The notices of the dead controller are kept as long as they may be needed.
+            # The deliveries of the dead controller are kept as long as they may be needed.
             wait_until(lambda: list(machine().glob("controllers/*/delivered/*/*.json")))
             controller.kill()
             controller.wait()
@@ -243,7 +243,7 @@ def test_jobs_of_a_runs_own_workers_are_done_again_after_they_ended(two: Path) -
 
 
 @pytest.mark.compatibility
-def test_what_a_rule_can_have_is_taken_over(tmp_path: Path, snakemake: Any) -> None:
+def test_what_a_rule_can_have_is_adopted(tmp_path: Path, snakemake: Any) -> None:
     write(
         tmp_path / "Snakefile",
         f"""

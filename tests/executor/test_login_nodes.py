@@ -142,7 +142,7 @@ def test_the_run_of_a_host_that_died_with_its_workers_is_finished_on_another_one
     assert list(Root.find().machine("local").queues.iterdir()) == []
 
 
-def test_a_run_that_wakes_when_another_one_has_taken_over_ends_and_touches_nothing(
+def test_a_run_that_wakes_when_another_one_has_adopted_its_jobs_ends_and_touches_nothing(
     first: Host, second: Host, tmp_path: Path, directory: Path
 ) -> None:
     work = (sys.executable, "-m", "snakemake_kochi.cli", "work", "-q", "q", "-b", "--cores", "2")
@@ -155,7 +155,7 @@ def test_a_run_that_wakes_when_another_one_has_taken_over_ends_and_touches_nothi
         wait_until(lambda: again.said.count("runs still: not started again") == 2)
         run.resume()
         assert run.wait() == 1
-        assert "login2" in run.said and "took over" in run.said, run.said
+        assert "login2" in run.said and "adopted" in run.said, run.said
         assert "Traceback" not in run.said
         assert again.is_running
         # Snakemake would remove them at its end.
@@ -228,7 +228,7 @@ def test_of_a_launched_run_that_was_killed_no_sign_of_life_is_waited_for(
     unlock(second, directory)
     (directory / "go").touch()
     again = second.start(*AGAIN, cwd=directory)
-    # Its own workers saw it die, and have put back what they had.
+    # Its own workers saw it die, and have requeued what they had.
     assert again.wait() == 0, again.said
     assert "sign of life" not in again.said
     assert counts(directory, "done") == {"0": 1, "1": 1, "2": 1}

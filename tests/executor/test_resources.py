@@ -379,7 +379,7 @@ def test_out_of_memory_and_timeout_count_as_retries_that_ask_for_more_and_a_drai
             resources = claim.ticket.resources
             asked.append((end, resources.memory_mb, resources.runtime_seconds))
             if end in ("drained", "node failed"):
-                queue.put_back(claim, end)  # type: ignore[arg-type]
+                queue.requeue(claim, end)  # type: ignore[arg-type]
                 continue
             if end == "success":
                 (tmp_path / "a.txt").touch()

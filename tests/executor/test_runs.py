@@ -140,7 +140,7 @@ def test_a_queue_of_a_worker_of_the_users_is_left_to_it_until_it_goes(tmp_path: 
             wait_until(lambda: workers.exists() and workers.read_text())
             time.sleep(2)  # for a worker that should not come
             assert workers.read_text() == "0\n"
-            (tmp_path / "alone").rmdir()  # the job that is put back will not
+            (tmp_path / "alone").rmdir()  # the job that is requeued will not
             worker.terminate()
             wait_until(lambda: workers.read_text() == "0\n1\n")
             (tmp_path / "go").touch()

@@ -194,7 +194,7 @@ def test_a_list_of_awaited_files_is_read_though_it_is_new(tmp_path: Path) -> Non
         assert all(path.exists() for path in (*awaited, names))
 
 
-def test_what_cannot_be_listed_is_passed_over(tmp_path: Path) -> None:
+def test_what_cannot_be_listed_is_skipped(tmp_path: Path) -> None:
     write(tmp_path / "file", "")
     show_new_files(tmp_path / "missing" / "deep")
     show_new_files(tmp_path / "file" / "deep")

@@ -2,7 +2,7 @@
 
 The controller is a program of its own (`python chaos.py DIRECTORY JOBS`): it hands over jobs in
 portions and writes down each that is reported to it, in one line, before it goes on. When it is
-killed and started again it takes over what the killed one left. Its workers are independent of it.
+killed and started again it adopts what the killed one left. Its workers are independent of it.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def run_chaos(directory: Path, chaos: Chaos, patience: float = 240.0) -> Outcome
                 controller.wait()
     seconds = time.monotonic() - began
     accounts = Accounts(directory, chaos)
-    # One that was only just started does not know signals yet, and has nothing to put back.
+    # One that was only just started does not know signals yet, and has nothing to requeue.
     orderly = (0, -signal.SIGTERM)
     said = said_by_workers(directory).read_text()[-4000:]
     problems = [

@@ -175,7 +175,7 @@ def test_what_is_not_known_for_a_moment_ends_no_run(
     assert did_each_job_once(project)
 
 
-def test_a_result_is_found_whatever_became_of_its_notice(
+def test_a_result_is_found_whatever_became_of_its_delivery(
     filesystem: FaultyFilesystem, project: Path, snakemake
 ) -> None:
     # Linked, says the filesystem, and nothing is there.

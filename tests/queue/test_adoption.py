@@ -150,11 +150,11 @@ def test_another_job_that_writes_the_same_file_is_in_the_way_until_it_has_ended(
     assert orphans.take("a") is None, "it is being ended"
     assert machine.job(0).cancel.exists()
     assert orphans.in_the_way(["a.txt"]) == [0]
-    queue.put_back(left[0])
+    queue.requeue(left[0])
     assert orphans.in_the_way(["a.txt"]) == []
 
 
-def test_one_of_two_controllers_takes_over_and_the_next_when_that_one_is_gone(
+def test_one_of_two_controllers_adopts_and_the_next_when_that_one_is_gone(
     machine: MachinePaths, tmp_path: Path, left: list[Claim]
 ) -> None:
     first, orphans = adopter(machine, tmp_path)
@@ -163,7 +163,7 @@ def test_one_of_two_controllers_takes_over_and_the_next_when_that_one_is_gone(
     assert none.is_empty
     died(machine, first)
     third, orphans = adopter(machine, tmp_path)
-    assert len(orphans.controllers) == 2, "the first one, and the one that took over from it"
+    assert len(orphans.controllers) == 2, "the first one, and its adopter"
     third.close()
     _, orphans = adopter(machine, tmp_path)
     assert len(orphans.controllers) == 2
@@ -190,7 +190,7 @@ def test_a_controller_whose_directory_is_gone_is_forgotten(
     assert not machine.controller(dead).state.exists()
 
 
-def test_a_run_that_ended_before_its_jobs_is_taken_over_from(
+def test_a_run_that_ended_before_its_jobs_is_adopted_from(
     machine: MachinePaths, ticket: Make, tmp_path: Path, queue: Queue
 ) -> None:
     inbox = Inbox.create(machine, str(tmp_path))
@@ -204,7 +204,7 @@ def test_a_run_that_ended_before_its_jobs_is_taken_over_from(
     assert orphans.withdraw() == [0], "what was told to end is not waited for as if it went on"
     assert orphans.take("a") is None
     assert orphans.in_the_way(["a.txt"]) == [0]
-    queue.put_back(claim)
+    queue.requeue(claim)
     assert orphans.in_the_way(["a.txt"]) == []
     orphans.forget()
     assert not machine.controller(inbox.identity).directory.exists()

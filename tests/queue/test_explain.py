@@ -187,7 +187,7 @@ def test_its_worker_is_being_stopped(machine, ticket, serve):
     start(machine, claim)
     serve(3, state="draining", reason="SIGTERM")
     assert explain(machine, 0) == (
-        f"worker 3 on {NODE.host} is being stopped (SIGTERM): it ends the job and puts it back"
+        f"worker 3 on {NODE.host} is being stopped (SIGTERM): it ends the job and requeues it"
     )
     assert explain(machine, 1) == (
         f"no worker of queue q takes more; {SERVE_IT}; worker 3 is being stopped (SIGTERM)"
@@ -226,7 +226,7 @@ def test_it_waits_again_since_its_first_attempts_ended(machine, ticket, serve):
         (claim,) = queue.claim(worker, lambda _: "take")
         start(machine, claim)
         ended(machine, claim, reason, detail)
-        queue.put_back(claim)
+        queue.requeue(claim)
     assert reasons(machine, find_job(machine, 0)) == [
         f"no worker serves queue q; {SERVE_IT}",
         "attempt 1, worker 1 on n1: lost",
@@ -255,7 +255,7 @@ def test_attempts_are_listed_with_their_ends_and_late_results(machine, ticket):
     (first,) = queue.claim(1, lambda _: "take")
     start(machine, first, seconds=60)
     ended(machine, first, "lost")
-    queue.put_back(first)
+    queue.requeue(first)
     (second,) = queue.claim(2, lambda _: "take")
     start(machine, second, seconds=30)
     before, current = attempts(machine, find_job(machine, 0))

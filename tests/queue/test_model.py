@@ -285,9 +285,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.kill(self.workers_by_number()[claim.worker])
 
     @rule(claim=claims)
-    def put_back(self, claim):
+    def requeue(self, claim):
         held, begun = self.holds(claim), self.has_begun(claim)
-        self.queue.put_back(claim)
+        self.queue.requeue(claim)
         if held:
             job = self.jobs[claim.ticket.job]
             job.state = "ended" if job.cancelling else "waiting"
@@ -297,7 +297,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(claim=claims, at=STEPS)
     def die_while_putting_back(self, claim, at):
         if self.holds(claim):
-            run_scene(lambda: self.queue.put_back(claim), at)
+            run_scene(lambda: self.queue.requeue(claim), at)
             self.kill(self.workers_by_number()[claim.worker])
 
     @precondition(lambda self: self.jobs)

@@ -28,7 +28,7 @@ Make = Callable[..., Ticket]
 
 JOBS = 10
 
-# Claims a ticket and puts it back, for ever.
+# Claims a ticket and requeues it, for ever.
 RESTLESS = """
 import pathlib, sys
 from snakemake_kochi.paths import Root
@@ -36,7 +36,7 @@ from snakemake_kochi.queue import Queue
 queue = Queue(Root(pathlib.Path(sys.argv[1])).machine("local"), "q")
 while True:
     for claim in queue.claim(1, lambda ticket: "take"):
-        queue.put_back(claim)
+        queue.requeue(claim)
     print(flush=True)
 """
 
@@ -50,7 +50,7 @@ def inbox(machine: MachinePaths) -> Iterator[Inbox]:
 
 @pytest.fixture
 def restless(machine: MachinePaths, ticket: Make, inbox: Inbox, tmp_path: Path) -> Iterator[None]:
-    """The first of the jobs is claimed and put back all the time."""
+    """The first of the jobs is claimed and requeued all the time."""
     Queue(machine, "q").submit([ticket(controller=inbox.identity)] * JOBS)
     worker = subprocess.Popen(
         [sys.executable, "-c", RESTLESS, str(tmp_path / "root")], stdout=subprocess.PIPE
@@ -143,7 +143,7 @@ def test_a_million_jobs_are_remembered_in_little_memory(tmp_path: Path) -> None:
     assert list(jobs) == list(range(20_000)) and 20_000 not in jobs
 
 
-def test_notices_that_were_read_are_kept_in_directories_of_256_jobs(
+def test_deliveries_that_were_read_are_kept_in_directories_of_256_jobs(
     machine: MachinePaths, ticket: Make, inbox: Inbox
 ) -> None:
     queue = Queue(machine, "q")

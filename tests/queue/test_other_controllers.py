@@ -191,7 +191,7 @@ def test_only_those_that_make_the_same_files_matter(
     assert len(others(machine, tmp_path, clock, own).look()) == is_watched
 
 
-def test_who_took_over_from_one_that_makes_the_same_files_matters_whatever_it_makes(
+def test_the_adopter_of_one_that_makes_the_same_files_matters_whatever_it_makes(
     machine: MachinePaths, tmp_path: Path, clock: Clock
 ) -> None:
     dead, adopter = elsewhere(machine, tmp_path, ["a"]), elsewhere(machine, tmp_path, ["z"])
@@ -251,7 +251,7 @@ def test_a_controller_whose_heir_has_ended_and_removed_all_takes_in_nothing_more
     adopter.close()
     inbox.give_signs_of_life()
     wait_until(lambda: inbox.adopter)
-    with pytest.raises(KochiError, match="another run, which has ended since, took over"):
+    with pytest.raises(KochiError, match="another run, which has ended since, adopted"):
         inbox.wait(0)
     inbox.leave()
     assert list(machine.controllers.iterdir()) == []

@@ -85,7 +85,7 @@ def test_a_refused_ticket_is_not_overtaken(machine, ticket):
     assert [v.ticket.name for v in queue.waiting()] == ["wide", "b"]
 
 
-def test_tickets_of_other_controllers_are_passed_over(machine, ticket):
+def test_tickets_of_other_controllers_are_skipped(machine, ticket):
     everybody = Queue(machine, "q")
     wide = Resources(cores=64)
     everybody.submit(
@@ -335,7 +335,7 @@ def test_a_late_result_is_kept_and_ignored(machine, ticket):
     (lost,) = queue.claim(1, anything)
     machine.job(0).directory.mkdir(parents=True)
     machine.job(0).attempt(1).write_text("{}")
-    queue.put_back(lost)
+    queue.requeue(lost)
     (again,) = queue.claim(2, anything)
     assert again.ticket.attempt == 2, "an attempt that started has used up its number"
     assert not queue.finish(lost, result_of(lost, reason="failed", exit_status=9))
@@ -349,11 +349,11 @@ def test_a_late_result_is_kept_and_ignored(machine, ticket):
     inbox.close()
 
 
-def test_a_claim_given_back_unstarted_keeps_its_number_and_its_place(machine, ticket):
+def test_a_claim_requeued_unstarted_keeps_its_number_and_its_place(machine, ticket):
     queue = Queue(machine, "q")
     queue.submit([ticket("a"), ticket("b")])
     (claim,) = queue.claim(1, anything)
-    queue.put_back(claim)
+    queue.requeue(claim)
     claims = queue.claim(1, anything, limit=2)
     assert [(c.ticket.name, c.ticket.attempt) for c in claims] == [("a", 1), ("b", 1)]
 
@@ -371,14 +371,14 @@ def test_a_finish_that_was_killed_half_way_is_completed(machine, ticket, left, m
         os.rename(claim.path, queue.paths.waiting_ticket(0, 1))
         assert [c.ticket.name for c in queue.claim(1, anything)] == ["next"]
     else:
-        queue.put_back(claim)
+        queue.requeue(claim)
         assert [v.ticket.name for v in queue.waiting()] == ["next"]
     assert inbox.wait(60) == [result_of(claim)]
     assert machine.job(0).ticket.exists()
     inbox.close()
 
 
-def test_a_notice_given_twice_is_delivered_once(machine, ticket):
+def test_a_result_delivered_twice_is_returned_once(machine, ticket):
     from snakemake_kochi.queue.jobs import deliver
 
     inbox = Inbox.create(machine)
@@ -404,13 +404,13 @@ def test_a_waiting_job_is_cancelled_at_once(machine, ticket):
     inbox.close()
 
 
-def test_a_cancelled_job_that_is_put_back_ends(machine, ticket):
+def test_a_cancelled_job_that_is_requeued_ends(machine, ticket):
     queue = Queue(machine, "q")
     queue.submit([ticket()])
     (claim,) = queue.claim(0, anything)
     assert cancel(machine, 0) == "cancelling"
     assert find_job(machine, 0).cancelling
-    queue.put_back(claim)
+    queue.requeue(claim)
     assert find_job(machine, 0).result.reason == "cancelled"
 
 

@@ -141,7 +141,7 @@ def test_what_a_killed_submission_left_is_removed_a_day_later(machine, ticket):
     assert [c.ticket.name for c in queue.claim(0, take, limit=9)] == ["a"]
 
 
-def test_a_ticket_passed_over_is_opened_once_by_each_worker(machine, ticket, opened):
+def test_a_ticket_skipped_is_opened_once_by_each_worker(machine, ticket, opened):
     queue = Queue(machine, "q")
     queue.submit([*(ticket("wide", resources=Resources(cores=8)) for _ in range(20)), ticket("a")])
     assert [c.ticket.name for c in queue.claim(1, only_narrow)] == ["a"]
@@ -151,7 +151,7 @@ def test_a_ticket_passed_over_is_opened_once_by_each_worker(machine, ticket, ope
     assert len(queue.claim(2, take, limit=99)) == 20, "another one is asked anew"
 
 
-def test_a_ticket_behind_many_passed_over_is_found_and_the_lock_given_up_meanwhile(
+def test_a_ticket_behind_many_skipped_is_found_and_the_lock_given_up_meanwhile(
     machine, ticket, monkeypatch
 ):
     monkeypatch.setattr(queue_module, "_LOOKS_PER_LOCK", 50)
@@ -188,14 +188,14 @@ def test_shards_with_nothing_for_a_worker_are_not_listed_again(
     assert set(listed) == {"00000002"}
 
 
-def test_a_ticket_put_back_among_foreign_ones_is_found(machine, ticket, monkeypatch):
+def test_a_ticket_requeued_among_foreign_ones_is_found(machine, ticket, monkeypatch):
     monkeypatch.setattr(overlooked_module, "_SETTLING", 0.0)
     everybody, mine = Queue(machine, "q"), Queue(machine, "q", controller="me")
     everybody.submit([ticket("mine", controller="me"), ticket("theirs"), ticket("theirs")])
     (claim,) = mine.claim(1, take)
     for _ in range(3):
         assert mine.claim(1, take) == []
-    everybody.put_back(claim)
+    everybody.requeue(claim)
     assert [c.ticket.name for c in mine.claim(1, take)] == ["mine"]
 
 

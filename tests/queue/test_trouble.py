@@ -87,7 +87,7 @@ def queue(machine: MachinePaths) -> Queue:
     return Queue(machine, "q")
 
 
-def test_a_ticket_of_the_dead_that_cannot_be_put_back_keeps_nobody_from_claiming(
+def test_a_ticket_of_the_dead_that_cannot_be_requeued_keeps_nobody_from_claiming(
     machine: MachinePaths,
     ticket: Make,
     queue: Queue,
@@ -105,7 +105,7 @@ def test_a_ticket_of_the_dead_that_cannot_be_put_back_keeps_nobody_from_claiming
     for _ in range(3):
         time += 10
         assert other.recover() == []
-    assert len([r for r in caplog.records if "is not put back yet" in r.message]) == 1
+    assert len([r for r in caplog.records if "is not requeued yet" in r.message]) == 1
     disk.full = False
     time += 10
     assert len(other.recover()) == 1
@@ -176,7 +176,7 @@ def test_a_claim_that_was_done_and_whose_answer_was_lost_is_a_claim(
     assert queue.finish(claim, success(claim))
 
 
-def test_a_notice_that_cannot_be_read_is_a_failure(
+def test_a_delivery_that_cannot_be_read_is_a_failure(
     machine: MachinePaths, ticket: Make, queue: Queue
 ) -> None:
     inbox = Inbox.create(machine)
@@ -184,7 +184,7 @@ def test_a_notice_that_cannot_be_read_is_a_failure(
     (claim,) = queue.claim(1, take)
     queue.finish(claim, success(claim))
     path = machine.job(0).result
-    # Written in place: the notice is the same file.
+    # Written in place: the delivery is the same file.
     path.write_bytes(path.read_bytes().replace(b'"version": 2', b'"version": 3'))
     (result,) = inbox.wait(0)
     assert (result.job, result.reason) == (0, "failed")
@@ -193,7 +193,7 @@ def test_a_notice_that_cannot_be_read_is_a_failure(
     inbox.close()
 
 
-def test_a_notice_that_cannot_be_put_away_now_is_told_once_and_put_away_later(
+def test_a_delivery_that_cannot_be_put_away_now_is_told_once_and_put_away_later(
     machine: MachinePaths, ticket: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inbox = Inbox.create(machine)
@@ -211,7 +211,7 @@ def test_a_notice_that_cannot_be_put_away_now_is_told_once_and_put_away_later(
     assert len(list(paths.inbox.iterdir())) == 1
     assert inbox.wait(0) == []
     assert list(paths.inbox.iterdir()) == []
-    assert len(paths.delivered_notices()) == 1
+    assert len(paths.delivered_files()) == 1
     inbox.close()
 
 
@@ -353,7 +353,7 @@ def test_processes_that_cannot_be_ended_are_waited_for_once_and_looked_at_rarely
     monkeypatch.setattr("snakemake_kochi.queue.recovery.kill_job_processes", kill)
     notified = []
     monkeypatch.setattr(
-        "snakemake_kochi.queue.recovery.ring_subscribers", lambda *given: notified.append(given)
+        "snakemake_kochi.queue.recovery.notify_subscribers", lambda *given: notified.append(given)
     )
     time = 1000.0
     observer = Observer(lambda: time)

@@ -34,7 +34,7 @@ def test_another_process_wakes_who_waits(tmp_path):
     wakeup.close()
 
 
-def test_ringing_never_blocks_and_never_fails(tmp_path):
+def test_notifying_never_blocks_and_never_fails(tmp_path):
     assert not notify(tmp_path / "nothing")
     wakeup = WakeUp(tmp_path / "wakeup")
     for _ in range(70_000):  # more than a pipe holds

@@ -363,7 +363,7 @@ def sleeper(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Launch:
     return launch
 
 
-def test_a_real_slurm_tells_of_an_array_and_of_what_was_put_back(real, sleeper):
+def test_a_real_slurm_tells_of_an_array_and_of_what_was_requeued(real, sleeper):
     scheduler = slurm()
     ids = scheduler.submit(Wanted(cores=2, count=3), sleeper, [])
     number = ids[0].partition("_")[0]

@@ -170,7 +170,7 @@ def test_sacct_and_squeue_tell_the_same_of_an_array_in_all_its_states(asking: As
     wait_until(lambda: asking.find()[second].state == "pending")
     assert asking.find_by_sacct()[second].state == "pending"
     asking.scheduler.cancel()
-    # Of the one that was put back the database knows no end.
+    # Of the one that was requeued the database knows no end.
     assert "REQUEUED" in asking.raw()
     asking.wait_for({})
 
@@ -226,7 +226,7 @@ def fail(cluster: AccountedCluster, node: str) -> None:
     cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=broken")
 
 
-def test_one_that_is_not_put_back_has_ended_with_its_node(
+def test_one_that_is_not_requeued_has_ended_with_its_node(
     asking: Asking, cluster: AccountedCluster, broken_node: str
 ) -> None:
     (id,) = asking.submit(WHOLE_NODE, "--no-requeue", f"--nodelist={broken_node}")
@@ -237,7 +237,7 @@ def test_one_that_is_not_put_back_has_ended_with_its_node(
     asking.wait_for({})
 
 
-def test_one_that_is_put_back_is_over_for_the_database_until_it_begins_again(
+def test_one_that_is_requeued_is_over_for_the_database_until_it_begins_again(
     asking: Asking, cluster: AccountedCluster, broken_node: str
 ) -> None:
     (id,) = asking.submit(WHOLE_NODE)
@@ -321,7 +321,7 @@ def test_jobs_of_a_node_that_died_are_done_once_by_sacct_alone(
     for process in (supervisor, worker):
         assert process is not None
         process.kill()
-    # In another allocation: of the first one, which is put back, sacct knows that it has ended.
+    # In another allocation: of the first one, which is requeued, sacct knows that it has ended.
     project.wait_for_beginnings(4)
     project.go()
     project.end_well()

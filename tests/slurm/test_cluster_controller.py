@@ -56,7 +56,7 @@ def test_a_run_whose_end_slurm_does_not_hear_of_says_what_to_type_and_its_worker
     wait_until(lambda: project.cluster.jobs() == {})
 
 
-def test_a_run_that_was_killed_is_taken_over_with_its_workers_and_nothing_is_left(
+def test_a_run_that_was_killed_is_adopted_with_its_workers_and_nothing_is_left(
     project: ClusterProject,
 ) -> None:
     project.configure(max_workers=3, cores=2, idle_timeout="30s")

@@ -42,7 +42,7 @@ def test_what_an_allocation_has_no_time_left_for_goes_to_another_one(
 
 
 def hasten(project: ClusterProject) -> None:
-    """Slurm holds back for two minutes what was put back into its queue."""
+    """Slurm holds back for two minutes what was requeued."""
     wait_until(lambda: list(project.cluster.jobs().values()) == ["PENDING"])
     [allocation] = project.cluster.jobs()
     project.cluster.run("scontrol", "update", f"JobId={allocation}", "StartTime=now")

@@ -61,7 +61,7 @@ def test_a_worker_that_stays_is_not_misled_by_a_controller_that_lives(
     project.write_jobs(1)
     project.start()
     project.wait_for_beginnings(1)
-    # One of the workers has no job for many times as long as it takes to take one for dead.
+    # One of the workers has no job for many times as long as it takes to presume one dead.
     wait_until(lambda: len(list_workers(project.machine)) == 2)
     number = 1
     before = list_workers(project.machine)[number].heartbeat

@@ -107,8 +107,8 @@ def test_the_jobs_of_a_host_that_died_are_done_on_the_other_one_and_once(
     assert set(project.lines("done")) == {"0", "1", "2", "3"}
     assert begun_twice(project) == lost
     # Sooner than its silence alone would do: Slurm says that the allocation is over.
-    [notice] = project.machine.workers.glob("*/lost.json")
-    assert json.loads(notice.read_text())["stood_still"] < LOST_AFTER * heartbeat
+    [presumed] = project.machine.workers.glob("*/presumed-dead.json")
+    assert json.loads(presumed.read_text())["stood_still"] < LOST_AFTER * heartbeat
     assert project.cluster.jobs() == {}
 
 
@@ -124,7 +124,7 @@ def test_a_worker_that_lives_on_a_host_that_slurm_takes_for_gone_stays_the_owner
     project.end_well()
     assert project.lines("began") == project.lines("done")
     assert set(project.lines("done")) == {"0", "1", "2", "3"}
-    assert list(project.machine.workers.glob("*/lost.json")) == []
+    assert list(project.machine.workers.glob("*/presumed-dead.json")) == []
     # Nobody can end it any more: it does so by itself, since the run is over.
     wait_until(lambda: not processes_with(project, broken_node, "snakemake_kochi.worker"))
     assert project.cluster.jobs() == {}

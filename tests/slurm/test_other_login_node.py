@@ -56,7 +56,7 @@ def test_jobs_that_run_in_allocations_are_waited_for_from_another_login_node(
     assert list(project.machine.controllers.iterdir()) == []
 
 
-def test_a_run_whose_own_allocation_is_over_as_slurm_says_is_taken_over_from_sooner(
+def test_a_run_whose_own_allocation_is_over_as_slurm_says_is_adopted_from_sooner(
     project: ClusterProject, other: Host
 ) -> None:
     project.write_jobs(1)

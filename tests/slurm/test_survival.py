@@ -142,7 +142,7 @@ def kill_node(cluster: SlurmCluster, worker: WorkerState) -> str:
 
 
 def hasten(cluster: SlurmCluster) -> None:
-    """Slurm holds back for two minutes what was put back into its queue."""
+    """Slurm holds back for two minutes what was requeued."""
     held_back: set[str] = set()
 
     def are_known() -> bool:

@@ -250,7 +250,7 @@ def test_jobs_that_overlap_are_in_different_slots_and_a_free_one_is_used_again()
 
 def test_an_allocation_is_a_track_from_its_submission_to_its_worker_s_end() -> None:
     notes = (AllocationNote("12_1", at(0), "4 cores"), AllocationNote("13", at(1), "1 core"))
-    # Put back into the scheduler's queue, it got a second worker.
+    # Requeued by the scheduler, it got a second worker.
     workers = (a_worker(0, "12_1", 60, 120), a_worker(1, "12_1", 300, 400))
     jobs = (a_job(0, (0, 70, 119, "drained (told to by SIGUSR1)")),)
     found = traced(jobs=jobs, workers=workers, allocations=notes)

@@ -68,7 +68,7 @@ def test_a_worker_sleeps_while_it_holds_tickets(site):
     )
     site.wait_until(site.machine.job(len(SHORT)).attempt(1).exists, "the long job")
     queue = Queue(site.machine, "q")
-    site.wait_until(lambda: len(queue.waiting()) == 5, "the others are given back")
+    site.wait_until(lambda: len(queue.waiting()) == 5, "the others are requeued")
     (site.directory / "go").touch()
     assert site.ended(tickets[-1].job).result.ok
     # They were held for a second and some, with a look now and then.
@@ -115,7 +115,7 @@ def test_a_ticket_held_ahead_is_cancelled_without_being_run(site):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_worker_that_is_told_to_stop_gives_back_what_it_holds(site, number):
+def test_a_worker_that_is_told_to_stop_requeues_what_it_holds(site, number):
     worker, held = start_with_some_ahead(site, *["true"] * 5)
     worker.send_signal(number)
     assert worker.wait() == 0
@@ -213,7 +213,7 @@ def test_a_worker_looks_for_its_own_kind_but_a_little_way_ahead(site, preferring
     assert len(opened) <= 20 * 5
 
 
-def test_the_first_ticket_is_not_passed_over_for_ever(site, preferring):
+def test_the_first_ticket_is_not_skipped_for_ever(site, preferring):
     site.submit("true", runtime_seconds=60, cores=2)
     site.submit(*["true"] * 100, runtime_seconds=600)
     own = []
@@ -225,7 +225,7 @@ def test_the_first_ticket_is_not_passed_over_for_ever(site, preferring):
     assert preferring([Resources()]) == [33]
 
 
-def test_the_first_ticket_is_not_passed_over_for_long(site, preferring, monkeypatch):
+def test_the_first_ticket_is_not_skipped_for_long(site, preferring, monkeypatch):
     site.submit("true", runtime_seconds=60, cores=2)
     site.submit(*["true"] * 3, runtime_seconds=600)
     clock = Clock()

@@ -97,7 +97,7 @@ def test_a_second_signal_does_not_wait_for_the_grace(site):
     assert not is_running(site.wait_for("pid").strip())
 
 
-def test_a_job_that_was_put_back_is_run_again_with_its_log_kept(site):
+def test_a_job_that_was_requeued_is_run_again_with_its_log_kept(site):
     site.submit("echo run $(cat n 2>/dev/null); [ -e n ] || { echo 2 > n; sleep 1000; }")
     worker = site.start()
     site.wait_for("n")

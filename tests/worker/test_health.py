@@ -206,7 +206,7 @@ def test_a_ticket_that_finds_three_broken_nodes_ends_and_names_what_was_wrong(si
     for worker in range(3):
         (claim,) = queue.claim(worker, lambda ticket: "take")
         assert claim.ticket.attempt == worker + 1
-        queue.put_back(claim, "node failed", f"this node cannot do {worker}")
+        queue.requeue(claim, "node failed", f"this node cannot do {worker}")
     result = site.job(0).result
     assert result is not None and (result.reason, result.attempt) == ("node failed", 3)
     assert "no node could execute it" in result.describe()

@@ -16,7 +16,7 @@ from snakemake_kochi.queue.processes import Node, ProcessIdentity
 from snakemake_kochi.queue.workers import WorkerState
 from tests.worker.conftest import descendants_of, is_running
 
-# Taken for lost after 12 heartbeats.
+# Presumed dead after 12 heartbeats.
 QUICK = ("--stay", "--heartbeat", 0.3, "--idle-wait", 0.1)
 
 
@@ -49,14 +49,14 @@ def test_the_ticket_of_a_worker_that_died_on_another_node_comes_back(site):
     result = site.ended(0).result
     assert (result.ok, result.attempt, result.worker) == (True, 2, 1)
     assert ended_attempt(site, 0, 1)["reason"] == "lost"
-    notice = json.loads(site.machine.worker(0).lost.read_text())
-    assert (notice["worker"], notice["observer"]) == (0, os.uname().nodename)
-    assert notice["stood_still"] >= 3.6
+    presumed = json.loads(site.machine.worker(0).presumed_dead.read_text())
+    assert (presumed["worker"], presumed["observer"]) == (0, os.uname().nodename)
+    assert presumed["stood_still"] >= 3.6
     assert find_worker(site.machine, 0).describe() == "lost"
 
 
 @pytest.mark.parametrize("job_goes_on", [False, True])
-def test_a_worker_that_wakes_up_after_it_was_taken_for_lost_changes_nothing(site, job_goes_on):
+def test_a_worker_that_wakes_up_after_it_was_presumed_dead_changes_nothing(site, job_goes_on):
     script = "[ -e first ] && exit 0; echo $$ > first; while [ ! -e go ]; do sleep 0.02; done; "
     site.submit(script + "echo of the first; exit 5")
     elsewhere = site.start_elsewhere(*QUICK)
@@ -84,12 +84,12 @@ def test_a_worker_that_wakes_up_after_it_was_taken_for_lost_changes_nothing(site
     assert Queue(site.machine, "q").waiting() == Queue(site.machine, "q").running() == []
 
 
-def test_a_worker_that_was_taken_for_lost_ends_its_jobs_and_leaves_their_tickets_alone(site):
+def test_a_worker_that_was_presumed_dead_ends_its_jobs_and_leaves_their_tickets_alone(site):
     site.submit("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done", "echo never")
     worker = site.start("--cores", 1, "--heartbeat", 0.2, "--grace", 10_000, stderr=-3)
     pid = site.wait_for("pid").strip()
-    notice = {"worker": 0, "observer": "n7", "stood_still": 60, "time": "2020-01-01"}
-    site.machine.worker(0).lost.write_bytes(to_json({"version": 2, **notice}))
+    presumed = {"worker": 0, "observer": "n7", "stood_still": 60, "time": "2020-01-01"}
+    site.machine.worker(0).presumed_dead.write_bytes(to_json({"version": 2, **presumed}))
     assert worker.wait() == 1
     assert not is_running(pid)
     assert [(view.job, view.worker) for view in Queue(site.machine, "q").running()] == [(0, 0)]
@@ -148,11 +148,11 @@ def elsewhere(site):
     return Elsewhere(site)
 
 
-def test_a_worker_is_taken_for_lost_after_a_minute_and_its_tickets_go_on_soon_after(elsewhere):
+def test_a_worker_is_presumed_dead_after_a_minute_and_its_tickets_go_on_soon_after(elsewhere):
     assert elsewhere.watch(59) is None
-    assert not elsewhere.site.machine.worker(0).lost.exists()
+    assert not elsewhere.site.machine.worker(0).presumed_dead.exists()
     assert list_workers(elsewhere.site.machine)[0].is_live
-    # It may have gone on just now: it has the time to see the notice, and to end its jobs.
+    # It may have gone on just now: it has the time to see the file, and to end its jobs.
     assert elsewhere.watch(60) == pytest.approx(11, abs=2)
     assert list_workers(elsewhere.site.machine)[0].is_lost
     (view,) = Queue(elsewhere.site.machine, "q").waiting()
@@ -169,7 +169,7 @@ def test_the_clock_of_the_other_node_does_not_matter(elsewhere, updated):
         os.utime(path, (wrong, wrong))
         assert elsewhere.look() == []
         elsewhere.time += 5
-    assert not elsewhere.site.machine.worker(0).lost.exists()
+    assert not elsewhere.site.machine.worker(0).presumed_dead.exists()
     assert elsewhere.watch(100) == pytest.approx(70, abs=6)
 
 
@@ -178,7 +178,7 @@ def test_an_observer_that_slept_or_hung_does_not_count_its_own_absence(elsewhere
     elsewhere.time += 10_000
     assert elsewhere.look() == []
     assert elsewhere.watch(20) is None
-    assert not elsewhere.site.machine.worker(0).lost.exists()
+    assert not elsewhere.site.machine.worker(0).presumed_dead.exists()
     for _ in range(3):
         elsewhere.write(heartbeat=elsewhere.state.heartbeat + 1)
         elsewhere.time += 10_000
@@ -188,7 +188,7 @@ def test_an_observer_that_slept_or_hung_does_not_count_its_own_absence(elsewhere
 def test_an_observer_without_a_past_declares_nobody_lost(elsewhere):
     assert recover(elsewhere.site.machine, "q") == []
     elsewhere.watch(65)
-    assert elsewhere.site.machine.worker(0).lost.exists()
+    assert elsewhere.site.machine.worker(0).presumed_dead.exists()
     assert recover(elsewhere.site.machine, "q") == []
 
 
@@ -198,10 +198,10 @@ def test_on_a_full_disk_the_time_of_the_file_is_a_sign_of_life(elsewhere):
         os.utime(path, (beat, beat))
         assert elsewhere.look() == []
         elsewhere.time += 5
-    assert not elsewhere.site.machine.worker(0).lost.exists()
+    assert not elsewhere.site.machine.worker(0).presumed_dead.exists()
 
 
-def test_what_a_worker_left_elsewhere_in_good_order_did_not_put_back_is_free_at_once(elsewhere):
+def test_what_a_worker_left_elsewhere_in_good_order_did_not_requeue_is_free_at_once(elsewhere):
     assert elsewhere.look() == []
     elsewhere.write(state="left")
     assert len(elsewhere.look()) == 1
@@ -223,11 +223,11 @@ def test_drained_attempts_are_noted_and_may_be_any_number(site):
     assert [view.attempt for view in Queue(site.machine, "q").waiting()] == [6]
 
 
-def test_a_ticket_that_was_put_back_before_it_began_has_no_ended_attempt(site):
+def test_a_ticket_that_was_requeued_before_it_began_has_no_ended_attempt(site):
     site.submit("true")
     queue = Queue(site.machine, "q")
     (claim,) = queue.claim(0, lambda ticket: "take")
-    queue.put_back(claim, "drained", "told to")
+    queue.requeue(claim, "drained", "told to")
     assert [view.attempt for view in queue.waiting()] == [1]
     assert not site.machine.job(0).ended(1).exists()
 
@@ -244,6 +244,6 @@ def test_a_stopped_worker_of_this_node_is_left_to_its_supervisor(site):
     while time.monotonic() < deadline:
         assert recover(site.machine, "q", observer) == []
         time.sleep(0.05)
-    assert not site.machine.worker(0).lost.exists()
+    assert not site.machine.worker(0).presumed_dead.exists()
     for pid in stopped:
         os.kill(pid, signal.SIGCONT)

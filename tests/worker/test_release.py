@@ -1,4 +1,4 @@
-"""A worker that a person releases: it finishes its jobs, or puts them back, on whatever node."""
+"""A worker that a person releases: it finishes its jobs, or requeues them, on whatever node."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_what_a_worker_cannot_have_is_refused_before_it_registers(site, argument
     assert not site.machine.workers.exists()
 
 
-def test_tickets_that_never_fit_are_passed_over_named_and_left_to_others(site):
+def test_tickets_that_never_fit_are_skipped_named_and_left_to_others(site):
     site.submit("true", cores=3)
     site.submit("true", memory_mb=200)
     site.submit("true", gpus=1)
@@ -78,14 +78,14 @@ def test_only_the_first_of_many_that_never_fit_are_named(site):
     assert shown.count("is left to other workers") == 5
     assert shown.endswith("and more; list them with: kochi show jobs\n")
     log = site.machine.worker(0).log.read_text()
-    assert log.count("is passed over: 1 GPU needed, none there") == 1
+    assert log.count("is skipped: 1 GPU needed, none there") == 1
 
 
 def test_a_worker_that_stays_takes_what_comes_after_what_never_fits(site):
     site.submit(*["true"] * 3, gpus=1)
     worker = site.start("--stay", "--idle-wait", 7200)
     site.wait_until(lambda: site.machine.worker(0).log.exists())
-    site.wait_until(lambda: "passed over" in site.machine.worker(0).log.read_text())
+    site.wait_until(lambda: "skipped" in site.machine.worker(0).log.read_text())
     (ticket,) = site.submit("true")
     assert site.ended(ticket.job).result.ok
     assert worker.poll() is None

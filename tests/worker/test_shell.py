@@ -255,7 +255,7 @@ def test_a_job_that_takes_too_long_is_ended(site, benchmark):
 
 
 @pytest.mark.parametrize("benchmark", [None, Benchmark("one.tsv")])
-def test_a_job_that_was_put_back_begins_again_without_what_it_had_written(site, benchmark):
+def test_a_job_that_was_requeued_begins_again_without_what_it_had_written(site, benchmark):
     # The second time there is nothing to wait for.
     script = (
         f"[ -e out.txt ] && exit 9; if [ $KOCHI_ATTEMPT = 1 ]; then {WAITING}; fi; echo 2 > out.txt"

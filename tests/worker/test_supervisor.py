@@ -117,7 +117,7 @@ def test_a_worker_that_waits_for_a_lock_gives_signs_of_life(site):
         path = site.machine.worker(0).state
         beats = set()
         deadline = time.monotonic() + 20
-        # Its supervisor would end it after 6 heartbeats, others take it for lost after 12.
+        # Its supervisor would end it after 6 heartbeats, others presume it dead after 12.
         while len(beats) < 16 and time.monotonic() < deadline:
             beats.add(path.stat().st_mtime_ns)
             time.sleep(0.02)

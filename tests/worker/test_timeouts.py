@@ -69,7 +69,7 @@ def test_a_cancelled_job_is_cancelled_also_when_its_time_is_over_then(site):
     assert site.ended(0).result.reason == "cancelled"
 
 
-def test_a_worker_passes_over_what_it_has_no_time_for_and_says_so(site):
+def test_a_worker_skips_what_it_has_no_time_for_and_says_so(site):
     site.submit("true", runtime_seconds=3600)
     site.submit("true", runtime_seconds=60)
     site.submit("true")
@@ -243,7 +243,7 @@ def test_a_worker_counts_its_jobs_and_shows_since_when_it_is_idle(site):
     "script",
     ["echo $$ > pid; sleep 1000", "trap 'exit 143' TERM; echo $$ > pid; sleep 1000 & wait"],
 )
-def test_a_job_that_is_ended_together_with_its_worker_is_put_back(site, script):
+def test_a_job_that_is_ended_together_with_its_worker_is_requeued(site, script):
     # As a scheduler does it: all processes get the signal, and the job's happens to come first.
     site.submit(script)
     worker = site.start("--stay")

@@ -15,7 +15,7 @@ from snakemake_kochi.queue import Queue, find_worker
 from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.result import Attempt
 from snakemake_kochi.queue.ticket import now
-from snakemake_kochi.queue.workers import LostNotice
+from snakemake_kochi.queue.workers import PresumedDead
 from tests.worker.conftest import Site
 
 UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
@@ -79,7 +79,7 @@ def test_a_ticket_that_can_neither_start_nor_go_back_waits_for_room(
     site.wait_until((site.directory / "claimed").exists)
     taken = few_files()
     (site.directory / "full").touch()
-    site.wait_until(lambda: "cannot be put back yet" in log_of(site), "both failed")
+    site.wait_until(lambda: "cannot be requeued yet" in log_of(site), "both failed")
     assert not waiting.exists()
     if is_told_to_stop:
         worker.send_signal(signal.SIGTERM)
@@ -92,7 +92,7 @@ def test_a_ticket_that_can_neither_start_nor_go_back_waits_for_room(
             path.unlink()
     assert site.ended(0).result.ok  # type: ignore[union-attr]
     assert site.log(0).endswith("here\n")
-    assert log_of(site).count("WARNING job 0 cannot be put back yet") == 1
+    assert log_of(site).count("WARNING job 0 cannot be requeued yet") == 1
 
 
 def test_a_lock_that_is_gone_for_a_while_ends_no_job(site: Site) -> None:
@@ -243,7 +243,7 @@ def test_a_second_file_of_a_name_is_not_taken_for_the_first(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("stays", [True, False])
-def test_a_claim_that_a_worker_does_not_know_of_is_put_back(site: Site, stays: bool) -> None:
+def test_a_claim_that_a_worker_does_not_know_of_is_requeued(site: Site, stays: bool) -> None:
     site.submit("echo ran >> ran")
     # As after a rename whose answer was lost.
     assert Queue(site.machine, "q").claim(0, lambda ticket: "take")
@@ -252,7 +252,7 @@ def test_a_claim_that_a_worker_does_not_know_of_is_put_back(site: Site, stays: b
     assert result is not None and (result.ok, result.attempt, result.worker) == (True, 1, 0)
 
 
-def test_a_claim_whose_attempt_another_worker_began_is_not_put_back(site: Site) -> None:
+def test_a_claim_whose_attempt_another_worker_began_is_not_requeued(site: Site) -> None:
     site.submit("echo ran >> ran")
     assert Queue(site.machine, "q").claim(0, lambda ticket: "take")
     own = ProcessIdentity.of(os.getpid())
@@ -282,8 +282,8 @@ def test_a_worker_that_goes_while_jobs_may_run_does_not_say_that_it_left(site: S
         stderr=-3,
     )
     site.wait_until(site.machine.job(0).attempt(1).exists)
-    notice = LostNotice(0, "elsewhere", 60.0, now())
-    site.machine.worker(0).lost.write_bytes(to_json(notice.to_dict()))
+    presumed = PresumedDead(0, "elsewhere", 60.0, now())
+    site.machine.worker(0).presumed_dead.write_bytes(to_json(presumed.to_dict()))
     assert worker.wait() == 1
     state = find_worker(site.machine, 0)
     assert (state.state, state.reason) == ("draining", "presumed dead by elsewhere")

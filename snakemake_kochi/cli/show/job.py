@@ -77,7 +77,7 @@ def _attempts(tried: Sequence[AttemptView]) -> dict[str, object]:
     for attempt in tried:
         who = f"worker {attempt.worker} on {attempt.node}"
         how = f"runner {attempt.runner}" if attempt.runner else ""
-        how += f" ({attempt.passed_over})" if attempt.passed_over else ""
+        how += f" ({attempt.skipped_runners})" if attempt.skipped_runners else ""
         parts = (who, clock_duration(attempt.seconds), how, attempt.ending or "running")
         key = f"Attempt {attempt.attempt}"
         # One that was presumed dead, and came to an end all the same, has two.

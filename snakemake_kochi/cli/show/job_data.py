@@ -96,6 +96,6 @@ def attempt_to_dict(attempt: AttemptView) -> dict[str, object]:
         "seconds": attempt.seconds,
         "ending": attempt.ending,
         "runner": attempt.runner,
-        "passed_over": attempt.passed_over,
+        "skipped_runners": attempt.skipped_runners,
         "counts": attempt.counts,
     }

@@ -281,7 +281,7 @@ class Slurm:
 
     def _accounted(self, found: dict[str, Allocation]) -> dict[str, Allocation]:
         """What the database may not know yet has not ended for that. One of an array, or that was
-        put back into the queue, it may go on to call pending when it was cancelled there."""
+        requeued into the queue, it may go on to call pending when it was cancelled there."""
         now = time.monotonic()
         if self._is_uncertain and now - self._tried < _UNACCOUNTED_IF_LOST:
             raise UnreachableError("sacct may not know yet of what was just submitted")

@@ -46,21 +46,21 @@ class Runners:
     ) -> tuple[Execution, str]:
         """See `Runner.start`; and why not by a faster runner for which the ticket is, as
         "no zygote: it takes 900 MiB". Raises OSError."""
-        passed_over: list[str] = []
+        skipped_runners: list[str] = []
         for runner in self._runners[:-1]:
             why = runner.why_not(ticket)
             if runner.can_run(ticket):
                 try:
                     execution = runner.start(ticket, log, _told(environment, runner), cpus)
-                    return execution, "; ".join(passed_over)
+                    return execution, "; ".join(skipped_runners)
                 except RunnerUnavailableError as error:
                     _log.warning("job %d goes to the next runner: %s", ticket.job, error)
                     why = str(error)
             if why:
-                passed_over.append(f"no {runner.name}: {why}")
+                skipped_runners.append(f"no {runner.name}: {why}")
         last = self._runners[-1]
         execution = last.start(ticket, log, _told(environment, last), cpus)
-        return execution, "; ".join(passed_over)
+        return execution, "; ".join(skipped_runners)
 
     def _for(self, ticket: Ticket) -> list[Runner]:
         return [runner for runner in self._runners if runner.can_run(ticket)]
