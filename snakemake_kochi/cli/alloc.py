@@ -228,7 +228,7 @@ def _follow(asked: list[_Asked]) -> int:
     """Show their logs, each from its beginning, until the workers have left; 1 if for one of the
     allocations none came."""
     from snakemake_kochi.allocation.notices import Reasons
-    from snakemake_kochi.cli.following import copy_from
+    from snakemake_kochi.cli.output import copy_from
     from snakemake_kochi.queue import list_workers
 
     reasons = Reasons()

@@ -12,9 +12,8 @@ from snakemake_kochi.artifacts.agreement import told_missed
 from snakemake_kochi.artifacts.branches import SyncReport, discard, initialise, log, synchronise
 from snakemake_kochi.artifacts.published import branch_called, published_name, refs_elsewhere
 from snakemake_kochi.artifacts.replaced import take_replaced
-from snakemake_kochi.cli.asking import agreed
 from snakemake_kochi.cli.options import json_option, machine_option, yes_option
-from snakemake_kochi.cli.output import local_time, print_json, print_table, remark, say
+from snakemake_kochi.cli.output import agreed, local_time, print_json, print_table, remark, say
 from snakemake_kochi.errors import GitError, KochiError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.git import run_git

@@ -1,16 +1,29 @@
-"""`kochi batch`."""
+"""`kochi batch`; experiment files on the command line, and the call of Snakemake."""
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
 
 import click
 
-from snakemake_kochi.cli.experiment_file import globs_with, load, path_in_project
 from snakemake_kochi.cli.options import git_remote_option, machine_option
-from snakemake_kochi.location import find_location
+from snakemake_kochi.cli.output import remark
+from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
+from snakemake_kochi.location import Location, find_location
+from snakemake_kochi.project.document import read_text
+from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.experiment_file import is_experiment, load_experiment
+from snakemake_kochi.project.recipes import Project
+from snakemake_kochi.resources import workflow_directory
+
+_USES_OUR_RULES = re.compile(r"^\s*use\s+rule\s+\*\s+from\s+\w+\s*(#.*)?$", re.MULTILINE)
 
 
 @click.command()
@@ -41,7 +54,6 @@ def command(
     import json
 
     from snakemake_kochi.cli.left_lock import see_to_left_lock
-    from snakemake_kochi.cli.snakemake_call import call_snakemake
     from snakemake_kochi.library.names import Directories, identifier
     from snakemake_kochi.phases.freeze import check_sources
     from snakemake_kochi.project.checks import check_experiments
@@ -86,3 +98,90 @@ def _again(given: Mapping[str, str | None], words: Sequence[str], options: Seque
     said = [word for pair in given.items() if pair[1] is not None for word in pair]
     rest = ["--", *options] if options else []
     return shlex.join(["kochi", "batch", "--unlock", *filter(None, said), *words, *rest])
+
+
+def is_experiment_file(word: str) -> bool:
+    """Whether a word of a command line means an experiment: by its suffix alone, so that a
+    misspelt one is not taken for a command."""
+    return word.endswith((".yaml", ".yml"))
+
+
+def path_in_project(project: Project, word: str) -> str:
+    """The path of a file below the project's directory, as experiments are called there.
+
+    Raises NameNotFoundError, with the nearest name, when there is no such file, KochiError when it
+    is a directory or outside of the project.
+    """
+    path = Path(word)
+    if path.is_dir():
+        raise KochiError(f"{word} is a directory, not an experiment file")
+    if not path.is_file():
+        raise NameNotFoundError(f"there is no file {word}, {nearest(word, _experiments(project))}")
+    absolute, top = Path(os.path.abspath(path)), project.directory
+    for candidate, directory in ((absolute, top), (absolute.resolve(), top.resolve())):
+        if candidate.is_relative_to(directory):
+            return candidate.relative_to(directory).as_posix()
+    raise KochiError(
+        f"{word} is outside of the project in {top}", "Experiments are files of their project."
+    )
+
+
+def _experiments(project: Project) -> list[str]:
+    """The experiments of a project, as one would type them in the current directory."""
+    from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS
+
+    found = {path for text in EXPERIMENT_GLOBS for path in project.directory.glob(text)}
+    return sorted(
+        os.path.relpath(path)
+        for path in found
+        if path.is_file() and is_experiment(path.read_text("utf-8", "replace"))
+    )
+
+
+def globs_with(project: Project, file: str) -> list[str] | None:
+    """The globs that find all experiments and this one; None when the usual ones do."""
+    from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS
+
+    usual = {path for text in EXPERIMENT_GLOBS for path in project.directory.glob(text)}
+    if project.directory / file in usual:
+        return None
+    return [*EXPERIMENT_GLOBS, glob.escape(file)]
+
+
+def load(project: Project, file: str) -> Experiment:
+    """Read an experiment of the project from its working tree. Raises ConfigError."""
+    return load_experiment(file, read_text(project.directory / file, file), project)
+
+
+def call_snakemake(
+    location: Location,
+    targets: Sequence[str],
+    options: Sequence[str],
+    variables: Mapping[str, str] | None = None,
+) -> NoReturn:
+    """Print the line and become Snakemake: signals and the exit status are its own then.
+
+    The project's Snakefile is used if all rules of the library are in it under their own names,
+    else the library's.
+    """
+    directory = location.require_project().directory
+    words = [*targets, *_snakefile_options(directory), *options]
+    added = {**location.variables, **(variables or {})}
+    remark(f"$ cd {shlex.quote(str(directory))} && {shlex.join(['snakemake', *words])}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.chdir(directory)
+    # -P: as for the command `snakemake`, the project's own modules are not in the way of ours.
+    command = [sys.executable, "-P", "-m", "snakemake", *words]
+    os.execve(sys.executable, command, {**os.environ, **added})
+
+
+def _snakefile_options(directory: Path) -> list[str]:
+    from snakemake_kochi.cli.init import SNAKEFILES
+
+    existing = [directory / name for name in SNAKEFILES if (directory / name).is_file()]
+    if existing:
+        text = existing[0].read_text("utf-8", "replace")
+        if "snakemake_kochi" in text and _USES_OUR_RULES.search(text):
+            return []
+    return ["--snakefile", str(workflow_directory() / "Snakefile")]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import click
 
-from snakemake_kochi.cli.asking import agreed
 from snakemake_kochi.cli.options import (
     NUMBER,
     json_option,
@@ -15,8 +14,8 @@ from snakemake_kochi.cli.options import (
     quiet_option,
     yes_option,
 )
-from snakemake_kochi.cli.output import print_json, remark, say
-from snakemake_kochi.cli.project_jobs import belongs_to
+from snakemake_kochi.cli.output import agreed, print_json, remark, say
+from snakemake_kochi.cli.show.jobs import belongs_to
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.locks import read_lock_settings
 from snakemake_kochi.queue import cancel_all, list_jobs

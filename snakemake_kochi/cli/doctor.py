@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from snakemake_kochi.cli.options import json_option, machine_option
+from snakemake_kochi.cli.options import duration, json_option, machine_option
 from snakemake_kochi.cli.output import coloured, print_json, remark, say, shown
-from snakemake_kochi.cli.quantities import duration
 from snakemake_kochi.location import Location, find_location
 
 if TYPE_CHECKING:

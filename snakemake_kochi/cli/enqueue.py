@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from snakemake_kochi.cli.experiment_file import (
+from snakemake_kochi.cli.batch import (
     globs_with,
     is_experiment_file,
     load,
@@ -22,15 +22,16 @@ from snakemake_kochi.cli.options import (
     git_remote_option,
     json_option,
     machine_option,
+    memory,
     quiet_option,
     refuse_shell_line,
 )
 from snakemake_kochi.cli.output import print_json, remark, say
-from snakemake_kochi.cli.quantities import memory
-from snakemake_kochi.cli.serving import remark_without_worker
-from snakemake_kochi.errors import KochiError
+from snakemake_kochi.errors import ConfigError, KochiError
 from snakemake_kochi.location import Location, find_location
+from snakemake_kochi.project.chosen_machine import chosen_machine
 from snakemake_kochi.queue import Queue, Resources, Ticket
+from snakemake_kochi.queue.workers import shared_workers
 
 if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze
@@ -255,3 +256,23 @@ def _labels(request: Request, freeze: Freeze, installs: Sequence[Install]) -> di
     commit = (freeze.snapshot.base or "")[:12]
     labels["source"] = " ".join(filter(None, (commit, f"({said})" if said else "")))
     return labels
+
+
+def remark_without_worker(location: Location, queue: str) -> None:
+    """Say how to get a worker if none serves the queue: a job may wait for it for ever."""
+    if shared_workers(location.machine_paths, queue):
+        return
+    # Where there is a way to compute nodes, a worker that is started here is on a login node.
+    command = "alloc" if location.machine.has_allocations else "work"
+    words = f"kochi {command} {_machine_option(location)}-q {queue}"
+    remark(f"No worker serves that queue yet. To start one, type: {words}")
+
+
+def _machine_option(location: Location) -> str:
+    """What has to be typed for the same machine."""
+    machines = {} if location.project is None else location.project.machines
+    try:
+        is_chosen = chosen_machine(machines) == location.machine.name
+    except ConfigError:
+        is_chosen = False
+    return "" if is_chosen else f"-m {location.machine.name} "

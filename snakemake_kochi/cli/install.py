@@ -1,4 +1,4 @@
-"""`kochi install`."""
+"""`kochi install`, and `kochi run` in the environment of what is installed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import click
 
-from snakemake_kochi.cli.options import COUNT, dependency_option, machine_option
+from snakemake_kochi.cli.enqueue import remark_without_worker
+from snakemake_kochi.cli.options import COUNT, dependency_option, machine_option, refuse_shell_line
 from snakemake_kochi.cli.output import remark
-from snakemake_kochi.cli.serving import remark_without_worker
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.project.recipes import Recipe, Requirement
 
 
-@click.command()
+@click.command("install")
 @machine_option
 @dependency_option(required=True)
 @click.option(
@@ -31,7 +31,7 @@ from snakemake_kochi.project.recipes import Recipe, Requirement
     metavar="N",
     help="Installations at a time; by default as many as there are processors.",
 )
-def command(
+def install_command(
     machine: str | None,
     dependencies: tuple[str, ...],
     queue: str | None,
@@ -44,7 +44,7 @@ def command(
     compute node. The branch of a remote repository is looked up again each time. An installation
     that works stays in use until the new one is complete.
     """
-    from snakemake_kochi.cli.snakemake_call import call_snakemake
+    from snakemake_kochi.cli.batch import call_snakemake
     from snakemake_kochi.phases.install import AGAIN_VARIABLE, NEWEST_VARIABLE
 
     location = find_location(machine)
@@ -120,3 +120,32 @@ def _is_remote(location: Location, recipe: Recipe) -> bool:
         and recipe.commit_hash is None
         and local_repository(recipe.git, location.require_project().directory) is None
     )
+
+
+@click.command("run", context_settings={"allow_interspersed_args": False})
+@machine_option
+@dependency_option(required=False)
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+def run_command(machine: str | None, dependencies: tuple[str, ...], words: tuple[str, ...]) -> None:
+    """Run a command here, word for word, in the environment of installed recipes.
+
+    There is no shell: for a pipe, a variable or a `>`, have one: kochi run -- bash -c '...'
+    """
+    from snakemake_kochi.phases.current import current_installs
+    from snakemake_kochi.phases.install_set import Install
+    from snakemake_kochi.phases.job import command_in_environment, execute
+    from snakemake_kochi.phases.script import Environment
+    from snakemake_kochi.project.recipes import Requirement
+
+    location = find_location(machine)
+    location.require_here()
+    refuse_shell_line(words[0])
+    installs: tuple[Install, ...] = ()
+    if dependencies:
+        wanted = [Requirement.parse(text) for text in dependencies]
+        recipes = location.require_project().resolve(wanted, location.machine.name)
+        location.secure(location.project_paths.directory)
+        installs = current_installs(location.project_paths, location.machine, recipes)
+    environment = Environment(location.machine.load_env_on_machine, installs, {})
+    variables = os.environ | {"KOCHI_MACHINE": location.machine.name}
+    execute(command_in_environment(environment, words), variables)

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from snakemake_kochi.cli.following import copy_from
 from snakemake_kochi.cli.options import json_option, machine_option
-from snakemake_kochi.cli.output import print_json, print_pairs, remark, say
+from snakemake_kochi.cli.output import copy_from, print_json, print_pairs, remark, say
 from snakemake_kochi.errors import KochiError
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from snakemake_kochi.cli.asking import agreed
-from snakemake_kochi.cli.output import remark
+from snakemake_kochi.cli.output import agreed, remark
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.controllers import (

@@ -1,4 +1,4 @@
-"""Options that several commands have, so that they are the same everywhere."""
+"""Options and arguments that several commands share, and the types of their values."""
 
 from __future__ import annotations
 
@@ -117,3 +117,23 @@ def refuse_shell_line(program: str) -> None:
         f"there is no program {program!r}: a command is executed word for word, without a shell",
         f"Type, after --:\n{apart}for a shell: bash -c {shlex.quote(program)}",
     )
+
+
+def duration(text: str) -> float:
+    """ "2h" in seconds."""
+    from snakemake_kochi.quantities import seconds_of
+
+    try:
+        return seconds_of(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r}: {error}") from error
+
+
+def memory(text: str) -> int:
+    """ "16G" in MiB; units are powers of 1024."""
+    from snakemake_kochi.quantities import memory_of
+
+    try:
+        return memory_of(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r}: {error}") from error

@@ -1,11 +1,13 @@
-"""How every command prints: text for people, JSON for programs."""
+"""How every command prints, asks and follows: text for people, JSON for programs."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import click
@@ -118,3 +120,45 @@ def shortened(text: str, width: int) -> str:
         return text
     kept = width - len("...")
     return f"{text[: kept - kept // 2]}...{text[-(kept // 2) :]}"
+
+
+def agreed(question: str, yes: bool) -> bool:
+    """Whether to go on: `yes` or the answer. Without a terminal to answer in, click aborts."""
+    return yes or click.confirm(question, err=True)
+
+
+_LOOK_SECONDS = 0.1  # how often a file that is followed is looked at
+_CHECK_SECONDS = 0.5  # how often whether it still grows is asked for
+
+
+def show_file(path: Path, follow: bool, has_ended: Callable[[], bool]) -> None:
+    """Copy a file to standard output as it is, byte by byte; and go on with `follow`."""
+    position = 0
+    checked = -_CHECK_SECONDS
+    ended = not follow
+    while True:
+        position = copy_from(path, position)
+        if ended:
+            return
+        if time.monotonic() - checked >= _CHECK_SECONDS:
+            # What was printed between the last look and the end is copied in one more round.
+            ended = has_ended()
+            checked = time.monotonic()
+        if not ended:
+            time.sleep(_LOOK_SECONDS)
+
+
+def copy_from(path: Path, position: int) -> int:
+    """Copy to standard output what comes after a number of bytes; returns how many there are."""
+    try:
+        with path.open("rb") as stream:
+            if stream.seek(0, 2) < position:
+                # Begun anew: another attempt of the same job.
+                position = 0
+            stream.seek(position)
+            while block := stream.read(1 << 20):
+                sys.stdout.buffer.write(block)
+            sys.stdout.buffer.flush()
+            return stream.tell()
+    except FileNotFoundError:
+        return position

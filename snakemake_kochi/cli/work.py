@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from snakemake_kochi.cli.options import COUNT, machine_option
-from snakemake_kochi.cli.quantities import duration, memory
+from snakemake_kochi.cli.options import COUNT, duration, machine_option, memory
 
 
 @click.command()

@@ -145,7 +145,7 @@ def test_an_interrupt_ends_with_status_130(monkeypatch: pytest.MonkeyPatch) -> N
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("snakemake_kochi.cli.show.queues.list_queues", interrupted)
+    monkeypatch.setattr("snakemake_kochi.cli.show.workers.list_queues", interrupted)
     assert run(["show", "queues"]) == 130
 
 

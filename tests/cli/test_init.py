@@ -13,7 +13,7 @@ from full_disk import mounted
 from slurm_fake import FakeSlurm, says
 from support import git
 
-from snakemake_kochi.cli.machine_section import with_machine
+from snakemake_kochi.cli.init import with_machine
 from snakemake_kochi.project.configuration import load_project
 
 from .conftest import Outcome, make_repository

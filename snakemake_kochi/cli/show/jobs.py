@@ -1,34 +1,42 @@
-"""`kochi show jobs`."""
+"""`kochi show jobs` and `kochi show job`."""
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
 
 import click
+from humanfriendly.text import pluralize
 
-from snakemake_kochi.cli.options import COUNT, json_option, machine_option
+from snakemake_kochi.cli.options import COUNT, NUMBER, json_option, machine_option
 from snakemake_kochi.cli.output import (
     clock_duration,
     coloured,
     local_time,
     print_json,
+    print_pairs,
     print_table,
     remark,
     shortened,
     shown,
 )
-from snakemake_kochi.cli.project_jobs import belongs_to
-from snakemake_kochi.cli.show.job_data import (
-    running_seconds,
-    state_name,
-    state_of,
-    to_dict,
-    what_runs,
-)
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import JobView, list_jobs
+from snakemake_kochi.project.recipes import Project
+from snakemake_kochi.queue import (
+    AttemptView,
+    JobView,
+    Resources,
+    attempts,
+    find_job,
+    list_jobs,
+    reasons,
+    seconds_since,
+)
 
 _LIMIT = 30
 _WIDTH = 48  # of the column that tells jobs of one name apart
@@ -61,7 +69,7 @@ _WIDTH = 48  # of the column that tells jobs of one name apart
     help="Only of this name; may be given several times.",
 )
 @json_option
-def command(
+def jobs_command(
     machine: str | None,
     terminated: bool,
     failed: bool,
@@ -141,3 +149,164 @@ def _nothing(location: Location, terminated: bool, failed: bool, all_projects: b
     if terminated:
         return f"{text}."
     return f"{text} that wait or run; those that ended: kochi show jobs -t"
+
+
+@click.command("job")
+@machine_option
+@json_option
+@click.argument("job", type=NUMBER)
+def job_command(machine: str | None, as_json: bool, job: int) -> None:
+    """All about one job; why it waits, if it does, and how its attempts ended."""
+    paths = find_location(machine).machine_paths
+    view = find_job(paths, job)
+    if as_json:
+        tried = [attempt_to_dict(attempt) for attempt in attempts(paths, view)]
+        print_json({**to_dict(view), "why": reasons(paths, view), "attempts": tried})
+    else:
+        print_pairs(_pairs(paths, view))
+
+
+def _pairs(machine: MachinePaths, view: JobView) -> dict[str, object]:
+    ticket, result = view.ticket, view.result
+    pairs: dict[str, object] = {"ID": view.job}
+    if ticket is None:
+        pairs["Name"] = "(the ticket is damaged)"
+    else:
+        pairs |= {"Name": ticket.name, "Queue": ticket.queue, "Machine": ticket.machine}
+    pairs["State"] = coloured(state_of(view))
+    if result is None:
+        pairs[view.state.capitalize()] = "; ".join(reasons(machine, view))
+    pairs |= {"Attempt": view.attempt, "Worker": view.worker}
+    pairs |= _attempts(attempts(machine, view))
+    if result is not None:
+        pairs |= {"Node": result.node, "Exit status": result.exit_status}
+    if ticket is not None:
+        pairs["Submitted"] = local_time(ticket.submitted)
+    pairs["Started"] = local_time(view.started)
+    if result is not None:
+        pairs["Ended"] = local_time(result.ended)
+    pairs["Running time"] = clock_duration(running_seconds(view), digits=3)
+    if ticket is not None:
+        pairs |= {name.capitalize(): value for name, value in ticket.labels.items()}
+        pairs["Takes"] = what_it_takes(ticket.resources)
+        pairs["Directory"] = ticket.directory
+        pairs["Executed"] = shlex.join(ticket.command)
+    pairs["Log"] = view.log
+    return {key: value for key, value in pairs.items() if value not in (None, "")}
+
+
+def _attempts(tried: Sequence[AttemptView]) -> dict[str, object]:
+    """One line for each: who, for how long, and how it ended."""
+    lines: dict[str, object] = {}
+    for attempt in tried:
+        who = f"worker {attempt.worker} on {attempt.node}"
+        how = f"runner {attempt.runner}" if attempt.runner else ""
+        how += f" ({attempt.skipped_runners})" if attempt.skipped_runners else ""
+        parts = (who, clock_duration(attempt.seconds), how, attempt.ending or "running")
+        key = f"Attempt {attempt.attempt}"
+        # One that was presumed dead, and came to an end all the same, has two.
+        lines[f"{key} (late)" if key in lines else key] = ", ".join(filter(None, parts))
+    return lines
+
+
+# Labels of a ticket that tell jobs of one name apart, the most telling one first.
+_TELLING = ("parameters", "command", "wildcards")
+
+
+def state_name(view: JobView) -> str:
+    """Where a job is, or how it ended, in a word: "waiting", "running", "cancelling", "succeeded",
+    "failed" or "cancelled"."""
+    if view.result is None:
+        return "cancelling" if view.cancelling else view.state
+    return {"success": "succeeded", "cancelled": "cancelled"}.get(view.result.reason, "failed")
+
+
+def state_of(view: JobView) -> str:
+    """That word, and what else is known: "failed: exit status 1"."""
+    name = state_name(view)
+    said = name if view.result is None else view.result.describe()
+    return said if said.startswith(name) else f"{name}: {said}"
+
+
+def what_runs(view: JobView) -> str:
+    """A job's parameters, command or wildcards; "" where there is nothing of these."""
+    labels = view.ticket.labels if view.ticket else {}
+    return next((labels[name] for name in _TELLING if labels.get(name)), "")
+
+
+def what_it_takes(resources: Resources) -> str:
+    """Of its worker, for people: "the whole worker", "2 cores, 1024 MiB"."""
+    if resources.exclusive:
+        return "the whole worker"
+    said = [pluralize(resources.cores, "core")]
+    if resources.memory_mb:
+        said.append(f"{resources.memory_mb} MiB")
+    if resources.gpus:
+        said.append(pluralize(resources.gpus, "GPU"))
+    return ", ".join(said)
+
+
+def running_seconds(view: JobView) -> float | None:
+    """For how long it ran, or has been running; None before it started."""
+    if view.started is None or view.result is None:
+        return seconds_since(view.started)
+    try:
+        began, ended = map(datetime.fromisoformat, (view.started, view.result.ended))
+    except ValueError:
+        return None
+    return (ended - began).total_seconds()
+
+
+def to_dict(view: JobView) -> dict[str, object]:
+    """For programs; a damaged ticket leaves name, queue, machine and submitted at None."""
+    ticket, result = view.ticket, view.result
+    return {
+        "job": view.job,
+        "name": ticket.name if ticket else None,
+        "queue": ticket.queue if ticket else None,
+        "machine": ticket.machine if ticket else None,
+        "state": state_name(view),
+        "attempt": view.attempt,
+        "worker": view.worker,
+        "node": result.node if result else None,
+        "submitted": ticket.submitted if ticket else None,
+        "started": view.started,
+        "ended": result.ended if result else None,
+        "seconds": running_seconds(view),
+        "reason": result.reason if result else None,
+        "exit_status": result.exit_status if result else None,
+        "signal": result.signal if result else None,
+        "detail": result.detail if result else None,
+        "command": list(ticket.command) if ticket else None,
+        "directory": ticket.directory if ticket else None,
+        "resources": asdict(ticket.resources) if ticket else None,
+        "labels": dict(ticket.labels) if ticket else {},
+        "log": str(view.log),
+    }
+
+
+def attempt_to_dict(attempt: AttemptView) -> dict[str, object]:
+    """For programs; `counts` is false for one that cost the job nothing, or came too late."""
+    return {
+        "attempt": attempt.attempt,
+        "worker": attempt.worker,
+        "node": attempt.node,
+        "started": attempt.started,
+        "ended": attempt.ended,
+        "seconds": attempt.seconds,
+        "ending": attempt.ending,
+        "runner": attempt.runner,
+        "skipped_runners": attempt.skipped_runners,
+        "counts": attempt.counts,
+    }
+
+
+def belongs_to(view: JobView, project: Project) -> bool:
+    """Whether a job was handed over from a project: it says so, or works in its directory. One
+    whose ticket is damaged belongs to nobody."""
+    if view.ticket is None:
+        return False
+    label = view.ticket.labels.get("project")
+    if label is not None:
+        return Path(label) == project.directory
+    return Path(view.ticket.directory).is_relative_to(project.directory)

@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from snakemake_kochi.cli.following import show_file
 from snakemake_kochi.cli.options import NUMBER, machine_option, recipes_in, recipes_option
-from snakemake_kochi.cli.output import remark
+from snakemake_kochi.cli.output import remark, show_file
 from snakemake_kochi.errors import NameNotFoundError
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.locks import intended_lock_settings, is_held, read_lock_settings

@@ -1,25 +1,28 @@
-"""`kochi show path`."""
+"""`kochi show path` and `kochi show projects`: where something is on disk."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import click
 
 from snakemake_kochi.cli.options import NUMBER, json_option, machine_option
-from snakemake_kochi.cli.output import print_json
-from snakemake_kochi.cli.show.projects import find_project
+from snakemake_kochi.cli.output import print_json, print_table
+from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError, nearest
+from snakemake_kochi.files import read_json
 from snakemake_kochi.location import find_location
+from snakemake_kochi.paths import ProjectPaths, Root
 from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.queue import find_job, find_worker
 
 
 @click.group("path")
-def command() -> None:
+def path_command() -> None:
     """Where something is on disk."""
 
 
-@command.command("root")
+@path_command.command("root")
 @machine_option
 @json_option
 def root_path(machine: str | None, as_json: bool) -> None:
@@ -27,7 +30,7 @@ def root_path(machine: str | None, as_json: bool) -> None:
     _print(find_location(machine).root.directory, as_json)
 
 
-@command.command("project")
+@path_command.command("project")
 @machine_option
 @json_option
 @click.argument("name", required=False)
@@ -38,7 +41,7 @@ def project_path(machine: str | None, as_json: bool, name: str | None) -> None:
     _print(paths.directory, as_json)
 
 
-@command.command("worker")
+@path_command.command("worker")
 @machine_option
 @json_option
 @click.argument("worker", type=NUMBER)
@@ -49,7 +52,7 @@ def worker_path(machine: str | None, as_json: bool, worker: int) -> None:
     _print(paths.worker(worker).directory, as_json)
 
 
-@command.command("job")
+@path_command.command("job")
 @machine_option
 @json_option
 @click.argument("job", type=NUMBER)
@@ -60,7 +63,7 @@ def job_path(machine: str | None, as_json: bool, job: int) -> None:
     _print(paths.job(job).directory, as_json)
 
 
-@command.command("install")
+@path_command.command("install")
 @machine_option
 @json_option
 @click.argument("recipe", metavar="DEPENDENCY:RECIPE")
@@ -79,3 +82,72 @@ def _print(path: Path, as_json: bool) -> None:
         print_json({"path": str(path)})
     else:
         click.echo(str(path))
+
+
+@click.command("projects")
+@machine_option
+@json_option
+def projects_command(machine: str | None, as_json: bool) -> None:
+    """The projects that keep something below KOCHI_ROOT, and where their repositories are."""
+    rows = []
+    for paths in find_location(machine).root.projects():
+        repository = _repository(paths)
+        rows.append(
+            {
+                "project": paths.directory.name,
+                "repository": None if repository is None else str(repository),
+                "exists": repository is not None and repository.is_dir(),
+                "directory": str(paths.directory),
+            }
+        )
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ("Project", "Repository", "Directory"),
+        [
+            (row["project"], _shown_repository(row["repository"], row["exists"]), row["directory"])
+            for row in rows
+        ],
+        "There are no projects.",
+    )
+
+
+def find_project(root: Root, name: str) -> ProjectPaths:
+    """The project with a repository of that name, or that is called so below KOCHI_ROOT. Raises
+    NameNotFoundError, and KochiError where there are several of that name."""
+    names = {paths: _names(paths) for paths in root.projects()}
+    found = [paths for paths, called in names.items() if name in called]
+    if not found:
+        known = nearest(name, {each for called in names.values() for each in called})
+        raise NameNotFoundError(
+            f"there is no project '{name}'; {known}", "List them with: kochi show projects"
+        )
+    if len(found) > 1:
+        which = ", ".join(f"{each.directory.name} ({_repository(each)})" for each in found)
+        raise KochiError(
+            f"{len(found)} projects are called '{name}': {which}",
+            f"Type, for example: kochi show path project {found[0].directory.name}",
+        )
+    return found[0]
+
+
+def _names(paths: ProjectPaths) -> set[str]:
+    repository = _repository(paths)
+    return {paths.directory.name, *([repository.name] if repository else [])}
+
+
+def _shown_repository(repository: object, exists: object) -> str:
+    if repository is None:
+        return "(not known)"
+    return f"{repository}" if exists else f"{repository} (gone)"
+
+
+def _repository(paths: ProjectPaths) -> Path | None:
+    """Where a project's repository is, as its freezes tell."""
+    for file in paths.freezes():
+        with contextlib.suppress(DamagedFileError, FileNotFoundError):
+            directory = read_json(file).get("directory")
+            if isinstance(directory, str):
+                return Path(directory)
+    return None

@@ -1,4 +1,4 @@
-"""`kochi show workers`."""
+"""`kochi show workers` and `kochi show queues`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import (
     WorkerState,
     find_job,
+    list_queues,
     list_workers,
     seconds_left,
     seconds_since,
@@ -33,7 +34,9 @@ _GONE = ("left", "lost")
     help="Only those that serve this queue; may be given several times.",
 )
 @json_option
-def command(machine: str | None, all_workers: bool, queues: tuple[str, ...], as_json: bool) -> None:
+def workers_command(
+    machine: str | None, all_workers: bool, queues: tuple[str, ...], as_json: bool
+) -> None:
     """Workers that are there, and what they do; -a: all that ever were."""
     paths = find_location(machine).machine_paths
     for queue in queues:
@@ -123,3 +126,29 @@ def _to_dict(worker: WorkerState) -> dict[str, object]:
         "started": worker.started,
         "updated": worker.updated,
     }
+
+
+@click.command("queues")
+@machine_option
+@json_option
+def queues_command(machine: str | None, as_json: bool) -> None:
+    """All queues: how many jobs wait and run, and which workers serve them."""
+    views = list_queues(find_location(machine).machine_paths)
+    if as_json:
+        print_json(
+            [
+                {
+                    "queue": view.name,
+                    "waiting": view.waiting,
+                    "running": view.running,
+                    "workers": list(view.workers),
+                }
+                for view in views
+            ]
+        )
+        return
+    print_table(
+        ("Queue", "Waiting", "Running", "Workers"),
+        [(view.name, view.waiting, view.running, view.workers) for view in views],
+        "There are no queues. To make one, type: kochi work -q NAME -b",
+    )
