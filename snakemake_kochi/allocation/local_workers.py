@@ -31,7 +31,7 @@ from snakemake_kochi.queue import (
     shared_workers,
 )
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
-from snakemake_kochi.worker.node import capacity_of_this_node, gpus_of_this_node
+from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
 
 _RESTARTS = 3
 _GRACE_SECONDS = 10.0

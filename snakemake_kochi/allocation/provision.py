@@ -47,7 +47,7 @@ from snakemake_kochi.schedulers.interface import (
 )
 from snakemake_kochi.schedulers.questions import Pauses, Questions
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
-from snakemake_kochi.worker.memory import OWN_MB
+from snakemake_kochi.worker.node.memory import OWN_MB
 
 # Seconds for which jobs wait before more is asked for, and for which none may want what was, before
 # it is given back: short jobs come and go.

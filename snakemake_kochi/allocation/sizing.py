@@ -14,7 +14,7 @@ from snakemake_kochi.allocation.grouping import few_kinds, grouped, kinds_of, sh
 from snakemake_kochi.queue.capacity import Capacity
 from snakemake_kochi.queue.ticket import Kind, Resources
 from snakemake_kochi.schedulers.interface import Limits
-from snakemake_kochi.worker.memory import OWN_MB
+from snakemake_kochi.worker.node.memory import OWN_MB
 from snakemake_kochi.worker.walltime import START_AND_END
 
 # Seconds that short jobs may take one after the other, instead of a worker each: with fewer, what

@@ -16,9 +16,9 @@ import humanfriendly
 from snakemake_kochi.doctor.finding import Outcome
 from snakemake_kochi.doctor.reporter import Reporter
 from snakemake_kochi.version import __version__
-from snakemake_kochi.worker.cpus import format_cpus, layout_of
-from snakemake_kochi.worker.gpus import CUDA, HIP, ROCR, find_gpus
-from snakemake_kochi.worker.memory import memory_mb_of_this_node, own_memory_group
+from snakemake_kochi.worker.node.capacity import CUDA, HIP, ROCR, find_gpus
+from snakemake_kochi.worker.node.devices import format_cpus, layout_of
+from snakemake_kochi.worker.node.memory import memory_mb_of_this_node, own_memory_group
 
 _SYSTEM = Path("/sys/devices/system")
 _CPU_GROUPS = Path("/sys/fs/cgroup/cpu")  # version 1; of version 2 there is one tree for all

@@ -15,7 +15,7 @@ from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.result import Result, UncountedReason
 from snakemake_kochi.queue.ticket import Ticket
-from snakemake_kochi.worker.health import Health
+from snakemake_kochi.worker.node.health import Health
 from snakemake_kochi.worker.slot import Slot
 from snakemake_kochi.worker.state import StateFile
 from snakemake_kochi.worker.troubles import RETRY

@@ -12,8 +12,8 @@ from snakemake_kochi.queue.processes import NONCE_VARIABLE, this_node
 from snakemake_kochi.queue.queue import Claim
 from snakemake_kochi.queue.result import Attempt
 from snakemake_kochi.queue.ticket import now
-from snakemake_kochi.worker.devices import Allotment, Devices
-from snakemake_kochi.worker.memory import OomWatch
+from snakemake_kochi.worker.node.devices import Allotment, Devices
+from snakemake_kochi.worker.node.memory import OomWatch
 from snakemake_kochi.worker.runners.choice import Runners
 from snakemake_kochi.worker.runners.interface import Execution
 from snakemake_kochi.worker.slot import Slot
@@ -49,7 +49,7 @@ class Launcher:
         try:
             return self._start(claim, allotment)
         except BaseException:
-            self._devices.give_back(allotment)
+            self._devices.release(allotment)
             raise
 
     def _start(self, claim: Claim, allotment: Allotment) -> Slot:
@@ -78,7 +78,7 @@ class Launcher:
 
     def ended(self, slot: Slot) -> None:
         """To be called when the last process of a job is gone: others may have its devices."""
-        self._devices.give_back(slot.allotment)
+        self._devices.release(slot.allotment)
 
     def _record(self, claim: Claim, execution: Execution, skipped_runners: str) -> str:
         """Write the attempt file; from then on anybody can find the job's processes."""

@@ -17,7 +17,7 @@ from snakemake_kochi.queue.processes import ProcessIdentity, find_job_processes,
 from snakemake_kochi.queue.queue import Claim
 from snakemake_kochi.queue.result import Reason, Result
 from snakemake_kochi.queue.ticket import Ticket, now
-from snakemake_kochi.worker.devices import Allotment
+from snakemake_kochi.worker.node.devices import Allotment
 from snakemake_kochi.worker.runners.interface import Execution, Exit, Usage
 from snakemake_kochi.worker.signals import STOP_SIGNALS
 

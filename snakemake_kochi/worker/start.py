@@ -21,13 +21,11 @@ from snakemake_kochi.queue.workers import (
     assign_queues,
     read_queues,
 )
-from snakemake_kochi.worker.cpus import CpuLeases, layout_of
-from snakemake_kochi.worker.devices import Devices
 from snakemake_kochi.worker.echo import WIDTH, Echo
-from snakemake_kochi.worker.gpus import Gpus, find_gpus
-from snakemake_kochi.worker.hosts import environment_for_jobs
 from snakemake_kochi.worker.log import log_to_file
-from snakemake_kochi.worker.node import capacity_of_this_node
+from snakemake_kochi.worker.node.capacity import Gpus, capacity_of_this_node, find_gpus
+from snakemake_kochi.worker.node.devices import CpuLeases, Devices, layout_of
+from snakemake_kochi.worker.node.hosts import environment_for_jobs
 from snakemake_kochi.worker.runners.choice import Runners
 from snakemake_kochi.worker.runners.command import CommandRunner
 from snakemake_kochi.worker.runners.shell import ShellRunner

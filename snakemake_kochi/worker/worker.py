@@ -23,12 +23,12 @@ from snakemake_kochi.queue.workers import WorkerState
 from snakemake_kochi.worker.ahead import Ahead
 from snakemake_kochi.worker.claiming import Claimer
 from snakemake_kochi.worker.controller_watch import ControllerWatch
-from snakemake_kochi.worker.devices import Devices
 from snakemake_kochi.worker.echo import Echo
 from snakemake_kochi.worker.ends import Ends
-from snakemake_kochi.worker.health import Health
 from snakemake_kochi.worker.launch import AlreadyBegunError, Launcher
 from snakemake_kochi.worker.looks import Looks
+from snakemake_kochi.worker.node.devices import Devices
+from snakemake_kochi.worker.node.health import Health
 from snakemake_kochi.worker.orders import Orders
 from snakemake_kochi.worker.passed import Passed
 from snakemake_kochi.worker.returns import Returns
@@ -156,7 +156,7 @@ class Worker:
             if self._unknown.is_time():
                 self._return_unknown()
             self._controller_watch.look()
-            self._devices.give_back_leases()
+            self._devices.release_leases()
             self._looks.put_off()
         self._advance()
         self._start_ahead()

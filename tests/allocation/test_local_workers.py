@@ -26,7 +26,7 @@ from snakemake_kochi.queue import Capacity, Resources, WorkerState
 from snakemake_kochi.queue.entries import worker_numbers
 from snakemake_kochi.queue.processes import Node, ProcessIdentity
 from snakemake_kochi.queue.workers import read_queues, subscribe
-from snakemake_kochi.worker.node import capacity_of_this_node, gpus_of_this_node
+from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
 
 PENDING = {"a": []}
 

@@ -19,7 +19,7 @@ from snakemake_kochi.allocation.sizing import (
 )
 from snakemake_kochi.queue import Capacity, Resources
 from snakemake_kochi.schedulers.interface import Limits
-from snakemake_kochi.worker.memory import OWN_MB
+from snakemake_kochi.worker.node.memory import OWN_MB
 from snakemake_kochi.worker.walltime import START_AND_END
 
 NODE = Capacity(8, 16_000, 2)

@@ -9,15 +9,15 @@ import pytest
 
 from snakemake_kochi.errors import WorkerError
 from snakemake_kochi.queue import Resources, find_worker
-from snakemake_kochi.worker.cpus import (
+from snakemake_kochi.worker.node.capacity import CUDA, HIP, ROCR, Gpus, find_gpus
+from snakemake_kochi.worker.node.devices import (
     CpuLeases,
+    Devices,
     LeasesUnsupportedError,
     choose_cpus,
     format_cpus,
     layout_of,
 )
-from snakemake_kochi.worker.devices import Devices
-from snakemake_kochi.worker.gpus import CUDA, HIP, ROCR, Gpus, find_gpus
 
 CPUS = sorted(os.sched_getaffinity(0))
 
@@ -93,7 +93,7 @@ def test_without_locks_nothing_is_pinned_and_that_is_said_once(tmp_path, caplog)
     for _ in range(2):
         allotment = devices.allot(Resources(cores=1))
         assert (allotment.pinned, allotment.environment["KOCHI_CPUS"]) == (None, "0-3")
-        devices.give_back(allotment)
+        devices.release(allotment)
     assert caplog.text.count("not pinned") == 1
 
 
@@ -107,13 +107,13 @@ def test_devices_come_back_and_are_never_given_twice(tmp_path):
     assert one.environment == {"KOCHI_CPUS": "0", "KOCHI_GPUS": "0,1", CUDA: "0,1"}
     none = devices.allot(Resources(cores=1))
     assert none.environment == {"KOCHI_CPUS": "3", "KOCHI_GPUS": "", CUDA: ""}
-    devices.give_back(two)
-    devices.give_back(one)
-    devices.give_back(none)
+    devices.release(two)
+    devices.release(one)
+    devices.release(none)
     alone = devices.allot(Resources(exclusive=True))
     assert (alone.pinned, alone.gpus) == (None, ("0", "1", "2"))
     assert alone.environment == {"KOCHI_CPUS": "0-3", "KOCHI_GPUS": "0,1,2", CUDA: "0,1,2"}
-    devices.give_back(alone)
+    devices.release(alone)
     assert devices.allot(Resources(cores=3, gpus=3)).pinned == {0, 1, 2}
     leases.close()
 

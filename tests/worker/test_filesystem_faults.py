@@ -18,7 +18,8 @@ from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import Inbox, Queue, ShellJob, Ticket
 from snakemake_kochi.queue.result import Result
 from snakemake_kochi.queue.wakeup import notify
-from snakemake_kochi.worker import echo, health, start
+from snakemake_kochi.worker import echo, start
+from snakemake_kochi.worker.node.health import MOST_FAILURES, Health
 from tests.worker.conftest import Site
 
 SOON = ("--idle-wait", 0.1)
@@ -200,16 +201,16 @@ def test_a_job_that_fails_while_its_node_cannot_write_is_judged_when_it_can(
 
 
 def test_a_node_on_which_an_error_does_not_pass_is_set_aside(
-    site: Site, faulty: FaultyFilesystem, monkeypatch: pytest.MonkeyPatch
+    site: Site, faulty: FaultyFilesystem
 ) -> None:
-    monkeypatch.setattr(health, "_CHECK_INTERVAL", 0.0)
+    now = 1000.0
     site.machine.worker(0).directory.mkdir(parents=True)
-    judge = health.Health(site.machine, 0, os.environ)
+    judge = Health(site.machine, 0, os.environ, clock=lambda: now)
     failed = Result(0, 1, "nonce", 0, "node", "failed", 1, None, None, "", "")
     with faulty.fault("create", errno.EIO, "*/workers/0/.probe*"):
         assert judge.fault_behind(failed, str(site.directory)) is not None
         assert (judge.cause, judge.reason, judge.is_in_doubt()) == (None, "drained", True)
-        monkeypatch.setattr(health, "_PASSES_WITHIN", 0.0)
+        now += 60
         assert judge.is_in_doubt()
     assert (judge.reason, judge.is_in_doubt()) == ("node failed", True)
     assert judge.cause is not None and judge.cause.startswith("this node cannot write")
@@ -224,10 +225,10 @@ def test_how_others_fare_is_not_judged_by_what_could_not_be_read(
     site.wait_until(lambda: site.job(11).state == "ended")
     site.wait_until(lambda: '"succeeded": 12' in site.machine.worker(0).state.read_text())
     site.machine.worker(1).directory.mkdir(parents=True)
-    judge = health.Health(site.machine, 1, os.environ)
+    judge = Health(site.machine, 1, os.environ)
     failed = Result(20, 1, "nonce", 1, "node", "failed", 1, None, None, "", "")
     with faulty.fault("open", errno.EIO, "*/workers/0/worker.json", times=1) as fault:
-        for _ in range(health.MOST_FAILURES + 2):
+        for _ in range(MOST_FAILURES + 2):
             judge.note(failed, "q")
         assert faulty.count(fault) == 1
     assert judge.cause is None
@@ -345,12 +346,12 @@ def test_cpus_that_cannot_be_given_back_for_a_while_end_no_job(site: Site) -> No
     (site.directory / "well").touch()
     log = site.machine.worker(0).log
     # Not only when the next job ends.
-    site.wait_until(lambda: "no longer: CPUs cannot be given back" in log.read_text())
+    site.wait_until(lambda: "no longer: CPUs cannot be released" in log.read_text())
     (site.directory / "go").touch()
     assert ends_well(site, 1)
     assert worker.wait() == 0
     said = log.read_text()
-    assert said.count("WARNING CPUs cannot be given back to other workers of this node now") == 1
+    assert said.count("WARNING CPUs cannot be released for other workers of this node now") == 1
 
 
 def test_a_worker_whose_log_cannot_be_written_goes_on_and_says_so_once(

@@ -16,8 +16,7 @@ import pytest
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import write_exclusively
 from snakemake_kochi.queue import Queue, find_worker
-from snakemake_kochi.worker import health, mounts
-from snakemake_kochi.worker.mounts import unmounted_above
+from snakemake_kochi.worker.node.health import Health, unmounted_above
 from tests.worker.conftest import Site, children_of
 
 Mount = Callable[[Path, str], Path]
@@ -115,27 +114,27 @@ def test_a_directory_removed_as_the_last_of_its_place_is_not_the_nodes_fault(sit
 
 
 def test_an_empty_place_shows_what_is_not_mounted_only_where_nobody_could_empty_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
+    def unmounted(missing: Path) -> Path | None:
+        return unmounted_above(missing, user=1000)
+
     place = tmp_path / "a place"
     place.mkdir(mode=0o755)
     missing = place / "below" / "run"
     assert unmounted_above(missing) is None, "root may have removed what was there"
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert unmounted_above(missing) == place
+    assert unmounted(missing) == place
     (place / "other").mkdir()
-    assert unmounted_above(missing) is None
+    assert unmounted(missing) is None
     (place / "other").rmdir()
     place.chmod(0o1777)
-    assert unmounted_above(missing) is None, "anybody may have removed it, as in /tmp"
+    assert unmounted(missing) is None, "anybody may have removed it, as in /tmp"
     place.chmod(0o755)
     os.chown(place, 1000, -1)
-    assert unmounted_above(missing) is None, "its owner may have removed it"
-    monkeypatch.undo()
+    assert unmounted(missing) is None, "its owner may have removed it"
     fstab = tmp_path / "fstab"
     fstab.write_text(f"/dev/sdb1\t{tmp_path}/a\\040place ext4 noauto 0 0\nproc none\n")
-    monkeypatch.setattr(mounts, "_FSTAB", fstab)
-    assert unmounted_above(missing) == place
+    assert unmounted_above(missing, fstab=fstab) == place
 
 
 def test_a_shell_that_cannot_be_killed_is_not_waited_for(
@@ -152,8 +151,7 @@ def test_a_shell_that_cannot_be_killed_is_not_waited_for(
             """As in an uninterruptible system call."""
 
     monkeypatch.setattr(subprocess, "Popen", Hanging)
-    monkeypatch.setattr(health, "_PATIENCE", 0.1)
-    judge = health.Health(site.machine, 0, os.environ)
+    judge = Health(site.machine, 0, os.environ, patience=0.1)
     fault = judge.start_failed(OSError(errno.EIO, "Input/output error"), "/")
     (process,) = started
     assert process.poll() is None

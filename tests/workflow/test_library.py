@@ -17,7 +17,7 @@ import pytest
 from support import REPOSITORY, git, printed, run, write
 
 from snakemake_kochi.results import draw, plot
-from snakemake_kochi.worker.cpus import format_cpus
+from snakemake_kochi.worker.node.devices import format_cpus
 
 
 def base_prefix(project: Any) -> Path:

@@ -1,31 +1,34 @@
-"""Which GPUs a worker has to give, by the names their libraries know them by."""
+"""The cores, memory and GPUs that a worker on this node hands out."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from snakemake_kochi.errors import WorkerError
+from snakemake_kochi.queue.capacity import Capacity
+from snakemake_kochi.worker.node.memory import memory_mb_for_jobs
 
 CUDA = "CUDA_VISIBLE_DEVICES"
 HIP = "HIP_VISIBLE_DEVICES"
 ROCR = "ROCR_VISIBLE_DEVICES"
 
-# What is set in the environment says that there is none; CUDA also ignores all names after it.
+# Values of the variables that mean "no GPU"; CUDA also ignores all names after such a value.
 _NONE = ("", "-1", "NoDevFiles")
-_LIST_PATIENCE = 10.0  # seconds; a driver that hangs must not keep the worker from starting
+_LIST_PATIENCE = 10.0  # seconds; a driver that hangs must not block the start of a worker
 _LISTED = re.compile(r"GPU \d+: .*\(UUID: (GPU-[0-9a-fA-F-]+)\)")
 
 
 @dataclass(frozen=True)
 class Gpus:
-    """`names` of the devices (indices or UUIDs), `variables` that show them to a job.
-
-    `is_given`: somebody said which there are, also if there are none: jobs see no others.
-    """
+    """`names`: the devices, by index or UUID, as their libraries name them; `variables`: those of
+    the environment that show them to a job; `is_given`: a person said which there are, if any, and
+    jobs see no others."""
 
     names: tuple[str, ...] = ()
     variables: tuple[str, ...] = (CUDA,)
@@ -35,11 +38,11 @@ class Gpus:
 def find_gpus(
     option: str | None, environment: Mapping[str, str], list_command: Sequence[str] | None = None
 ) -> Gpus:
-    """What a worker may hand out.
+    """The GPUs that a worker may hand out.
 
-    `option` is what a person said: a number, or names with commas between ("0,2"; one is "3,").
-    Else the environment decides, as a scheduler sets it, and else `nvidia-smi -L` (or
-    `list_command`) where there is one. Raises WorkerError for an option that cannot be.
+    `option` comes from a person: a number, or names separated by commas ("0,2"; one is "3,").
+    Without it the environment decides, as a scheduler sets it; without that `nvidia-smi -L` (or
+    `list_command`), if it is installed. Raises WorkerError for an invalid option.
     """
     visible = _visible(environment, list_command)
     if option is None:
@@ -73,12 +76,12 @@ def _given_names(option: str) -> tuple[str, ...]:
 
 
 def _visible(environment: Mapping[str, str], list_command: Sequence[str] | None) -> Gpus:
-    # AMD's HIP heeds CUDA's variable, too; but where its own is set, that one wins.
+    # AMD's HIP obeys CUDA's variable, too, unless its own is set.
     own = (CUDA, HIP) if HIP in environment else (CUDA,)
     if CUDA in environment:
         return Gpus(_names(environment[CUDA]), own)
     if ROCR in environment:
-        # Those of CUDA and HIP count within what this one leaves.
+        # The indices of CUDA and HIP count within the devices that this variable leaves.
         return Gpus(_names(environment[ROCR]), (ROCR,))
     if HIP in environment:
         return Gpus(_names(environment[HIP]), own)
@@ -110,5 +113,29 @@ def _listed(command: Sequence[str] | None) -> tuple[str, ...]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    # Its indices are in the order of the bus, CUDA's in that of speed: a UUID means one device.
+    # It counts devices by bus, CUDA by speed: only a UUID means the same device to both.
     return tuple(_LISTED.findall(done.stdout)) if done.returncode == 0 else ()
+
+
+def capacity_of_this_node(
+    cores: int | None = None,
+    memory_mb: int | None = None,
+    gpus: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    most_memory_mb: int | None = None,
+) -> Capacity:
+    """The given amounts; for the others what the calling process may use, which under a scheduler
+    is its allocation rather than the node. `environment` defaults to the process's own. Without
+    `memory_mb` the memory is at most `most_memory_mb` (both in MiB)."""
+    own = os.environ if environment is None else environment
+    return Capacity(
+        cores or len(os.sched_getaffinity(0)),
+        memory_mb_for_jobs(own, most_memory_mb) if memory_mb is None else memory_mb,
+        len(find_gpus(None, own).names) if gpus is None else gpus,
+    )
+
+
+@cache
+def gpus_of_this_node() -> int:
+    """How many GPUs a worker that this process starts will have. Asks the driver once."""
+    return len(find_gpus(None, os.environ).names)

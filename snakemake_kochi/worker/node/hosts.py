@@ -1,4 +1,4 @@
-"""The nodes of a worker's allocation, for jobs that use all of them."""
+"""The nodes of a worker's Slurm allocation, for jobs that use all of them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from snakemake_kochi.files import write_atomically
 _log = logging.getLogger(__name__)
 
 _PATIENCE = 20.0  # seconds, for scontrol
-# As Slurm has it in SLURM_JOB_CPUS_PER_NODE: 4(x2),8
+# The format of SLURM_JOB_CPUS_PER_NODE: 4(x2),8
 _CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
-# How the batch step is bound: srun would bind each of a job's steps in the same way.
+# The CPU binding of the batch step: srun would bind each step of a job in the same way.
 _OF_BATCH_STEP = "SLURM_CPU_BIND"
 
 
 def environment_for_jobs(environment: Mapping[str, str], file: Path) -> dict[str, str]:
-    """A worker's environment with what jobs are told of their nodes, in an allocation of Slurm's:
-    KOCHI_NODELIST, host names separated by commas, and KOCHI_HOSTFILE, for mpirun, with a line
-    `HOST slots=CPUS` for each; that is `file`, which is written here."""
+    """A worker's environment, and in a Slurm allocation also its nodes: KOCHI_NODELIST, host names
+    separated by commas, and KOCHI_HOSTFILE, for mpirun, with a line `HOST slots=CPUS` for each
+    host. It writes the latter to `file`."""
     found = {
         name: value for name, value in environment.items() if not name.startswith(_OF_BATCH_STEP)
     }
@@ -34,14 +34,14 @@ def environment_for_jobs(environment: Mapping[str, str], file: Path) -> dict[str
             found["KOCHI_NODELIST"] = ",".join(hosts)
             found["KOCHI_HOSTFILE"] = str(file)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        # Most jobs do not want to know.
+        # Most jobs do not need them.
         _log.warning("jobs are not told the nodes of their allocation: %s", error)
     return found
 
 
 def _hosts(environment: Mapping[str, str]) -> dict[str, int]:
-    """Each with its CPUs that are the allocation's; none outside of one. Raises OSError, ValueError
-    or SubprocessError."""
+    """The hosts, each with the number of its CPUs that belong to the allocation; none outside of
+    one. Raises OSError, ValueError or SubprocessError."""
     if not (names := environment.get("SLURM_JOB_NODELIST")):
         return {}
     hosts = [names] if not re.search(r"[\[,]", names) else _expanded(names)

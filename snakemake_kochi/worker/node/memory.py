@@ -1,7 +1,7 @@
 """The memory a worker may use, and whether the kernel killed a job for using more.
 
-What a scheduler allows a job is the limit of a cgroup. When it is used up, the kernel kills a
-process in it and counts that; nothing else tells such a death from any other by SIGKILL. See
+A scheduler limits a job by a cgroup. When its memory is exhausted, the kernel kills a process in it
+and counts that; nothing else distinguishes such a death from another one by SIGKILL. See
 cgroups(7), the kernel's cgroup-v2 and cgroup-v1/memory documents, and proc_vmstat(5).
 """
 
@@ -31,15 +31,15 @@ _KILLED_STATUS = 128 + signal.SIGKILL  # as the shells have it
 
 @dataclass(frozen=True)
 class MemoryGroup:
-    """The memory cgroup a process is in: its directory and those of its parents, from the inside
-    out, as far as they can be seen; none where there are no such cgroups."""
+    """The memory cgroup of a process: its directory and those of its parents, from the inside out,
+    as far as they are visible; none on a system without such cgroups."""
 
     directories: tuple[Path, ...]
     limit_name: str = ""
     counter_name: str = ""
 
     def limit_mb(self) -> int | None:
-        """The least of all limits, in MiB; None where there is none."""
+        """The lowest of all limits, in MiB; None without any."""
         limits = []
         for directory in self.directories:
             with contextlib.suppress(OSError, ValueError):  # "max" is no number
@@ -48,13 +48,13 @@ class MemoryGroup:
 
     @property
     def counter(self) -> Path | None:
-        """The file whose `oom_kill` tells of kills in this very group."""
+        """The file whose `oom_kill` counts the kills in this very group."""
         counters = (directory / self.counter_name for directory in self.directories)
         return next((path for path in counters if path.exists()), None)
 
 
 def own_memory_group(process: Path = _PROCESS) -> MemoryGroup:
-    """That of the calling process; jobs are in it, too, unless they leave it."""
+    """The cgroup of the calling process; its jobs are in it, too, unless they leave it."""
     try:
         groups = (process / "cgroup").read_text().splitlines()
         mounts = (process / "mountinfo").read_text().splitlines()
@@ -67,7 +67,7 @@ def own_memory_group(process: Path = _PROCESS) -> MemoryGroup:
             paths["cgroup2"] = path
         elif "memory" in controllers.split(","):
             paths["cgroup"] = path
-    # A controller is in one version's hierarchy only; in the old one it is named.
+    # A controller is in the hierarchy of one version only; the old version names it.
     version = "cgroup" if "cgroup" in paths else "cgroup2"
     for line in mounts:
         # proc_pid_mountinfo(5): ... root mount-point options ... - type source super-options
@@ -85,8 +85,8 @@ def own_memory_group(process: Path = _PROCESS) -> MemoryGroup:
 
 
 def memory_mb_of_this_node(environment: Mapping[str, str]) -> int:
-    """What this process may use, in MiB: of the node's memory, its cgroup's limit, and what Slurm
-    says of the allocation, the least."""
+    """The memory that this process may use, in MiB: the lowest of the node's memory, the limit of
+    its cgroup, and the memory of its Slurm allocation."""
     amounts = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MIB]
     limit = own_memory_group().limit_mb()
     if limit is not None:
@@ -95,9 +95,9 @@ def memory_mb_of_this_node(environment: Mapping[str, str]) -> int:
 
 
 def memory_mb_for_jobs(environment: Mapping[str, str], most: int | None = None) -> int:
-    """What a worker of this process may hand out: that, but in an allocation of Slurm's, which
-    ends all that is in it when it is used up, without what the worker needs itself. `most`: what it
-    was asked for, with that beside it as far as the node has as much."""
+    """The memory that a worker in this process may hand out, in MiB. In a Slurm allocation it keeps
+    OWN_MB for itself, as Slurm ends everything in an allocation whose memory is exhausted. `most`:
+    the memory requested for jobs; the allocation request had OWN_MB beside that."""
     given = memory_mb_of_this_node(environment)
     if most is not None:
         return min(given, most)
@@ -106,25 +106,25 @@ def memory_mb_for_jobs(environment: Mapping[str, str], most: int | None = None) 
 
 
 def _allowed_by_slurm(environment: Mapping[str, str]) -> Iterator[int]:
-    """Where nothing was asked for, Slurm says so what it gives by default, if that is limited."""
+    """Without a request, Slurm sets these to its default, if that is limited."""
     for name, number in (("SLURM_MEM_PER_NODE", None), ("SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE")):
         with contextlib.suppress(KeyError, ValueError):
             amount = int(environment[name]) * (1 if number is None else int(environment[number]))
-            if amount:  # 0 stands for all there is
+            if amount:  # 0 means all memory of the node
                 yield amount
 
 
 @dataclass(frozen=True)
 class OomCounts:
-    """How many processes the kernel has killed for memory: in the worker's cgroup, on the node.
-    None where it does not say."""
+    """How many processes the kernel has killed for memory, in the worker's cgroup and on the node.
+    None if it does not say."""
 
     group: int | None
     node: int | None
 
 
 class OomWatch:
-    """Tells for each job of a worker whether it died for want of memory."""
+    """Tells for each job of a worker whether it died because memory ran out."""
 
     def __init__(self, group: MemoryGroup | None = None, node: Path = _NODE_COUNTERS) -> None:
         self._group = own_memory_group() if group is None else group
@@ -132,17 +132,17 @@ class OomWatch:
         self._counter = self._group.counter
 
     def counts(self) -> OomCounts:
-        """To be taken when a job starts."""
+        """Take these when a job starts."""
         group = None if self._counter is None else _read_counter(self._counter)
         return OomCounts(group, _read_counter(self._node))
 
     def explain(self, before: OomCounts, end: Exit) -> str | None:
-        """Whether a job that failed, and that we did not kill, ran out of memory: the evidence,
-        for people, or None.
+        """The evidence, for people, that a job ran out of memory, or None. The job failed, and the
+        worker did not kill it.
 
-        Within the cgroup any failure counts: the victim may have been a child of the job, and
-        the job just failed for it. The node's counter counts the victims of strangers, too, so
-        there the job has to have been killed itself.
+        Within the cgroup any failure counts: the victim may have been a child of the job, whose
+        death made the job fail. The node's counter also counts victims of other users, so there
+        the job itself must have been killed.
         """
         after = self.counts()
         if before.group is not None and (after.group or 0) > before.group:

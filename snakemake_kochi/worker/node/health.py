@@ -1,4 +1,4 @@
-"""Whether a node is fit to run jobs: one that fails everything would empty a queue in no time."""
+"""Whether a node is fit to run jobs. A node that fails every job would soon empty its queues."""
 
 from __future__ import annotations
 
@@ -6,44 +6,46 @@ import contextlib
 import errno
 import logging
 import os
+import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import IN_TROUBLE, NO_ROOM, write_atomically
+from snakemake_kochi.files import IN_TROUBLE, NO_ROOM, is_there, write_atomically
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.result import Result, UncountedReason
 from snakemake_kochi.queue.workers import read_worker, subscribers
-from snakemake_kochi.worker.mounts import unmounted_above
 
 _log = logging.getLogger(__name__)
 
 MOST_FAILED_STARTS = 3
-# That many failures in a row, while another worker has successes.
+# So many failures in a row set a worker aside if another worker has successes meanwhile.
 MOST_FAILURES = 10
-# From this one on the others are watched; most failures are the job's own, and end earlier.
+# From this failure on it watches the other workers: most jobs that fail do so on their own account,
+# and their streaks end earlier.
 _FIRST_WATCHED = 5
 _CHECK_INTERVAL = 1.0  # seconds
 _PATIENCE = 10.0  # seconds for a shell that does nothing
-# Seconds in which IN_TROUBLE is no reason to end the other jobs of the worker.
+# Seconds for which an error of IN_TROUBLE counts as transient, and ends no other job of the worker.
 _PASSES_WITHIN = 30.0
-# These tell nothing of the node: the job, or its user, may have removed or closed a directory.
+_FSTAB = Path("/etc/fstab")
+# These say nothing about the node: the job, or its user, may have removed or closed a directory.
 _NOT_OF_THE_NODE = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG}
 )
 
 
-# By worker: the node's name, and how many jobs of a queue succeeded and failed there.
+# By worker: the name of its node, and how many jobs of a queue succeeded and failed there.
 _Others = Mapping[int, tuple[str, int, int]]
 
 
 @dataclass
 class _Streak:
-    """Failures in a row of jobs of one queue, and how other workers fared before the last ones
+    """Failures in a row of jobs of one queue, and the counts of other workers before the last ones
     (None: not known yet)."""
 
     failures: int = 0
@@ -52,7 +54,7 @@ class _Streak:
 
 @dataclass(frozen=True)
 class _Fault:
-    """What a node cannot do, for people, and the errno that said so, if any."""
+    """What a node cannot do, for people, and the errno of that, if any."""
 
     what: str
     errno: int | None = None
@@ -60,7 +62,8 @@ class _Fault:
 
 @dataclass
 class _Doubt:
-    """A fault that may pass: of which directory, since when, and when it was last looked for."""
+    """A fault that may be transient: the directory of the job that met it, and in monotonic seconds
+    when it was first and last seen."""
 
     directory: str
     since: float
@@ -70,16 +73,26 @@ class _Doubt:
 class Health:
     """Judges the failures of one worker's jobs.
 
-    `cause`: why the worker has to be set aside, for people; None as long as it may go on.
+    `cause`: why the worker is to be set aside, for people; None as long as it may go on.
     """
 
-    def __init__(self, machine: MachinePaths, worker: int, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        machine: MachinePaths,
+        worker: int,
+        environment: Mapping[str, str],
+        patience: float = _PATIENCE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`environment`: of the jobs; `patience`: seconds that a shell may take to do nothing."""
         self.cause: str | None = None
+        self._patience = patience
+        self._clock = clock
         self._machine = machine
         self._worker = worker
         self._environment = dict(environment)
         wanted = environment.get("TMPDIR") or "/tmp"
-        # One that never was there hinders no job: tools then take another.
+        # If it never existed, it hinders no job: tools use another one.
         self._temporary = Path(wanted if os.path.isdir(wanted) else "/tmp")
         self._checked = 0.0
         self._failed_starts = 0
@@ -90,24 +103,24 @@ class Health:
 
     def fault_behind(self, result: Result, directory: str) -> str | None:
         """What the node cannot do, if a job with this result may have failed for that. Then the
-        worker is to be set aside, or, where that may pass, `is_in_doubt`; the job's failure counts
-        for nothing, for `reason`."""
+        job's failure does not count, for `reason`; and the worker is to be set aside or, if the
+        fault may be transient, `is_in_doubt`."""
         if result.reason not in ("failed", "signal"):
             return None
         return self._fault(directory)
 
     def start_failed(self, error: OSError | KochiError, directory: str) -> str | None:
-        """A job could not be started; as `fault_behind`. A full disk of all nodes is not this
-        one's fault."""
+        """As `fault_behind`, for a job that could not be started. A full disk is full on all nodes
+        and no fault of this one."""
         number = error.errno if isinstance(error, OSError) else None
         if number in NO_ROOM:
             return None
         if self._failed_starts == 0:
-            self._failing_since = time.monotonic()
+            self._failing_since = self._clock()
         self._failed_starts += 1
         fault = self._fault(directory)
-        is_to_be_believed = not _may_pass(number, self._failing_since)
-        if fault is None and self._failed_starts >= MOST_FAILED_STARTS and is_to_be_believed:
+        is_lasting = not self._may_pass(number, self._failing_since)
+        if fault is None and self._failed_starts >= MOST_FAILED_STARTS and is_lasting:
             self._set_aside(f"{self._failed_starts} starts failed in a row: {error}")
         return fault
 
@@ -116,26 +129,26 @@ class Health:
 
     @property
     def reason(self) -> UncountedReason:
-        """Why a job that failed for a fault of the node goes back to its queue."""
-        # The third node that failed ends a ticket. What may pass would soon have been met thrice.
+        """Why a job is requeued that failed for a fault of the node."""
+        # The third node that fails ends a ticket; a transient fault would soon be met three times.
         return "drained" if self.cause is None else "node failed"
 
     def is_in_doubt(self) -> bool:
-        """Whether the node had a fault that may pass, and has it still: nothing should be started
-        now. Looks again for that once in a while."""
+        """Whether the node has a fault that may be transient: nothing should start now. Checks
+        again once in a while."""
         doubt = self._doubt
-        if doubt is not None and time.monotonic() >= doubt.looked + _CHECK_INTERVAL:
+        if doubt is not None and self._clock() >= doubt.looked + _CHECK_INTERVAL:
             self._fault(doubt.directory)
         return self._doubt is not None
 
     def note(self, result: Result, queue: str) -> None:
-        """A result of a job of that queue was published."""
+        """Take note of the published result of a job of this queue."""
         if result.ok:
-            self._streaks.clear()  # whatever else fails, this node can do something
+            self._streaks.clear()  # whatever fails, the node can do something
         elif result.reason in ("failed", "signal", "out of memory"):
             streak = self._streaks.setdefault(queue, _Streak())
             streak.failures += 1
-            # An error of the filesystem tells nothing of the others: the next failure asks again.
+            # An error of the filesystem says nothing about the others: the next failure asks again.
             with contextlib.suppress(OSError):
                 if streak.others is None:
                     if streak.failures >= _FIRST_WATCHED:
@@ -144,14 +157,14 @@ class Health:
                     self._compare(streak, streak.others, self._live_others(queue))
 
     def _is_time_to_compare(self) -> bool:
-        due = time.monotonic() >= self._compared + _CHECK_INTERVAL
+        due = self._clock() >= self._compared + _CHECK_INTERVAL
         if due:
-            self._compared = time.monotonic()
+            self._compared = self._clock()
         return due
 
     def _live_others(self, queue: str) -> _Others:
-        """Raises OSError where they are not all known now: one that was left out would count as one
-        that is new, with all that ever succeeded there."""
+        """Raises OSError when not all are known now: a worker that was left out would count as new
+        next time, with all its successes since it started."""
         found = {}
         for number in subscribers(self._machine.queue(queue)):
             with contextlib.suppress(FileNotFoundError, DamagedFileError):
@@ -174,24 +187,24 @@ class Health:
     def _fault(self, directory: str) -> str | None:
         if self.cause is not None:
             return self.cause
-        if time.monotonic() < self._checked + _CHECK_INTERVAL:
+        if self._clock() < self._checked + _CHECK_INTERVAL:
             return None
         for check in (self._execute, lambda: _enter(directory), self._write, self._write_temporary):
             if (fault := check()) is not None:
                 return self._judged(fault, directory)
         self._doubt = None
-        self._checked = time.monotonic()
+        self._checked = self._clock()
         return None
 
     def _judged(self, fault: _Fault, directory: str) -> str:
         cause = f"this node cannot {fault.what}"
-        moment = time.monotonic()
+        now = self._clock()
         if self._doubt is None:
-            self._doubt = _Doubt(directory, moment, moment)
+            self._doubt = _Doubt(directory, now, now)
             if fault.errno in IN_TROUBLE:
                 _log.warning("%s; nothing is started until it can", cause)
-        self._doubt.looked = moment
-        if not _may_pass(fault.errno, self._doubt.since):
+        self._doubt.looked = now
+        if not self._may_pass(fault.errno, self._doubt.since):
             self._set_aside(cause)
         return cause
 
@@ -212,12 +225,12 @@ class Health:
         except OSError as error:
             return _Fault(f"start processes: {error.strerror}", error.errno)
         try:
-            status = process.wait(_PATIENCE)
+            status = process.wait(self._patience)
         except subprocess.TimeoutExpired:
-            # Not `subprocess.run`, which would wait for its end: where a filesystem hangs, even
-            # SIGKILL does not end a process, and the worker has to say that it goes.
+            # Not `subprocess.run`, which would wait for its end: if a filesystem hangs, even
+            # SIGKILL does not end a process, and the worker could not say that it leaves.
             process.kill()
-            return _Fault(f"execute /bin/sh: it takes longer than {_PATIENCE:g} seconds")
+            return _Fault(f"execute /bin/sh: it takes longer than {self._patience:g} seconds")
         return None if status == 0 else _Fault(f"execute /bin/sh: status {status}")
 
     def _write(self) -> _Fault | None:
@@ -226,7 +239,7 @@ class Health:
             write_atomically(probe, b"written to see whether it can be\n")
             probe.unlink()
         except OSError as error:
-            # Full, it is so for all nodes; and results wait until there is room again.
+            # A full disk is full on all nodes, and results wait until there is room again.
             is_full = error.errno in NO_ROOM
             return None if is_full else _Fault(f"write {probe}: {error.strerror}", error.errno)
         return None
@@ -239,10 +252,9 @@ class Health:
             return _Fault(f"write into {self._temporary}: {error.strerror}", error.errno)
         return None
 
-
-def _may_pass(number: int | None, since: float) -> bool:
-    """Whether an error that is met since then, in monotonic seconds, may be over in a moment."""
-    return number in IN_TROUBLE and time.monotonic() < since + _PASSES_WITHIN
+    def _may_pass(self, number: int | None, since: float) -> bool:
+        """Whether an error first seen then, in monotonic seconds, may be a transient fault."""
+        return number in IN_TROUBLE and self._clock() < since + _PASSES_WITHIN
 
 
 def _enter(directory: str) -> _Fault | None:
@@ -251,6 +263,45 @@ def _enter(directory: str) -> _Fault | None:
     except OSError as error:
         if error.errno not in _NOT_OF_THE_NODE:
             return _Fault(f"enter {directory}: {error.strerror}", error.errno)
-        if error.errno == errno.ENOENT and (place := unmounted_above(Path(directory))):
-            return _Fault(f"enter {directory}: {place} is empty, as if nothing was mounted there")
+        if error.errno == errno.ENOENT and (empty := unmounted_above(Path(directory))):
+            return _Fault(f"enter {directory}: {empty} is empty, as if nothing was mounted there")
     return None
+
+
+def unmounted_above(directory: Path, user: int | None = None, fstab: Path = _FSTAB) -> Path | None:
+    """The nearest existing directory above a missing one, if it is certain that a filesystem should
+    be mounted there and is not. `user`: whose job misses it, by default the process's own.
+
+    That it is empty is no proof: most missing directories were removed, with everything beside
+    them, and a job that fails for that must not set its node aside. It is a proof only if the user
+    could not have removed anything there, or if fstab(5) lists it as a mount point.
+    """
+    with contextlib.suppress(OSError):
+        nearest = next(parent for parent in directory.parents if is_there(parent)).resolve()
+        if nearest in _mount_points(fstab) and not nearest.is_mount():
+            return nearest
+        is_bare = nearest == Path("/") or not any(nearest.iterdir())
+        if is_bare and _is_out_of_reach(nearest, os.geteuid() if user is None else user):
+            return nearest
+    return None
+
+
+def _is_out_of_reach(directory: Path, user: int) -> bool:
+    """Whether only root may remove what is in there, and the user is not root."""
+    found = directory.stat()
+    is_shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return found.st_uid == 0 != user and not is_shared
+
+
+def _mount_points(fstab: Path) -> set[Path]:
+    try:
+        lines = fstab.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return set()
+    rows = [line.split() for line in lines if not line.lstrip().startswith("#")]
+    return {Path(_unescaped(row[1])) for row in rows if len(row) > 1 and row[1].startswith("/")}
+
+
+def _unescaped(text: str) -> str:
+    # The only characters that fstab(5) has escapes for.
+    return text.replace("\\040", " ").replace("\\011", "\t")

@@ -1,0 +1,235 @@
+"""Which CPUs and GPUs each job of a worker gets.
+
+Two workers of one user on one node, of two runs for example, each believe that all CPUs are theirs.
+They keep apart by locks on the bytes of one file per node, one byte per CPU. POSIX locks belong to
+a process: they end with it, however it ends, and jobs do not inherit them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+from snakemake_kochi.files import answered, make_directory
+from snakemake_kochi.queue.postponed import Complaints
+from snakemake_kochi.queue.ticket import Resources
+from snakemake_kochi.worker.node.capacity import Gpus
+
+_log = logging.getLogger(__name__)
+
+_NOT_PINNED = "jobs are not pinned to CPUs now"
+_STILL_HELD = "CPUs cannot be released for other workers of this node now"
+
+# These errors tell what the filesystem cannot do; any other may be transient.
+_UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+
+# CPUs by socket; within one in the order of their numbers.
+Layout = tuple[tuple[int, ...], ...]
+
+
+class LeasesUnsupportedError(Exception):
+    """The filesystem has no locks on parts of a file."""
+
+
+def layout_of(cpus: Iterable[int], topology: Path = _TOPOLOGY) -> Layout:
+    """If the sockets are unknown, all CPUs count as one socket."""
+    sockets: dict[int, list[int]] = {}
+    for cpu in sorted(cpus):
+        sockets.setdefault(_socket_of(cpu, topology), []).append(cpu)
+    return tuple(tuple(sockets[socket]) for socket in sorted(sockets))
+
+
+def _socket_of(cpu: int, topology: Path) -> int:
+    try:
+        return int((topology / f"cpu{cpu}" / "topology" / "physical_package_id").read_text())
+    except (OSError, ValueError):
+        return -1
+
+
+def choose_cpus(layout: Layout, free: Collection[int], count: int) -> tuple[int, ...] | None:
+    """`count` of the free CPUs, sorted, or None when there are fewer.
+
+    On one socket if possible, and neighbours there: they share caches and memory. It takes the
+    smallest gap that is large enough, and leaves large gaps to wide jobs.
+    """
+    runs = [run for socket in layout for run in _runs(socket, free)]
+    if enough := [run for run in runs if len(run) >= count]:
+        return min(enough, key=len)[:count]
+    left = [tuple(cpu for cpu in socket if cpu in free) for socket in layout]
+    if enough := [socket for socket in left if len(socket) >= count]:
+        return min(enough, key=len)[:count]
+    # As few sockets as possible.
+    spread = [cpu for socket in sorted(left, key=len, reverse=True) for cpu in socket]
+    return tuple(sorted(spread[:count])) if len(spread) >= count else None
+
+
+def _runs(socket: Sequence[int], free: Collection[int]) -> list[tuple[int, ...]]:
+    groups = groupby(socket, key=lambda cpu: cpu in free)
+    return [tuple(run) for is_free, run in groups if is_free]
+
+
+def format_cpus(cpus: Iterable[int]) -> str:
+    """In the format of taskset(1): "0-3,8"."""
+    return ",".join(
+        str(first) if first == last else f"{first}-{last}" for first, last in _ranges(cpus)
+    )
+
+
+def _ranges(cpus: Iterable[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for cpu in sorted(cpus):
+        if ranges and ranges[-1][1] == cpu - 1:
+            ranges[-1] = (ranges[-1][0], cpu)
+        else:
+            ranges.append((cpu, cpu))
+    return ranges
+
+
+class CpuLeases:
+    """The CPUs of this node that this process holds. Create it once in a process: closing any
+    descriptor of the file drops all locks of the process."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError when the file cannot be created."""
+        make_directory(path.parent)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._file = answered(partial(os.open, path, flags, 0o600))
+
+    def take(self, cpus: Sequence[int]) -> list[int]:
+        """Take all of the CPUs or none; return those that others hold (empty when taken).
+
+        Never waits. Raises LeasesUnsupportedError where parts of a file cannot be locked, and
+        OSError where that is not known now; then it drops the locks that it took, if it can.
+        """
+        try:
+            for first, last in _ranges(cpus):
+                if self._lock(first, last - first + 1):
+                    continue
+                if held := [cpu for cpu in range(first, last + 1) if not self._lock(cpu, 1)]:
+                    self.release(set(cpus).difference(held))
+                    return held
+        except (OSError, LeasesUnsupportedError):
+            with contextlib.suppress(OSError):
+                self.release(cpus)
+            raise
+        return []
+
+    def _lock(self, first: int, count: int) -> bool:
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, count, first)
+        except (BlockingIOError, PermissionError):  # POSIX allows EAGAIN and EACCES
+            return False
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            raise LeasesUnsupportedError(error.strerror) from error
+        return True
+
+    def release(self, cpus: Iterable[int]) -> None:
+        """Drop the locks of these CPUs; it may hold none of them. Raises OSError; then it may still
+        hold some, and the caller may try again."""
+        for first, last in _ranges(cpus):
+            fcntl.lockf(self._file, fcntl.LOCK_UN, last - first + 1, first)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+@dataclass(frozen=True)
+class Allotment:
+    """The devices of one job. `pinned`: the CPUs to which it is confined (None: those of the
+    worker); `gpus`: the names of its GPUs; `environment`: the variables that tell it of both."""
+
+    pinned: frozenset[int] | None = None
+    gpus: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Devices:
+    """The CPUs and GPUs of one worker, and which of them are free."""
+
+    def __init__(self, cores: int, layout: Layout, gpus: Gpus, leases: CpuLeases | None) -> None:
+        """`cores`: how many the worker hands out; `layout`: the CPUs on which it may run. Without
+        `leases` it pins no job."""
+        self._layout = layout
+        self._cpus = frozenset(cpu for socket in layout for cpu in socket)
+        self._gpus = gpus
+        # With more cores than CPUs, jobs are meant to share CPUs.
+        self._leases = leases if cores <= len(self._cpus) else None
+        self._free_cpus = set(self._cpus)
+        self._free_gpus = list(gpus.names)
+        self._held_still: set[int] = set()  # free CPUs whose locks it could not drop yet
+        self._complaints = Complaints()
+
+    def allot(self, wanted: Resources) -> Allotment:
+        """Never waits: if too few CPUs are free, the job is not pinned. The caller knows from
+        `Capacity.fits` that enough GPUs are free."""
+        pinned = None
+        if wanted.pinned and not wanted.exclusive and wanted.cores < len(self._cpus):
+            pinned = self._take_cpus(wanted.cores)
+        count = len(self._gpus.names) if wanted.exclusive else wanted.gpus
+        gpus = tuple(self._free_gpus[:count])
+        del self._free_gpus[:count]
+        return Allotment(pinned, gpus, self._environment(pinned, gpus))
+
+    def _environment(self, pinned: frozenset[int] | None, gpus: tuple[str, ...]) -> dict[str, str]:
+        names = ",".join(gpus)
+        environment = {"KOCHI_CPUS": format_cpus(pinned or self._cpus), "KOCHI_GPUS": names}
+        if self._gpus.names or self._gpus.is_given:
+            # Also for a job without GPUs: otherwise it would use those of its neighbours.
+            environment.update(dict.fromkeys(self._gpus.variables, names))
+        return environment
+
+    def _take_cpus(self, count: int) -> frozenset[int] | None:
+        free = set(self._free_cpus)
+        while self._leases is not None:
+            chosen = choose_cpus(self._layout, free, count)
+            if chosen is None:
+                return None
+            try:
+                held = self._leases.take(chosen)
+            except LeasesUnsupportedError as error:
+                _log.warning("jobs are not pinned to CPUs: no locks for them here (%s)", error)
+                self._leases = None
+                return None
+            except OSError as error:
+                self._complaints.about(_NOT_PINNED, error)
+                return None
+            self._complaints.over(_NOT_PINNED)
+            if not held:
+                self._free_cpus.difference_update(chosen)
+                return frozenset(chosen)
+            free.difference_update(held)
+        return None
+
+    def release(self, allotment: Allotment) -> None:
+        """Call it when the last process of the job is gone."""
+        if allotment.pinned is not None:
+            self._free_cpus |= allotment.pinned
+            self._held_still |= allotment.pinned
+            self.release_leases()
+        taken = {*self._free_gpus, *allotment.gpus}
+        # In their order again: a job with two GPUs gets neighbours if possible.
+        self._free_gpus = [name for name in self._gpus.names if name in taken]
+
+    def release_leases(self) -> None:
+        """Try again to drop locks that could not be dropped; call it now and then. It matters to
+        other workers only: this one may hand out what it holds."""
+        if self._leases is None or not self._held_still:
+            return
+        try:
+            self._leases.release(self._held_still & self._free_cpus)
+        except OSError as error:
+            self._complaints.about(_STILL_HELD, error)
+        else:
+            self._held_still.clear()
+            self._complaints.over(_STILL_HELD)
