@@ -12,7 +12,8 @@ from snakemake_kochi.artifacts.agreement import told_missed
 from snakemake_kochi.artifacts.branches import SyncReport, discard, initialise, log, synchronise
 from snakemake_kochi.artifacts.published import branch_called, published_name, refs_elsewhere
 from snakemake_kochi.artifacts.replaced import take_replaced
-from snakemake_kochi.cli.options import json_option, machine_option, yes_option
+from snakemake_kochi.cli.main import Group
+from snakemake_kochi.cli.options import COUNT, json_option, machine_option, yes_option
 from snakemake_kochi.cli.output import agreed, local_time, print_json, print_table, remark, say
 from snakemake_kochi.errors import GitError, KochiError
 from snakemake_kochi.files import is_there
@@ -22,7 +23,7 @@ from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.project.configuration import configuration_file, find_project
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Results in git: a branch for each machine, merged into the branch kochi_artifacts."""
 
@@ -117,7 +118,7 @@ def discard_command(machine: str | None, yes: bool, as_json: bool) -> int:
 
 @command.command("log")
 @machine_option
-@click.option("-l", "--limit", type=click.IntRange(min=1), default=30, show_default=True)
+@click.option("-l", "--limit", type=COUNT, default=30, show_default=True)
 @json_option
 def log_command(machine: str | None, limit: int, as_json: bool) -> None:
     """The newest commits of a machine's branch."""

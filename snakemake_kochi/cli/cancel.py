@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from snakemake_kochi.cli.options import (
-    NUMBER,
+    JOB,
     json_option,
     machine_option,
     quiet_option,
@@ -33,7 +33,7 @@ _SENTENCES = {
 @yes_option
 @quiet_option
 @json_option
-@click.argument("jobs", nargs=-1, type=NUMBER, metavar="JOB...")
+@click.argument("jobs", nargs=-1, type=JOB, metavar="JOB...")
 def command(
     machine: str | None,
     all_jobs: bool,

@@ -38,10 +38,16 @@ _COMMANDS = {
     "artifact": ("snakemake_kochi.cli.artifact", "Collect results in a git branch."),
 }
 
+# What has a number, and is shown by a command of that name.
+_NUMBERED = ("job", "worker")
 
-class LazyGroup(click.Group):
-    """`commands_in` maps a command to its module and a line of help; in the module the command is
-    called `command`, or has the name of the command with `_command` appended."""
+
+class Group(click.Group):
+    """A group that answers an unknown command with what to type instead.
+
+    `commands_in` maps a command to its module, which is imported when the command is typed, and a
+    line of help. In the module the command is called `NAME_command`, or just `command`.
+    """
 
     def __init__(
         self, *args: Any, commands_in: Mapping[str, tuple[str, str]] | None = None, **kwargs: Any
@@ -66,17 +72,23 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
-            ctx.fail(f"there is no command '{name}', {nearest(name, self.list_commands(ctx))}")
+            known = self.list_commands(ctx)
+            if name.isdecimal() and (numbered := [each for each in _NUMBERED if each in known]):
+                typed = " or: ".join(f"{ctx.command_path} {each} {name[:20]}" for each in numbered)
+                ctx.fail(f"{name[:20]} is the number of what? Type: {typed}")
+            ctx.fail(f"there is no command '{name}', {nearest(name, known)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if not self._commands_in:
+            return super().format_commands(ctx, formatter)
         # From the table and not from the commands: help for one would import all of them.
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in self._commands_in.items()])
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=Group,
     commands_in=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     no_args_is_help=True,

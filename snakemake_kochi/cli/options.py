@@ -21,9 +21,29 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Decorator = Callable[[_Function], _Function]
 
 
-# What is counted, and what has a number. Python has larger ones, but no file's size, range or name.
-COUNT = click.IntRange(min=1, max=2**31 - 1)
-NUMBER = click.IntRange(min=0, max=2**53)
+class Number(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.3
+    """A whole number; `meaning` says which, and what to type for it.
+
+    Python has larger numbers, but no file's size, range or name.
+    """
+
+    name = "number"
+
+    def __init__(self, least: int, most: int, meaning: str) -> None:
+        self._least, self._most, self._meaning = least, most, meaning
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        if text.isdecimal() and len(text) < 20 and self._least <= int(text) <= self._most:
+            return int(text)
+        self.fail(f"{text[:40]!r} is not {self._meaning}", param, ctx)
+
+
+COUNT = Number(1, 2**31 - 1, "a whole number of 1 or more")
+JOB = Number(0, 2**53, "the number of a job. To list them, type: kochi show jobs -t")
+WORKER = Number(
+    0, 2**53, "the number of a worker. To list the workers, type: kochi show workers -a"
+)
 
 
 def machine_option(function: _Function) -> _Function:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 from platformdirs import user_config_dir
 
+from snakemake_kochi.cli.main import Group
 from snakemake_kochi.cli.options import json_option
 from snakemake_kochi.cli.output import coloured, print_json, print_table, say
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
@@ -16,7 +17,7 @@ from snakemake_kochi.resources import profiles_directory
 _FILE = "config.yaml"
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Install or list the Snakemake profiles that come with kochi."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from snakemake_kochi.cli.options import NUMBER, json_option, machine_option, quiet_option
+from snakemake_kochi.cli.options import WORKER, json_option, machine_option, quiet_option
 from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there
@@ -35,7 +35,7 @@ from snakemake_kochi.queue import (
 @click.option("--now", is_flag=True, help="At once: jobs that run go back into their queues.")
 @quiet_option
 @json_option
-@click.argument("workers", nargs=-1, type=NUMBER, metavar="WORKER...")
+@click.argument("workers", nargs=-1, type=WORKER, metavar="WORKER...")
 def command(
     machine: str | None,
     queues: tuple[str, ...],

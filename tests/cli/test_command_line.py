@@ -80,6 +80,34 @@ def test_an_unknown_option_gets_the_nearest_one_and_status_2(kochi: Kochi) -> No
     assert "--blocking" in outcome.err
 
 
+def test_a_name_in_place_of_a_number_is_told_where_the_numbers_are(kochi: Kochi) -> None:
+    for words, expected in (
+        (["cancel", "fib"], "'JOB...': 'fib' is not the number of a job. To list them, type: "),
+        (["show", "job", "1.5"], "'JOB': '1.5' is not the number of a job."),
+        (["release", "w1"], "'w1' is not the number of a worker. To list them, type: "),
+        (
+            ["show", "jobs", "-l", "few"],
+            "--limit': 'few' is not a whole number of 1 or more",
+        ),
+    ):
+        outcome = kochi(*words)
+        assert outcome.status == 2
+        assert expected in outcome.err
+
+
+def test_a_number_in_place_of_a_command_is_asked_what_it_is_of(kochi: Kochi) -> None:
+    for words, typed in (
+        (["show", "log"], "kochi show log job 99 or: kochi show log worker 99"),
+        (["show", "path"], "kochi show path job 99 or: kochi show path worker 99"),
+        (["show"], "kochi show job 99"),
+    ):
+        outcome = kochi(*words, "99")
+        assert outcome.status == 2
+        assert f"Error: 99 is the number of what? Type: {typed}\n" in outcome.err
+    assert "did you mean 'worker'?" in kochi("show", "log", "wroker", "1").err
+    assert "did you mean 'sync'?" in kochi("artifact", "snyc").err
+
+
 def test_the_version_is_told(kochi: Kochi) -> None:
     assert kochi("--version").out == f"kochi, version {__version__}\n"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from snakemake_kochi.cli.main import LazyGroup
+from snakemake_kochi.cli.main import Group
 
 _PACKAGE = "snakemake_kochi.cli.show"
 _COMMANDS = {
@@ -23,6 +23,6 @@ _COMMANDS = {
 }
 
 
-@click.group(cls=LazyGroup, commands_in=_COMMANDS)
+@click.group(cls=Group, commands_in=_COMMANDS)
 def command() -> None:
     """Show queues, workers, jobs, logs, installations, projects and paths."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from humanfriendly.text import pluralize
 
-from snakemake_kochi.cli.options import COUNT, NUMBER, json_option, machine_option
+from snakemake_kochi.cli.options import COUNT, JOB, json_option, machine_option
 from snakemake_kochi.cli.output import (
     clock_duration,
     coloured,
@@ -154,7 +154,7 @@ def _nothing(location: Location, terminated: bool, failed: bool, all_projects: b
 @click.command("job")
 @machine_option
 @json_option
-@click.argument("job", type=NUMBER)
+@click.argument("job", type=JOB)
 def job_command(machine: str | None, as_json: bool, job: int) -> None:
     """All about one job; why it waits, if it does, and how its attempts ended."""
     paths = find_location(machine).machine_paths

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from snakemake_kochi.cli.options import NUMBER, machine_option, recipes_in, recipes_option
+from snakemake_kochi.cli.main import Group
+from snakemake_kochi.cli.options import JOB, WORKER, machine_option, recipes_in, recipes_option
 from snakemake_kochi.cli.output import remark, show_file
 from snakemake_kochi.errors import NameNotFoundError
 from snakemake_kochi.location import Location, find_location
@@ -16,7 +17,7 @@ from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.queue import find_job, find_worker
 
 
-@click.group("log")
+@click.group("log", cls=Group)
 def command() -> None:
     """What a worker, a job or an installation printed; -f: and what it goes on to print."""
 
@@ -29,7 +30,7 @@ def _follow_option(function: Callable[..., Any]) -> Callable[..., Any]:
 @command.command("job")
 @machine_option
 @_follow_option
-@click.argument("job", type=NUMBER)
+@click.argument("job", type=JOB)
 def job_log(machine: str | None, follow: bool, job: int) -> None:
     """The output of a job."""
     paths = find_location(machine).machine_paths
@@ -43,7 +44,7 @@ def job_log(machine: str | None, follow: bool, job: int) -> None:
 @command.command("worker")
 @machine_option
 @_follow_option
-@click.argument("worker", type=NUMBER)
+@click.argument("worker", type=WORKER)
 def worker_log(machine: str | None, follow: bool, worker: int) -> None:
     """The log of a worker."""
     paths = find_location(machine).machine_paths

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from snakemake_kochi.cli.options import NUMBER, json_option, machine_option
+from snakemake_kochi.cli.main import Group
+from snakemake_kochi.cli.options import JOB, WORKER, json_option, machine_option
 from snakemake_kochi.cli.output import print_json, print_table
 from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.files import read_json
@@ -17,7 +18,7 @@ from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.queue import find_job, find_worker
 
 
-@click.group("path")
+@click.group("path", cls=Group)
 def path_command() -> None:
     """Where something is on disk."""
 
@@ -44,7 +45,7 @@ def project_path(machine: str | None, as_json: bool, name: str | None) -> None:
 @path_command.command("worker")
 @machine_option
 @json_option
-@click.argument("worker", type=NUMBER)
+@click.argument("worker", type=WORKER)
 def worker_path(machine: str | None, as_json: bool, worker: int) -> None:
     """The directory of a worker."""
     paths = find_location(machine).machine_paths
@@ -55,7 +56,7 @@ def worker_path(machine: str | None, as_json: bool, worker: int) -> None:
 @path_command.command("job")
 @machine_option
 @json_option
-@click.argument("job", type=NUMBER)
+@click.argument("job", type=JOB)
 def job_path(machine: str | None, as_json: bool, job: int) -> None:
     """The directory of a job; it is made when the job starts."""
     paths = find_location(machine).machine_paths
