@@ -15,6 +15,7 @@ from snakemake_kochi.paths import Root
 from snakemake_kochi.project.chosen_machine import FOUND_VARIABLE
 from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.schedulers.interface import RefusedError
+from snakemake_kochi.schedulers.native import own_allocation
 from snakemake_kochi.schedulers.slurm import cluster
 from snakemake_kochi.schedulers.slurm.commands import Pace
 
@@ -82,7 +83,7 @@ def unused_scheduler(location: Location) -> str:
     """One line, for a person whose jobs run on this computer because nobody has said otherwise,
     though there is a Slurm; "" where that is not so."""
     # Within an allocation, this computer is what was asked for.
-    if not is_left_to_us(location) or "SLURM_JOB_ID" in os.environ or not cluster.is_there():
+    if not is_left_to_us(location) or own_allocation(os.environ) or not cluster.is_there():
         return ""
     others = [each.name for each in location.machines.values() if each.has_allocations]
     how = (

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Kind
+from snakemake_kochi.schedulers.native import node_for_bash
 
 # Tries, a second apart, to see on a node what was made a moment ago on another one.
 _LOOKS = 10
@@ -83,7 +84,7 @@ class Launch:
         says, if the scheduler has none."""
         first = [] if output is None else [f"exec >{shlex.quote(str(output))} 2>&1"]
         # The first line of its log: where a worker could not be started, that is the only word.
-        first.append(f'echo "{_ON_NODE}${{SLURMD_NODENAME:-$HOSTNAME}}"')
+        first.append(f'echo "{_ON_NODE}{node_for_bash()}"')
         worker = f"exec {shlex.join(self.command())} --allocation {allocation}"
         if self.first is not None:
             worker += f" --worker $(({self.first} + {index}))"

@@ -66,6 +66,7 @@ from snakemake_kochi.queue import (
 )
 from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.processes import this_node
+from snakemake_kochi.schedulers.native import own_allocation
 
 # How long the watcher sleeps without a notification: the limit for noticing that a worker died,
 # and for results from other nodes, from which no notification arrives.
@@ -128,11 +129,12 @@ class KochiExecutor(Executor):
         self._queue_is_forced = settings.queue is not None
         self._has_workers = count > 0
         directory = self.workflow.workdir_init
+        own = own_allocation(os.environ)
         self._inbox = Inbox.create(
             self._machine,
             directory,
             outputs_of_run(self.workflow, directory),
-            os.environ.get("SLURM_JOB_ID"),
+            None if own is None else own.id,
             locks_of_run(self.workflow, directory),
         )
         try:

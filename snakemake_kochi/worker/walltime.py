@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from snakemake_kochi.errors import WorkerError
-from snakemake_kochi.quantities import walltime_of
 from snakemake_kochi.queue.capacity import format_duration
 from snakemake_kochi.queue.explain import FRESH, ROUNDING
 from snakemake_kochi.queue.processes import ProcessIdentity
+from snakemake_kochi.schedulers.native import own_allocation
 
 # Seconds that a worker needs of its allocation besides its jobs: to start, and to end in order.
 START_AND_END = 60.0
-# With this Slurm tells it that its time is about over (`--signal` of sbatch).
+# With this the scheduler tells a worker that its time is nearly over.
 END_SIGNAL = signal.SIGUSR1
 # Seconds between the end of the jobs and the worker's own, to requeue the tickets.
 _RESERVE = 5.0
-# Seconds for squeue: a worker does not wait for a controller that is away.
-_PATIENCE = 20.0
 
 
 class Walltime:
@@ -79,8 +76,8 @@ def find_walltime(
     began: str | None = None,
     asked: float | None = None,
 ) -> Walltime:
-    """What a person said (seconds from now), and what Slurm says: the earlier. `began`: when the
-    worker's allocation did, if it is in one; `asked`: for how many seconds that was asked for.
+    """The earlier of a person's limit (seconds from now) and the scheduler's. `began`: when the
+    worker's allocation did, if it is in one; `asked`: for how many seconds that was requested.
 
     Raises WorkerError for an option that leaves no time for jobs.
     """
@@ -93,53 +90,20 @@ def find_walltime(
         )
     spent = None if began is None else time.time() - datetime.fromisoformat(began).timestamp()
     left = None if asked is None or spent is None else asked - spent
-    limits = [option, _left_by_slurm(environment, left)]
+    own = own_allocation(environment)
+    limits = [option, None if own is None else own.seconds_left(left)]
     earliest = min((limit for limit in limits if limit is not None), default=None)
     return Walltime(earliest, grace, spent)
 
 
 def find_beginning(environment: Mapping[str, str]) -> str:
-    """When the allocation of this process began, as ISO 8601 in UTC with microseconds: what Slurm
-    says, else when this process did, which its script became."""
-    try:
-        began = float(environment["SLURM_JOB_START_TIME"])  # since 23.02
-    except (KeyError, ValueError):
-        own = ProcessIdentity.of(os.getpid())
-        assert own is not None
-        age = _clock() - own.start / os.sysconf("SC_CLK_TCK")
+    """When the allocation of this process began, as ISO 8601 in UTC with microseconds: what the
+    scheduler says, else when this process did, which its script became."""
+    own = own_allocation(environment)
+    began = None if own is None else own.began
+    if began is None:
+        process = ProcessIdentity.of(os.getpid())
+        assert process is not None
+        age = _clock() - process.start / os.sysconf("SC_CLK_TCK")
         began = time.time() - age
     return datetime.fromtimestamp(began, UTC).isoformat(timespec="microseconds")
-
-
-def _left_by_slurm(environment: Mapping[str, str], asked: float | None) -> float | None:
-    """In seconds; None where Slurm does not limit this process, or does not say so. `asked`: what
-    is left of the time that was asked for."""
-    try:
-        return float(environment["SLURM_JOB_END_TIME"]) - time.time()
-    except (KeyError, ValueError):
-        job = environment.get("SLURM_JOB_ID")
-        if array := environment.get("SLURM_ARRAY_JOB_ID"):
-            # The last one of an array has the number of the whole array, which stands for all.
-            job = f"{array}_{environment.get('SLURM_ARRAY_TASK_ID')}"
-        # Not for each worker a question to a controller that may have thousands of other jobs.
-        if job is None:
-            return None
-        return _asked_of_slurm(job) if asked is None else asked
-
-
-def _asked_of_slurm(job: str) -> float | None:
-    """Before 23.02 Slurm does not set the variable."""
-    # %L: UNLIMITED, NOT_SET, INVALID, or a time as sbatch takes it.
-    command = ["squeue", "--noheader", "--format=%L", f"--jobs={job}"]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE,
-            check=True,
-        )
-        return walltime_of(done.stdout.strip())
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None

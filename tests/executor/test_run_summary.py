@@ -222,7 +222,7 @@ def test_a_result_of_an_earlier_release_tells_nothing_of_what_was_used() -> None
 
 
 def test_an_allocation_began_when_slurm_says_so_or_its_process_did() -> None:
-    assert find_beginning({"SLURM_JOB_START_TIME": "1767225600"}) == (
+    assert find_beginning({"SLURM_JOB_ID": "7", "SLURM_JOB_START_TIME": "1767225600"}) == (
         "2026-01-01T00:00:00.000000+00:00"
     )
     began = datetime.fromisoformat(find_beginning({})).timestamp()

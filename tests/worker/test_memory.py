@@ -27,6 +27,7 @@ from snakemake_kochi.worker.runners.interface import Exit
 LIMIT_MB = 256
 # Writes to what it allocates, as long as it lasts.
 EATER = f"{sys.executable} -c \"held = []\nwhile True: held.append(b'x' * 2**20)\""
+JOB = {"SLURM_JOB_ID": "7"}
 
 
 class Cage:
@@ -185,27 +186,27 @@ def test_where_there_are_no_memory_groups_there_is_no_limit(tmp_path):
 
 def test_the_least_limit_is_what_there_is():
     everything = memory_mb_of_this_node({})
-    assert memory_mb_of_this_node({"SLURM_MEM_PER_NODE": "12"}) == 12
-    assert memory_mb_of_this_node({"SLURM_MEM_PER_NODE": "999999999"}) == everything
-    assert memory_mb_of_this_node({"SLURM_MEM_PER_NODE": "0"}) == everything
-    assert memory_mb_of_this_node({"SLURM_MEM_PER_NODE": "12G"}) == everything
-    of_cores = {"SLURM_MEM_PER_CPU": "12", "SLURM_CPUS_ON_NODE": "3"}
+    assert memory_mb_of_this_node({**JOB, "SLURM_MEM_PER_NODE": "12"}) == 12
+    assert memory_mb_of_this_node({**JOB, "SLURM_MEM_PER_NODE": "999999999"}) == everything
+    assert memory_mb_of_this_node({**JOB, "SLURM_MEM_PER_NODE": "0"}) == everything
+    assert memory_mb_of_this_node({**JOB, "SLURM_MEM_PER_NODE": "12G"}) == everything
+    of_cores = {**JOB, "SLURM_MEM_PER_CPU": "12", "SLURM_CPUS_ON_NODE": "3"}
     assert memory_mb_of_this_node(of_cores) == 36
     assert memory_mb_of_this_node(of_cores | {"SLURM_MEM_PER_CPU": "0"}) == everything
-    assert memory_mb_of_this_node({"SLURM_MEM_PER_CPU": "12"}) == everything
+    assert memory_mb_of_this_node({**JOB, "SLURM_MEM_PER_CPU": "12"}) == everything
 
 
 def test_of_what_slurm_allows_the_worker_keeps_its_own_and_hands_out_the_rest():
     everything = memory_mb_of_this_node({})
     assert memory_mb_for_jobs({}) == everything
-    allocation = {"SLURM_MEM_PER_NODE": "1312"}
+    allocation = {**JOB, "SLURM_MEM_PER_NODE": "1312"}
     assert memory_mb_for_jobs(allocation) == 800
     assert memory_mb_for_jobs(allocation, most=650) == 650
     # A job that wants all of a node gets that.
     assert memory_mb_for_jobs(allocation, most=1312) == 1312
     assert memory_mb_for_jobs(allocation, most=2000) == 1312
-    assert memory_mb_for_jobs({"SLURM_MEM_PER_NODE": "300"}) == 150
-    assert memory_mb_for_jobs({"SLURM_MEM_PER_NODE": "0"}) == everything
+    assert memory_mb_for_jobs({**JOB, "SLURM_MEM_PER_NODE": "300"}) == 150
+    assert memory_mb_for_jobs({**JOB, "SLURM_MEM_PER_NODE": "0"}) == everything
 
 
 @pytest.mark.parametrize(

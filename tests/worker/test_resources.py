@@ -26,13 +26,18 @@ def test_a_worker_tells_what_it_has(site):
 
 def test_by_default_it_has_what_its_process_may_use(site):
     cpu = min(os.sched_getaffinity(0))
-    environment = {**os.environ, "SLURM_MEM_PER_NODE": "2000", "CUDA_VISIBLE_DEVICES": "5"}
+    environment = {
+        **os.environ,
+        "SLURM_JOB_ID": "7",
+        "SLURM_MEM_PER_NODE": "2000",
+        "CUDA_VISIBLE_DEVICES": "5",
+    }
     worker = site.start(env=environment, preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
     assert worker.wait() == 0
     capacity = find_worker(site.machine, 0).capacity
     # An allocation that uses up its memory is ended whole: the worker keeps what it needs itself.
     assert (capacity.cores, capacity.memory_mb, capacity.gpus) == (1, 2000 - OWN_MB, 1)
-    everything = capacity_of_this_node(environment={"SLURM_MEM_PER_NODE": "0"})
+    everything = capacity_of_this_node(environment={"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "0"})
     assert 2000 < everything.memory_mb <= psutil.virtual_memory().total // 2**20
 
 

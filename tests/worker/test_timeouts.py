@@ -106,7 +106,7 @@ def test_a_worker_leaves_in_time_by_itself_and_puts_its_job_back(site):
 def test_slurm_tells_how_long_a_worker_may_be_there(site):
     site.submit("true", runtime_seconds=500)
     end = time.time() + 300
-    environment = {**os.environ, "SLURM_JOB_END_TIME": str(int(end))}
+    environment = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(int(end))}
     assert site.start(env=environment).wait() == 0
     assert site.job(0).state == "waiting"
     until = datetime.fromisoformat(find_worker(site.machine, 0).until).timestamp()
@@ -117,7 +117,11 @@ def test_a_job_as_long_as_the_whole_allocation_is_taken_by_a_worker_that_has_jus
     site.submit("true", runtime_seconds=330)
     site.submit("true", runtime_seconds=300)
     now = int(time.time())
-    times = {"SLURM_JOB_START_TIME": str(now - 20), "SLURM_JOB_END_TIME": str(now + 280)}
+    times = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_START_TIME": str(now - 20),
+        "SLURM_JOB_END_TIME": str(now + 280),
+    }
     worker = site.start("--allocation", "7", env={**os.environ, **times})
     assert worker.wait() == 0
     assert [site.job(job).state for job in range(2)] == ["waiting", "ended"]
@@ -127,7 +131,11 @@ def test_a_job_as_long_as_the_whole_allocation_is_taken_by_a_worker_that_has_jus
 def test_a_worker_says_that_it_takes_no_job_as_long_as_its_allocation_any_more(site):
     site.submit("true")
     now = int(time.time())
-    times = {"SLURM_JOB_START_TIME": str(now - 60), "SLURM_JOB_END_TIME": str(now + 300)}
+    times = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_START_TIME": str(now - 60),
+        "SLURM_JOB_END_TIME": str(now + 300),
+    }
     assert site.start("--allocation", "7", env={**os.environ, **times}).wait() == 0
     state = find_worker(site.machine, 0)
     assert not state.fresh
@@ -140,7 +148,11 @@ def test_a_worker_says_that_it_takes_no_job_as_long_as_its_allocation_any_more(s
 def test_what_had_all_of_the_longest_allocation_there_is_is_not_begun_again(site):
     site.submit("sleep 1000", runtime_seconds=20)
     now = int(time.time())
-    times = {"SLURM_JOB_START_TIME": str(now - 8), "SLURM_JOB_END_TIME": str(now + 12)}
+    times = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_START_TIME": str(now - 8),
+        "SLURM_JOB_END_TIME": str(now + 12),
+    }
     worker = site.start("--allocation", "7", "--grace", 1, env={**os.environ, **times})
     assert worker.wait() == 0
     result = site.ended(0).result
@@ -152,7 +164,11 @@ def test_what_had_a_usual_allocation_is_begun_again(site):
     """One for a job of 20 seconds has a minute more, to start and to end."""
     site.submit("sleep 1000", runtime_seconds=20)
     now = int(time.time()) + 0.5
-    times = {"SLURM_JOB_START_TIME": str(now - 72), "SLURM_JOB_END_TIME": str(now + 8)}
+    times = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_START_TIME": str(now - 72),
+        "SLURM_JOB_END_TIME": str(now + 8),
+    }
     worker = site.start("--allocation", "7", "--grace", 1, env={**os.environ, **times})
     assert worker.wait() == 0
     ended = read_ended_attempt(site.machine.job(0).ended(1))
@@ -163,7 +179,11 @@ def test_what_had_a_usual_allocation_is_begun_again(site):
 def test_what_is_ended_because_the_node_is_wanted_back_is_begun_again(site):
     site.submit("echo x > began; sleep 1000", runtime_seconds=100)
     now = int(time.time())
-    times = {"SLURM_JOB_START_TIME": str(now - 8), "SLURM_JOB_END_TIME": str(now + 100)}
+    times = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_START_TIME": str(now - 8),
+        "SLURM_JOB_END_TIME": str(now + 100),
+    }
     worker = site.start("--allocation", "7", "--grace", 1, env={**os.environ, **times})
     site.wait_for("began")
     worker.send_signal(signal.SIGTERM)
@@ -189,12 +209,12 @@ def test_slurm_is_not_asked_for_the_end_of_an_allocation_that_was_asked_for(site
 
 
 def test_the_earlier_of_two_ends_counts():
-    slurm = {"SLURM_JOB_END_TIME": str(time.time() + 500)}
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(time.time() + 500)}
     assert 480 < find_walltime(None, slurm, 5.0).seconds_left() <= 490
     assert 80 < find_walltime(100, slurm, 5.0).seconds_left() <= 90
     assert 480 < find_walltime(1000, slurm, 5.0).seconds_left() <= 490
-    assert find_walltime(None, {"SLURM_JOB_END_TIME": "soon"}, 5.0).seconds_left() is None
-    assert find_walltime(None, {"SLURM_JOB_END_TIME": "1"}, 5.0).is_over
+    assert find_walltime(None, slurm | {"SLURM_JOB_END_TIME": "soon"}, 5.0).seconds_left() is None
+    assert find_walltime(None, slurm | {"SLURM_JOB_END_TIME": "1"}, 5.0).is_over
     with pytest.raises(WorkerError, match="a walltime of 9 seconds leaves no time for jobs"):
         find_walltime(9, {}, 5.0)
 

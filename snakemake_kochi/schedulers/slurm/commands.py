@@ -23,20 +23,7 @@ from tenacity import (
 
 from snakemake_kochi.schedulers.interface import RefusedError, UnreachableError
 from snakemake_kochi.schedulers.slurm.answers import is_transient
-
-# What a Slurm job has in its environment, by which sbatch, and then the worker, would take that
-# job's shape; and what changes what the commands say: filters and formats of the user's.
-_NOT_PASSED_ON = (
-    *("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMIX_", "OMPI_"),
-    *("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_"),
-)
-# Where the cluster is, and how one proves who one is; and where the user's jobs go by default,
-# which people set in their shell's start-up file once for all jobs.
-_PASSED_ON = (
-    *("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"),
-    *("SBATCH_ACCOUNT", "SBATCH_CONSTRAINT", "SBATCH_PARTITION", "SBATCH_QOS"),
-    *("SBATCH_RESERVATION", "SBATCH_TIMELIMIT"),
-)
+from snakemake_kochi.schedulers.slurm.environment import without_outer_job
 
 
 @dataclass(frozen=True)
@@ -126,13 +113,3 @@ def _end(process: subprocess.Popen[str]) -> None:
     leaves behind might submit later."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def without_outer_job() -> dict[str, str]:
-    """The environment for Slurm's commands, without what a Slurm job in which the controller runs
-    has in it."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in _PASSED_ON or not name.startswith(_NOT_PASSED_ON)
-    }

@@ -37,6 +37,7 @@ from snakemake_kochi.schedulers.slurm.answers import (
 )
 from snakemake_kochi.schedulers.slurm.arguments import sbatch_arguments
 from snakemake_kochi.schedulers.slurm.commands import USUAL, NoProgramError, Pace, run, trying_again
+from snakemake_kochi.schedulers.slurm.environment import CORES, ID, INDEX, default_partition
 from snakemake_kochi.schedulers.slurm.listing import first_node, read_listing
 from snakemake_kochi.schedulers.slurm.partitions import (
     LISTED,
@@ -45,13 +46,6 @@ from snakemake_kochi.schedulers.slurm.partitions import (
     read_partitions,
 )
 from snakemake_kochi.schedulers.slurm.withheld import without_withheld
-
-# As Slurm's own commands name it: 12, or 12_3 for one of an array. A requeued one keeps it.
-_ID = '"${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"'
-# Of an array, which begins with 1.
-_INDEX = "${SLURM_ARRAY_TASK_ID:-1} - 1"
-# What Slurm has given, which may be more than what was asked for; not what the node has.
-_CORES = '"$SLURM_CPUS_ON_NODE"'
 
 # What sbatch --parsable says, a cluster's name included, or does where a site's own script is in
 # its place.
@@ -104,7 +98,7 @@ class Slurm:
         log = launch.log("%j" if wanted.count == 1 else "%A_%a")
         arguments = sbatch_arguments(self._name, self._settings, wanted, launch, log)
         command = ["sbatch", "--parsable", *arguments]
-        script = launch.script(_ID, _CORES, index=_INDEX)
+        script = launch.script(ID, CORES, index=INDEX)
         self._clusters.update(
             _clusters([*self._settings.arguments, *wanted.arguments, *wanted.request.arguments])
             or [""]
@@ -193,7 +187,7 @@ class Slurm:
 
     @staticmethod
     def _partition(settings: AllocationSettings) -> str | None:
-        return settings.partition or os.environ.get("SBATCH_PARTITION")
+        return settings.partition or default_partition()
 
     def _all_partitions(self) -> list[Partition]:
         if not self._partitions:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from snakemake_kochi.schedulers.native import own_allocation
 from snakemake_kochi.worker.runners.interface import Exit
 
 _PROCESS = Path("/proc/self")
@@ -86,32 +87,27 @@ def own_memory_group(process: Path = _PROCESS) -> MemoryGroup:
 
 def memory_mb_of_this_node(environment: Mapping[str, str]) -> int:
     """The memory that this process may use, in MiB: the lowest of the node's memory, the limit of
-    its cgroup, and the memory of its Slurm allocation."""
+    its cgroup, and the memory of its allocation."""
     amounts = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MIB]
-    limit = own_memory_group().limit_mb()
-    if limit is not None:
-        amounts.append(limit)
-    return min([*amounts, *_allowed_by_slurm(environment)])
+    limits = own_memory_group().limit_mb(), _granted_mb(environment)
+    return min([*amounts, *(each for each in limits if each is not None)])
 
 
 def memory_mb_for_jobs(environment: Mapping[str, str], most: int | None = None) -> int:
-    """The memory that a worker in this process may hand out, in MiB. In a Slurm allocation it keeps
-    OWN_MB for itself, as Slurm ends everything in an allocation whose memory is exhausted. `most`:
-    the memory requested for jobs; the allocation request had OWN_MB beside that."""
+    """The memory that a worker in this process may hand out, in MiB. In an allocation it keeps
+    OWN_MB for itself, as a scheduler ends everything in one whose memory is exhausted. `most`: the
+    memory requested for jobs; the allocation request had OWN_MB beside that."""
     given = memory_mb_of_this_node(environment)
     if most is not None:
         return min(given, most)
-    is_counted = any(amount <= given for amount in _allowed_by_slurm(environment))
+    granted = _granted_mb(environment)
+    is_counted = granted is not None and granted <= given
     return given - min(OWN_MB, given // 2) if is_counted else given
 
 
-def _allowed_by_slurm(environment: Mapping[str, str]) -> Iterator[int]:
-    """Without a request, Slurm sets these to its default, if that is limited."""
-    for name, number in (("SLURM_MEM_PER_NODE", None), ("SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE")):
-        with contextlib.suppress(KeyError, ValueError):
-            amount = int(environment[name]) * (1 if number is None else int(environment[number]))
-            if amount:  # 0 means all memory of the node
-                yield amount
+def _granted_mb(environment: Mapping[str, str]) -> int | None:
+    own = own_allocation(environment)
+    return None if own is None else own.memory_mb
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,135 @@
+"""Slurm's environment variables: what they tell a job, and which of them its commands get."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Mapping
+
+from snakemake_kochi.quantities import walltime_of
+
+NODE_VARIABLE = "SLURMD_NODENAME"
+# Words for bash in a job. The id as Slurm's own commands print it: 12, or 12_3 for one of an array.
+# A requeued job keeps it.
+ID = '"${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"'
+# Which one of an array, from 0: the array begins with 1.
+INDEX = "${SLURM_ARRAY_TASK_ID:-1} - 1"
+# The cores that Slurm has granted, which may be more than requested; not all that the node has.
+CORES = '"$SLURM_CPUS_ON_NODE"'
+
+_PATIENCE = 20.0  # seconds for one answer: a worker does not wait for a controller that is away
+# SLURM_JOB_CPUS_PER_NODE: 4(x2),8
+_CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+# How the batch step is bound: srun would bind each step of a job in the same way.
+_OF_BATCH_STEP = "SLURM_CPU_BIND"
+
+# Variables of a job from which sbatch, and then the worker, would take that job's shape; and the
+# user's filters and formats, which change what the commands print.
+_NOT_PASSED_ON = (
+    *("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMIX_", "OMPI_"),
+    *("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_"),
+)
+# Where the cluster is, and how users prove who they are; and the defaults for a user's jobs, which
+# people set once in their shell's start-up file.
+_PASSED_ON = (
+    *("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"),
+    *("SBATCH_ACCOUNT", "SBATCH_CONSTRAINT", "SBATCH_PARTITION", "SBATCH_QOS"),
+    *("SBATCH_RESERVATION", "SBATCH_TIMELIMIT"),
+)
+
+
+def without_outer_job() -> dict[str, str]:
+    """The environment for Slurm's commands, without the variables of a Slurm job in which the
+    controller runs."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _PASSED_ON or not name.startswith(_NOT_PASSED_ON)
+    }
+
+
+def default_partition() -> str | None:
+    """The partition in which the user's jobs run where nothing else names one."""
+    return os.environ.get("SBATCH_PARTITION")
+
+
+def own_allocation(environment: Mapping[str, str]) -> SlurmAllocation | None:
+    """See `native.own_allocation`."""
+    return SlurmAllocation(environment) if environment.get("SLURM_JOB_ID") else None
+
+
+class SlurmAllocation:
+    """See `native.OwnAllocation`: the job in which a process with this environment runs."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+
+    @property
+    def id(self) -> str:
+        return self._environment["SLURM_JOB_ID"]
+
+    @property
+    def began(self) -> float | None:
+        return self._number("SLURM_JOB_START_TIME")  # since 23.02
+
+    def seconds_left(self, expected: float | None) -> float | None:
+        end = self._number("SLURM_JOB_END_TIME")  # since 23.02
+        if end is not None:
+            return end - time.time()
+        # Thousands of workers must not each put a question to the controller.
+        return self._ask_seconds_left() if expected is None else expected
+
+    def _ask_seconds_left(self) -> float | None:
+        job = self.id
+        if array := self._environment.get("SLURM_ARRAY_JOB_ID"):
+            # The last job of an array has the number of the whole array, which stands for all.
+            job = f"{array}_{self._environment.get('SLURM_ARRAY_TASK_ID')}"
+        # %L: UNLIMITED, NOT_SET, INVALID, or a time as sbatch takes it.
+        command = ["squeue", "--noheader", "--format=%L", f"--jobs={job}"]
+        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+            return walltime_of(_ask(command).strip())
+        return None
+
+    @property
+    def memory_mb(self) -> int | None:
+        # Where a job requests none, these have the cluster's default, if it limits the memory.
+        of_node, of_core = map(self._number, ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"))
+        cores = self._number("SLURM_CPUS_ON_NODE")
+        amounts = [of_node, of_core * cores if of_core and cores else None]
+        return min((int(each) for each in amounts if each), default=None)  # 0 is no limit
+
+    def hosts(self) -> dict[str, int]:
+        names = self._environment.get("SLURM_JOB_NODELIST", "")
+        hosts = [names] if names else []
+        if re.search(r"[\[,]", names):
+            hosts = _ask(["scontrol", "show", "hostnames", names]).split()
+        written = self._environment.get("SLURM_JOB_CPUS_PER_NODE", "")
+        cpus = [
+            int(number) for number, times in _CPUS.findall(written) for _ in range(int(times or 1))
+        ]
+        return dict(zip(hosts, cpus or [1] * len(hosts), strict=True))
+
+    def is_for_jobs(self, name: str) -> bool:
+        return not name.startswith(_OF_BATCH_STEP)
+
+    def _number(self, name: str) -> float | None:
+        try:
+            return float(self._environment[name])
+        except (KeyError, ValueError):
+            return None
+
+
+def _ask(command: list[str]) -> str:
+    """Raises OSError, or SubprocessError."""
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE,
+        check=True,
+    )
+    return done.stdout
