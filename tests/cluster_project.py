@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 from slurm_cluster import SlurmCluster
-from support import REPOSITORY, git, wait_until, write
+from support import REPOSITORY, Process, git, start, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import list_workers
@@ -39,7 +39,7 @@ class ClusterProject:
         self.directory = directory
         self.cluster = cluster
         self.machine: MachinePaths = Root(root).machine("own")
-        self.runs: list[subprocess.Popen[bytes]] = []
+        self.runs: list[Process] = []
         directory.mkdir()
         git(directory, "init", "--quiet")
         self.configure(max_workers=1, idle_timeout="30s")
@@ -64,20 +64,18 @@ class ClusterProject:
     def write_jobs(self, count: int, text: str = SNAKEFILE) -> None:
         write(self.directory / "Snakefile", text.replace("COUNT", str(count)))
 
-    def start(self, *arguments: str, path: Path | None = None) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, path: Path | None = None) -> Process:
         """`path`: a directory that is all of PATH."""
         command = [sys.executable, "-m", "snakemake", "--profile", str(PROFILE), *arguments]
         environment = {**self.cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
         if path is not None:
             environment["PATH"] = str(path)
         with open(self.directory / f"said-{len(self.runs)}", "wb") as said:
-            run = subprocess.Popen(
-                command,
+            run = start(
+                *command,
                 cwd=self.directory,
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                env=environment,
+                output=said,
                 start_new_session=True,
             )
         self.runs.append(run)

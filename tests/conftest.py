@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import REPOSITORY, run
+from support import REPOSITORY, SNAKEMAKE, run
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -24,6 +24,10 @@ signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
 
 
+# What is compiled once need not be compiled by each of some thousand processes.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The rooms with the longest tests come first; the order within a room stays."""
 
@@ -32,6 +36,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return _FIRST.index(room) if room in _FIRST else len(_FIRST)
 
     items.sort(key=place)
+
+
+def pytest_unconfigure() -> None:
+    SNAKEMAKE.close()
 
 
 @pytest.fixture(autouse=True)

@@ -9,30 +9,57 @@ import textwrap
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
+
+from preloaded_snakemake import PreloadedSnakemake, SnakemakeRun
 
 Found = TypeVar("Found")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+SNAKEMAKE = PreloadedSnakemake()
+
+
+Process = subprocess.Popen[str] | SnakemakeRun
 
 
 def run(
     *command: str, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 240
 ) -> subprocess.CompletedProcess[str]:
     """Run a command; its output is shown when the test fails."""
-    result = subprocess.run(
+    process = start(*command, cwd=cwd, env=env)
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+    result = subprocess.CompletedProcess(command, process.wait(), output)
+    print(f"$ {' '.join(command)}   (in {cwd})\n{result.stdout}[exit status {result.returncode}]")
+    return result
+
+
+def start(
+    *command: str,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    output: IO[bytes] | None = None,
+    start_new_session: bool = False,
+) -> Process:
+    """Start a command whose output goes to a pipe, or to the file `output`. A Snakemake need not
+    import Snakemake first."""
+    environment = {**os.environ, **(env or {})}
+    if SNAKEMAKE.serves(command, environment):
+        return SNAKEMAKE.start(
+            command, cwd, environment, output=output, start_new_session=start_new_session
+        )
+    return subprocess.Popen(
         command,
         cwd=cwd,
-        env={**os.environ, **(env or {})},
-        stdout=subprocess.PIPE,
+        env=environment,
+        stdout=output or subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        timeout=timeout,
-        check=False,
+        start_new_session=start_new_session,
     )
-    print(f"$ {' '.join(command)}   (in {cwd})\n{result.stdout}[exit status {result.returncode}]")
-    return result
 
 
 def write(path: Path, text: str) -> Path:

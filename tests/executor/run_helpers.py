@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
+from support import Process, start
 
 
 def our_processes() -> list[psutil.Process]:
@@ -44,15 +44,8 @@ def nothing_is_left() -> bool:
 
 
 @contextmanager
-def background(*command: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        command,
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+def background(*command: str, cwd: Path) -> Iterator[Process]:
+    process = start(*command, cwd=cwd, start_new_session=True)
     try:
         yield process
     finally:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from full_disk import FullDisk, mounted
-from support import wait_until, write
+from support import Process, start, wait_until, write
 
 # Of two jobs that run while the disk is full, and one that is to be handed over meanwhile.
 SNAKEFILE = """
@@ -46,26 +45,20 @@ def disk(isolated_environment: Path) -> Iterator[FullDisk]:
 
 
 @contextlib.contextmanager
-def started(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+def started(directory: Path) -> Iterator[Process]:
     """A run whose disk can be filled: its first jobs have begun."""
     write(directory / "Snakefile", SNAKEFILE)
     command = [sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "4"]
-    with (
-        open(directory / "said", "wb") as said,
-        subprocess.Popen(
-            [*command, "--kochi-cores", "2"],
-            cwd=directory,
-            stdout=said,
-            stderr=said,
-            start_new_session=True,
-        ) as run,
-    ):
+    with open(directory / "said", "wb") as said:
+        command += ["--kochi-cores", "2"]
+        run = start(*command, cwd=directory, output=said, start_new_session=True)
         try:
             wait_until(lambda: len(list(directory.glob("began-*"))) == 2)
             yield run
         finally:
             if run.poll() is None:
                 os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
 
 
 def said(directory: Path) -> str:

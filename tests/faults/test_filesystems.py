@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from faulty_filesystem import FaultyFilesystem
-from support import wait_until, write
+from support import start, wait_until, write
 
 from snakemake_kochi.paths import Root
 
@@ -161,7 +160,7 @@ def test_what_is_not_known_for_a_moment_ends_no_run(
     command = [sys.executable, "-m", "snakemake", "--executor", "kochi", "--cores", "2"]
     output = project.with_name("output")
     with open(output, "wb") as file:
-        run = subprocess.Popen([*command, "--jobs", "100"], cwd=project, stdout=file, stderr=file)
+        run = start(*command, "--jobs", "100", cwd=project, output=file)
     try:
         wait_until(lambda: has_begun(project), "the run has begun")
         with filesystem.fault(call, error, path, times=times) as fault:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,17 +17,14 @@ def test_there_is_a_profile_for_this_computer() -> None:
 
 @pytest.mark.compatibility
 @pytest.mark.parametrize("name", NAMES)
-def test_snakemake_runs_a_workflow_with_the_profile(name: str, tmp_path: Path) -> None:
+def test_snakemake_runs_a_workflow_with_the_profile(
+    name: str, tmp_path: Path, snakemake: Callable
+) -> None:
     (tmp_path / "Snakefile").write_text(
         'rule hello:\n    output: "hello.txt"\n    shell: "echo hello >{output}"\n'
     )
     # Snakemake's own executor: this is about the options, and needs no worker.
     options = ["--executor", "local", "--cores", "1"]
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--profile", PROFILES / name, *options],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    done = snakemake("--profile", str(PROFILES / name), *options, cwd=tmp_path)
+    assert done.returncode == 0
     assert (tmp_path / "hello.txt").read_text() == "hello\n"

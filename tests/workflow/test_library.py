@@ -6,15 +6,13 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pandas
 import pytest
-from support import REPOSITORY, git, printed, run, write
+from support import REPOSITORY, git, printed, run, start, wait_until, write
 
 from snakemake_kochi.results import draw, plot
 from snakemake_kochi.worker.node.devices import format_cpus
@@ -115,15 +113,10 @@ def test_edits_made_after_the_start_do_not_reach_a_run(project: Any, tmp_path: P
         f"touch '{go}.waits'; until [ -e '{go}' ]; do sleep 0.1; done; mkdir -p",
     )
     command = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "5", "sum_first")
-    process = subprocess.Popen(
-        command, cwd=project.directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    process = start(*command, cwd=project.directory)
     try:
-        end = time.monotonic() + 60
-        while not Path(f"{go}.waits").exists():
-            assert time.monotonic() < end
-            assert process.poll() is None
-            time.sleep(0.05)
+        wait_until(lambda: Path(f"{go}.waits").exists() or process.poll() is not None)
+        assert process.poll() is None
         (project.directory / "code.txt").write_text("edited meanwhile\n")
         (project.directory / "sum.yaml").write_text("run: [this is no experiment any more")
         (project.directory / "kochi.yaml").unlink()
