@@ -1,6 +1,7 @@
 # make check    formatter, linters, types
 # make test     all tests, also with the oldest supported Snakemake
 # make demo     the example, from nothing to a plot
+# make docs     the site of the documentation, in build/docs
 # make bench    measurements, against other executors, too; BENCH="local --cores 4" chooses
 # make clean    delete what these made
 #
@@ -9,7 +10,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help check lint test test-oldest demo bench clean
+.PHONY: help check lint test test-oldest demo docs bench clean
 .PHONY: environment environment-oldest environment-slurm
 
 # Paths are relative throughout: make cannot handle spaces in the path of the checkout.
@@ -39,7 +40,7 @@ help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
 environment:
-	@tools/environment.sh $(VENV) test,check,bench
+	@tools/environment.sh $(VENV) test,check,docs,bench
 
 environment-oldest:
 	@tools/environment.sh $(VENV_OLDEST) test snakemake==$(OLDEST_SNAKEMAKE)
@@ -68,6 +69,10 @@ test-oldest: environment-oldest
 
 demo: environment
 	$(APART) PATH="$$PWD/$(VENV)/bin:$$PATH" examples/demo.sh build/demo
+
+docs: environment
+	$(APART) $(VENV)/bin/python -m sphinx -W --keep-going -q docs build/docs
+	@echo "The site: $$PWD/build/docs/index.html"
 
 bench: environment environment-slurm
 	@tools/programs.sh $(PROGRAMS)

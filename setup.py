@@ -8,12 +8,18 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
+REPOSITORY = "https://github.com/snakemake-kochi/snakemake_kochi"
+DOCUMENTATION = "https://snakemake-kochi.readthedocs.io/en/latest/"
 DATA_DIRECTORIES = ("workflow", "profiles")
 
 RUNS_ON = [
     # The oldest here is what `make test-oldest` tests with (9.0 and 9.1 rerun nothing when params
     # changed, unless told to by --rerun-triggers); 10 may move what the executor uses.
     "snakemake>=9.3.0,<10",
+    # What the plugins are written against; Snakemake's plugin catalog reads compatibility here.
+    "snakemake-interface-common>=1.17.4,<2",
+    "snakemake-interface-executor-plugins>=9.3.2,<10",
+    "snakemake-interface-logger-plugins>=1.2,<3",
     # kochi.yaml and experiments.
     "pyyaml>=6.0",
     # Snapshots and artifact branches.
@@ -75,6 +81,13 @@ CHECKS = [
     "types-psutil",
     "types-tabulate",
 ]
+SITE = [
+    # `make docs`: the theme, Markdown, and the reference of commands out of click's own data.
+    "furo>=2024.8.6",
+    "myst-parser>=4.0",
+    "sphinx>=8.0",
+    "sphinx-click>=6.0",
+]
 
 
 def version() -> str:
@@ -123,12 +136,19 @@ setup(
     long_description=description(),
     long_description_content_type="text/markdown",
     author="the snakemake_kochi developers",
+    url=DOCUMENTATION,
+    project_urls={
+        "Repository": REPOSITORY,
+        "Documentation": DOCUMENTATION,
+        "Changelog": f"{REPOSITORY}/blob/main/CHANGELOG.md",
+    },
     license="MIT",
-    python_requires=">=3.11,<3.14",
+    python_requires=">=3.11,<3.15",
     install_requires=RUNS_ON,
     extras_require={
         "test": TESTS,
         "check": CHECKS,
+        "docs": SITE,
         "bench": BENCHMARKS,
         "bench-slurm": SLURM_BENCHMARK,
     },
@@ -144,6 +164,7 @@ setup(
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
+        "Programming Language :: Python :: 3.14",
         "Topic :: System :: Distributed Computing",
     ],
     keywords=["snakemake", "plugin", "executor", "benchmark", "hpc", "slurm"],

@@ -12,21 +12,21 @@ directory=$1 extras=$2
 shift 2
 
 in_range() {
-    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null
+    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null
 }
 
 find_python() {
     local candidate
-    for candidate in ${PYTHON:+"$PYTHON"} python3 python3.13 python3.12 python3.11; do
+    for candidate in ${PYTHON:+"$PYTHON"} python3 python3.14 python3.13 python3.12 python3.11; do
         if in_range "$candidate"; then
             "$candidate" -c 'import sys; print(sys.executable)'
             return
         elif [ "$candidate" = "${PYTHON:-}" ]; then
-            echo "PYTHON=$PYTHON: Python 3.11, 3.12 or 3.13 was expected" >&2
+            echo "PYTHON=$PYTHON: Python 3.11 to 3.14 was expected" >&2
             return 1
         fi
     done
-    echo "No Python 3.11, 3.12 or 3.13 on PATH. Install one, or name it: make PYTHON=/path/to/python3" >&2
+    echo "No Python 3.11 to 3.14 on PATH. Install one, or name it: make PYTHON=/path/to/python3" >&2
     return 1
 }
 

@@ -32,6 +32,8 @@ from snakemake_kochi.project.values import SUBSTITUTED, TABLE_COLUMNS
 
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")])
 PACKAGE = REPOSITORY / "snakemake_kochi"
+SITE = "https://snakemake-kochi.readthedocs.io/en/latest/"
+SOURCES = "https://github.com/snakemake-kochi/snakemake_kochi/blob/main/"
 # Said to be missing: when one comes, the pages that say so must change.
 NOT_YET = {"alloc_interact", "interact", "inspect"}
 
@@ -160,10 +162,17 @@ def terminal(tmp_path: Path) -> Terminal:
 
 
 def test_the_readme_can_be_followed_to_the_letter(terminal: Terminal) -> None:
-    readme = REPOSITORY / "README.md"
-    terminal.follow(readme)
-    # One more promise of it, for which there is a record only now.
-    _, _, after = readme.read_text().partition("<!-- keys of a record -->\n")
+    terminal.follow(REPOSITORY / "README.md")
+
+
+def test_the_tutorial_and_the_guides_after_it_can_be_followed_to_the_letter(
+    terminal: Terminal,
+) -> None:
+    for page in ("tutorial.md", "own-snakefile.md", "jobs-by-hand.md"):
+        terminal.follow(REPOSITORY / "docs" / page)
+    # A promise of another page, for which there is a record only now.
+    records = (REPOSITORY / "docs" / "records.md").read_text()
+    _, _, after = records.partition("<!-- keys of a record -->\n")
     described = set(_SPAN.findall(after.partition("\n\n")[0]))
     record = json.loads((terminal.directory / "results/local/sorting/100000_1_0.stats").read_text())
     nested = {*record["snapshot"], *record["recipes"][0]}
@@ -312,6 +321,39 @@ def test_each_target_of_make_exists(page: Path) -> None:
             assert re.search(rf"^{re.escape(target)}:", makefile, re.M), line
 
 
+def assert_is_on_the_site(target: str) -> None:
+    """A page of the site, and the heading in it, with the identifier that docutils makes."""
+    file, _, fragment = target.partition("#")
+    page = REPOSITORY / "docs" / file
+    assert page.is_file(), target
+    if fragment:
+        headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+        assert fragment in [re.sub(r"[^a-z0-9]+", "-", h.lower()).strip("-") for h in headings]
+
+
+def test_the_pages_of_the_plugin_catalog_have_only_absolute_links() -> None:
+    for page in ("intro.md", "further.md"):
+        targets = re.findall(r"\]\(([^)\s]+)\)", (REPOSITORY / "docs" / page).read_text())
+        assert targets and all(target.startswith("https://") for target in targets), page
+
+
+def test_every_page_is_on_the_site() -> None:
+    index = (REPOSITORY / "docs" / "index.md").read_text()
+    listed = re.findall(r"^([\w-]+)$", index, re.M)
+    existing = {path.stem for path in (REPOSITORY / "docs").glob("*.md")}
+    assert sorted(listed) == sorted(existing - {"index", "intro"})
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    done = run(
+        *(sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q"),
+        *(str(REPOSITORY / "docs"), str(tmp_path / "site")),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "kochi enqueue" in (tmp_path / "site" / "commands.html").read_text()
+
+
 def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
@@ -319,6 +361,13 @@ def anchor(heading: str) -> str:
 @every_page
 def test_each_link_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith(SITE):
+            target = target.removeprefix(SITE).replace(".html", ".md")
+            assert_is_on_the_site(target)
+            continue
+        if target.startswith(SOURCES):
+            assert (REPOSITORY / target.removeprefix(SOURCES)).exists(), target
+            continue
         if target.startswith("https://"):
             continue
         file, _, fragment = target.partition("#")

@@ -42,7 +42,7 @@ def test_a_chosen_interpreter_that_will_not_do_is_refused_with_the_range(checkou
     old = write_interpreter(checkout / "python2", "exit 1")
     done = set_up(checkout, PYTHON=str(old))
     assert done.returncode == 1
-    assert done.stderr == f"PYTHON={old}: Python 3.11, 3.12 or 3.13 was expected\n"
+    assert done.stderr == f"PYTHON={old}: Python 3.11 to 3.14 was expected\n"
     assert not (checkout / ".venv").exists()
 
 

@@ -55,11 +55,8 @@ def outputs(directory: Path) -> list[list[str]]:
     return [file.read_text().split() for file in (directory / "out").iterdir()]
 
 
-def section_of_readme() -> str:
-    text = (REPOSITORY / "README.md").read_text("utf-8")
-    found = re.search(r"^## 4\. On a cluster\n(.*?)^## ", text, re.M | re.S)
-    assert found is not None
-    return found[1]
+def beginning_of_the_guide() -> str:
+    return (REPOSITORY / "docs" / "cluster.md").read_text("utf-8").partition("\n## ")[0]
 
 
 def new_user(directory: Path, home: Path) -> dict[str, str]:
@@ -85,12 +82,12 @@ def new_user(directory: Path, home: Path) -> dict[str, str]:
     return {"PATH": str(programs)}
 
 
-def test_three_commands_of_the_readme_lead_from_pip_to_two_hundred_jobs(
+def test_three_commands_of_the_guide_lead_from_pip_to_two_hundred_jobs(
     here: Path, tmp_path: Path, cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands = re.findall(r"^\$ (.*)$", section_of_readme(), re.M)[:3]
+    commands = re.findall(r"^\$ (.*)$", beginning_of_the_guide(), re.M)[:3]
     assert [command.split()[0] for command in commands] == ["pip", "kochi", "snakemake"]
-    (snakefile,) = re.findall(r"^```snakemake\n(.*?)^```", section_of_readme(), re.M | re.S)
+    (snakefile,) = re.findall(r"^```snakemake\n(.*?)^```", beginning_of_the_guide(), re.M | re.S)
     write(here / "Snakefile", snakefile)
     home = Path(os.environ["HOME"])
     paths = [new_user(tmp_path / "new user", home)["PATH"], cluster.environment["PATH"]]
