@@ -65,6 +65,7 @@ class Group(click.Group):
         module = importlib.import_module(place[0])
         command = getattr(module, f"{cmd_name}_command", None) or module.command
         assert isinstance(command, click.Command)
+        command.name = cmd_name  # as the reference of commands in the documentation shows it
         return command
 
     def resolve_command(
