@@ -351,7 +351,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout
-    assert "kochi enqueue" in (tmp_path / "site" / "commands.html").read_text()
+    assert 'id="kochi-enqueue"' in (tmp_path / "site" / "commands.html").read_text()
 
 
 def anchor(heading: str) -> str:
