@@ -22,6 +22,7 @@ import tabulate
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Ticket, list_workers
+from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 _PATIENCE = 120.0
@@ -155,12 +156,13 @@ def workers(
     """Workers that wait for tickets; ended afterwards."""
     machine = machine_at(place)
     before = len(list_workers(machine))
-    command = [sys.executable, "-m", "snakemake_kochi.worker", "--root", str(place / "root")]
-    command += ["--machine", "local", "--queue", queue, "--stay", "--cores", str(cores)]
+    settings = WorkerSettings(str(place / "root"), "local", (queue,), stay=True, cores=cores)
+    command = start_command(save_settings(settings))
     nothing = subprocess.DEVNULL
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}  # not what is installed
     started = [
         subprocess.Popen(
-            command, cwd=REPOSITORY, stdin=nothing, stdout=nothing, start_new_session=True
+            command, env=environment, stdin=nothing, stdout=nothing, start_new_session=True
         )
         for _ in range(count)
     ]

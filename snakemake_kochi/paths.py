@@ -183,6 +183,11 @@ class WorkerPaths:
         return self.directory / "queues.json"
 
     @property
+    def settings(self) -> Path:
+        """How it is started; written by who starts it, if it had a number by then."""
+        return self.directory / "settings.json"
+
+    @property
     def wakeup(self) -> Path:
         return self.directory / "wakeup"
 
@@ -507,6 +512,10 @@ class MachinePaths:
 
     def worker(self, number: int) -> WorkerPaths:
         return WorkerPaths(self.workers / str(number))
+
+    def worker_settings(self, digest: str) -> Path:
+        """The settings of all workers that are started with equal ones, and without a number."""
+        return self.directory / "worker-settings" / f"{digest[:20]}.json"
 
     def controller(self, identity: str) -> ControllerPaths:
         return ControllerPaths(self.controllers / _name("controller", identity))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -9,7 +10,7 @@ import textwrap
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 from preloaded_snakemake import PreloadedSnakemake, SnakemakeRun
 
@@ -85,6 +86,21 @@ def printed(log: str) -> str:
     said, _, end = rest.rpartition(f"{'-' * 80}\n")
     assert end == "Saving artifacts...\n"
     return said
+
+
+def worker_command(
+    root: Path, directory: Path, machine: str = "local", **settings: Any
+) -> list[str]:
+    """A worker, as a command; the file with its settings, named as in WorkerSettings, is put into a
+    directory."""
+    # Only here: who imports this module to wait for something has no worker.
+    from snakemake_kochi.files import write_atomically
+    from snakemake_kochi.worker.settings import WorkerSettings, start_command
+
+    content = WorkerSettings(str(root), machine, **settings).to_json()
+    file = directory / f".worker-{hashlib.sha256(content).hexdigest()[:10]}.json"
+    write_atomically(file, content)
+    return start_command(file)
 
 
 def wait_until(condition: Callable[[], Found], what: str = "", seconds: float = 60) -> Found:

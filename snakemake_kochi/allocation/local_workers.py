@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,6 +31,7 @@ from snakemake_kochi.queue import (
 )
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
+from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
 
 _RESTARTS = 3
 _GRACE_SECONDS = 10.0
@@ -203,16 +203,19 @@ class LocalWorkers:
 
     def _start(self) -> None:
         (number,) = allocate_ids(self._machine, "worker", 1)
-        # Said here and not in its command line: more queues may be added before it has started.
+        # Said here and not in its settings: more queues may be added before it has started.
         assign_queues(self._machine, number, self._served)
-        # -P: a queue.py in the user's directory must not be imported in place of the library.
-        command = [sys.executable, "-P", "-m", "snakemake_kochi.worker"]
-        command += ["--root", str(self._root.directory), "--machine", self._machine.name]
-        command += ["--worker", str(number), "--stay", "--parent", str(os.getpid())]
-        # Jobs of another run would be requeued and done twice when this run ends.
-        command += ["--controller", self._controller]
-        if self._cores is not None:
-            command += ["--cores", str(self._cores)]
+        settings = WorkerSettings(
+            str(self._root.directory),
+            self._machine.name,
+            worker=number,
+            cores=self._cores,
+            stay=True,
+            # Jobs of another run would be requeued and done twice when this run ends.
+            controller=self._controller,
+            parent=os.getpid(),
+        )
+        command = start_command(save_settings(settings))
         self._started.add(number)
         # A session of its own: Ctrl-C is for Snakemake, which then ends the workers in order.
         self._running[number] = subprocess.Popen(

@@ -12,7 +12,6 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.arrivals import Arrivals
 from snakemake_kochi.allocation.asked_for import Asked, AskedFor
-from snakemake_kochi.allocation.launch import Launch, check_root
 from snakemake_kochi.allocation.room import Room
 from snakemake_kochi.allocation.setbacks import Setbacks
 from snakemake_kochi.allocation.sizing import (
@@ -25,7 +24,6 @@ from snakemake_kochi.allocation.sizing import (
 from snakemake_kochi.allocation.steady import Steady
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import has_room, make_directory
-from snakemake_kochi.location import is_found
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
@@ -47,7 +45,9 @@ from snakemake_kochi.schedulers.interface import (
 )
 from snakemake_kochi.schedulers.questions import Pauses, Questions
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
+from snakemake_kochi.schedulers.worker_command import WorkerCommand
 from snakemake_kochi.worker.node.memory import OWN_MB
+from snakemake_kochi.worker.settings import WorkerSettings
 
 # Seconds for which jobs wait before more is asked for, and for which none may want what was, before
 # it is given back: short jobs come and go.
@@ -240,22 +240,21 @@ class Provision:
             excluded=self._setbacks.excluded,
             request=request.with_room_for_worker(OWN_MB, self.limits(request).node),
         )
-        setup = [self._machine.load_env_on_machine]
-        if is_found(self._machine):
-            setup.insert(0, check_root(self._root, self._paths))
-        launch = Launch(
-            self._root,
-            self._paths,
-            self._controller,
+        settings = WorkerSettings(
+            str(self._root.directory),
+            self._paths.name,
             (queue,),
-            None if lasting else self._machine.allocation.idle_timeout,
-            "\n".join(setup),
-            _GRACE,
+            most_memory_mb=_handed_out(shape, request) or None,
+            allocation_seconds=shape.seconds,
+            grace=_GRACE,
+            stay=True,
+            idle_timeout=None if lasting else self._machine.allocation.idle_timeout,
+            # Jobs of another run would be requeued and done twice when this run ends.
+            controller=self._controller,
+            first=shape.first,
             cancel_waiting=self._scheduler.cancels_waiting,
-            memory_mb=_handed_out(shape, request),
-            seconds=shape.seconds,
-            preferred=shape.first,
         )
+        worker = WorkerCommand(settings, self._machine.load_env_on_machine)
         make_directory(self._paths.allocations)
         if not has_room(self._paths.allocations):
             # No worker could say that it is there. The run's queues are watched for that, too.
@@ -263,7 +262,7 @@ class Provision:
             return False
         self.has_asked = True
         try:
-            ids = self._scheduler.submit(wanted, launch, self._submitted)
+            ids = self._scheduler.submit(wanted, worker, self._submitted)
         except RefusedError as error:
             if is_alone:
                 if self._setbacks.excluded:
@@ -290,10 +289,10 @@ class Provision:
         self._steady.forget(queue)
         self._questions.later()
         if wanted.count == 1:
-            many, which, logs = "an allocation", ids[0], f"log: {launch.log(ids[0])}"
+            many, which, logs = "an allocation", ids[0], f"log: {worker.log(ids[0])}"
         else:
             many, which = f"{wanted.count} allocations", f"{ids[0]} to {ids[-1]}"
-            logs = f"logs: {launch.log('*')}"
+            logs = f"logs: {worker.log('*')}"
         self._logger.info(f"Asked for {many} of {wanted.describe()}: {which}, {logs}")
         return True
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from humanfriendly.text import concatenate, pluralize
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.launch import node_of
 from snakemake_kochi.errors import WorkerError
 from snakemake_kochi.files import is_there, show_new_files
 from snakemake_kochi.paths import Root
 from snakemake_kochi.schedulers.interface import Allocation
 from snakemake_kochi.schedulers.questions import Pauses
+from snakemake_kochi.schedulers.worker_command import node_of
 
 # So many on one node, and it is avoided: it is free again at once, and would be given again.
 _MOST_ON_NODE = 2

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.choice import make_scheduler
 from snakemake_kochi.allocation.ending import end_allocations
-from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.allocation.notices import Reasons
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory
@@ -25,6 +25,8 @@ from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Queue, WorkerState, cancel, shared_workers
 from snakemake_kochi.queue.controllers import private_queue, remove_private_queues
 from snakemake_kochi.schedulers.interface import Allocation, Scheduler, UnreachableError, Wanted
+from snakemake_kochi.schedulers.worker_command import WorkerCommand
+from snakemake_kochi.worker.settings import WorkerSettings
 
 # Seconds between two questions to the scheduler, at first and at most; and between two looks for a
 # worker.
@@ -85,6 +87,7 @@ class TrialAllocations:
         self._has_asked = False
         self._queues: list[str] = []
         self._ids: list[str] = []
+        self._settings: list[Path] = []
         self._failed: list[str] = []
 
     def __enter__(self) -> TrialAllocations:
@@ -114,6 +117,8 @@ class TrialAllocations:
             log = self._paths.allocation_log(self._controller, id)
             for path in (log, log.with_suffix(".out"), log.with_suffix(".sh")):
                 path.unlink(missing_ok=True)
+        for path in self._settings:
+            path.unlink(missing_ok=True)
 
     def get(self, not_on: Sequence[str] = ()) -> TrialWorker:
         """One more, on none of these nodes if the scheduler can be told so, once it is there.
@@ -129,18 +134,20 @@ class TrialAllocations:
         self._queues.append(queue)
         make_directory(self._paths.allocations)
         make_directory(self._paths.controller(self._controller).directory)
-        launch = Launch(
-            self._location.root,
-            self._paths,
-            self._controller,
+        settings = WorkerSettings(
+            str(self._location.root.directory),
+            self._paths.name,
             (queue,),
+            stay=True,
             # The first one waits for the second one.
             idle_timeout=_LONGER * self._patience,
-            setup=self._location.machine.load_env_on_machine,
+            controller=self._controller,
         )
+        self._settings.append(settings.path)
+        worker = WorkerCommand(settings, self._location.machine.load_env_on_machine)
         seconds = min(self._patience + _TRIALS, longest or float("inf"))
         wanted = Wanted(1, seconds=seconds, excluded=tuple(filter(None, not_on)))
-        (id,) = self._scheduler.submit(wanted, launch, self._ids)
+        (id,) = self._scheduler.submit(wanted, worker, self._ids)
         self._ids.append(id)
         self._tell(f"Allocation {id} was asked for; waiting for its worker.")
         return self._wait(id, queue)

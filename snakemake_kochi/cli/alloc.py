@@ -17,11 +17,11 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory
 
 if TYPE_CHECKING:
-    from snakemake_kochi.allocation.launch import Launch
     from snakemake_kochi.allocation.notices import Reasons
     from snakemake_kochi.location import Location
     from snakemake_kochi.queue import WorkerState
     from snakemake_kochi.schedulers.interface import Allocation, Scheduler
+    from snakemake_kochi.schedulers.worker_command import WorkerCommand
 
 _NODES = "${nodes}"
 # Seconds between two questions to the scheduler while a worker has not come.
@@ -37,7 +37,7 @@ class _Asked:
     worker: int
     id: str
     scheduler: Scheduler
-    launch: Launch
+    command: WorkerCommand
 
 
 @click.command()
@@ -112,10 +112,11 @@ def _ask(
     location: Location, queue: str, spec: str | None, count: int, limit: str | None, blocking: bool
 ) -> list[_Asked]:
     from snakemake_kochi.allocation.choice import make_scheduler
-    from snakemake_kochi.allocation.launch import Launch
     from snakemake_kochi.queue import AskedWorker, allocate_ids, assign_queues, note_asked
     from snakemake_kochi.schedulers.interface import Wanted
     from snakemake_kochi.schedulers.script import AllocScript
+    from snakemake_kochi.schedulers.worker_command import WorkerCommand
+    from snakemake_kochi.worker.settings import WorkerSettings
 
     machine = location.machine
     settings = machine.allocation
@@ -153,30 +154,24 @@ def _ask(
         count=count,
         arguments=arguments,
     )
-    setup = machine.load_env_on_machine
     numbers = allocate_ids(location.machine_paths, "worker", count)
-    launch = Launch(
-        location.root,
-        location.machine_paths,
-        None,
-        (queue,),
-        setup=setup,
-        stay=blocking,
-        first=numbers.start,
+    for_workers = WorkerSettings(
+        str(location.root.directory), machine.name, (queue,), stay=blocking, echo=True
     )
+    command = WorkerCommand(for_workers, machine.load_env_on_machine, first_worker=numbers.start)
     make_directory(location.machine_paths.allocations)
-    ids = scheduler.submit(wanted, launch, ())
+    ids = scheduler.submit(wanted, command, ())
     for worker, each in zip(numbers, ids, strict=False):
         assign_queues(location.machine_paths, worker, [queue])
         note_asked(location.machine_paths, AskedWorker(worker, each, name))
         say(
             f"Worker {worker} for queue {queue} was asked for: allocation {each}, "
-            f"log: {launch.log(each)}"
+            f"log: {command.log(each)}"
         )
         if isinstance(scheduler, AllocScript) and (process := scheduler.process(each)) is not None:
             remark(f"Its alloc_script stays; to end it and its worker: kill -- -{process}")
     return [
-        _Asked(worker, each, scheduler, launch) for worker, each in zip(numbers, ids, strict=False)
+        _Asked(worker, each, scheduler, command) for worker, each in zip(numbers, ids, strict=False)
     ]
 
 
@@ -237,7 +232,7 @@ def _follow(asked: list[_Asked]) -> int:
     question = time.monotonic()
     has_failed = False
     while left:
-        workers = list_workers(asked[0].launch.machine)
+        workers = list_workers(asked[0].command.machine)
         there = [worker for worker in workers if worker.allocation in left]
         ended = {each for each in left if _have_left(there, each)}
         if time.monotonic() >= question:
@@ -247,7 +242,7 @@ def _follow(asked: list[_Asked]) -> int:
             has_failed |= bool(without)
             ended |= without
         for each in left.values():
-            positions[each.id] = copy_from(each.launch.log(each.id), positions[each.id])
+            positions[each.id] = copy_from(each.command.log(each.id), positions[each.id])
         for each_id in ended:
             del left[each_id]
         sys.stdout.flush()

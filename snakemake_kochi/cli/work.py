@@ -51,16 +51,21 @@ def command(
 ) -> int:
     """Run the jobs of a queue in this terminal; leave when there are none."""
     from snakemake_kochi.location import find_location
+    from snakemake_kochi.worker.settings import WorkerSettings
     from snakemake_kochi.worker.start import run_worker
 
     location = find_location(machine)
+    location.prepare_machine()
     return run_worker(
-        location.prepare_machine(),
-        queues,
-        cores=cores,
-        memory_mb=memory,
-        gpus=gpus,
-        walltime=walltime,
-        stay=blocking,
-        echo=True,
+        WorkerSettings(
+            str(location.root.directory),
+            location.machine.name,
+            queues,
+            cores=cores,
+            memory_mb=memory,
+            gpus=gpus,
+            walltime=walltime,
+            stay=blocking,
+            echo=True,
+        )
     )

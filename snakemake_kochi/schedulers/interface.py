@@ -9,10 +9,10 @@ from typing import Literal, Protocol
 
 from humanfriendly.text import pluralize
 
-from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.queue.capacity import Capacity
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
+from snakemake_kochi.schedulers.worker_command import WorkerCommand
 
 # An amount that nobody has told: as much as there is.
 UNKNOWN = sys.maxsize
@@ -129,7 +129,7 @@ class Scheduler(Protocol):
     def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
         """What may be asked for, with a request. Raises RefusedError, or UnreachableError."""
 
-    def submit(self, wanted: Wanted, launch: Launch, known: Collection[str]) -> list[str]:
+    def submit(self, wanted: Wanted, worker: WorkerCommand, known: Collection[str]) -> list[str]:
         """Ask for allocations with a worker each; returns their ids. `known`: all ids of before.
 
         Tries again for some minutes. Raises RefusedError, or UnreachableError.

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.files import make_directory, write_atomically
 from snakemake_kochi.queue import Capacity
 from snakemake_kochi.schedulers.interface import (
@@ -28,6 +27,7 @@ from snakemake_kochi.schedulers.interface import (
 )
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.schedulers.settings import AllocationSettings
+from snakemake_kochi.schedulers.worker_command import WorkerCommand
 
 # Seconds in which a script that is wrong has mostly failed.
 _EARLY = 1.0
@@ -118,10 +118,10 @@ class AllocScript:
         node = Capacity(cores, memory, settings.gpus or 0)
         return Limits(settings.max_workers, node, settings.time, takes_nodes=True)
 
-    def submit(self, wanted: Wanted, launch: Launch, known: Collection[str]) -> list[str]:
+    def submit(self, wanted: Wanted, worker: WorkerCommand, known: Collection[str]) -> list[str]:
         """Run the script for each. Raises RefusedError, with its exit status and the end of its
         output, for one that fails within a second."""
-        names = [self._start(wanted, launch) for _ in range(wanted.count)]
+        names = [self._start(wanted, worker) for _ in range(wanted.count)]
         deadline = time.monotonic() + _EARLY
         while time.monotonic() < deadline and any(map(self._is_running, names)):
             time.sleep(_PAUSE)
@@ -133,15 +133,15 @@ class AllocScript:
                 )
         return names
 
-    def _start(self, wanted: Wanted, launch: Launch) -> str:
+    def _start(self, wanted: Wanted, worker: WorkerCommand) -> str:
         number = next(self._numbers)
         name = f"{self._name}-{number}"
-        log = launch.log(name)
+        log = worker.log(name)
         make_directory(log.parent)
         # A file: whatever the script puts around the command, nothing in it needs to be quoted.
         own = log.with_suffix(".sh")
         cores = None if self._settings.cores is None else str(self._settings.cores)
-        write_atomically(own, launch.script(name, cores, log, str(number - 1)).encode())
+        write_atomically(own, worker.script(name, cores, log, str(number - 1)).encode())
         # Not in one file with what the node says: two nodes that append to one lose lines on NFS.
         output = log.with_suffix(".out")
         with output.open("wb") as stream:

@@ -1,40 +1,201 @@
-"""How a worker behaves."""
+"""A worker's settings: a file that whoever starts the worker writes, and that the worker reads.
+
+This module has all options. A new one needs a field here, and the code that uses it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
 
+from snakemake_kochi.errors import DamagedFileError, KochiError, WorkerError, nearest
+from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue.processes import ProcessIdentity
 from snakemake_kochi.queue.ticket import Kind
 from snakemake_kochi.worker.walltime import Walltime
+
+VERSION = 1
 
 # Seconds that a worker that leaves when its queues are empty waits for a run that goes on: it takes
 # so long at most to hand over what depends on a job that has ended. On a cluster Snakemake waits
 # for a minute for a job's outputs (`--latency-wait` of the profile `cluster` and of `kochi batch`).
 BETWEEN_JOBS = 75.0
+# Seconds until a node sees a file that was written a moment ago on another one.
+_PATIENCE = 10.0
+_PAUSE = 0.5
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """How a worker behaves.
+    """How a worker is started, and how it behaves. None means the worker finds the value itself.
 
-    `environment`: what its jobs start from; `stay`: whether it waits when its queues are empty, and
-    then for `idle_timeout` seconds, or for ever (None); `idle_wait`: seconds after which an idle
-    worker looks by itself, for what happened on other nodes; `grace`: seconds between SIGTERM and
-    SIGKILL for a job that is to end; `cancel_waiting`: a command that cancels the allocations of
-    its controller that have not begun; `walltime`: when the worker itself has to be gone; `first`:
-    the kinds of jobs that it claims before others; `between_jobs`: seconds for which one that does
-    not stay waits for further jobs of a run that goes on.
+    `root` is KOCHI_ROOT, `machine` the machine's name. `queues` may be empty when `worker`, a
+    number from `allocate_ids`, was given its queues by `assign_queues`.
+
+    Capacity: `cores`, `memory_mb` (MiB) and `gpus` (a number, or names separated by commas) are
+    what the worker hands out, by default all that it may use; `most_memory_mb` (MiB) is the most
+    memory that it hands out, if it finds more.
+
+    Time, in seconds: the worker is gone after `walltime`. `allocation_seconds` is the time that was
+    requested for its allocation, for a Slurm that does not tell. A job that is to end has `grace`
+    between SIGTERM and SIGKILL. An idle worker looks for what happened on other nodes after
+    `idle_wait`. A worker with `stay` waits when its queues are empty, for `idle_timeout` if that is
+    given; one without waits for `between_jobs` for more jobs of a run that goes on. Other nodes
+    presume it dead LOST_AFTER times `heartbeat` after its last sign of life.
+
+    `controller`, the identity of an inbox: the worker claims only the tickets of that controller.
+    `first`: the kinds of jobs that it claims before others. `allocation`: the scheduler's name of
+    the worker's allocation. There the worker also leaves when it has no job and its controller is
+    dead, and then runs `cancel_waiting`, a command that cancels the allocations of that controller
+    that have not begun. The worker ends with the process `parent`. `echo`: it shows the jobs'
+    output.
     """
 
-    environment: Mapping[str, str]
+    root: str
+    machine: str
+    queues: tuple[str, ...] = ()
+    worker: int | None = None
+    cores: int | None = None
+    memory_mb: int | None = None
+    most_memory_mb: int | None = None
+    gpus: str | None = None
+    walltime: float | None = None
+    allocation_seconds: float | None = None
+    grace: float = 5.0
     stay: bool = False
     idle_timeout: float | None = None
-    parent: ProcessIdentity | None = None
     idle_wait: float = 2.0
-    grace: float = 5.0
-    cancel_waiting: tuple[str, ...] = ()
-    walltime: Walltime = field(default_factory=lambda: Walltime(None, 0.0))
-    first: tuple[Kind, ...] = ()
     between_jobs: float = BETWEEN_JOBS
+    heartbeat: float | None = None
+    controller: str | None = None
+    first: tuple[Kind, ...] = ()
+    allocation: str | None = None
+    cancel_waiting: tuple[str, ...] = ()
+    parent: int | None = None
+    echo: bool = False
+
+    @property
+    def kochi_root(self) -> Root:
+        return Root(Path(self.root))
+
+    @property
+    def paths(self) -> MachinePaths:
+        return self.kochi_root.machine(self.machine)
+
+    @property
+    def path(self) -> Path:
+        """The file: in the worker's directory if it has a number, else one for all workers that
+        are started with equal settings."""
+        if self.worker is not None:
+            return self.paths.worker(self.worker).settings
+        return self.paths.worker_settings(hashlib.sha256(self.to_json()).hexdigest())
+
+    def to_json(self) -> bytes:
+        return to_json({"version": VERSION, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> WorkerSettings:
+        """What `to_json` made. Raises KochiError, which names the key."""
+        kinds = {field.name: str(field.type) for field in fields(cls)}
+        values = {}
+        for key, value in data.items():
+            if key == "version":
+                continue
+            if key not in kinds:
+                raise KochiError(f"key '{key}' is not known; {nearest(key, kinds)}")
+            kind, _, optional = kinds[key].partition(" | ")
+            if value is None and optional:
+                continue
+            expected, is_valid, make = _KINDS[kind]
+            if not is_valid(value) or (key in _FROM_1 and value < 1):
+                expected = "a number from 1" if key in _FROM_1 else expected
+                raise KochiError(f"key '{key}': {expected} was expected, not {value!r}")
+            try:
+                values[key] = make(value)
+            except (KeyError, TypeError) as error:
+                raise KochiError(f"key '{key}': {expected} was expected ({error!r})") from error
+        if missing := [name for name in ("root", "machine") if name not in values]:
+            raise KochiError(f"key '{missing[0]}' is missing")
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a worker finds where it was started: the `environment` of its jobs, the process with
+    which it ends, and how long it will be there."""
+
+    environment: Mapping[str, str]
+    parent: ProcessIdentity | None
+    walltime: Walltime
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and _is_number(value)
+
+
+def _is_list_of(kind: type) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, list) and all(isinstance(each, kind) for each in value)
+
+
+# For the type of each field: what it is for people, whether a value of JSON is one, and what makes
+# the field of it.
+_KINDS: Mapping[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
+    "str": ("a text", lambda value: isinstance(value, str), str),
+    "bool": ("true or false", lambda value: isinstance(value, bool), bool),
+    "int": ("a whole number from 0", _is_whole, int),
+    "float": ("a number from 0", _is_number, float),
+    "tuple[str, ...]": ("a list of texts", _is_list_of(str), tuple),
+    "tuple[Kind, ...]": (
+        "a list of kinds of jobs",
+        _is_list_of(dict),
+        lambda value: tuple(map(Kind.from_dict, value)),
+    ),
+}
+_FROM_1 = ("cores", "memory_mb", "most_memory_mb")
+
+
+def save_settings(settings: WorkerSettings) -> Path:
+    """Write the file for `start_command`; returns its path. Raises OSError."""
+    path = settings.path
+    make_directory(path.parent)
+    write_atomically(path, settings.to_json())
+    return path
+
+
+def start_command(settings: Path) -> list[str]:
+    """The worker with the settings of a file, as a command. The options of `__main__` may follow:
+    what only an allocation knows."""
+    # -P: a queue.py in the user's directory must not be imported in place of the library.
+    return [sys.executable, "-P", "-m", "snakemake_kochi.worker", str(settings)]
+
+
+def read_settings(path: Path, patience: float = _PATIENCE) -> WorkerSettings:
+    """Raises DamagedFileError, also for a file of somebody else's; WorkerError where it cannot be
+    read, or is not seen here within `patience` seconds."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return WorkerSettings.from_json(read_json(path, VERSION, is_ours=True))
+        except FileNotFoundError as error:
+            if time.monotonic() >= deadline:
+                raise WorkerError(
+                    f"this node does not see {path}",
+                    "KOCHI_ROOT has to be a directory that all nodes see.",
+                ) from error
+            time.sleep(_PAUSE)
+        except OSError as error:
+            raise WorkerError(f"{path} cannot be read: {error}") from error
+        except DamagedFileError:
+            raise
+        except KochiError as error:
+            raise DamagedFileError(f"{path}: {error.message}") from error

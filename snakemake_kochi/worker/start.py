@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
 
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import is_there, make_directory, to_json, write_exclusively
 from snakemake_kochi.locks.probe import probe_locks
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.capacity import Capacity
-from snakemake_kochi.queue.heartbeat import HEARTBEAT_INTERVAL
+from snakemake_kochi.queue.heartbeat import heartbeat_interval
 from snakemake_kochi.queue.ids import allocate_ids
 from snakemake_kochi.queue.processes import ProcessIdentity, this_node
-from snakemake_kochi.queue.ticket import Kind, now
+from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.workers import (
     WorkerState,
     assign_queues,
@@ -30,7 +29,7 @@ from snakemake_kochi.worker.runners.choice import Runners
 from snakemake_kochi.worker.runners.command import CommandRunner
 from snakemake_kochi.worker.runners.shell import ShellRunner
 from snakemake_kochi.worker.runners.zygote import ZygoteRunner
-from snakemake_kochi.worker.settings import BETWEEN_JOBS, WorkerSettings
+from snakemake_kochi.worker.settings import Surroundings, WorkerSettings
 from snakemake_kochi.worker.signals import Wake, adopt_orphans
 from snakemake_kochi.worker.supervisor import run_kept
 from snakemake_kochi.worker.walltime import find_beginning, find_walltime
@@ -42,79 +41,43 @@ _log = logging.getLogger(__name__)
 _NOT_FOR_JOBS = ("SNAKEMAKE_PROFILE",)
 
 
-def run_worker(
-    machine: MachinePaths,
-    queues: Sequence[str],
-    *,
-    cores: int | None = None,
-    memory_mb: int | None = None,
-    most_memory_mb: int | None = None,
-    gpus: str | None = None,
-    walltime: float | None = None,
-    asked: float | None = None,
-    first: Sequence[Kind] = (),
-    stay: bool = False,
-    idle_timeout: float | None = None,
-    allocation: str | None = None,
-    environment: Mapping[str, str] | None = None,
-    echo: bool = False,
-    parent: int | None = None,
-    worker: int | None = None,
-    controller: str | None = None,
-    idle_wait: float = 2.0,
-    between_jobs: float = BETWEEN_JOBS,
-    grace: float = 5.0,
-    cancel_waiting: Sequence[str] = (),
-    heartbeat: float = HEARTBEAT_INTERVAL,
-) -> int:
+def run_worker(settings: WorkerSettings) -> int:
     """Be a worker; return its exit status when it leaves.
 
-    `queues` may be empty when `worker`, a number from `allocate_ids`, was given its queues by
-    `assign_queues`. `cores`, `memory_mb` (MiB) and `gpus` (see `find_gpus`) default to what this
-    process may use, `environment` (of the jobs) to this process's own. It hands out at most
-    `most_memory_mb` of that. After `walltime` seconds it will be gone; by default when Slurm says
-    so, or by the seconds for which its allocation was `asked` for. Without `stay` it leaves when
-    its queues have nothing that it can run; with it, after `idle_timeout` seconds without a job, if
-    that is given. Jobs of the kinds that are `first` are begun before others. `allocation` is the
-    scheduler's name of that in which it is; there it gets another number where `worker` was used
-    before, as one does that begins again. With `echo` the jobs' output is shown.
-    With `controller`, the identity of an inbox, it claims the tickets of that controller and
-    no others. It leaves when the process `parent` ends. SIGTERM, SIGINT, SIGUSR1 and SIGHUP end the
-    jobs within `grace` seconds and requeue them; a second one does it at once. In an allocation it
-    also leaves when it has no job and its controller is dead, and then runs `cancel_waiting`, which
-    cancels the allocations of that controller that have not begun. `idle_wait` and `between_jobs`
-    (see WorkerSettings) are in seconds, as is `heartbeat`: without a sign of life for LOST_AFTER
-    times that, it is presumed dead on other nodes.
-
     The worker is a child of the calling process, its supervisor. This must be its main thread,
-    without other threads and other children. Raises KochiError for names that cannot be used
-    and for locks that do not work, and WorkerError when the number is taken.
+    without other threads and other children. Jobs get the environment of this process. In an
+    allocation the worker gets another number where that of the settings was used before, as one
+    does that begins again. SIGTERM, SIGINT, SIGUSR1 and SIGHUP end the jobs within
+    `settings.grace` seconds and requeue them; a second one does it at once.
+
+    Raises KochiError for names that cannot be used and for locks that do not work, and WorkerError
+    when the number is taken.
     """
-    for name in queues:
+    machine = settings.paths
+    for name in settings.queues:
         machine.queue(name)
-    if controller is not None:
-        machine.controller(controller)
-    own = dict(os.environ) if environment is None else dict(environment)
-    began = None if allocation is None else find_beginning(own)
-    limit = find_walltime(walltime, own, grace, began, asked)
-    found = find_gpus(gpus, own)
-    capacity = capacity_of_this_node(cores, memory_mb, len(found.names), own, most_memory_mb)
+    if settings.controller is not None:
+        machine.controller(settings.controller)
+    heartbeat = settings.heartbeat or heartbeat_interval()
+    environment = dict(os.environ)
+    began = None if settings.allocation is None else find_beginning(environment)
+    walltime = find_walltime(
+        settings.walltime, environment, settings.grace, began, settings.allocation_seconds
+    )
+    gpus = find_gpus(settings.gpus, environment)
+    capacity = capacity_of_this_node(
+        *(settings.cores, settings.memory_mb, len(gpus.names), environment),
+        settings.most_memory_mb,
+    )
     probe_locks(machine)
-    number, served = _number_and_queues(machine, queues, worker, allocation is not None)
-    settings = WorkerSettings(
-        environment=environment_for_jobs(
-            {name: own[name] for name in own if name not in _NOT_FOR_JOBS},
+    number, served = _number_and_queues(machine, settings)
+    surroundings = Surroundings(
+        environment_for_jobs(
+            {name: environment[name] for name in environment if name not in _NOT_FOR_JOBS},
             machine.worker(number).hosts,
         ),
-        stay=stay,
-        idle_timeout=idle_timeout,
-        parent=None if parent is None else _identify(parent),
-        idle_wait=idle_wait,
-        between_jobs=between_jobs,
-        grace=grace,
-        cancel_waiting=tuple(cancel_waiting),
-        walltime=limit,
-        first=tuple(first),
+        None if settings.parent is None else _identify(settings.parent),
+        walltime,
     )
 
     def work(wake: Wake) -> int:
@@ -130,15 +93,15 @@ def run_worker(
             capacity=capacity,
             started=started,
             updated=started,
-            controller=controller,
-            allocation=allocation,
+            controller=settings.controller,
+            allocation=settings.allocation,
             allocation_began=began,
-            until=limit.until,
+            until=walltime.until,
             idle_since=started,
-            fresh=limit.is_fresh,
+            fresh=walltime.is_fresh,
             heartbeat_interval=heartbeat,
         )
-        return _work(machine, state, settings, found, wake, Echo(jobs=echo))
+        return _work(machine, state, settings, surroundings, gpus, wake)
 
     return run_kept(machine, number, heartbeat, work)
 
@@ -147,9 +110,9 @@ def _work(
     machine: MachinePaths,
     state: WorkerState,
     settings: WorkerSettings,
+    surroundings: Surroundings,
     gpus: Gpus,
     wake: Wake,
-    shown: Echo,
 ) -> int:
     """The worker's own process, from its registration to its end."""
     with contextlib.ExitStack() as stack:
@@ -161,13 +124,14 @@ def _work(
         except OSError as error:
             raise _not_started(machine, state.worker, error) from error
         _log.info("worker %d started on machine %s: %s", state.worker, machine.name, state)
+        shown = Echo(jobs=settings.echo)
         shown.say(f"Kochi worker {state.worker} started on machine {machine.name}.", "=" * WIDTH)
         adopt_orphans()
         devices = _devices(machine, state.capacity, gpus)
         try:
-            zygotes = _zygotes(machine, state, settings)
+            zygotes = _zygotes(machine, state, surroundings)
             runners = Runners([ShellRunner(), zygotes, CommandRunner()], [zygotes])
-            worker = Worker(machine, state, settings, runners, shown, devices, wake)
+            worker = Worker(machine, state, settings, surroundings, runners, shown, devices, wake)
             status = worker.run()
         except OSError as error:
             # Of a disk or a lock. Its tickets are requeued, or will be by the next recovery.
@@ -186,20 +150,21 @@ def _work(
 
 
 def _number_and_queues(
-    machine: MachinePaths, queues: Sequence[str], worker: int | None, is_in_allocation: bool
+    machine: MachinePaths, settings: WorkerSettings
 ) -> tuple[int, tuple[str, ...]]:
+    worker = settings.worker
     number = allocate_ids(machine, "worker", 1)[0] if worker is None else worker
     paths = machine.worker(number)
     try:
-        if worker is not None and is_in_allocation and is_there(paths.state):
+        if worker is not None and settings.allocation and is_there(paths.state):
             # Its allocation was requeued by the scheduler, and has begun again.
             number = allocate_ids(machine, "worker", 1)[0]
             paths = machine.worker(number)
         if is_there(paths.state):
             raise _started_before(machine, number)
         make_directory(paths.directory)
-        if queues:
-            assign_queues(machine, number, queues)
+        if settings.queues:
+            assign_queues(machine, number, settings.queues)
         return number, read_queues(machine, number)
     except FileNotFoundError as error:
         raise WorkerError(
@@ -220,11 +185,11 @@ def _started_before(machine: MachinePaths, worker: int) -> WorkerError:
     )
 
 
-def _zygotes(machine: MachinePaths, state: WorkerState, settings: WorkerSettings) -> ZygoteRunner:
+def _zygotes(machine: MachinePaths, state: WorkerState, surroundings: Surroundings) -> ZygoteRunner:
     return ZygoteRunner(
         machine.worker(state.worker),
         {
-            **settings.environment,
+            **surroundings.environment,
             "KOCHI_MACHINE": machine.name,
             "KOCHI_WORKER_ID": str(state.worker),
         },

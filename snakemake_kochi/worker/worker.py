@@ -34,7 +34,7 @@ from snakemake_kochi.worker.passed import Passed
 from snakemake_kochi.worker.returns import Returns
 from snakemake_kochi.worker.runners.choice import Runners
 from snakemake_kochi.worker.served import Served
-from snakemake_kochi.worker.settings import WorkerSettings
+from snakemake_kochi.worker.settings import Surroundings, WorkerSettings
 from snakemake_kochi.worker.signals import Signals, Wake, open_process, reap_orphans
 from snakemake_kochi.worker.slot import Slot
 from snakemake_kochi.worker.state import StateFile
@@ -61,6 +61,7 @@ class Worker:
         machine: MachinePaths,
         state: WorkerState,
         settings: WorkerSettings,
+        surroundings: Surroundings,
         runners: Runners,
         echo: Echo,
         devices: Devices,
@@ -70,9 +71,10 @@ class Worker:
         self._number = state.worker
         self._state = StateFile(machine, state)
         self._settings = settings
+        self._surroundings = surroundings
         self._wake = wake
         self._devices = devices
-        self._launcher = Launcher(machine, settings.environment, runners, devices)
+        self._launcher = Launcher(machine, surroundings.environment, runners, devices)
         self._runners = runners
         self._echo = echo
         self._capacity = state.capacity
@@ -81,7 +83,7 @@ class Worker:
         self._is_finishing = False
         self._passed = Passed()
         self._reason_to_stop: str | None = None
-        self._health = Health(machine, state.worker, settings.environment)
+        self._health = Health(machine, state.worker, surroundings.environment)
         self._troubles = Troubles()
         self._served = Served(machine, self._state, self._troubles)
         self._ends = Ends(self._state, self._health, self._served.queue_of)
@@ -91,7 +93,7 @@ class Worker:
         self._ahead = Ahead(state.capacity.cores)
         self._controller_watch = ControllerWatch(machine, state)
         self._claimer = Claimer(
-            *(state.worker, state.capacity, settings.walltime, self._passed, self._ahead),
+            *(state.worker, state.capacity, surroundings.walltime, self._passed, self._ahead),
             first=settings.first,
         )
         self._looks = Looks(settings.idle_wait)
@@ -110,7 +112,7 @@ class Worker:
             stack.callback(wakeup.close)
             if wakeup.is_silent:
                 self._looks = Looks(min(SILENT_WAIT, self._settings.idle_wait))
-            parent = self._settings.parent
+            parent = self._surroundings.parent
             self._parent_end = None if parent is None else open_process(parent.pid)
             if self._parent_end is not None:
                 stack.callback(os.close, self._parent_end)
@@ -164,7 +166,7 @@ class Worker:
         if self._look_due and may_claim and not self._is_stopping:
             self._claim()
         self._echo.pump()
-        if self._state.state.fresh and not self._settings.walltime.is_fresh:
+        if self._state.state.fresh and not self._surroundings.walltime.is_fresh:
             self._state.touch(fresh=False)
         self._state.write_when_due()
         if self._slots or self._ahead.first is not None:
@@ -189,16 +191,16 @@ class Worker:
         if not self._stops:
             is_free = self._look_due and self._ahead.first is None and not self._is_stopping
             deadlines.append(self._pause_until if is_free else self._looks.deadline)
-            if (left := self._settings.walltime.seconds_left()) is not None:
+            if (left := self._surroundings.walltime.seconds_left()) is not None:
                 deadlines.append(moment + left)
         return max(0.0, min(deadlines) - moment)
 
     def _heed_stops(self, signals: Signals) -> None:
         """The first request gives the jobs their grace and requeues them, a second none."""
-        parent = self._settings.parent
+        parent = self._surroundings.parent
         if parent is not None and not parent.is_alive():
             self._reason_to_stop = f"process {parent.pid}, which started this worker, is gone"
-        elif self._settings.walltime.is_over:
+        elif self._surroundings.walltime.is_over:
             self._reason_to_stop = self._reason_to_stop or _TIME_IS_OVER
         stops = signals.stops + (self._reason_to_stop is not None)
         if stops == self._stops:
@@ -276,7 +278,7 @@ class Worker:
         self._slots.remove(slot)
         self._launcher.ended(slot)
         self._ahead.job_ended(job)
-        self._settings.walltime.job_ended()
+        self._surroundings.walltime.job_ended()
         self._begin_to_idle()
         self._echo.job_ended(job, ending)
         self._look_due = True

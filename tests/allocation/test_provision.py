@@ -20,7 +20,6 @@ from snakemake_kochi.allocation import allocated_workers, ending, provision
 from snakemake_kochi.allocation.allocated_workers import AllocatedWorkers
 from snakemake_kochi.allocation.asked_for import AskedFor
 from snakemake_kochi.allocation.ending import end_allocations
-from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.allocation.provision import Provision
 from snakemake_kochi.allocation.setbacks import Setbacks
 from snakemake_kochi.errors import KochiError, WorkerError
@@ -38,6 +37,7 @@ from snakemake_kochi.schedulers.interface import (
 from snakemake_kochi.schedulers.questions import Questions
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.schedulers.settings import AllocationSettings
+from snakemake_kochi.schedulers.worker_command import WorkerCommand
 
 SMALL, LARGE = Resources(cores=1), Resources(cores=4)
 
@@ -59,7 +59,7 @@ class Scheduler:
     def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
         return self._limits
 
-    def submit(self, wanted: Wanted, launch: Launch, known: Collection[str]) -> list[str]:
+    def submit(self, wanted: Wanted, worker: WorkerCommand, known: Collection[str]) -> list[str]:
         self.wanted.append(wanted)
         return [f"{len(self.wanted)}_{index}" for index in range(wanted.count)]
 
@@ -338,7 +338,7 @@ def test_what_is_being_asked_for_when_the_run_ends_is_told_and_cancelled(
     scheduler.how_to_cancel = "scancel mine"
     answer, is_asked, cancelled = threading.Event(), threading.Event(), []
 
-    def submit(wanted: Wanted, launch: Launch, known: Collection[str]) -> list[str]:
+    def submit(wanted: Wanted, worker: WorkerCommand, known: Collection[str]) -> list[str]:
         is_asked.set()
         answer.wait(20)
         return ["1"]

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from slurm_cluster import SlurmCluster
-from support import git, wait_until, write
+from support import git, wait_until, worker_command, write
 
 from snakemake_kochi.detached.control import Watch
 from snakemake_kochi.detached.launches import Found, last_launch, make_launch, write_end
@@ -319,10 +319,7 @@ def test_a_heartbeat_that_is_no_number_of_seconds_is_told_before_anything_starts
     assert refused.status == 1
     assert said in refused.err
     worker = subprocess.run(
-        [
-            *(sys.executable, "-m", "snakemake_kochi.worker", "--root", here / "root"),
-            *("--machine", "local", "--queue", "q"),
-        ],
+        worker_command(here / "root", here, queues=("q",)),
         capture_output=True,
         text=True,
         timeout=60,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from slurm_cluster import SlurmCluster
-from support import git, wait_until
+from support import git, wait_until, worker_command
 
 from snakemake_kochi.cli import release
 from snakemake_kochi.paths import MachinePaths, Root
@@ -94,12 +93,9 @@ def test_what_cannot_be_released_is_told_and_the_others_are(kochi: Kochi, worker
 def test_a_worker_of_a_run_is_the_run_s(own_surroundings: Path, kochi: Kochi) -> None:
     machine = Root.find().machine("local")
     machine.controller("own").directory.mkdir(parents=True, mode=0o700)
-    script = (
-        "from snakemake_kochi.paths import Root\n"
-        "from snakemake_kochi.worker.start import run_worker\n"
-        "run_worker(Root.find().machine('local'), ['q'], stay=True, controller='own')"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script])
+    root = Root.find().directory
+    settings = {"queues": ("q",), "stay": True, "controller": "own"}
+    process = subprocess.Popen(worker_command(root, root.parent, **settings))
     try:
         wait_until(lambda: list_workers(machine))
         done = kochi("release", "0")

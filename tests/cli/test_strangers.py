@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from faulty_filesystem import FaultyFilesystem
-from support import write
+from support import worker_command, write
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths, Root
@@ -75,7 +75,7 @@ def plant(top: Path) -> Callable[..., Path]:
 
 COMMANDS = {
     "work": ("-m", "snakemake_kochi.cli", "work", "-q", "q"),
-    "worker": ("-m", "snakemake_kochi.worker", "--machine", "local", "--queue", "q", "--root"),
+    "worker": (),
     "enqueue": ("-m", "snakemake_kochi.cli", "enqueue", "-q", "q", "true"),
     "alloc": ("-m", "snakemake_kochi.cli", "alloc", "-q", "q"),
     "cancel": ("-m", "snakemake_kochi.cli", "cancel", "0"),
@@ -90,7 +90,7 @@ def test_no_command_uses_a_kochi_root_that_a_stranger_made_first(
 ) -> None:
     executed = plant(top / "root")
     write(tmp_path / "Snakefile", "rule all:\n    output: 'made'\n    shell: 'touch {output}'\n")
-    words = [*COMMANDS[command], *([str(top / "root")] if command == "worker" else [])]
+    words = COMMANDS[command] or worker_command(top / "root", tmp_path, queues=("q",))[1:]
     done = shell_command(*words, root=top / "root", cwd=tmp_path)
     assert done.returncode == 1
     assert f"KOCHI_ROOT {top}/root cannot be used: {top}/root belongs to user {STRANGER}" in (

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from faulty_filesystem import FaultyFilesystem
 from run_helpers import results
-from support import run, wait_until, write
+from support import run, wait_until, worker_command, write
 
 from snakemake_kochi.executor import executor
 from snakemake_kochi.files import show_new_files
@@ -38,6 +38,7 @@ def worker_elsewhere(project: Path, there: Path) -> Iterator[None]:
     """A worker on what is another node for all that can be seen, where the project's directory is
     another mount."""
     root = Path(os.environ["KOCHI_ROOT"])
+    settings = {"queues": ("q",), "stay": True, "cores": 2, "idle_wait": 0.2}
     change = 'hostname elsewhere && mount --bind "$0" "$1" && shift && exec "$@"'
     command = [
         *(
@@ -51,8 +52,8 @@ def worker_elsewhere(project: Path, there: Path) -> Iterator[None]:
             "-c",
             change,
         ),
-        *(there, project, sys.executable, "-m", "snakemake_kochi.worker", "--root", root),
-        *("--machine", "local", "--queue", "q", "--stay", "--cores", "2", "--idle-wait", "0.2"),
+        *(there, project),
+        *worker_command(root, root.parent, **settings),
     ]
     process = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, cwd="/")
     try:

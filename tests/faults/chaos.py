@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from support import worker_command
+
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import JobPaths, MachinePaths, Root
 from snakemake_kochi.queue import Attempt, Inbox, Queue, Result, Ticket
@@ -171,13 +173,9 @@ class Crowd:
         self.deaths = 0
 
     def _start(self) -> subprocess.Popen[bytes]:
-        root = str(self._directory / "root")
+        settings = {"queues": (QUEUE,), "stay": True, "cores": self._chaos.cores, "grace": 1}
         return subprocess.Popen(
-            [
-                *(sys.executable, "-m", "snakemake_kochi.worker", "--root", root),
-                *("--machine", "local", "--queue", QUEUE, "--stay"),
-                *("--cores", str(self._chaos.cores), "--grace", "1"),
-            ],
+            worker_command(self._directory / "root", self._directory, **settings),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._said,

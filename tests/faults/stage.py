@@ -29,6 +29,7 @@ from snakemake_kochi.queue import (
 from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.result import read_attempt
 from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.worker.settings import WorkerSettings
 from snakemake_kochi.worker.start import run_worker
 
 # Each execution leaves a line when it begins and one when it ends, in a file of its job.
@@ -75,7 +76,9 @@ class Stage:
     def work(self) -> None:
         """The scene of a worker's life: until the queue is empty."""
         # Jobs of broken workers are ended here, so nothing may depend on who the test is.
-        run_worker(self.machine, ["q"], cores=1, idle_wait=0.2, between_jobs=0, grace=0.2)
+        root = str(self.directory / "root")
+        waits = {"idle_wait": 0.2, "between_jobs": 0.0, "grace": 0.2}
+        run_worker(WorkerSettings(root, "local", ("q",), cores=1, **waits))
 
     def register_dead_worker(self) -> int:
         """One that claims (in this process) and whose death is no news to anybody."""

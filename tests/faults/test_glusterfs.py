@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from gluster import GlusterVolume
 from hosts import Host, Started
-from support import wait_until, write
+from support import wait_until, worker_command, write
 
 JOBS = 300
 HEARTBEAT = 1.0  # seconds
@@ -48,10 +48,9 @@ class Node:
         return self._host.start(*command, cwd=project, environment={"KOCHI_ROOT": root})
 
     def start_worker(self) -> Started:
-        return self.start(
-            *("snakemake_kochi.worker", "--root", str(self._place / "root"), "--machine", "local"),
-            *("--queue", "q", "--stay", "--cores", "2", "--heartbeat", str(HEARTBEAT)),
-        )
+        settings = {"queues": ("q",), "stay": True, "cores": 2, "heartbeat": HEARTBEAT}
+        command = worker_command(self._place / "root", self._place.parent, **settings)
+        return self.start(*command[command.index("-m") + 1 :])
 
     def lose(self) -> None:
         self._host.lose()

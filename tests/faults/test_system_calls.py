@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 from faults.stage import Stage, stages
+from support import worker_command
 
 from snakemake_kochi.queue import find_job
-
-WORKER = ("-m", "snakemake_kochi.worker", "--machine", "local", "--queue", "q", "--cores", "1")
 
 
 def under_strace(
@@ -39,9 +38,9 @@ def under_strace(
 
 
 def work(stage: Stage, inject: str) -> subprocess.CompletedProcess[str]:
-    root = str(stage.directory / "root")
-    waits = ("--idle-wait", "0.2", "--between-jobs", "0")
-    return under_strace(inject, *WORKER, "--root", root, *waits)
+    settings = {"queues": ("q",), "cores": 1, "idle_wait": 0.2, "between_jobs": 0}
+    command = worker_command(stage.directory / "root", stage.directory, **settings)
+    return under_strace(inject, *command[1:])
 
 
 @pytest.fixture

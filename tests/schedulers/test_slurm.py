@@ -15,12 +15,13 @@ from slurm_cluster import SlurmCluster
 from slurm_fake import AWAY, NO_DATABASE, TIMED_OUT, FakeSlurm, says
 from support import wait_until
 
-from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.paths import Root
 from snakemake_kochi.schedulers.interface import RefusedError, UnreachableError, Wanted
 from snakemake_kochi.schedulers.settings import AllocationSettings
 from snakemake_kochi.schedulers.slurm.commands import Pace
 from snakemake_kochi.schedulers.slurm.slurm import Slurm
+from snakemake_kochi.schedulers.worker_command import WorkerCommand
+from snakemake_kochi.worker.settings import WorkerSettings
 
 NAME = "kochi-of-a-test"
 # No waiting between two tries, and little for one answer.
@@ -37,9 +38,9 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Launch:
+def worker(tmp_path: Path) -> WorkerCommand:
     root = Root(tmp_path / "root")
-    return Launch(root, root.machine("own"), "c1", ("q",), 60.0)
+    return WorkerCommand(WorkerSettings(str(root.directory), "own", ("q",), controller="c1"))
 
 
 def slurm(pace: Pace = HASTY, **settings: object) -> Slurm:
@@ -61,14 +62,14 @@ def slurm(pace: Pace = HASTY, **settings: object) -> Slurm:
         "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying",
     ],
 )
-def test_a_submission_is_tried_again_when_the_fault_passes(fake, launch, error):
+def test_a_submission_is_tried_again_when_the_fault_passes(fake, worker, error):
     fake.answers("sbatch", says(error, 1), says(error, 1), says("12"))
     fake.answers("squeue", says(""))
-    assert slurm().submit(ONE, launch, []) == ["12"]
+    assert slurm().submit(ONE, worker, []) == ["12"]
     assert len(fake.calls("sbatch")) == 3
 
 
-def test_what_was_submitted_although_the_answer_got_lost_is_not_submitted_twice(fake, launch):
+def test_what_was_submitted_although_the_answer_got_lost_is_not_submitted_twice(fake, worker):
     fake.answers("sbatch", says(TIMED_OUT, 1))
     fake.answers(
         "squeue",
@@ -76,34 +77,34 @@ def test_what_was_submitted_although_the_answer_got_lost_is_not_submitted_twice(
         says("3|RUNNING|node1|None\n7_1|RUNNING|node2|None\n7_2|PENDING||Priority"),
     )
     fake.answers("sacct", says(NO_DATABASE, 1))
-    assert slurm().submit(dataclasses.replace(ONE, count=2), launch, ["3"]) == ["7_1", "7_2"]
+    assert slurm().submit(dataclasses.replace(ONE, count=2), worker, ["3"]) == ["7_1", "7_2"]
     assert len(fake.calls("sbatch")) == 1
 
 
-def test_excluded_nodes_are_added_to_those_that_the_machine_excludes(fake, launch):
+def test_excluded_nodes_are_added_to_those_that_the_machine_excludes(fake, worker):
     fake.answers("sbatch", says("12"))
     asking = slurm(arguments=("--exclude=a[1-2]", "-xb"))
-    asking.submit(ONE, launch, [])
-    asking.submit(dataclasses.replace(ONE, excluded=("c", "d")), launch, [])
+    asking.submit(ONE, worker, [])
+    asking.submit(dataclasses.replace(ONE, excluded=("c", "d")), worker, [])
     first, second = fake.calls("sbatch")
     assert first.endswith("--exclude=a[1-2] -xb")
     # Of several, sbatch heeds the last.
     assert second.endswith("--exclude=a[1-2] -xb --exclude=b,c,d")
 
 
-def test_an_answer_that_got_lost_is_remembered_until_the_next_submission(fake, launch):
+def test_an_answer_that_got_lost_is_remembered_until_the_next_submission(fake, worker):
     fake.answers("sbatch", says(TIMED_OUT, 1))
     fake.answers("squeue", says("7|PENDING||Priority"))
     impatient = slurm(dataclasses.replace(HASTY, submission=0.0))
     with pytest.raises(UnreachableError, match="Socket timed out"):
-        impatient.submit(ONE, launch, [])
-    assert impatient.submit(ONE, launch, []) == ["7"]
+        impatient.submit(ONE, worker, [])
+    assert impatient.submit(ONE, worker, []) == ["7"]
     assert len(fake.calls("sbatch")) == 1
 
 
-def test_where_nobody_can_tell_of_a_lost_submission_it_is_tried_again(fake, launch):
+def test_where_nobody_can_tell_of_a_lost_submission_it_is_tried_again(fake, worker):
     fake.answers("sbatch", says(TIMED_OUT, 1), says("13"))
-    assert slurm().submit(ONE, launch, []) == ["13"]
+    assert slurm().submit(ONE, worker, []) == ["13"]
 
 
 @pytest.mark.parametrize(
@@ -115,22 +116,22 @@ def test_where_nobody_can_tell_of_a_lost_submission_it_is_tried_again(fake, laun
         ("Submitted batch job 12 on cluster west", ["12_1", "12_2"]),
     ],
 )
-def test_the_number_is_found_in_what_sites_make_of_the_answer(fake, launch, said, ids):
+def test_the_number_is_found_in_what_sites_make_of_the_answer(fake, worker, said, ids):
     fake.answers("sbatch", says(said))
-    assert slurm().submit(dataclasses.replace(ONE, count=2), launch, []) == ids
+    assert slurm().submit(dataclasses.replace(ONE, count=2), worker, []) == ids
 
 
-def test_an_answer_without_a_number_is_no_submission_and_no_failure(fake, launch):
+def test_an_answer_without_a_number_is_no_submission_and_no_failure(fake, worker):
     fake.answers("sbatch", says("Thank you!"))
     fake.answers("squeue", says("9|PENDING||None"))
-    assert slurm().submit(ONE, launch, []) == ["9"]
+    assert slurm().submit(ONE, worker, []) == ["9"]
 
 
-def test_one_that_hangs_is_ended_with_all_that_it_started(fake, launch, tmp_path):
+def test_one_that_hangs_is_ended_with_all_that_it_started(fake, worker, tmp_path):
     number = tmp_path / "pid"
     fake.answers("sbatch", f"sleep 300 & echo $! > {number}; wait")
     with pytest.raises(UnreachableError, match="sbatch gave no answer in 1 s"):
-        slurm(dataclasses.replace(HASTY, answer=1.0, submission=0.0)).submit(ONE, launch, [])
+        slurm(dataclasses.replace(HASTY, answer=1.0, submission=0.0)).submit(ONE, worker, [])
     pid = int(number.read_text())
     deadline = time.monotonic() + 10
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
@@ -138,23 +139,23 @@ def test_one_that_hangs_is_ended_with_all_that_it_started(fake, launch, tmp_path
         time.sleep(0.02)
 
 
-def test_a_run_that_ends_does_not_wait_for_the_next_try(fake, launch):
+def test_a_run_that_ends_does_not_wait_for_the_next_try(fake, worker):
     fake.answers("sbatch", says(TIMED_OUT, 1))
     fake.answers("squeue", says(""))
     patient = slurm(Pace(answer=5.0, submission=500.0, first_pause=400.0, most_pause=400.0))
     timer = threading.Timer(0.5, patient.give_up)
     timer.start()
     with pytest.raises(UnreachableError):
-        patient.submit(ONE, launch, [])
+        patient.submit(ONE, worker, [])
     timer.join()
     with pytest.raises(UnreachableError):
-        patient.submit(ONE, launch, [])
+        patient.submit(ONE, worker, [])
     assert len(fake.calls("sbatch")) == 1
 
 
-def test_a_missing_sbatch_is_told_at_once_with_what_to_do(fake, launch):
+def test_a_missing_sbatch_is_told_at_once_with_what_to_do(fake, worker):
     with pytest.raises(RefusedError, match="there is no program sbatch here") as caught:
-        slurm().submit(ONE, launch, [])
+        slurm().submit(ONE, worker, [])
     assert "module load slurm" in str(caught.value)
     assert "--kochi-where here" in str(caught.value)
 
@@ -181,20 +182,20 @@ def test_a_missing_sbatch_is_told_at_once_with_what_to_do(fake, launch):
         ("Something new", "..."),
     ],
 )
-def test_a_refusal_is_told_in_sbatchs_words_once_with_the_keys_to_change(fake, launch, words, keys):
+def test_a_refusal_is_told_in_sbatchs_words_once_with_the_keys_to_change(fake, worker, words, keys):
     fake.answers("sbatch", says(REFUSED + words, 1))
     with pytest.raises(RefusedError) as caught:
-        slurm().submit(ONE, launch, [])
+        slurm().submit(ONE, worker, [])
     assert f"{REFUSED}{words}" in caught.value.message
     assert f"See machines: own: allocation: {keys} in kochi.yaml." in caught.value.hint
     assert len(fake.calls("sbatch")) == 1
 
 
-def test_of_an_unknown_partition_the_nearest_is_named(fake, launch):
+def test_of_an_unknown_partition_the_nearest_is_named(fake, worker):
     fake.answers("sbatch", says(f"{REFUSED}Invalid partition name specified", 1))
     fake.answers("sinfo", says("main*|infinite|4|1000|(null)\nlong|30-00:00:00|4|1000|(null)"))
     with pytest.raises(RefusedError) as caught:
-        slurm(partition="lnog").submit(ONE, launch, [])
+        slurm(partition="lnog").submit(ONE, worker, [])
     assert "Partition lnog: did you mean 'long'?" in caught.value.hint
     assert "sinfo --summarize" in caught.value.hint
 
@@ -249,12 +250,12 @@ def test_sacct_is_asked_where_squeue_gives_no_answer(fake, squeue):
     }
 
 
-def test_what_the_database_does_not_know_yet_has_not_ended(fake, launch):
+def test_what_the_database_does_not_know_yet_has_not_ended(fake, worker):
     fake.answers("sbatch", says("12"), says("13"))
     fake.answers("sacct", says("13|COMPLETED|node1|None"))
     scheduler = slurm()
-    scheduler.submit(ONE, launch, [])
-    scheduler.submit(ONE, launch, ["12"])
+    scheduler.submit(ONE, worker, [])
+    scheduler.submit(ONE, worker, ["12"])
     assert states(scheduler) == {"12": "pending"}
 
 
@@ -290,23 +291,23 @@ def test_what_is_no_line_of_an_answer_is_left_out(fake):
     assert states(slurm()) == {"12": "running"}
 
 
-def test_allocations_of_other_clusters_are_asked_for_there(fake, launch):
+def test_allocations_of_other_clusters_are_asked_for_there(fake, worker):
     fake.answers("sbatch", says("12;west"))
     for program in ("squeue", "scancel"):
         fake.answers(program, says(""))
     scheduler = slurm(arguments=("--clusters=west",))
-    scheduler.submit(ONE, launch, [])
+    scheduler.submit(ONE, worker, [])
     scheduler.find()
     scheduler.cancel()
     assert "--clusters=west" in fake.calls("squeue")[0]
     assert "--clusters=west" in fake.calls("scancel")[0]
-    scheduler.submit(dataclasses.replace(ONE, arguments=("-Meast",)), launch, [])
+    scheduler.submit(dataclasses.replace(ONE, arguments=("-Meast",)), worker, [])
     scheduler.find()
     assert "--clusters=east,west" in fake.calls("squeue")[1]
 
 
 def test_nothing_of_an_outer_job_and_no_filter_of_the_users_gets_to_slurm(
-    fake, launch, monkeypatch, tmp_path
+    fake, worker, monkeypatch, tmp_path
 ):
     for program, answer in (("sbatch", "12"), ("squeue", "")):
         fake.answers(program, f"env > {tmp_path}/{program}; {says(answer)}")
@@ -314,7 +315,7 @@ def test_nothing_of_an_outer_job_and_no_filter_of_the_users_gets_to_slurm(
         monkeypatch.setenv(name, "7")
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     scheduler = slurm()
-    scheduler.submit(ONE, launch, [])
+    scheduler.submit(ONE, worker, [])
     scheduler.find()
     seen = {}
     for program in ("sbatch", "squeue"):
@@ -356,11 +357,11 @@ def real(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slu
 
 
 @pytest.fixture
-def sleeper(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Launch:
-    """What is launched sleeps; no worker is needed to see what Slurm says."""
-    launch.machine.allocations.mkdir(parents=True)
-    monkeypatch.setattr(Launch, "script", lambda *_, **__: "#!/bin/bash\nexec sleep 300\n")
-    return launch
+def sleeper(worker: WorkerCommand, monkeypatch: pytest.MonkeyPatch) -> WorkerCommand:
+    """What is started sleeps; no worker is needed to see what Slurm says."""
+    worker.machine.allocations.mkdir(parents=True)
+    monkeypatch.setattr(WorkerCommand, "script", lambda *_, **__: "#!/bin/bash\nexec sleep 300\n")
+    return worker
 
 
 def test_a_real_slurm_tells_of_an_array_and_of_what_was_requeued(real, sleeper):

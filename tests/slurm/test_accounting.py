@@ -19,13 +19,14 @@ from slurm_accounting import AccountedCluster
 from slurm_fake import AWAY, says
 from support import wait_until
 
-from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.paths import Root
 from snakemake_kochi.schedulers.interface import Allocation, UnreachableError, Wanted
 from snakemake_kochi.schedulers.settings import AllocationSettings
 from snakemake_kochi.schedulers.slurm import slurm as slurm_module
 from snakemake_kochi.schedulers.slurm.commands import Pace
 from snakemake_kochi.schedulers.slurm.slurm import Slurm
+from snakemake_kochi.schedulers.worker_command import WorkerCommand
+from snakemake_kochi.worker.settings import WorkerSettings
 
 ONE = Wanted(cores=1)
 WHOLE_NODE = Wanted(cores=2)
@@ -77,11 +78,11 @@ def test_nothing_of_it_listens_beyond_this_computer(cluster: AccountedCluster) -
 class Asking:
     """A scheduler that is asked through squeue, and through sacct alone."""
 
-    def __init__(self, cluster: AccountedCluster, blind: Path, launch: Launch) -> None:
+    def __init__(self, cluster: AccountedCluster, blind: Path, worker: WorkerCommand) -> None:
         self.cluster = cluster
         self.scheduler = self.of()
         self._blind = blind
-        self._launch = launch
+        self._worker = worker
 
     def of(self, **settings: object) -> Slurm:
         self.name = f"kochi-{secrets.token_hex(4)}"
@@ -90,7 +91,7 @@ class Asking:
     def submit(self, wanted: Wanted, *arguments: str, **settings: object) -> list[str]:
         if settings or arguments:
             self.scheduler = self.of(arguments=arguments, **settings)
-        return self.scheduler.submit(wanted, self._launch, [])
+        return self.scheduler.submit(wanted, self._worker, [])
 
     def find(self) -> Mapping[str, Allocation]:
         found = self.scheduler.find()
@@ -138,11 +139,11 @@ def asking(
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     root = Root(tmp_path / "root")
-    launch = Launch(root, root.machine("own"), "c1", ("q",))
-    launch.machine.allocations.mkdir(parents=True)
-    # What is launched sleeps; no worker is needed to see what Slurm says.
-    monkeypatch.setattr(Launch, "script", lambda *_, **__: "#!/bin/bash\nexec sleep 300\n")
-    yield Asking(cluster, blind, launch)
+    worker = WorkerCommand(WorkerSettings(str(root.directory), "own", ("q",), controller="c1"))
+    worker.machine.allocations.mkdir(parents=True)
+    # What is started sleeps; no worker is needed to see what Slurm says.
+    monkeypatch.setattr(WorkerCommand, "script", lambda *_, **__: "#!/bin/bash\nexec sleep 300\n")
+    yield Asking(cluster, blind, worker)
     cluster.cancel_jobs()
 
 

@@ -162,7 +162,8 @@ def test_a_kochi_root_that_the_first_node_does_not_see_ends_the_run_with_the_lin
         done = snakemake(*words, cwd=here, env=environment(cluster))
         assert "node1 does not see it" in done.stdout
         said = cluster.run_on("node1", "bash", "-c", f"cat {allocations}/*_1.log")
-        assert f"kochi: this node does not see KOCHI_ROOT {home}/.kochi" in said
+        settings = f"{home}/.kochi/machines/own/worker-settings/"
+        assert f"kochi worker: this node does not see {settings}" in said
 
 
 def test_a_slurm_that_is_down_is_said_to_be_and_only_where_it_is_asked_for(

@@ -6,15 +6,17 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support import wait_until
+from support import wait_until, worker_command
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import JobView, Queue, Resources, Ticket, find_job
 from snakemake_kochi.queue.processes import ProcessIdentity
+from snakemake_kochi.worker.settings import WorkerSettings
 
 PATIENCE = 60.0
 
@@ -61,40 +63,37 @@ class Site:
         ]
         return Queue(self.machine, queue).submit(tickets)
 
-    def start(self, *arguments: object, **options: object) -> subprocess.Popen[str]:
-        given = [str(argument) for argument in arguments]
-        prefix = options.pop("prefix", ())
-        program = options.pop("program", ("-m", "snakemake_kochi.worker"))
-        if "--queue" not in given and "--worker" not in given:
-            given += ["--queue", "q"]
+    def start(self, *, prefix: Sequence[str] = (), **options: Any) -> subprocess.Popen[str]:
+        """A worker for the queue q, if nothing else is said. The options are those of
+        WorkerSettings and of Popen; `stdout_to` is Popen's stdout."""
+        names = WorkerSettings.__dataclass_fields__
+        settings = {name: options.pop(name) for name in list(options) if name in names}
+        if "worker" not in settings:
+            settings.setdefault("queues", ("q",))
+        program = options.pop("program", ())
+        command = worker_command(self.root.directory, self.directory, **settings)
         process = subprocess.Popen(
-            [
-                *prefix,  # type: ignore[misc]
-                *(sys.executable, *program),  # type: ignore[misc]
-                *("--root", str(self.root.directory), "--machine", "local", *given),
-            ],
+            [*prefix, *([sys.executable, *program, command[-1]] if program else command)],
             stdin=subprocess.DEVNULL,
-            stdout=options.pop("stdout_to", subprocess.PIPE),  # type: ignore[arg-type]
+            stdout=options.pop("stdout_to", subprocess.PIPE),
             text=True,
-            **options,  # type: ignore[call-overload]
+            **options,
         )
         self.workers.append(process)
         return process
 
-    def start_changed(
-        self, change: str, *arguments: object, **options: object
-    ) -> subprocess.Popen[str]:
+    def start_changed(self, change: str, **options: Any) -> subprocess.Popen[str]:
         """As `start`, after some lines of Python that change what the worker will find."""
         run = "import runpy; runpy.run_module('snakemake_kochi.worker', run_name='__main__')"
         code = f"{textwrap.dedent(change)}\n{run}"
-        return self.start(*arguments, program=("-c", code), **options)
+        return self.start(program=("-c", code), **options)
 
-    def start_elsewhere(self, *arguments: object, **options: object) -> subprocess.Popen[str]:
+    def start_elsewhere(self, **options: Any) -> subprocess.Popen[str]:
         """As `start`, on what is another node for all that can be seen: with a name and process
         numbers of its own. The process returned is above the worker's supervisor."""
         rename = 'hostname elsewhere && exec "$@"'
         unshare = ["unshare", "--uts", "--pid", "--fork", "--mount-proc", "bash", "-c", rename, "-"]
-        return self.start(*arguments, prefix=unshare, **options)
+        return self.start(prefix=unshare, **options)
 
     def kill_worker(self, process: subprocess.Popen[str]) -> None:
         """Kill a started worker; its supervisor survives it, and cleans up."""

@@ -27,14 +27,14 @@ UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
 def start_with_some_ahead(site, *later):
     """A worker that has claimed a long job and the `later` ones after several short ones."""
     tickets = site.submit(*SHORT, UNTIL_GO, *later)
-    worker = site.start("--cores", 1, "--stay", "--idle-wait", 0.2)
+    worker = site.start(cores=1, stay=True, idle_wait=0.2)
     site.wait_until(site.machine.job(len(SHORT)).attempt(1).exists, "the long job")
     return worker, [ticket.job for ticket in tickets[len(SHORT) + 1 :]]
 
 
 def test_short_jobs_are_claimed_ahead_and_run_in_their_order(site):
     site.submit(*(f"echo {i} >> order" for i in range(60)))
-    worker = site.start("--cores", 1)
+    worker = site.start(cores=1)
     assert worker.wait() == 0
     assert (site.directory / "order").read_text().split() == [str(i) for i in range(60)]
     assert all(site.job(i).result.attempt == 1 for i in range(60))
@@ -42,7 +42,7 @@ def test_short_jobs_are_claimed_ahead_and_run_in_their_order(site):
 
 def test_tickets_held_behind_a_long_job_go_back_and_to_an_idle_worker(site):
     _, held = start_with_some_ahead(site, *(f"echo {i} > out{i}" for i in range(6)))
-    site.start("--cores", 1, "--stay", "--idle-wait", 0.2)
+    site.start(cores=1, stay=True, idle_wait=0.2)
     for job in held:
         result = site.ended(job).result
         assert (result.ok, result.attempt, result.worker) == (True, 1, 1)
@@ -63,7 +63,9 @@ def test_a_worker_sleeps_while_it_holds_tickets(site):
             return turn(self, *arguments)
         Worker._turn = counted
         """,
-        *("--cores", 1, "--stay", "--idle-wait", 0.2),
+        cores=1,
+        stay=True,
+        idle_wait=0.2,
         cwd=site.directory,
     )
     site.wait_until(site.machine.job(len(SHORT)).attempt(1).exists, "the long job")
@@ -77,7 +79,7 @@ def test_a_worker_sleeps_while_it_holds_tickets(site):
 
 def test_what_a_worker_holds_is_read_back_from_its_state(site):
     site.submit("true")
-    assert site.start("--cores", 1).wait() == 0
+    assert site.start(cores=1).wait() == 0
     state = find_worker(site.machine, 0)
     assert state.ahead == ()
     held = replace(state, ahead=(3, 4))
@@ -87,7 +89,7 @@ def test_what_a_worker_holds_is_read_back_from_its_state(site):
 
 def test_tickets_of_a_killed_worker_that_never_began_are_not_blamed(site):
     site.submit("true")
-    assert site.start("--cores", 1).wait() == 0
+    assert site.start(cores=1).wait() == 0
     (ticket,) = site.submit("true")
     left = find_worker(site.machine, 0)
     # It died with a ticket it had claimed ahead, as others did before.
@@ -99,7 +101,7 @@ def test_tickets_of_a_killed_worker_that_never_began_are_not_blamed(site):
         queue = Queue(site.machine, "q")
         assert [claim.ticket.attempt for claim in queue.claim(number, lambda _: "take")] == [number]
         assert len(queue.recover()) == 1
-    assert site.start("--cores", 1, "--worker", 9, "--queue", "q").wait() == 0
+    assert site.start(cores=1, worker=9, queues=("q",)).wait() == 0
     assert site.job(ticket.job).result.ok
 
 

@@ -140,10 +140,15 @@ def test_a_worker_that_has_waited_long_enough_waits_until_it_knows_whether_other
     site: Site,
 ) -> None:
     Controller(site.machine)
-    cancel = f"touch {site.directory / 'cancelled'}"
+    cancel = ("touch", str(site.directory / "cancelled"))
     worker = site.start(
-        *("--controller", "c", "--allocation", "7", "--cores", 1, "--idle-wait", 0.1),
-        *("--stay", "--idle-timeout", 8, "--cancel-waiting", cancel),
+        controller="c",
+        allocation="7",
+        cores=1,
+        idle_wait=0.1,
+        stay=True,
+        idle_timeout=8,
+        cancel_waiting=cancel,
     )
     assert worker.wait(60) == 0
     assert find_worker(site.machine, 0).reason == (

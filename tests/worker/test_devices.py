@@ -176,7 +176,7 @@ def test_jobs_are_told_which_devices_are_theirs(site):
     site.submit(show.format(5, 5), gpus=3)
     environment = {**os.environ, CUDA: "7,GPU-b"}
     environment.pop(HIP, None)
-    assert site.start("--cores", 200, env=environment).wait() == 0
+    assert site.start(cores=200, env=environment).wait() == 0
     all_cpus = format_cpus(CPUS)
     assert [site.log(job) for job in range(5)] == [
         f"7/7/unset/{all_cpus}\n",
@@ -200,7 +200,7 @@ def test_two_jobs_and_what_they_start_have_cpus_of_their_own(site):
     assert len(CPUS) > 1, needs_two
     script = "sleep 1000 & echo $! $KOCHI_CPUS > here{0}; wait"
     site.submit(script.format(0), script.format(1))
-    site.start("--grace", 0.2)
+    site.start(grace=0.2)
     seen = []
     for name in ("here0", "here1"):
         pid, told = site.wait_for(name).split()
@@ -226,10 +226,7 @@ def test_two_workers_on_a_node_do_not_share_a_cpu_and_a_killed_one_holds_none(si
     def start(name: str):
         site.submit(script.format(name), queue=name)
         return site.start(
-            "--queue",
-            name,
-            "--stay",
-            preexec_fn=lambda: os.sched_setaffinity(0, mask),
+            stay=True, queues=(name,), preexec_fn=lambda: os.sched_setaffinity(0, mask)
         )
 
     workers = [start("a"), start("b")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 
 import pytest
 
@@ -24,7 +23,7 @@ def test_cancel_ends_grandchildren_and_nothing_else(site):
     script += "echo $$ $! >> pids; while [ $(wc -l < pids) -lt 3 ]; do sleep 0.01; done; "
     script += "echo > ready; wait"
     site.submit("while [ ! -e go ]; do sleep 0.01; done; echo finished", script)
-    site.start("--cores", 2, "--grace", 0.5)
+    site.start(cores=2, grace=0.5)
     site.wait_for("ready")
     pids = (site.directory / "pids").read_text().split()
     assert len(pids) == 4
@@ -56,7 +55,7 @@ def test_leftovers_end_before_the_result_even_if_the_job_ends_during_the_search(
 
         worker.reap_orphans = list_then_end
     """
-    site.start_changed(change, "--stay", "--idle-wait", 0.1)
+    site.start_changed(change, stay=True, idle_wait=0.1)
     assert site.ended(0).result.ok
     assert not is_running(pid.read_text())
 
@@ -73,7 +72,7 @@ def test_a_job_that_ended_before_the_cancel_keeps_its_result(site):
 def test_a_worker_told_to_stop_puts_its_jobs_back(site, number):
     script = "trap 'echo asked; exit 0' TERM; echo $$ > pid{0}; while :; do sleep 0.05; done"
     site.submit(script.format(0), script.format(1), "echo never here")
-    worker = site.start("--cores", 2)
+    worker = site.start(cores=2)
     pids = [site.wait_for("pid0").strip(), site.wait_for("pid1").strip()]
     worker.send_signal(number)
     assert worker.wait() == 0
@@ -87,7 +86,7 @@ def test_a_worker_told_to_stop_puts_its_jobs_back(site, number):
 
 def test_a_second_signal_does_not_wait_for_the_grace(site):
     site.submit("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done")
-    worker = site.start("--grace", 10_000)
+    worker = site.start(grace=10_000)
     site.wait_for("pid")
     worker.send_signal(signal.SIGTERM)
     log = site.machine.worker(0).log
@@ -120,7 +119,7 @@ def test_the_job_of_a_killed_worker_is_finished_by_another_and_has_no_second_wri
         "while [ ! -s beat ]; do sleep 0.01; done; echo $$ > first; wait"
     )
     site.submit(script)
-    worker = site.start("--stay")
+    worker = site.start(stay=True)
     old = site.wait_for("first").strip()
     worker.kill()
     worker.wait()
@@ -137,9 +136,9 @@ def test_the_job_of_a_killed_worker_is_finished_by_another_and_has_no_second_wri
 
 def test_a_worker_that_waits_takes_over_by_itself(site):
     site.submit("[ -e first ] || { echo > first; sleep 1000; }")
-    worker = site.start("--stay")
+    worker = site.start(stay=True)
     site.wait_for("first")
-    site.start("--stay", "--idle-wait", 0.2)
+    site.start(stay=True, idle_wait=0.2)
     worker.kill()
     # Not waited for: a zombie is as dead.
     assert site.ended(0).result.worker == 1
@@ -149,7 +148,7 @@ def test_a_ticket_that_takes_down_its_workers_is_given_up_and_they_are_named(sit
     site.submit("kill -KILL $PPID; sleep 1000")
     site.submit("true")
     while site.job(0).state != "ended":
-        site.start("--cores", 1).wait()
+        site.start(cores=1).wait()
     result = site.job(0).result
     assert (result.reason, result.attempt) == ("lost", 3)
     for worker in range(3):
@@ -185,15 +184,11 @@ def test_a_worker_killed_before_its_job_began_leaves_nothing_to_kill(site):
     queue = Queue(site.machine, "q")
     site.submit("echo ran >> ran")
     code = """
-import os, sys, pathlib
-from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import Queue
-from snakemake_kochi.worker import launch, start
+import os
+from snakemake_kochi.worker import launch
 launch.write_exclusively = lambda *_: os.kill(os.getpid(), 9)
-start.run_worker(Root(pathlib.Path(sys.argv[1])).machine("local"), ["q"])
 """
-    victim = subprocess.run([sys.executable, "-c", code, site.root.directory], stdout=-3)
-    assert victim.returncode == -signal.SIGKILL
+    assert site.start_changed(code).wait() == -signal.SIGKILL
     assert [view.worker for view in queue.running()] == [0]
     assert not site.machine.job(0).attempt(1).exists()
     assert site.start().wait() == 0
@@ -206,7 +201,7 @@ def test_two_workers_that_hold_one_attempt_do_not_both_run_it(site):
     directory = site.machine.job(0).directory
     directory.mkdir(parents=True, mode=0o700)
     site.machine.job(0).attempt(1).write_text("{}")
-    worker = site.start("--stay", stderr=-3)
+    worker = site.start(stay=True, stderr=-3)
     log = site.machine.worker(0).log
     message = "was begun by another worker"
     site.wait_until(lambda: log.exists() and message in log.read_text())
@@ -218,7 +213,7 @@ def test_two_workers_that_hold_one_attempt_do_not_both_run_it(site):
 def test_a_worker_leaves_when_its_parent_is_gone(site):
     site.submit("echo $$ > pid; sleep 1000")
     parent = subprocess.Popen(["sleep", "1000"])
-    worker = site.start("--stay", "--parent", parent.pid, "--idle-wait", 7200)
+    worker = site.start(stay=True, parent=parent.pid, idle_wait=7200)
     pid = site.wait_for("pid").strip()
     parent.kill()  # and not waited for: it stays a zombie
     assert worker.wait() == 0
@@ -231,7 +226,7 @@ def test_a_worker_whose_parent_is_gone_already_takes_nothing(site):
     site.submit("true")
     parent = subprocess.Popen(["true"])
     parent.wait()
-    assert site.start("--stay", "--parent", parent.pid).wait() == 0
+    assert site.start(stay=True, parent=parent.pid).wait() == 0
     assert site.job(0).state == "waiting"
 
 
@@ -246,7 +241,7 @@ def test_nothing_of_a_killed_workers_job_runs_on_by_itself(site):
 
 def test_a_stopped_worker_is_not_lost(site):
     site.submit("while [ ! -e go ]; do sleep 0.01; done", "true")
-    worker = site.start("--cores", 1)
+    worker = site.start(cores=1)
     site.wait_until(lambda: site.job(0).started is not None)
     worker.send_signal(signal.SIGSTOP)
     assert site.start().wait() == 0

@@ -22,7 +22,7 @@ from snakemake_kochi.worker import echo, start
 from snakemake_kochi.worker.node.health import MOST_FAILURES, Health
 from tests.worker.conftest import Site
 
-SOON = ("--idle-wait", 0.1)
+SOON = {"idle_wait": 0.1}
 UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
 TROUBLES = [errno.EIO, errno.ESTALE]
 
@@ -62,7 +62,7 @@ def test_a_run_is_not_taken_for_over_while_that_is_not_known(
 ) -> None:
     inbox = Inbox.create(site.machine, str(site.directory))
     site.submit(UNTIL_GO, controller=inbox.identity)
-    worker = site.start("--controller", inbox.identity, "--cores", 1, *SOON)
+    worker = site.start(controller=inbox.identity, cores=1, **SOON)
     site.wait_until(site.machine.job(0).attempt(1).exists)
     with faulty.fault("getattr", error, f"*/controllers/{inbox.identity}") as fault:
         # ESTALE is asked again many times in one look.
@@ -80,7 +80,7 @@ def test_a_worker_does_not_cancel_a_job_while_it_cannot_see_whether_to(
     site: Site, faulty: FaultyFilesystem
 ) -> None:
     site.submit(UNTIL_GO)
-    worker = site.start("--cores", 1, *SOON)
+    worker = site.start(cores=1, **SOON)
     site.wait_until(site.machine.job(0).attempt(1).exists)
     with faulty.fault("getattr", errno.EIO, "*/cancel") as fault:
         meet(site, faulty, fault, 4)
@@ -96,7 +96,7 @@ def test_a_log_that_cannot_be_read_for_a_while_is_shown_whole(
 ) -> None:
     site.submit(f"echo first; {UNTIL_GO}; echo last", "echo other")
     with open(site.directory / "shown", "wb") as shown:
-        worker = site.start("--cores", 2, "--echo", *SOON, stdout_to=shown)
+        worker = site.start(cores=2, echo=True, stdout_to=shown, **SOON)
     site.wait_until(lambda: "first" in (site.directory / "shown").read_text())
     assert site.ended(1).result.ok  # type: ignore[union-attr]
     with faulty.fault("open", error, "*/jobs/*/log") as fault:
@@ -137,7 +137,7 @@ def test_an_attempt_begins_though_its_directory_is_stale_for_a_moment(
 ) -> None:
     site.submit("echo ran >> ran")
     with faulty.fault("getattr", errno.ESTALE, "*/ended-1.json", times=9) as fault:
-        assert site.start("--cores", 1).wait() == 0
+        assert site.start(cores=1).wait() == 0
         assert faulty.count(fault) == 9
     assert ends_well(site, 0)
 
@@ -162,7 +162,7 @@ def test_a_job_begins_though_its_files_are_stale_for_a_moment(
         Queue(site.machine, "q").submit([ticket])
         # Each is asked by the kernel twice.
         with files.fault(call, errno.ESTALE, path, times=5) as fault:
-            assert site.start("--cores", 1).wait() == 0
+            assert site.start(cores=1).wait() == 0
             assert files.count(fault) == 5
         assert (work / "out").read_text() == "content"
     assert ends_well(site, 0)
@@ -172,7 +172,7 @@ def test_starts_that_fail_for_a_moment_set_no_worker_aside(
     site: Site, faulty: FaultyFilesystem
 ) -> None:
     site.submit(UNTIL_GO)
-    worker = site.start("--cores", 2, *SOON)
+    worker = site.start(cores=2, **SOON)
     site.wait_until(site.machine.job(0).attempt(1).exists)
     # After three a worker leaves a node that has another fault.
     with faulty.fault("create", errno.EIO, "*/jobs/*/log", times=4) as fault:
@@ -189,7 +189,7 @@ def test_a_job_that_fails_while_its_node_cannot_write_is_judged_when_it_can(
 ) -> None:
     site.submit(UNTIL_GO, "echo ran >> ran; exit 3")
     with faulty.fault("create", errno.EIO, "*/workers/0/.probe*", times=3) as fault:
-        worker = site.start("--cores", 2, *SOON)
+        worker = site.start(cores=2, **SOON)
         assert site.ended(1).result.exit_status == 3  # type: ignore[union-attr]
         assert faulty.count(fault) == 3
     assert (site.directory / "ran").read_text() == "ran\n" * 2, "once, and once when it could"
@@ -221,7 +221,7 @@ def test_how_others_fare_is_not_judged_by_what_could_not_be_read(
 ) -> None:
     """One that was not seen at first would count as new, with all its successes since."""
     site.submit(*["true"] * 12)
-    good = site.start("--cores", 1, "--stay")
+    good = site.start(cores=1, stay=True)
     site.wait_until(lambda: site.job(11).state == "ended")
     site.wait_until(lambda: '"succeeded": 12' in site.machine.worker(0).state.read_text())
     site.machine.worker(1).directory.mkdir(parents=True)
@@ -241,7 +241,7 @@ def test_a_worker_does_not_leave_while_it_cannot_say_so(
 ) -> None:
     """Who finds it running relies on its last look into the queue."""
     site.submit(UNTIL_GO)
-    worker = site.start("--cores", 1, *SOON)
+    worker = site.start(cores=1, **SOON)
     site.wait_until(site.machine.job(0).attempt(1).exists)
     with faulty.fault("rename", errno.EIO, "*/worker.json") as fault:
         (site.directory / "go").touch()
@@ -275,9 +275,10 @@ def test_the_end_of_a_job_is_kept_while_it_is_not_known_whether_the_queues_are_t
             return finish_all(self, ended)
         Queue.finish_all = fail
         """,
-        *("--cores", 1, *SOON),
+        cores=1,
         cwd=site.directory,
         stderr=-3,
+        **SOON,
     )
     site.wait_until(site.machine.job(0).attempt(1).exists)
     (site.directory / "go").touch()
@@ -304,7 +305,8 @@ def test_a_worker_sleeps_while_it_cannot_write_the_end_of_a_job_though_its_paren
             return before(self, *arguments)
         worker.Worker._turn = turn
         """,
-        *("--cores", 1, "--parent", parent.pid),
+        cores=1,
+        parent=parent.pid,
         cwd=site.directory,
         stderr=-3,
     )
@@ -335,9 +337,10 @@ def test_cpus_that_cannot_be_given_back_for_a_while_end_no_job(site: Site) -> No
             return lockf(file, operation, *place)
         fcntl.lockf = fail
         """,
-        *("--cores", len(os.sched_getaffinity(0)), *SOON),
+        cores=len(os.sched_getaffinity(0)),
         cwd=site.directory,
         stderr=-3,
+        **SOON,
     )
     assert ends_well(site, 0)
     site.wait_until((site.directory / "tried").exists)
@@ -359,7 +362,7 @@ def test_a_worker_whose_log_cannot_be_written_goes_on_and_says_so_once(
 ) -> None:
     with faulty.fault("write", errno.ENOSPC, "*/workers/0/log"):
         site.submit("true", "true", "echo here")
-        worker = site.start("--cores", 1, stderr=subprocess.PIPE)
+        worker = site.start(cores=1, stderr=subprocess.PIPE)
         _, said = worker.communicate(timeout=60)
         assert worker.returncode == 0
     assert said.count("its log cannot be written now") == 1
@@ -374,7 +377,7 @@ def test_a_worker_that_cannot_begin_says_why(
     site: Site, faulty: FaultyFilesystem, call: str, path: str
 ) -> None:
     with faulty.fault(call, errno.EIO, path):
-        worker = site.start("--cores", 1, stderr=subprocess.PIPE)
+        worker = site.start(cores=1, stderr=subprocess.PIPE)
         _, said = worker.communicate(timeout=60)
     assert worker.returncode == 1
     assert "worker 0 on machine local cannot be started: [Errno 5]" in said
@@ -404,9 +407,7 @@ def test_an_output_on_a_full_disk_waits_for_room_and_is_whole(site: Site) -> Non
                 stream.write(b"x" * 4096)
         site.submit("seq 100; until [ -e go ]; do sleep 0.02; done; seq 2000")
         with open(disk / "shown", "wb") as shown:
-            worker = site.start(
-                *("--cores", 1, "--echo", "--stay", *SOON), stdout_to=shown, stderr=-3
-            )
+            worker = site.start(cores=1, echo=True, stay=True, stdout_to=shown, stderr=-3, **SOON)
         log = site.machine.worker(0).log
         said = "the jobs' output cannot be shown now: [Errno 28] No space left on device"
         site.wait_until(lambda: log.exists() and said in log.read_text())
@@ -432,7 +433,7 @@ def test_an_output_on_a_full_disk_waits_for_room_and_is_whole(site: Site) -> Non
 def test_an_output_that_can_never_be_written_ends_no_job(site: Site) -> None:
     site.submit("echo first", "echo second")
     with open("/dev/full", "wb") as full:
-        worker = site.start("--cores", 1, "--echo", stdout_to=full, stderr=subprocess.PIPE)
+        worker = site.start(cores=1, echo=True, stdout_to=full, stderr=subprocess.PIPE)
     _, said = worker.communicate(timeout=60)
     assert (worker.returncode, said.count("No space left on device")) == (0, 1)
     assert ends_well(site, 0)

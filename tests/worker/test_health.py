@@ -63,7 +63,7 @@ def test_a_node_without_room_for_temporary_files_is_set_aside(
     fill(temporary)
     site.submit("echo x > $TMPDIR/x || exit 3", "echo second")
     monkeypatch.setenv("TMPDIR", str(temporary))
-    assert site.start("--cores", 1, stderr=-3).wait() == 1
+    assert site.start(cores=1, stderr=-3).wait() == 1
     state = find_worker(site.machine, 0)
     cause = f"this node cannot write into {temporary}: No space left on device"
     assert (state.state, state.reason) == ("left", f"set aside: {cause}")
@@ -84,7 +84,7 @@ def test_a_node_without_the_filesystem_of_the_jobs_is_set_aside(site: Site, moun
     fstab.write_text(f"# what is mounted where\nserver:/x {there.parent} nfs defaults 0 0\n")
     change = f'umount {there.parent} && mount --bind {fstab} /etc/fstab && exec "$@"'
     without = ["unshare", "--mount", "bash", "-c", change, "-"]
-    assert site.start("--cores", 1, prefix=without, stderr=-3).wait() == 1
+    assert site.start(cores=1, prefix=without, stderr=-3).wait() == 1
     said = (
         f"this node cannot enter {there}: {there.parent} is empty, as if nothing was mounted there"
     )
@@ -98,7 +98,7 @@ def test_a_node_without_the_filesystem_of_the_jobs_is_set_aside(site: Site, moun
 def test_a_directory_that_somebody_removed_is_not_the_nodes_fault(site: Site) -> None:
     site.submit("", directory=site.directory / "removed" / "below")
     site.submit("true")
-    assert site.start("--cores", 1).wait() == 0
+    assert site.start(cores=1).wait() == 0
     assert site.job(0).result.exit_status == 126  # type: ignore[union-attr]
     assert site.job(1).result.ok  # type: ignore[union-attr]
 
@@ -109,7 +109,7 @@ def test_a_directory_removed_as_the_last_of_its_place_is_not_the_nodes_fault(sit
     site.submit("true", directory=place / "one")
     site.submit("true")
     (place / "one").rmdir()
-    assert site.start("--cores", 1).wait() == 0
+    assert site.start(cores=1).wait() == 0
     assert [site.job(n).result.describe() for n in (0, 1)] == ["exit status 126", "succeeded"]  # type: ignore[union-attr]
 
 
@@ -163,9 +163,9 @@ def test_a_shell_that_cannot_be_killed_is_not_waited_for(
 def test_a_worker_on_which_all_fails_that_succeeds_elsewhere_is_set_aside(site: Site) -> None:
     # Nothing that can be checked is wrong with its node.
     site.submit(*["sleep 0.15; [ $KOCHI_WORKER_ID != 0 ]"] * 60)
-    bad = site.start("--cores", 1, stderr=-3)
+    bad = site.start(cores=1, stderr=-3)
     site.wait_until(lambda: site.machine.worker(0).state.exists())
-    good = site.start("--cores", 1)
+    good = site.start(cores=1)
     assert (bad.wait(), good.wait()) == (1, 0)
     reason = find_worker(site.machine, 0).reason
     assert (
@@ -179,9 +179,16 @@ def test_a_worker_on_which_all_fails_that_succeeds_elsewhere_is_set_aside(site: 
 def test_a_worker_is_not_set_aside_because_jobs_of_another_queue_succeed(site: Site) -> None:
     site.submit(*["sleep 0.1; exit 1"] * 14, queue="b")
     site.submit(*["sleep 0.05"] * 60, queue="q")
-    only_q = site.start("--cores", 1)
+    only_q = site.start(cores=1)
     site.wait_until(lambda: site.machine.worker(0).state.exists())
-    both = site.start("--cores", 1, "--queue", "b", "--queue", "q", "--stay")
+    both = site.start(
+        cores=1,
+        stay=True,
+        queues=(
+            "b",
+            "q",
+        ),
+    )
     site.wait_until(lambda: sum(site.job(n).state == "ended" for n in range(14)) == 14)
     assert both.poll() is None
     assert only_q.wait() == 0
@@ -193,7 +200,7 @@ def test_a_worker_is_not_set_aside_because_jobs_of_another_queue_succeed(site: S
 
 def test_a_worker_goes_on_while_jobs_fail_everywhere(site: Site) -> None:
     site.submit(*["exit 1"] * 15)
-    assert site.start("--cores", 1).wait() == 0
+    assert site.start(cores=1).wait() == 0
     assert [site.job(n).result.describe() for n in range(15)] == ["exit status 1"] * 15  # type: ignore[union-attr]
     assert find_worker(site.machine, 0).failed == 15
 
@@ -217,7 +224,7 @@ def test_a_full_disk_loses_no_ticket_and_no_result(site: Site, mount: Mount) -> 
     mount(site.root.directory, "2m")
     job = "while [ ! -e go ]; do sleep 0.02; done; exit 4"
     site.submit(job, "echo second")
-    worker = site.start("--cores", 1, "--heartbeat", 0.2, "--idle-wait", 0.1, stderr=-3)
+    worker = site.start(cores=1, heartbeat=0.2, idle_wait=0.1, stderr=-3)
     site.wait_until(lambda: site.job(0).started is not None)
     # Somebody else uses up what is left.
     taken = fill(site.root.directory)
@@ -253,7 +260,7 @@ def test_a_worker_that_cannot_start_jobs_on_a_full_disk_waits_for_room(
     site: Site, mount: Mount
 ) -> None:
     mount(site.root.directory, "2m")
-    supervisor = site.start("--stay", "--idle-wait", 0.1, stderr=-3)
+    supervisor = site.start(stay=True, idle_wait=0.1, stderr=-3)
     site.wait_until(lambda: site.machine.worker(0).state.exists())
     (worker,) = children_of(supervisor.pid)
     os.kill(worker, signal.SIGSTOP)

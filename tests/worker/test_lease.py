@@ -10,7 +10,7 @@ from snakemake_kochi.locks import settle_locks
 def test_jobs_run_beside_each_other_and_no_lease_is_left(site):
     settle_locks(site.machine, kind="lease")
     site.submit(*[f"echo {number} > done-{number}" for number in range(8)])
-    worker = site.start("--cores", "3", "--echo")
+    worker = site.start(cores=3, echo=True)
     output, _ = worker.communicate()
     assert worker.returncode == 0, output
     assert [site.ended(number).result.reason for number in range(8)] == ["success"] * 8

@@ -17,7 +17,7 @@ from snakemake_kochi.queue.workers import WorkerState
 from tests.worker.conftest import descendants_of, is_running
 
 # Presumed dead after 12 heartbeats.
-QUICK = ("--stay", "--heartbeat", 0.3, "--idle-wait", 0.1)
+QUICK = {"stay": True, "heartbeat": 0.3, "idle_wait": 0.1}
 
 
 def ended_attempt(site, job, attempt):
@@ -36,11 +36,11 @@ def host_pid_of_job(worker_above, namespace_pid):
 
 def test_the_ticket_of_a_worker_that_died_on_another_node_comes_back(site):
     site.submit("[ -e first ] || { echo > first; sleep 1000; }; hostname")
-    elsewhere = site.start_elsewhere(*QUICK)
+    elsewhere = site.start_elsewhere(**QUICK)
     site.wait_for("first")
     assert find_worker(site.machine, 0).node.host == "elsewhere"
     assert not find_worker(site.machine, 0).is_on_this_node
-    site.start(*QUICK)
+    site.start(**QUICK)
     # Long enough for it to be lost if it did not live.
     beat = find_worker(site.machine, 0).heartbeat
     site.wait_until(lambda: find_worker(site.machine, 0).heartbeat > beat + 15)
@@ -59,14 +59,14 @@ def test_the_ticket_of_a_worker_that_died_on_another_node_comes_back(site):
 def test_a_worker_that_wakes_up_after_it_was_presumed_dead_changes_nothing(site, job_goes_on):
     script = "[ -e first ] && exit 0; echo $$ > first; while [ ! -e go ]; do sleep 0.02; done; "
     site.submit(script + "echo of the first; exit 5")
-    elsewhere = site.start_elsewhere(*QUICK)
+    elsewhere = site.start_elsewhere(**QUICK)
     job = host_pid_of_job(elsewhere, site.wait_for("first").strip())
     supervisor = descendants_of(elsewhere.pid)[0]
     free = {job, *descendants_of(job)} if job_goes_on else set()
     frozen = [pid for pid in descendants_of(elsewhere.pid) if pid not in free]
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
-    site.start(*QUICK)
+    site.start(**QUICK)
     result = site.ended(0).result
     assert (result.ok, result.attempt, result.worker) == (True, 2, 1)
     if job_goes_on:
@@ -86,7 +86,7 @@ def test_a_worker_that_wakes_up_after_it_was_presumed_dead_changes_nothing(site,
 
 def test_a_worker_that_was_presumed_dead_ends_its_jobs_and_leaves_their_tickets_alone(site):
     site.submit("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done", "echo never")
-    worker = site.start("--cores", 1, "--heartbeat", 0.2, "--grace", 10_000, stderr=-3)
+    worker = site.start(cores=1, heartbeat=0.2, grace=10_000, stderr=-3)
     pid = site.wait_for("pid").strip()
     presumed = {"worker": 0, "observer": "n7", "stood_still": 60, "time": "2020-01-01"}
     site.machine.worker(0).presumed_dead.write_bytes(to_json({"version": 2, **presumed}))
@@ -103,7 +103,7 @@ def test_an_attempt_that_others_gave_up_is_not_begun(site):
     directory = site.machine.job(0).directory
     directory.mkdir(parents=True, mode=0o700)
     site.machine.job(0).ended(1).write_text("{}")
-    worker = site.start("--stay", stderr=-3)
+    worker = site.start(stay=True, stderr=-3)
     log = site.machine.worker(0).log
     site.wait_until(lambda: log.exists() and "has been given up by others" in log.read_text())
     worker.terminate()
@@ -234,7 +234,7 @@ def test_a_ticket_that_was_requeued_before_it_began_has_no_ended_attempt(site):
 
 def test_a_stopped_worker_of_this_node_is_left_to_its_supervisor(site):
     site.submit("echo > started; sleep 1000")
-    worker = site.start("--stay", "--heartbeat", 0.05)
+    worker = site.start(stay=True, heartbeat=0.05)
     site.wait_for("started")
     stopped = [worker.pid, *descendants_of(worker.pid)]
     for pid in stopped:

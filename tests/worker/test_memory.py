@@ -78,8 +78,8 @@ def cage() -> Iterator[Cage]:
 
 @pytest.fixture
 def start_in_cage(cage: Cage, site) -> Callable[..., object]:
-    def start(*arguments: object):
-        return site.start(*arguments, preexec_fn=cage.enter)
+    def start(**settings: object):
+        return site.start(**settings, preexec_fn=cage.enter)
 
     return start
 
@@ -89,7 +89,7 @@ def test_a_job_that_uses_too_much_is_out_of_memory_and_its_worker_and_neighbour_
 ):
     neighbour = "echo > ready; while [ ! -e go ]; do sleep 0.01; done; echo finished"
     site.submit(neighbour)
-    worker = start_in_cage("--stay", "--cores", 2)
+    worker = start_in_cage(stay=True, cores=2)
     site.wait_for("ready")
     assert find_worker(site.machine, 0).capacity.memory_mb == LIMIT_MB
     site.submit(f"exec {EATER}")

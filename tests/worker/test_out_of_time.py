@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import worker_command
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Queue, Resources, Ticket, explain, find_job
@@ -18,9 +18,8 @@ def machine(isolated_environment: Path) -> MachinePaths:
 
 
 def work(machine: MachinePaths, directory: Path, walltime: float) -> None:
-    command = [sys.executable, "-P", "-m", "snakemake_kochi.worker", "--queue", "q"]
-    command += ["--root", str(machine.directory.parent.parent), "--machine", "own"]
-    command += ["--cores", "1", "--walltime", str(walltime), "--grace", "0.1"]
+    settings = {"queues": ("q",), "cores": 1, "walltime": walltime, "grace": 0.1}
+    command = worker_command(machine.directory.parent.parent, directory, "own", **settings)
     subprocess.run(command, cwd=directory, check=True, timeout=40)
 
 

@@ -18,8 +18,7 @@ from snakemake_kochi.worker.node.memory import OWN_MB
 
 
 def test_a_worker_tells_what_it_has(site):
-    arguments = ("--cores", 3, "--memory-mb", 123, "--gpus", 2)
-    assert site.start(*arguments).wait() == 0
+    assert site.start(cores=3, memory_mb=123, gpus="2").wait() == 0
     capacity = find_worker(site.machine, 0).capacity
     assert (capacity.cores, capacity.memory_mb, capacity.gpus) == (3, 123, 2)
 
@@ -42,15 +41,15 @@ def test_by_default_it_has_what_its_process_may_use(site):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("settings", "said"),
     [
-        (("--gpus", "x"), "--gpus x: a number of GPUs was expected"),
-        (("--walltime", "3"), "a walltime of 3 seconds leaves no time for jobs"),
-        (("--memory-mb", "0"), "--memory-mb: a number of MiB from 1 was expected"),
+        ({"gpus": "x"}, "--gpus x: a number of GPUs was expected"),
+        ({"walltime": 3.0}, "a walltime of 3 seconds leaves no time for jobs"),
+        ({"memory_mb": 0}, "key 'memory_mb': a number from 1 was expected, not 0"),
     ],
 )
-def test_what_a_worker_cannot_have_is_refused_before_it_registers(site, arguments, said):
-    worker = site.start(*arguments, stderr=-1)
+def test_what_a_worker_cannot_have_is_refused_before_it_registers(site, settings, said):
+    worker = site.start(**settings, stderr=-1)
     _, errors = worker.communicate()
     assert worker.returncode != 0
     assert said in errors
@@ -64,7 +63,7 @@ def test_tickets_that_never_fit_are_skipped_named_and_left_to_others(site):
     site.submit("true", gpus=1)
     site.submit("true", cores=2, memory_mb=100)
     site.submit("echo > done")
-    worker = site.start("--cores", 2, "--memory-mb", 100)
+    worker = site.start(cores=2, memory_mb=100)
     shown, _ = worker.communicate()
     assert worker.returncode == 0
     assert [site.job(job).state for job in range(5)] == ["waiting"] * 3 + ["ended"] * 2
@@ -72,7 +71,7 @@ def test_tickets_that_never_fit_are_skipped_named_and_left_to_others(site):
     assert "(ID=1) is left to other workers: 200 MiB of memory needed, 100 there." in shown
     assert "(ID=2) is left to other workers: 1 GPU needed, none there." in shown
     assert find_worker(site.machine, 0).reason == "nothing is left that it can run"
-    assert site.start("--cores", 3, "--memory-mb", 200, "--gpus", 1).wait() == 0
+    assert site.start(cores=3, memory_mb=200, gpus="1").wait() == 0
     assert [site.job(job).result.ok for job in range(5)] == [True] * 5
     assert find_worker(site.machine, 1).reason == "nothing to do"
 
@@ -88,7 +87,7 @@ def test_only_the_first_of_many_that_never_fit_are_named(site):
 
 def test_a_worker_that_stays_takes_what_comes_after_what_never_fits(site):
     site.submit(*["true"] * 3, gpus=1)
-    worker = site.start("--stay", "--idle-wait", 7200)
+    worker = site.start(stay=True, idle_wait=7200)
     site.wait_until(lambda: site.machine.worker(0).log.exists())
     site.wait_until(lambda: "skipped" in site.machine.worker(0).log.read_text())
     (ticket,) = site.submit("true")
@@ -101,7 +100,7 @@ def test_memory_and_gpus_limit_what_runs_beside_each_other(site):
     alone = "mkdir busy{0} || exit 1; sleep 0.2; rmdir busy{0}"
     site.submit(*[alone.format("m")] * 3, memory_mb=60)
     site.submit(*[alone.format("g")] * 3, gpus=1)
-    assert site.start("--cores", 8, "--memory-mb", 100, "--gpus", 1).wait() == 0
+    assert site.start(cores=8, memory_mb=100, gpus="1").wait() == 0
     assert all(site.job(job).result.ok for job in range(6))
 
 
@@ -110,7 +109,7 @@ def test_the_outputs_of_a_success_are_recorded_by_time_and_size(site):
         "echo hello > 'a b'; mkdir d; ln -s nowhere l", outputs=("a b", "d", "l", "missing")
     )
     site.submit("echo hello > f; exit 1", outputs=("f",))
-    assert site.start("--cores", 1).wait() == 0
+    assert site.start(cores=1).wait() == 0
     outputs = site.job(0).result.outputs
     assert set(outputs) == {"a b", "d"}
     for name in outputs:
@@ -125,12 +124,12 @@ def peak_memory_mb(pid: int) -> int:
     return int(line.split()[1]) // 1024
 
 
-@pytest.mark.parametrize("echo", [(), ("--echo",)])
+@pytest.mark.parametrize("echo", [False, True])
 def test_the_output_of_a_job_does_not_pass_through_the_workers_memory(site, echo):
     site.submit("head -c 100000000 /dev/zero; echo end", "true")
     with open(os.devnull, "w") as nowhere:
         options = {} if not echo else {"preexec_fn": lambda: os.dup2(nowhere.fileno(), 1)}
-        site.start("--stay", "--cores", 1, *echo, **options)
+        site.start(stay=True, cores=1, echo=echo, **options)
     assert site.ended(0).result.ok
     assert site.ended(1).result.ok
     assert site.machine.job(0).log.stat().st_size == 100_000_004
@@ -181,7 +180,7 @@ def test_an_output_that_is_shown_in_parts_is_shown_whole(tmp_path):
 def test_neighbours_of_a_job_that_is_cancelled_go_on(site):
     script = "echo $$ > pid{0}; while [ ! -e go ]; do echo $SECONDS > beat{0}; sleep 0.01; done"
     site.submit(*[script.format(i) for i in range(3)])
-    site.start("--cores", 3, "--grace", 0.2)
+    site.start(cores=3, grace=0.2)
     pids = [site.wait_for(f"pid{i}").strip() for i in range(3)]
     cancel(site.machine, 1)
     assert site.ended(1).result.reason == "cancelled"

@@ -126,7 +126,7 @@ def test_arguments_arrive_as_they_were_given(site):
 
 def test_a_background_child_that_holds_stdout_does_not_block(site):
     site.submit("sleep 1000 & echo $! > pid; echo done", "true")
-    assert site.start("--cores", 1).wait() == 0
+    assert site.start(cores=1).wait() == 0
     assert site.job(0).result.ok
     assert site.log(0) == "done\n"
     assert not Path(f"/proc/{site.wait_for('pid').strip()}").exists()
@@ -145,7 +145,7 @@ def test_what_a_running_job_orphans_is_left_alone(site):
     # The intermediate process ends at once; its child is of a job that is still running.
     orphan = "(sleep 0.2; echo orphan > orphaned) & "
     site.submit(f"bash -c '{orphan}'; while [ ! -e orphaned ]; do sleep 0.05; done", "true")
-    assert site.start("--cores", 2).wait() == 0
+    assert site.start(cores=2).wait() == 0
     assert site.job(0).result.ok
 
 
@@ -160,7 +160,7 @@ def test_a_large_output_is_all_there(site):
 def test_jobs_run_beside_each_other_as_cores_allow(site):
     meet = "touch here{0}; while [ ! -e here{1} ]; do sleep 0.01; done"
     site.submit(meet.format(0, 1), meet.format(1, 0))
-    assert site.start("--cores", 2).wait() == 0
+    assert site.start(cores=2).wait() == 0
     assert site.job(0).result.ok and site.job(1).result.ok
 
 
@@ -174,7 +174,7 @@ def test_what_needs_the_whole_worker_runs_alone_and_in_its_turn(site, fields):
     site.submit("sleep 0.2")
     site.submit("sleep 0.2", **fields)
     site.submit("sleep 0.2")
-    assert site.start("--cores", 2).wait() == 0
+    assert site.start(cores=2).wait() == 0
     assert all(site.job(n).result.ok for n in range(3))
     assert not overlaps(site, 0, 1)
     assert not overlaps(site, 1, 2)
@@ -185,14 +185,31 @@ def test_a_ticket_that_waits_for_room_is_not_overtaken_from_the_next_queue(site)
     site.submit("sleep 0.2")
     site.submit("true", cores=2)
     site.submit("true", queue="other")
-    assert site.start("--cores", 2, "--queue", "q", "--queue", "other").wait() == 0
+    assert (
+        site.start(
+            cores=2,
+            queues=(
+                "q",
+                "other",
+            ),
+        ).wait()
+        == 0
+    )
     assert site.job(1).result.started < site.job(2).result.started
 
 
 def test_one_worker_serves_two_queues(site):
     site.submit("echo $KOCHI_QUEUE", queue="a")
     site.submit("echo $KOCHI_QUEUE", queue="b")
-    assert site.start("--queue", "a", "--queue", "b").wait() == 0
+    assert (
+        site.start(
+            queues=(
+                "a",
+                "b",
+            )
+        ).wait()
+        == 0
+    )
     assert (site.log(0), site.log(1)) == ("a\n", "b\n")
 
 
@@ -200,11 +217,11 @@ def test_a_controllers_worker_runs_the_tickets_of_that_controller_only(site):
     site.submit("echo no >> ran", controller="they")
     site.submit("echo no >> ran")
     site.submit("echo yes >> ran", "echo yes >> ran", controller="me")
-    assert site.start("--cores", 2, "--controller", "me").wait() == 0
+    assert site.start(cores=2, controller="me").wait() == 0
     assert (site.directory / "ran").read_text() == "yes\nyes\n"
     assert [view.job for view in Queue(site.machine, "q").waiting()] == [0, 1]
     assert find_worker(site.machine, 0).controller == "me"
-    assert site.start("--cores", 2).wait() == 0
+    assert site.start(cores=2).wait() == 0
     assert find_worker(site.machine, 1).controller is None
     assert all(site.job(n).result.ok for n in range(4))
 
@@ -230,7 +247,7 @@ def test_a_lost_counter_gives_no_number_to_a_second_worker_or_job(site):
 
 def test_two_workers_share_a_queue(site):
     site.submit(*["sleep 0.05; echo x >> ran"] * 30)
-    workers = [site.start("--cores", 2) for _ in range(2)]
+    workers = [site.start(cores=2) for _ in range(2)]
     assert [worker.wait() for worker in workers] == [0, 0]
     assert len((site.directory / "ran").read_text().split()) == 30
     assert all(site.job(n).result.attempt == 1 for n in range(30))
@@ -239,7 +256,7 @@ def test_two_workers_share_a_queue(site):
 
 def test_handing_over_a_ticket_wakes_an_idle_worker(site):
     # By itself it would look again after an hour.
-    worker = site.start("--stay", "--idle-wait", 7200)
+    worker = site.start(stay=True, idle_wait=7200)
     for name in ("first", "second"):
         site.wait_until(lambda: any(state.is_live for state in list_workers(site.machine)))
         (ticket,) = site.submit(f"echo {name}")
@@ -250,7 +267,7 @@ def test_handing_over_a_ticket_wakes_an_idle_worker(site):
 def test_a_worker_learns_of_another_queue_while_it_runs(site):
     (number,) = allocate_ids(site.machine, "worker", 1)
     assign_queues(site.machine, number, ["a"])
-    site.start("--worker", number, "--stay", "--idle-wait", 7200)
+    site.start(worker=number, stay=True, idle_wait=7200)
     site.submit("true", queue="a")
     assert site.ended(0).result.ok
     site.submit("true", queue="b")
@@ -272,7 +289,7 @@ def test_the_controller_is_told_by_its_wakeup(site):
 
 def test_a_terminal_shows_jobs_one_after_the_other(site):
     site.submit("echo one; sleep 0.3; echo more", "printf two; exit 3")
-    worker = site.start("--echo", "--cores", 2)
+    worker = site.start(echo=True, cores=2)
     shown, _ = worker.communicate()
     assert shown.splitlines() == [
         "Kochi worker 0 started on machine local.",
@@ -294,7 +311,7 @@ def test_a_terminal_shows_jobs_one_after_the_other(site):
 
 def test_the_output_is_shown_while_the_job_runs(site):
     site.submit("echo begun; while [ ! -e go ]; do sleep 0.01; done")
-    worker = site.start("--echo")
+    worker = site.start(echo=True)
     while worker.stdout.readline() != "begun\n":
         pass
     (site.directory / "go").touch()
@@ -309,7 +326,7 @@ def test_without_echo_only_the_worker_itself_is_shown(site):
 
 def test_a_reader_that_goes_away_does_not_disturb_the_jobs(site):
     site.submit("while [ ! -e go ]; do sleep 0.01; done; echo x; echo y", "true")
-    worker = site.start("--echo", "--cores", 1)
+    worker = site.start(echo=True, cores=1)
     worker.stdout.readline()
     worker.stdout.close()
     (site.directory / "go").touch()
@@ -328,15 +345,15 @@ def test_a_damaged_ticket_does_not_stop_a_worker(site):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("settings", "said"),
     [
-        (("--queue", "../../x"), "queue name '../../x' cannot be used"),
-        (("--worker", "7"), "has no queue to serve"),
-        (("--queue", "q", "--controller", "../x"), "controller name '../x' cannot be used"),
+        ({"queues": ("../../x",)}, "queue name '../../x' cannot be used"),
+        ({"worker": 7}, "has no queue to serve"),
+        ({"queues": ("q",), "controller": "../x"}, "controller name '../x' cannot be used"),
     ],
 )
-def test_a_worker_that_cannot_be_is_refused_without_a_traceback(site, arguments, said):
-    worker = site.start(*arguments, stderr=-1)
+def test_a_worker_that_cannot_be_is_refused_without_a_traceback(site, settings, said):
+    worker = site.start(**settings, stderr=-1)
     _, errors = worker.communicate()
     assert worker.returncode == 1
     assert said in errors
@@ -346,7 +363,7 @@ def test_a_worker_that_cannot_be_is_refused_without_a_traceback(site, arguments,
 
 def test_a_number_serves_one_worker_only(site):
     assert site.start().wait() == 0
-    worker = site.start("--worker", 0, "--queue", "q", stderr=-1)
+    worker = site.start(worker=0, queues=("q",), stderr=-1)
     assert "was started before" in worker.communicate()[1]
     assert worker.returncode == 1
 
@@ -365,7 +382,7 @@ def test_an_emptied_disk_quota_does_not_lose_the_ticket(site):
     blocked = site.machine.job(0).directory.parent
     blocked.parent.mkdir(parents=True, mode=0o700)
     blocked.write_text("")
-    worker = site.start("--idle-wait", 0.1, stderr=-3)
+    worker = site.start(idle_wait=0.1, stderr=-3)
     assert worker.wait() == 1
     assert [view.attempt for view in Queue(site.machine, "q").waiting()] == [1]
     blocked.unlink()
@@ -388,7 +405,7 @@ def test_a_worker_shows_what_it_runs(site):
 
 def test_the_end_of_a_job_wakes_the_worker(site):
     site.submit(*["true"] * 60)
-    assert site.start("--cores", 1, "--idle-wait", 7200).wait() == 0
+    assert site.start(cores=1, idle_wait=7200).wait() == 0
     # Where it did not, each end would be found when the state is due to be written.
     assert find_worker(site.machine, 0).heartbeat < 55
 
@@ -398,7 +415,7 @@ def test_what_hides_from_its_job_ends_with_it_when_the_job_was_alone(site):
     hidden = "env -i bash -c 'echo \\$\\$ > pid; while :; do sleep 0.1; done' &"
     script = f'setsid bash -c "{hidden}"; while [ ! -s pid ]; do sleep 0.01; done'
     site.submit(script)
-    worker = site.start("--stay")
+    worker = site.start(stay=True)
     assert site.ended(0).result.ok
     pid = site.wait_for("pid").strip()
     assert not Path(f"/proc/{pid}").exists()

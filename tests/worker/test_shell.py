@@ -239,7 +239,7 @@ WAITING = "echo $$ > pid; echo partial > out.txt; sleep 100; echo whole > out.tx
 @pytest.mark.parametrize("benchmark", [None, Benchmark("one.tsv")])
 def test_a_cancelled_job_ends_with_its_command(site, benchmark):
     submit(site, WAITING, benchmark=benchmark)
-    site.start("--grace", "1")
+    site.start(grace=1)
     pid = int(site.wait_for("pid"))
     cancel_all(site.machine, [0])
     assert result_of(site.ended(0)).reason == "cancelled"
@@ -250,7 +250,7 @@ def test_a_cancelled_job_ends_with_its_command(site, benchmark):
 @pytest.mark.parametrize("benchmark", [None, Benchmark("one.tsv")])
 def test_a_job_that_takes_too_long_is_ended(site, benchmark):
     submit(site, WAITING, benchmark=benchmark, resources=Resources(runtime_seconds=1))
-    site.start("--grace", "1")
+    site.start(grace=1)
     assert result_of(site.ended(0)).reason == "timeout"
 
 
@@ -261,7 +261,7 @@ def test_a_job_that_was_requeued_begins_again_without_what_it_had_written(site, 
         f"[ -e out.txt ] && exit 9; if [ $KOCHI_ATTEMPT = 1 ]; then {WAITING}; fi; echo 2 > out.txt"
     )
     submit(site, script, benchmark=benchmark, outputs=("out.txt",))
-    first = site.start("--grace", "1")
+    first = site.start(grace=1)
     pid = int(site.wait_for("pid"))
     first.send_signal(signal.SIGTERM)
     first.wait(60)

@@ -73,7 +73,7 @@ def test_a_shell_job_has_the_signals_files_and_score_of_any_other(site):
 
 def test_a_spawner_that_was_killed_is_replaced(site):
     submit(site, "true")
-    site.start("--stay")
+    site.start(stay=True)
     site.ended(0)
     killed = spawner_of(site)
     os.kill(killed, signal.SIGKILL)
@@ -92,7 +92,7 @@ def test_what_a_spawner_that_stands_still_was_asked_for_is_done_once(site):
         spawner._PATIENCE = 0.3
     """
     submit(site, "true")
-    site.start_changed(change, "--stay")
+    site.start_changed(change, stay=True)
     site.ended(0)
     os.kill(spawner_of(site), signal.SIGSTOP)
     submit(site, "echo once >> second")
@@ -106,7 +106,7 @@ def test_no_job_is_lost_or_done_twice_while_spawners_are_killed(site):
         from snakemake_kochi.worker.runners import spawner
         spawner._MOST_FAILURES = 10_000
     """
-    site.start_changed(change, "--stay", "--cores", 2)
+    site.start_changed(change, stay=True, cores=2)
     jobs = submit(site, *scripts)
     site.wait_for("done")
     kills = 0
@@ -152,7 +152,7 @@ def test_what_dies_between_spawner_and_job_gives_no_job_the_process_of_another(s
         spawner.spawner_process = SimpleNamespace(__file__={str(program)!r})
     """
     submit(site, *[f"echo {number} >> done" for number in range(6)])
-    assert site.start_changed(change, "--cores", 1).wait(60) == 0
+    assert site.start_changed(change, cores=1).wait(60) == 0
     assert marker.exists()
     assert [site.ended(number).result.runner for number in range(6)] == ["shell"] * 6
     assert sorted((site.directory / "done").read_text().split()) == list("012345")

@@ -37,7 +37,7 @@ def test_what_hides_from_its_job_ends_with_a_worker_that_was_killed(site):
 
 def test_a_worker_and_its_jobs_die_with_the_supervisor(site):
     site.submit("[ -e main ] || { echo $$ > main; exec sleep 1000; }")
-    supervisor = site.start("--stay")
+    supervisor = site.start(stay=True)
     pid = site.wait_for("main").strip()
     (worker,) = children_of(supervisor.pid)
     assert find_worker(site.machine, 0).process.pid == worker
@@ -52,7 +52,7 @@ def test_what_a_killed_keeper_could_not_end_is_ended_before_the_next_attempt(sit
     script = "setsid bash -c 'echo $$ > hidden; while :; do date +%N > beat; sleep 0.01; done' & "
     script += "while [ ! -s beat ]; do sleep 0.01; done; echo > main; wait"
     site.submit(f"[ ! -e main ] || {{ cat beat; sleep 0.3; cat beat; exit 0; }}; {script}")
-    supervisor = site.start("--stay")
+    supervisor = site.start(stay=True)
     site.wait_for("main")
     supervisor.kill()
     supervisor.wait()
@@ -74,7 +74,7 @@ def test_the_keeper_ends_as_its_worker_did(site, number):
 def test_one_request_to_the_whole_process_group_is_not_taken_for_two(site):
     script = "trap 'sleep 0.5; echo ended in order; exit 0' TERM; echo > started; "
     site.submit(script + "while :; do sleep 0.05; done")
-    supervisor = site.start("--grace", 10_000, start_new_session=True)
+    supervisor = site.start(grace=10_000, start_new_session=True)
     site.wait_for("started")
     os.killpg(supervisor.pid, signal.SIGTERM)
     assert supervisor.wait() == 0
@@ -98,7 +98,7 @@ def test_a_closed_terminal_changes_nothing_under_nohup(site):
 
 def test_a_worker_that_gives_no_sign_of_life_is_ended_with_its_jobs(site):
     site.submit(HIDDEN + "[ -s main ] && exit 0; echo $$ > main; sleep 1000")
-    supervisor = site.start("--heartbeat", 0.1, stderr=-3)
+    supervisor = site.start(heartbeat=0.1, stderr=-3)
     pids = hidden_pids(site)
     os.kill(children_of(supervisor.pid)[0], signal.SIGSTOP)
     assert supervisor.wait() == -signal.SIGKILL
@@ -110,7 +110,7 @@ def test_a_worker_that_gives_no_sign_of_life_is_ended_with_its_jobs(site):
 
 def test_a_worker_that_waits_for_a_lock_gives_signs_of_life(site):
     site.submit("while [ ! -e go ]; do sleep 0.01; done", "true")
-    worker = site.start("--cores", 1, "--heartbeat", 0.1)
+    worker = site.start(cores=1, heartbeat=0.1)
     site.wait_until(lambda: site.job(0).started is not None)
     with queue_lock(site.machine, "q"):
         (site.directory / "go").touch()
@@ -139,7 +139,7 @@ def test_a_request_between_the_registration_and_the_first_turn_is_heeded(site):
         start._zygotes = make_late
     """
     site.submit("echo > started")
-    supervisor = site.start_changed(change, "--stay")
+    supervisor = site.start_changed(change, stay=True)
     assert supervisor.wait() == 0
     assert find_worker(site.machine, 0).state == "left"
     assert len(Queue(site.machine, "q").waiting()) == 1

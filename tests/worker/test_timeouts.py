@@ -27,7 +27,7 @@ def test_a_job_that_takes_too_long_is_ended_with_all_it_started_and_nothing_else
     stubborn = "setsid bash -c 'trap \"\" TERM; echo $$ >> pids; while :; do sleep 0.1; done' & "
     stubborn += "sleep 1000 & echo $$ $! >> pids; trap 'echo asked' TERM; while :; do wait; done"
     site.submit(stubborn, runtime_seconds=2)
-    site.start("--cores", 2, "--grace", 0.5)
+    site.start(cores=2, grace=0.5)
     result = site.ended(1).result
     assert (result.reason, result.ok) == ("timeout", False)
     assert result.describe() == "timeout: ran for longer than its 2 seconds"
@@ -63,7 +63,7 @@ def test_a_job_that_ends_well_when_its_time_is_over_has_still_taken_too_long(sit
 def test_a_cancelled_job_is_cancelled_also_when_its_time_is_over_then(site):
     script = "trap '' TERM; echo > ready; while :; do sleep 0.01; done"
     site.submit(script, runtime_seconds=3)
-    site.start("--grace", 3.5)
+    site.start(grace=3.5)
     site.wait_for("ready")
     cancel(site.machine, 0)
     assert site.ended(0).result.reason == "cancelled"
@@ -73,7 +73,7 @@ def test_a_worker_skips_what_it_has_no_time_for_and_says_so(site):
     site.submit("true", runtime_seconds=3600)
     site.submit("true", runtime_seconds=60)
     site.submit("true")
-    worker = site.start("--walltime", 1000)
+    worker = site.start(walltime=1000)
     shown, _ = worker.communicate()
     assert worker.returncode == 0
     assert [site.job(job).state for job in range(3)] == ["waiting", "ended", "ended"]
@@ -90,7 +90,7 @@ def test_a_worker_skips_what_it_has_no_time_for_and_says_so(site):
 
 def test_a_worker_leaves_in_time_by_itself_and_puts_its_job_back(site):
     site.submit("trap 'echo asked; exit 0' TERM; echo $$ > pid; while :; do sleep 0.01; done")
-    worker = site.start("--stay", "--grace", 1, "--walltime", 10, "--idle-wait", 7200)
+    worker = site.start(stay=True, grace=1, walltime=10, idle_wait=7200)
     pid = site.wait_for("pid").strip()
     assert worker.wait() == 0
     assert not is_running(pid)
@@ -122,7 +122,7 @@ def test_a_job_as_long_as_the_whole_allocation_is_taken_by_a_worker_that_has_jus
         "SLURM_JOB_START_TIME": str(now - 20),
         "SLURM_JOB_END_TIME": str(now + 280),
     }
-    worker = site.start("--allocation", "7", env={**os.environ, **times})
+    worker = site.start(allocation="7", env={**os.environ, **times})
     assert worker.wait() == 0
     assert [site.job(job).state for job in range(2)] == ["waiting", "ended"]
     assert site.job(1).result.ok
@@ -136,7 +136,7 @@ def test_a_worker_says_that_it_takes_no_job_as_long_as_its_allocation_any_more(s
         "SLURM_JOB_START_TIME": str(now - 60),
         "SLURM_JOB_END_TIME": str(now + 300),
     }
-    assert site.start("--allocation", "7", env={**os.environ, **times}).wait() == 0
+    assert site.start(allocation="7", env={**os.environ, **times}).wait() == 0
     state = find_worker(site.machine, 0)
     assert not state.fresh
     assert seconds_for_jobs(state) <= 300
@@ -153,7 +153,7 @@ def test_what_had_all_of_the_longest_allocation_there_is_is_not_begun_again(site
         "SLURM_JOB_START_TIME": str(now - 8),
         "SLURM_JOB_END_TIME": str(now + 12),
     }
-    worker = site.start("--allocation", "7", "--grace", 1, env={**os.environ, **times})
+    worker = site.start(allocation="7", grace=1, env={**os.environ, **times})
     assert worker.wait() == 0
     result = site.ended(0).result
     assert (result.reason, result.attempt) == ("timeout", 1)
@@ -169,7 +169,7 @@ def test_what_had_a_usual_allocation_is_begun_again(site):
         "SLURM_JOB_START_TIME": str(now - 72),
         "SLURM_JOB_END_TIME": str(now + 8),
     }
-    worker = site.start("--allocation", "7", "--grace", 1, env={**os.environ, **times})
+    worker = site.start(allocation="7", grace=1, env={**os.environ, **times})
     assert worker.wait() == 0
     ended = read_ended_attempt(site.machine.job(0).ended(1))
     assert (ended.reason, ended.detail) == ("out of time", "its walltime is over")
@@ -184,7 +184,7 @@ def test_what_is_ended_because_the_node_is_wanted_back_is_begun_again(site):
         "SLURM_JOB_START_TIME": str(now - 8),
         "SLURM_JOB_END_TIME": str(now + 100),
     }
-    worker = site.start("--allocation", "7", "--grace", 1, env={**os.environ, **times})
+    worker = site.start(allocation="7", grace=1, env={**os.environ, **times})
     site.wait_for("began")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait() == 0
@@ -199,12 +199,12 @@ def test_slurm_is_not_asked_for_the_end_of_an_allocation_that_was_asked_for(site
     began = str(int(time.time()) - 20)
     slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_START_TIME": began}
     environment = {**os.environ, **slurm, "PATH": f"{program.parent}:{os.environ['PATH']}"}
-    assert site.start("--allocation", "7", "--asked", 900, env=environment).wait() == 0
+    assert site.start(allocation="7", allocation_seconds=900, env=environment).wait() == 0
     assert not (site.directory / "was-asked").exists()
     until = datetime.fromisoformat(find_worker(site.machine, 0).until).timestamp()
     assert abs(until - float(began) - 900) <= 2
     # Where nobody knows, it is.
-    assert site.start("--allocation", "7", env=environment).wait() == 0
+    assert site.start(allocation="7", env=environment).wait() == 0
     assert (site.directory / "was-asked").exists()
 
 
@@ -222,7 +222,7 @@ def test_the_earlier_of_two_ends_counts():
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_worker_says_which_signal_made_it_leave(site, number):
     site.submit("echo $$ > pid; sleep 1000", "true")
-    worker = site.start("--cores", 1, "--stay")
+    worker = site.start(cores=1, stay=True)
     site.wait_for("pid")
     worker.send_signal(number)
     assert worker.wait() == 0
@@ -236,7 +236,7 @@ def test_a_worker_says_which_signal_made_it_leave(site, number):
 
 def test_a_worker_that_drains_shows_why_while_its_jobs_end(site):
     site.submit("trap '' TERM; echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done")
-    worker = site.start("--grace", 1000)
+    worker = site.start(grace=1000)
     site.wait_for("pid")
     assert find_worker(site.machine, 0).describe() == "running"
     worker.terminate()
@@ -248,7 +248,7 @@ def test_a_worker_that_drains_shows_why_while_its_jobs_end(site):
 
 def test_a_worker_counts_its_jobs_and_shows_since_when_it_is_idle(site):
     site.submit("true", "exit 1", "kill -SEGV $$", "true", "echo > ready; sleep 1000")
-    site.start("--cores", 1, "--stay")
+    site.start(cores=1, stay=True)
     site.wait_for("ready")
     site.wait_until(lambda: find_worker(site.machine, 0).succeeded == 2)
     assert find_worker(site.machine, 0).failed == 2
@@ -266,7 +266,7 @@ def test_a_worker_counts_its_jobs_and_shows_since_when_it_is_idle(site):
 def test_a_job_that_is_ended_together_with_its_worker_is_requeued(site, script):
     # As a scheduler does it: all processes get the signal, and the job's happens to come first.
     site.submit(script)
-    worker = site.start("--stay")
+    worker = site.start(stay=True)
     pid = int(site.wait_for("pid"))
     os.kill(pid, signal.SIGTERM)
     worker.terminate()

@@ -19,7 +19,7 @@ from snakemake_kochi.queue.workers import PresumedDead
 from tests.worker.conftest import Site
 
 UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
-SOON = ("--idle-wait", 0.1)
+SOON = {"idle_wait": 0.1}
 
 
 def log_of(site: Site, worker: int = 0) -> str:
@@ -71,9 +71,11 @@ def test_a_ticket_that_can_neither_start_nor_go_back_waits_for_room(
             return begin(self, claim)
         launch.Launcher.start = start
         """,
-        *("--cores", 1, "--stay", *SOON),
+        cores=1,
+        stay=True,
         cwd=site.directory,
         stderr=-3,
+        **SOON,
     )
     (worker,) = site.workers
     site.wait_until((site.directory / "claimed").exists)
@@ -86,7 +88,7 @@ def test_a_ticket_that_can_neither_start_nor_go_back_waits_for_room(
         assert worker.wait() == 0
         for path in taken:
             path.unlink()
-        assert site.start("--cores", 1).wait() == 0
+        assert site.start(cores=1).wait() == 0
     else:
         for path in taken:
             path.unlink()
@@ -97,7 +99,7 @@ def test_a_ticket_that_can_neither_start_nor_go_back_waits_for_room(
 
 def test_a_lock_that_is_gone_for_a_while_ends_no_job(site: Site) -> None:
     site.submit("until [ -e end ]; do sleep 0.02; done", UNTIL_GO)
-    worker = site.start("--cores", 2, *SOON, stderr=-3)
+    worker = site.start(cores=2, stderr=-3, **SOON)
     site.wait_until(site.machine.job(1).attempt(1).exists)
     site.submit("echo third")
     locks = site.machine.locks.directory
@@ -131,9 +133,15 @@ def test_an_idle_worker_that_cannot_reach_its_queue_says_so_and_goes_on_with_oth
             return claim(self, *arguments, **options)
         Queue.claim = fail
         """,
-        *("--cores", 1, *SOON, "--stay", "--queue", "ill", "--queue", "q"),
+        cores=1,
+        stay=True,
+        queues=(
+            "ill",
+            "q",
+        ),
         cwd=site.directory,
         stderr=-3,
+        **SOON,
     )
     site.submit("true", queue="ill")
     site.submit("true")
@@ -177,10 +185,14 @@ def test_a_worker_of_a_dead_controller_sleeps_while_it_cannot_see_whether_to_lea
             return turn(self, *arguments)
         Queue.claim, Worker._turn = fail, count
         """,
-        *("--controller", "c", "--allocation", 7, "--cores", 1, *SOON),
-        *("--stay", "--idle-timeout", 0.1),
+        controller="c",
+        allocation="7",
+        cores=1,
+        stay=True,
+        idle_timeout=0.1,
         cwd=site.directory,
         stderr=-3,
+        **SOON,
     )
     assert worker.wait(60) == 0
     assert int(site.wait_for("turns")) < 500
@@ -203,9 +215,10 @@ def test_a_worker_that_leaves_when_all_is_done_does_not_while_that_cannot_be_see
             return recover(self)
         Queue.recover = fail
         """,
-        *("--cores", 1, *SOON),
+        cores=1,
         cwd=site.directory,
         stderr=-3,
+        **SOON,
     )
     tried = site.directory / "tried"
     site.wait_until(lambda: tried.exists() and tried.stat().st_size >= 3)
@@ -227,7 +240,7 @@ def test_an_attempt_whose_link_was_made_though_the_answer_was_lost_is_executed(s
                 raise FileExistsError(17, "File exists")
         os.link = lose_the_answer
         """,
-        *("--cores", 1),
+        cores=1,
     )
     assert worker.wait() == 0
     result = site.job(0).result
@@ -247,7 +260,7 @@ def test_a_claim_that_a_worker_does_not_know_of_is_requeued(site: Site, stays: b
     site.submit("echo ran >> ran")
     # As after a rename whose answer was lost.
     assert Queue(site.machine, "q").claim(0, lambda ticket: "take")
-    site.start("--worker", 0, "--queue", "q", *SOON, *(["--stay"] if stays else []), stderr=-3)
+    site.start(worker=0, queues=("q",), stay=stays, stderr=-3, **SOON)
     result = site.ended(0).result
     assert result is not None and (result.ok, result.attempt, result.worker) == (True, 1, 0)
 
@@ -260,7 +273,7 @@ def test_a_claim_whose_attempt_another_worker_began_is_not_requeued(site: Site) 
     attempt = Attempt(0, 1, "nonce", 7, this_node(), own, now())
     site.machine.job(0).directory.mkdir(parents=True, mode=0o700)
     site.machine.job(0).attempt(1).write_bytes(to_json(attempt.to_dict()))
-    worker = site.start("--worker", 0, "--queue", "q", *SOON, "--stay", stderr=-3)
+    worker = site.start(worker=0, stay=True, queues=("q",), stderr=-3, **SOON)
     log = site.machine.worker(0).log
     site.wait_until(lambda: log.exists() and "begun by worker 7" in log.read_text())
     assert [view.worker for view in Queue(site.machine, "q").running()] == [0]
@@ -278,7 +291,8 @@ def test_a_worker_that_goes_while_jobs_may_run_does_not_say_that_it_left(site: S
         worker._LEAVE_PATIENCE = 0.3
         Slot.advance = lambda *_: False  # it cannot be ended
         """,
-        *("--cores", 1, "--heartbeat", 0.1),
+        cores=1,
+        heartbeat=0.1,
         stderr=-3,
     )
     site.wait_until(site.machine.job(0).attempt(1).exists)
@@ -308,7 +322,7 @@ def test_a_worker_that_cannot_publish_an_end_while_it_leaves_tries_it_each_secon
             return before(self, *arguments) and not Path("tried").exists()
         worker.Worker._turn = turn
         """,
-        *("--cores", 1),
+        cores=1,
         cwd=site.directory,
         stderr=-3,
     )

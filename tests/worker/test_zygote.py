@@ -147,7 +147,7 @@ def descriptors_of(pid):
 def test_one_process_reads_the_workflow_and_each_job_is_as_in_a_process_of_its_own(site, workflow):
     shells = workflow.submit("shell", 1, 2, 3)
     runs = workflow.submit("run", 1, 2)
-    site.start("--cores", 2)
+    site.start(cores=2)
     assert workflow.runners_of(*shells, *runs) == ["zygote"] * 5
     assert worker_log(site).count("reads the workflow") == 1
     assert [workflow.read(f"shell/{i}.txt") for i in (1, 2, 3)] == [
@@ -170,7 +170,7 @@ def test_the_process_of_a_job_is_made_before_there_is_the_job(site):
                     print(os.getpid(), file=stream)
         """,
     )
-    process = site.start("--stay")
+    process = site.start(stay=True)
     for i in range(7):  # more than are made at a time
         wait_until(lambda i=i: i == 0 or copies(worker_of(process), the_zygote(process)))
         ready = copies(worker_of(process), the_zygote(process)) if i else []
@@ -218,7 +218,7 @@ def test_what_the_workflow_sets_and_seeds_holds_for_each_job(site):
 
 def test_a_changed_workflow_is_read_again(site, workflow):
     first = workflow.submit("shell", 1, 2)
-    site.start("--stay")
+    site.start(stay=True)
     assert workflow.runners_of(*first) == ["zygote"] * 2
     workflow.write('rule shell:\n    output: "shell/{i}.txt"\n    shell: "echo new > {output}"\n')
     changed = workflow.submit("shell", 3)
@@ -254,7 +254,7 @@ def test_files_that_jobs_write_where_the_workflow_looks_make_it_fall_back(site):
                     print(*there, file=stream)
         """,
     )
-    site.start("--stay")
+    site.start(stay=True)
     runners = []
     for i in range(7):
         (job,) = workflow.submit("seen", i)
@@ -297,7 +297,7 @@ def test_a_workflow_that_asks_how_many_cores_it_has_learns_those_of_the_job(site
     cpus = len(os.sched_getaffinity(0))
     (one,) = workflow.submit("counted", 1, cores=1)
     (all_of_them,) = workflow.submit("counted", 2, cores=cpus)
-    site.start("--cores", cpus)
+    site.start(cores=cpus)
     assert workflow.runners_of(one, all_of_them) == ["zygote"] * 2
     assert workflow.read("counted/1.txt") == "1 1\n"
     assert workflow.read("counted/2.txt") == f"{cpus} {cpus}\n"
@@ -305,7 +305,7 @@ def test_a_workflow_that_asks_how_many_cores_it_has_learns_those_of_the_job(site
 
 def test_a_cancelled_job_leaves_no_process_and_its_neighbours_alone(site, workflow):
     slow, other = workflow.submit("slow", 1, 2)
-    site.start("--cores", 2, "--grace", 0.5)
+    site.start(cores=2, grace=0.5)
     wait_until(lambda: all((workflow.directory / f"pid{i}").exists() for i in (1, 2)))
     wait_until(lambda: workflow.read("pid1") and workflow.read("pid2"))
     shell = workflow.read("pid1").strip()
@@ -319,7 +319,7 @@ def test_a_cancelled_job_leaves_no_process_and_its_neighbours_alone(site, workfl
 
 def test_a_killed_zygote_takes_no_job_with_it_and_is_replaced(site, workflow):
     (job,) = workflow.submit("slow", 1)
-    process = site.start("--cores", 2, "--stay")
+    process = site.start(cores=2, stay=True)
     wait_until(lambda: (workflow.directory / "pid1").exists())
     zygote, worker = the_zygote(process), worker_of(process)
     os.kill(zygote, signal.SIGKILL)
@@ -357,7 +357,7 @@ def test_a_zygote_killed_while_it_reads_the_workflow_is_replaced(site):
 
 def test_a_zygote_that_does_not_answer_is_killed_and_its_job_executed_once(site, workflow):
     assert workflow.submit("shell", 1) == [0]
-    process = site.start("--stay")
+    process = site.start(stay=True)
     assert workflow.runners_of(0) == ["zygote"]
     zygote = the_zygote(process)
     os.kill(zygote, signal.SIGSTOP)
@@ -370,7 +370,7 @@ def test_a_zygote_that_does_not_answer_is_killed_and_its_job_executed_once(site,
 def test_killed_between_the_copy_and_its_report_a_zygote_leaves_nobody_to_do_the_job(
     site, workflow
 ):
-    process = site.start("--stay")
+    process = site.start(stay=True)
     assert workflow.runners_of(*workflow.submit("shell", 1)) == ["zygote"]
     zygote = the_zygote(process)
     # By the first the copy is told of its job, by the second the worker of the copy.
@@ -400,7 +400,7 @@ def test_killed_at_any_moment_a_zygote_costs_no_job_and_doubles_none(site):
         """,
     )
     jobs = workflow.submit("once", *range(30))
-    process = site.start("--cores", 2)
+    process = site.start(cores=2)
     chance = random.Random(11)
     ready = kills = 0
 
@@ -437,7 +437,7 @@ def test_nothing_of_a_zygote_outlives_its_worker(site, workflow):
 
 def test_a_worker_that_is_told_to_stop_puts_back_and_leaves_no_zygote(site, workflow):
     (job,) = workflow.submit("slow", 1)
-    process = site.start("--grace", 1)
+    process = site.start(grace=1)
     wait_until(lambda: (workflow.directory / "pid1").exists())
     everything = descendants_of(process.pid)
     process.send_signal(signal.SIGTERM)
@@ -467,7 +467,7 @@ def test_one_that_is_told_to_end_leaves_nothing_in_the_temporary_directory(
         """,
     )
     (job,) = workflow.submit("made", 1)
-    process = site.start("--stay", "--grace", 1)
+    process = site.start(stay=True, grace=1)
     if moment == "reading":
         wait_until(lambda: (workflow.directory / "reading").exists())
         told = [process.pid]
@@ -492,7 +492,8 @@ def test_an_error_that_passes_takes_the_zygote_from_few_jobs(site, workflow):
                 from snakemake_kochi.worker.runners import zygote
                 zygote._RETRY = 0.1
                 """,
-                *("--cores", 1, "--stay"),
+                cores=1,
+                stay=True,
                 stderr=-3,
             )
             assert workflow.runners_of(first) == ["command"]

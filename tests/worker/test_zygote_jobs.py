@@ -92,7 +92,7 @@ def test_libraries_of_scientists_do_not_make_it_fall_back(site):
 
 def test_a_changed_script_is_executed_as_it_is_now(site):
     workflow = Workflow(site, 'rule made:\n    output: "made/{i}.txt"\n    script: "made.py"\n')
-    site.start("--stay")
+    site.start(stay=True)
     for word in ("first", "second"):
         text = f"open(snakemake.output[0], 'w').write('{word}')\n"
         (workflow.directory / "made.py").write_text(text)
@@ -113,7 +113,7 @@ def test_what_a_program_says_is_asked_for_again_in_the_next_run(site):
                     stream.write(seen)
         """,
     )
-    site.start("--stay")
+    site.start(stay=True)
     for word in ("first", "second"):
         (workflow.directory / "word").write_text(word)
         jobs = workflow.submit("made", word, controller=word)

@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.schedulers.interface import Wanted, time_limit
 from snakemake_kochi.schedulers.settings import AllocationSettings
+from snakemake_kochi.schedulers.worker_command import WorkerCommand
 
 _EXCLUDE = re.compile(r"(?:--exc\w*=|-x)(.+)")
 
 
 def sbatch_arguments(
-    name: str, settings: AllocationSettings, wanted: Wanted, launch: Launch, log: Path
+    name: str, settings: AllocationSettings, wanted: Wanted, worker: WorkerCommand, log: Path
 ) -> list[str]:
     """For allocations with a job name, each for a worker; `settings`: those of the machine."""
     settings = wanted.request.over(settings)
@@ -24,7 +24,7 @@ def sbatch_arguments(
         *(wanted.request.shape or _shape(wanted, settings)),
         # Its shell alone: it has become the worker, which tells its jobs. Slurm may be early by
         # half a minute, and mostly the worker knows its end.
-        f"--signal=B:USR1@{int(launch.grace)}",
+        f"--signal=B:USR1@{int(worker.settings.grace)}",
         "--requeue",
         "--open-mode=append",
     ]

@@ -17,7 +17,6 @@ from functools import partial
 
 from tenacity import Retrying
 
-from snakemake_kochi.allocation.launch import Launch
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.schedulers.interface import (
     Allocation,
@@ -46,6 +45,7 @@ from snakemake_kochi.schedulers.slurm.partitions import (
     read_partitions,
 )
 from snakemake_kochi.schedulers.slurm.withheld import without_withheld
+from snakemake_kochi.schedulers.worker_command import WorkerCommand
 
 # What sbatch --parsable says, a cluster's name included, or does where a site's own script is in
 # its place.
@@ -92,13 +92,13 @@ class Slurm:
 
     # ---- submission
 
-    def submit(self, wanted: Wanted, launch: Launch, known: Collection[str]) -> list[str]:
+    def submit(self, wanted: Wanted, worker: WorkerCommand, known: Collection[str]) -> list[str]:
         """See `Scheduler.submit`. What an earlier call submitted without an answer is returned by
         the next one, and nothing more is submitted by it."""
-        log = launch.log("%j" if wanted.count == 1 else "%A_%a")
-        arguments = sbatch_arguments(self._name, self._settings, wanted, launch, log)
+        log = worker.log("%j" if wanted.count == 1 else "%A_%a")
+        arguments = sbatch_arguments(self._name, self._settings, wanted, worker, log)
         command = ["sbatch", "--parsable", *arguments]
-        script = launch.script(ID, CORES, index=INDEX)
+        script = worker.script(ID, CORES, index=INDEX)
         self._clusters.update(
             _clusters([*self._settings.arguments, *wanted.arguments, *wanted.request.arguments])
             or [""]
