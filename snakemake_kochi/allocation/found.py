@@ -12,7 +12,7 @@ from snakemake_kochi.allocation.choice import ALLOCATIONS
 from snakemake_kochi.files import write_atomically
 from snakemake_kochi.location import Location, find_location, is_found
 from snakemake_kochi.paths import Root
-from snakemake_kochi.project.chosen_machine import FOUND_VARIABLE
+from snakemake_kochi.project.machine_lookup import FOUND_VARIABLE
 from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.schedulers.interface import RefusedError
 from snakemake_kochi.schedulers.native import own_allocation

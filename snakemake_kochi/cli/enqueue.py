@@ -29,13 +29,13 @@ from snakemake_kochi.cli.options import (
 from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.errors import ConfigError, KochiError
 from snakemake_kochi.location import Location, find_location
-from snakemake_kochi.project.chosen_machine import chosen_machine
+from snakemake_kochi.project.machine_lookup import chosen_machine
 from snakemake_kochi.queue import Queue, Resources, Ticket
 from snakemake_kochi.queue.workers import shared_workers
 
 if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze
-    from snakemake_kochi.phases.install_set import Install
+    from snakemake_kochi.phases.products import Install
     from snakemake_kochi.project.recipes import Requirement
 
 _ANONYMOUS = "ANON"

@@ -132,8 +132,8 @@ def run_command(machine: str | None, dependencies: tuple[str, ...], words: tuple
     There is no shell: for a pipe, a variable or a `>`, have one: kochi run -- bash -c '...'
     """
     from snakemake_kochi.phases.current import current_installs
-    from snakemake_kochi.phases.install_set import Install
     from snakemake_kochi.phases.job import command_in_environment, execute
+    from snakemake_kochi.phases.products import Install
     from snakemake_kochi.phases.script import Environment
     from snakemake_kochi.project.recipes import Requirement
 

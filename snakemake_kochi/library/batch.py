@@ -17,13 +17,13 @@ from snakemake_kochi.library.names import (
     identifier,
     short_component,
     verbatim,
+    wildcard_name,
 )
-from snakemake_kochi.library.patterns import wildcard_name
 from snakemake_kochi.library.recipe import RecipeKeys
 from snakemake_kochi.library.run_group import RunGroup, files_of, run_groups
 from snakemake_kochi.phases.build import source_files
-from snakemake_kochi.phases.digest import digest_of
 from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.phases.run import RECORD_VERSION, run_identity
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Grid, Phase, Point

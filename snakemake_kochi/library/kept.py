@@ -17,8 +17,7 @@ from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.library.names import Directories, is_manifest
 from snakemake_kochi.paths import WorkingPaths
-from snakemake_kochi.phases.build_file import read_build
-from snakemake_kochi.phases.install_set import read_manifest
+from snakemake_kochi.phases.products import read_build, read_manifest
 
 try:
     # How Snakemake has a file stand for another when it compares the sets of input files.

@@ -30,9 +30,9 @@ from snakemake_kochi.phases.keep import commit_at_exit
 from snakemake_kochi.phases.other_source import with_source_from
 from snakemake_kochi.phases.script import SAVED_THREADS_VARIABLE, saved_threads
 from snakemake_kochi.project.checks import check_experiments
-from snakemake_kochi.project.chosen_machine import chosen_machine as machine_among
 from snakemake_kochi.project.configuration import find_project, load_project
 from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.machine_lookup import chosen_machine as machine_among
 from snakemake_kochi.project.recipes import Requirement
 
 if TYPE_CHECKING:

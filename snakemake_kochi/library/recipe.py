@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from snakemake_kochi.errors import ConfigError, for_snakemake
 from snakemake_kochi.library.names import Directories, RuleNames, identifier
-from snakemake_kochi.phases.digest import digest_of
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.install import recipe_description
+from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.project.recipes import Recipe, Requirement
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from snakemake_kochi.errors import NameNotFoundError, for_snakemake, nearest
-from snakemake_kochi.library.names import short_component
-from snakemake_kochi.library.patterns import (
+from snakemake_kochi.library.names import (
     Reference,
     Template,
     constraint,
     looks_endless,
     parse_template,
     references,
+    short_component,
     snakemake_pattern,
     tells_apart,
     wildcard_name,

@@ -25,7 +25,7 @@ from typing import Any
 
 from snakemake_kochi.files import last_lines
 from snakemake_kochi.library.batch import BatchRules
-from snakemake_kochi.phases.failure import LAST_LINES, Failure, forget_failure, read_failure
+from snakemake_kochi.phases.products import LAST_LINES, Failure, forget_failure, read_failure
 
 _NOT_BEGUN = "not run: something else failed before"
 _NO_REASON = "failed"

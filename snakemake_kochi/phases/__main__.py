@@ -15,10 +15,18 @@ from snakemake_kochi.errors import KochiError, PhaseError
 from snakemake_kochi.files import is_there, to_json
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.batch_freeze import load_batch_freeze
-from snakemake_kochi.phases.build_file import Build, read_build, write_build
-from snakemake_kochi.phases.failure import forget_failure, note_failure
-from snakemake_kochi.phases.install_set import Install, merge, read_manifest, write_manifest
 from snakemake_kochi.phases.keep import keep_result
+from snakemake_kochi.phases.products import (
+    Build,
+    Install,
+    forget_failure,
+    merge,
+    note_failure,
+    read_build,
+    read_manifest,
+    write_build,
+    write_manifest,
+)
 from snakemake_kochi.phases.run import Output, Task, run_identity, run_task
 from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
 from snakemake_kochi.project.values import parse_assignment

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.paths import ProjectPaths, Root
-from snakemake_kochi.phases.digest import digest_of
+from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.project.frozen import FrozenDict
-from snakemake_kochi.project.grid import Artifact, Phase, Point
-from snakemake_kochi.project.point_texts import PointTexts
+from snakemake_kochi.project.grid import Artifact, Phase, Point, PointTexts
 from snakemake_kochi.project.values import encode_component
 
 if TYPE_CHECKING:

@@ -10,11 +10,8 @@ from datetime import UTC, datetime
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.files import is_there, last_lines, make_directory, to_json, write_last
 from snakemake_kochi.locks import find_lock_settings
-from snakemake_kochi.phases.build_file import BUILD_VERSION, Build
-from snakemake_kochi.phases.digest import digest_of
-from snakemake_kochi.phases.failure import LAST_LINES
 from snakemake_kochi.phases.freeze import Freeze
-from snakemake_kochi.phases.install_set import Install
+from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, Build, Install, digest_of
 from snakemake_kochi.phases.scratch import give_repository, scratch_directory
 from snakemake_kochi.phases.script import Environment, Stopwatch, run_script, source_variables
 from snakemake_kochi.project.experiment import Experiment

@@ -10,7 +10,7 @@ from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.files import read_json
 from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.phases.install import current_record, is_described_by
-from snakemake_kochi.phases.install_set import MANIFEST_VERSION, Install
+from snakemake_kochi.phases.products import MANIFEST_VERSION, Install
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.recipes import Recipe
 

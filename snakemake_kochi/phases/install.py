@@ -28,10 +28,14 @@ from snakemake_kochi.files import (
 )
 from snakemake_kochi.locks import Held, find_lock_settings
 from snakemake_kochi.paths import InstallPaths, ProjectPaths
-from snakemake_kochi.phases.digest import digest_of
-from snakemake_kochi.phases.failure import LAST_LINES
 from snakemake_kochi.phases.freeze import Freeze, local_repository
-from snakemake_kochi.phases.install_set import MANIFEST_VERSION, Install, merge
+from snakemake_kochi.phases.products import (
+    LAST_LINES,
+    MANIFEST_VERSION,
+    Install,
+    digest_of,
+    merge,
+)
 from snakemake_kochi.phases.scratch import scratch_directory
 from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
 from snakemake_kochi.project.machines import Machine

@@ -25,7 +25,7 @@ from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.build import build_experiment
 from snakemake_kochi.phases.current import read_install
 from snakemake_kochi.phases.freeze import Freeze, load_freeze
-from snakemake_kochi.phases.install_set import Install
+from snakemake_kochi.phases.products import Install
 from snakemake_kochi.phases.run import Task, run_task
 from snakemake_kochi.phases.scratch import give_repository, scratch_directory
 from snakemake_kochi.phases.script import (

@@ -18,11 +18,8 @@ from snakemake_kochi.artifacts.attempts import stop_if_given_up
 from snakemake_kochi.errors import PhaseError, ScriptError
 from snakemake_kochi.files import last_lines, make_directory, read_json, to_json
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
-from snakemake_kochi.phases.build_file import BUILD_VERSION, Build
-from snakemake_kochi.phases.digest import digest_of
-from snakemake_kochi.phases.failure import LAST_LINES
-from snakemake_kochi.phases.install_set import Install
 from snakemake_kochi.phases.printed import write_printed
+from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, Build, Install, digest_of
 from snakemake_kochi.phases.scratch import give_repository, scratch_directory
 from snakemake_kochi.phases.script import Environment, Stopwatch, run_script, source_variables
 from snakemake_kochi.project.grid import Phase, Point

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from snakemake_kochi.phases.install_set import Install
+from snakemake_kochi.phases.products import Install
 from snakemake_kochi.processes import child_pids
 
 _FOLLOW_SECONDS = 0.05

@@ -1,14 +1,24 @@
-"""All problems of the batches of experiments at once."""
+"""Checks of experiments beyond their shape, which report all problems at once.
+
+The grids of all batches can be made, no two artifacts have one destination, and every name in a
+text of an experiment refers to something that exists, without a cycle.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
-from snakemake_kochi.errors import ConfigError
+from humanfriendly.text import concatenate
+
+from snakemake_kochi.errors import ConfigError, nearest
 from snakemake_kochi.project.destinations import Destinations
 from snakemake_kochi.project.document import MAXIMUM_LINES, KeyPath, Problems
 from snakemake_kochi.project.experiment import Experiment
-from snakemake_kochi.project.grid import select
+from snakemake_kochi.project.expressions import TemplateError
+from snakemake_kochi.project.grid import Batch, Choice, Phase, machines_named, select
+from snakemake_kochi.project.machines import LOCAL
+from snakemake_kochi.project.templates import Template, Value, dependency_order, parse_value
+from snakemake_kochi.project.values import BATCH_NAME, SUBSTITUTED, environment_name
 
 
 def check_experiments(experiments: Iterable[Experiment], machine: str) -> None:
@@ -66,3 +76,192 @@ def _note_on_machine(experiment: Experiment, machine: str, problems: Problems) -
     destinations.finish()
     for own, path in found:
         problems.take(own, MAXIMUM_LINES, path)
+
+
+def check_references(experiment: Experiment, machines: Iterable[str], problems: Problems) -> None:
+    """Note every reference to a parameter that does not exist and every circle."""
+    all_machines = {LOCAL, *machines}
+    _Defaults(experiment, problems).check(all_machines)
+    without: dict[tuple[KeyPath, str], list[str]] = {}
+    for batch in experiment.batches.values():
+        _InBatch(experiment, batch, problems, without).check(all_machines)
+    for (path, name), batches in without.items():
+        listed = concatenate([f"'{batch}'" for batch in batches])
+        where = f"batch {listed}" if len(batches) == 1 else f"the batches {listed}"
+        problems.add(path, f"the parameter '{name}' has no value in {where}")
+
+
+def note_remarks(experiment: Experiment, remarks: Problems) -> None:
+    """Note what is legal and probably not meant, in an experiment without problems."""
+    defaults = experiment.unused(None)
+    for name, said in defaults.items():
+        remarks.add(("default_params", name), said)
+    for batch in experiment.batches.values():
+        for name, said in experiment.unused(batch).items():
+            if name not in defaults:
+                remarks.add(("batches", batch.name, "params", name), said)
+    runs = [experiment.run, *(batch.run for batch in experiment.batches.values())]
+    if ("run",) in remarks.locations.lines and not any(run.script.strip() for run in runs):
+        remarks.add(("run",), "there is no script: nothing is run after the build")
+
+
+def _check_variables(known: Iterable[str], path: KeyPath, problems: Problems) -> None:
+    variables: dict[str, str] = {}
+    for name in known:
+        other = variables.setdefault(environment_name(name), name)
+        if other != name:
+            problems.add_once(
+                path,
+                f"the parameters '{other}' and '{name}' would both be "
+                f"KOCHI_PARAM_{environment_name(name)}; rename one",
+                ("default_params",),
+            )
+
+
+def _check_circles(
+    parameters: Mapping[str, tuple[Choice, ...]],
+    machines: Iterable[str],
+    path: KeyPath,
+    problems: Problems,
+) -> None:
+    """Which values count depends on the machine, so a circle may be on some only."""
+    for machine in sorted({*machines, *machines_named(parameters)}):
+        chosen = {name: select(choices, machine) for name, choices in parameters.items()}
+        try:
+            dependency_order(
+                {name: tuple(map(parse_value, c.values if c else ())) for name, c in chosen.items()}
+            )
+        except TemplateError as error:
+            problems.add_once(path, str(error), ("default_params",))
+
+
+def _all_values(choices: Iterable[Choice]) -> tuple[Value, ...]:
+    return tuple(parse_value(text) for choice in choices for text in choice.values)
+
+
+class _References:
+    """References from one place: the file's top level, or a batch."""
+
+    def __init__(self, experiment: Experiment, problems: Problems) -> None:
+        self.experiment = experiment
+        self.problems = problems
+        self.defaults: dict[str, tuple[Value, ...]] = {
+            name: _all_values(choices) for name, choices in experiment.default_parameters.items()
+        }
+        # In any batch: a default may use a parameter that only batches have.
+        self.anywhere = dict.fromkeys(self.defaults)
+        for batch in experiment.batches.values():
+            self.anywhere |= dict.fromkeys(batch.parameters)
+
+    def incomplete(self, *places: KeyPath) -> bool:
+        """Whether parameters are missing because the place where they belong is wrong."""
+        return any(map(self.problems.is_unknown, [("default_params",), *places]))
+
+    def missing(self, name: str, path: KeyPath) -> None:
+        if not self.incomplete(("batches",)):
+            self.unknown(name, path)
+
+    def unknown(self, name: str, path: KeyPath) -> None:
+        said = nearest(name, self.anywhere)
+        self.problems.add(path, f"there is no parameter '{name}', {said}")
+
+    def names(self, names: Iterable[str], known: Collection[str], path: KeyPath) -> None:
+        for name in names:
+            if name not in known:
+                self.missing(name, path)
+
+    def text(self, text: str | None, known: Collection[str], path: KeyPath) -> None:
+        try:
+            self.names(Template.parse(text or "").names, [*known, *SUBSTITUTED], path)
+        except TemplateError as error:
+            self.problems.add(path, str(error))
+
+    def something_to_do(self, build: Phase, run: Phase, path: KeyPath) -> None:
+        if build.script.strip() or run.script.strip():
+            return
+        is_there = path in self.problems.locations.lines
+        said = "a key 'script' was expected" if is_there else "the key 'run' is missing"
+        self.problems.add(path, said)
+
+    def place(self, *keys: str) -> KeyPath:
+        """Where a key is that a batch may override."""
+        return keys
+
+    def phase(self, phase: Phase, known: Collection[str], key: str) -> None:
+        self.names(phase.depend_params, known, self.place(key, "depend_params"))
+        self.names(parse_value(phase.cores).names, known, self.place(key, "cores"))
+
+
+class _Defaults(_References):
+    def check(self, machines: Iterable[str]) -> None:
+        experiment = self.experiment
+        for name, values in self.defaults.items():
+            for value in values:
+                known = (*self.anywhere, BATCH_NAME)
+                self.names(value.names, known, ("default_params", name))
+        place: KeyPath = ("default_params",)
+        _check_circles(experiment.default_parameters, machines, place, self.problems)
+        _check_variables(self.defaults, ("default_params",), self.problems)
+        self.text(experiment.default_name, self.anywhere, ("default_name",))
+        self.text(experiment.default_queue, self.anywhere, ("default_queue",))
+        self.phase(experiment.build, self.anywhere, "build")
+        self.phase(experiment.run, self.anywhere, "run")
+        if not experiment.batches:
+            self.something_to_do(experiment.build, experiment.run, ("run",))
+
+
+class _InBatch(_References):
+    def __init__(
+        self,
+        experiment: Experiment,
+        batch: Batch,
+        problems: Problems,
+        without: dict[tuple[KeyPath, str], list[str]],
+    ) -> None:
+        """`without`: where a parameter is referred to that some batches lack, and which."""
+        super().__init__(experiment, problems)
+        self.batch = batch
+        self._without = without
+        self.path: KeyPath = ("batches", batch.name)
+
+    def missing(self, name: str, path: KeyPath) -> None:
+        if self.incomplete((*self.path, "params")):
+            return
+        if path[0] == "batches":
+            self.unknown(name, path)
+        elif name in self.anywhere:  # else it was noted for the file's top level
+            batches = self._without.setdefault((path, name), [])
+            if self.batch.name not in batches:
+                batches.append(self.batch.name)
+
+    def place(self, *keys: str) -> KeyPath:
+        return self.own(*keys, default=keys)
+
+    def own(self, *keys: str, default: KeyPath) -> KeyPath:
+        """The key path in the batch, or the default's if the batch does not override it."""
+        return self.problems.locations.first((*self.path, *keys), default)
+
+    def check(self, machines: Iterable[str]) -> None:
+        batch = self.batch
+        values = dict(self.defaults)
+        for name, choices in batch.parameters.items():
+            values[name] = _all_values(choices)
+        for name, alternatives in values.items():
+            path = self.own("params", name, default=("default_params", name))
+            for value in alternatives:
+                self.names(value.names, (*values, BATCH_NAME), path)
+        _check_variables(values, (*self.path, "params"), self.problems)
+        parameters = {**self.experiment.default_parameters, **batch.parameters}
+        _check_circles(parameters, machines, (*self.path, "params"), self.problems)
+        self.text(batch.job_name, values, self.own("name", default=("default_name",)))
+        self.text(batch.queue, values, self.own("queue", default=("default_queue",)))
+        for index, artifact in enumerate(batch.artifacts):
+            self.text(artifact.dest, values, (*self.path, "artifacts", index, "dest"))
+            self.text(artifact.src, values, (*self.path, "artifacts", index, "src"))
+        for key, phase in (("build", batch.build), ("run", batch.run)):
+            self.phase(phase, values, key)
+        self.something_to_do(batch.build, batch.run, self.own("run", default=("run",)))
+        for clash in values:
+            if clash in batch.metrics:
+                path = self.own("metrics", clash, default=("metrics", clash))
+                self.problems.add(path, "this is also a parameter; rename the metric")

@@ -14,7 +14,6 @@ from snakemake_kochi.files import expand_user
 from snakemake_kochi.git import run_git
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.circles import chain, find_circles, longest_chain
-from snakemake_kochi.project.common_files import CommonFile, common_files, without
 from snakemake_kochi.project.document import (
     Document,
     KeyPath,
@@ -24,8 +23,8 @@ from snakemake_kochi.project.document import (
     read_yaml,
 )
 from snakemake_kochi.project.frozen import FrozenDict
-from snakemake_kochi.project.machine_file import read_machines
-from snakemake_kochi.project.machine_layers import Layers
+from snakemake_kochi.project.machine_file import Layers, read_machines
+from snakemake_kochi.project.machine_lookup import CommonFile, common_files, without
 from snakemake_kochi.project.reading import (
     check_name,
     check_recipes,

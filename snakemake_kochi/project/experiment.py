@@ -15,10 +15,10 @@ from snakemake_kochi.project.grid import (
     Grid,
     Phase,
     Point,
+    PointTexts,
     machines_named,
     select,
 )
-from snakemake_kochi.project.point_texts import PointTexts
 from snakemake_kochi.project.points import (
     cores_of,
     make_points,

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.project.checks import note_grid_problems
+from snakemake_kochi.project.checks import check_references, note_grid_problems, note_remarks
 from snakemake_kochi.project.destinations import dest_problem, normalise_dest, src_problem
 from snakemake_kochi.project.document import (
     MAXIMUM_LINES,
@@ -43,7 +43,6 @@ from snakemake_kochi.project.reading import (
     section,
 )
 from snakemake_kochi.project.recipes import Project
-from snakemake_kochi.project.references import check_references, note_remarks
 from snakemake_kochi.project.shape import check_shape
 from snakemake_kochi.project.templates import Template, parse_value
 from snakemake_kochi.project.values import (

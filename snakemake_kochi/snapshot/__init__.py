@@ -1,8 +1,7 @@
 """A working tree as it stands becomes a git tree in a store of ours; a tree becomes files again."""
 
 from snakemake_kochi.snapshot.difference import difference
-from snakemake_kochi.snapshot.listing import deleted_files, submodules
-from snakemake_kochi.snapshot.patterns import matcher
+from snakemake_kochi.snapshot.listing import deleted_files, matcher, submodules
 from snakemake_kochi.snapshot.repository import keep_repository
 from snakemake_kochi.snapshot.snapshot import (
     Entry,

@@ -1,14 +1,21 @@
-"""Which files a snapshot of a directory consists of. Reads only; writes nowhere."""
+"""Which files belong to a snapshot of a directory. Reads only.
+
+Lists of patterns follow the rules of .gitignore, by pathspec (`GitIgnoreSpec`): `*.c` matches a name
+at any depth, `/a.c` and `src/*.c` only at that place, `docs/` a directory with everything in it,
+`**` any depth, and a later `!pattern` excludes again.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from snakemake_kochi.errors import GitError
+import pathspec
+
+from snakemake_kochi.errors import ConfigError, GitError
 from snakemake_kochi.git import run_git, without_filters
 
 # A directory of files, unpacked from somewhere, may itself look like a bare repository.
@@ -220,3 +227,15 @@ def _is_changed(repository: Path, top: Path, prefix: str, excluded: Callable[[st
         if not excluded(begin + path.removeprefix(prefix)):
             return True
     return False
+
+
+def matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """A function that says whether a path matches. Raises ConfigError for a bad pattern."""
+    for pattern in patterns:
+        try:
+            pathspec.GitIgnoreSpec.from_lines([pattern], backend="simple")
+        except ValueError as error:
+            raise ConfigError(f"pattern {pattern!r}: {error}") from error
+    # The same backend everywhere: what a pattern means may not depend on what else is installed.
+    spec = pathspec.GitIgnoreSpec.from_lines(patterns, backend="simple")
+    return spec.match_file if patterns else lambda path: False

@@ -21,8 +21,7 @@ from snakemake_kochi.errors import GitError
 from snakemake_kochi.files import is_there, make_directory, move, to_json
 from snakemake_kochi.git import run_git
 from snakemake_kochi.paths import SUBMODULES
-from snakemake_kochi.snapshot.listing import FILES_ONLY, submodules
-from snakemake_kochi.snapshot.patterns import matcher
+from snakemake_kochi.snapshot.listing import FILES_ONLY, matcher, submodules
 
 # How names and differences are shown, and what counts as one. None is a command or a path.
 _SETTINGS = (

@@ -15,8 +15,7 @@ from pathlib import Path
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.files import make_directory, move
 from snakemake_kochi.git import run_git
-from snakemake_kochi.snapshot.listing import list_files
-from snakemake_kochi.snapshot.patterns import matcher
+from snakemake_kochi.snapshot.listing import list_files, matcher
 from snakemake_kochi.snapshot.store import create_store, keep_tree, run_in_store, write_tree
 
 _NONE = b"000000"  # the mode of what is not there

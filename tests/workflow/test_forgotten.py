@@ -11,7 +11,7 @@ import pytest
 
 from snakemake_kochi.library.kept import Kept
 from snakemake_kochi.library.names import Directories
-from snakemake_kochi.phases.build_file import Build, write_build
+from snakemake_kochi.phases.products import Build, write_build
 
 
 @pytest.mark.parametrize(("answer", "is_kept"), [(errno.EIO, True), (errno.ENOENT, False)])

@@ -1,0 +1,165 @@
+"""Files that a phase leaves for the phases after it, and for the end of the run.
+
+An install set lists the recipes that a job uses as they were installed. A build file says which
+build to use. Installations and builds are named by a digest of what determines them.
+
+A failed phase leaves OUTPUT.failed beside the place of its output (JSON: "version", "reason",
+"output": the last lines), until the end of the run has told it or the phase begins again. Snakemake
+does not pass on why a job failed, and under some executors the output of a job is on the terminal
+only. A job that fails before its phase begins leaves no such file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.errors import DamagedFileError, KochiError, PhaseError
+from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+
+MANIFEST_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Install:
+    """One recipe in the prefix it was installed to.
+
+    `digest` names what determined it; `source` is where its code came from: {} or
+    {"git", "commit"} or {"mirror", "tree", "base"}. Nothing here depends on when it was installed,
+    so that installing the same again makes nothing stale.
+    """
+
+    dependency: str
+    recipe: str
+    digest: str
+    prefix: str
+    source: Mapping[str, str]
+    activate_script: str = ""
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """What a dependant was built against."""
+        return self.digest, self.activate_script
+
+
+def merge(sets: Iterable[Sequence[Install]]) -> tuple[Install, ...]:
+    """Put several install sets together, dependencies first, each dependency once.
+
+    Raises PhaseError when two of them hold different installations of one dependency.
+    """
+    merged: dict[str, Install] = {}
+    for installs in sets:
+        for install in installs:
+            other = merged.setdefault(install.dependency, install)
+            if other != install:
+                raise PhaseError(
+                    f"two installations of {install.dependency} in one job: "
+                    f"{other.recipe} in {other.prefix} and {install.recipe} in {install.prefix}",
+                    "Run snakemake again: what was built on the older one is stale now.",
+                )
+    return tuple(merged.values())
+
+
+def write_manifest(path: Path, machine: str, installs: Sequence[Install]) -> None:
+    """Write an install set as `{"version", "machine", "installs": [...]}`, the last one being the
+    recipe itself, the others what it depends on."""
+    data = {
+        "version": MANIFEST_VERSION,
+        "machine": machine,
+        "installs": [asdict(install) for install in installs],
+    }
+    make_directory(path.parent)
+    write_atomically(path, to_json(data))
+
+
+def read_manifest(path: Path) -> tuple[Install, ...]:
+    """Read what `write_manifest` wrote. Raises DamagedFileError."""
+    data = read_json(path, MANIFEST_VERSION)
+    try:
+        return tuple(_install(entry) for entry in data["installs"])
+    except (KeyError, TypeError) as error:
+        raise DamagedFileError(f"{path}: not an install manifest ({error})") from error
+
+
+def _install(entry: dict[str, Any]) -> Install:
+    return Install(**entry)
+
+
+DIGEST_LENGTH = 16
+
+
+def digest_of(description: Any) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of a description's JSON, keys sorted."""
+    text = json.dumps(description, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()[:DIGEST_LENGTH]
+
+
+BUILD_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Build:
+    """A finished build: its digest, and the directory that holds sources and products."""
+
+    digest: str
+    tree: Path
+
+
+def write_build(path: Path, build: Build) -> None:
+    """Write which build to use as `{"version", "digest", "tree"}`: the same bytes for the same
+    build, so that finding it again makes no run stale."""
+    make_directory(path.parent)
+    data = {"version": BUILD_VERSION, "digest": build.digest, "tree": str(build.tree)}
+    write_atomically(path, to_json(data))
+
+
+def read_build(path: Path) -> Build:
+    """Read what `write_build` wrote. Raises DamagedFileError."""
+    data = read_json(path, BUILD_VERSION)
+    return Build(data["digest"], Path(data["tree"]))
+
+
+VERSION = 1
+LAST_LINES = 10
+
+
+@dataclass(frozen=True)
+class Failure:
+    reason: str
+    output: tuple[str, ...] = ()
+
+
+def forget_failure(output: Path) -> None:
+    """Call when the phase begins, and when it was told."""
+    with suppress(OSError):
+        _beside(output).unlink(missing_ok=True)
+
+
+def note_failure(output: Path, error: KochiError) -> None:
+    """Without which the run has failed all the same."""
+    failure = (
+        Failure(error.reason, error.output)
+        if isinstance(error, PhaseError)
+        else Failure(error.message)
+    )
+    with suppress(OSError):
+        make_directory(output.parent)
+        write_atomically(_beside(output), to_json({"version": VERSION, **asdict(failure)}))
+
+
+def read_failure(output: Path) -> Failure | None:
+    """What is noted there, None if nothing."""
+    try:
+        data = read_json(_beside(output), VERSION)
+        return Failure(str(data["reason"]), tuple(map(str, data["output"])))
+    except (OSError, DamagedFileError, KeyError, TypeError):
+        return None
+
+
+def _beside(output: Path) -> Path:
+    return output.with_name(f"{output.name}.failed")
