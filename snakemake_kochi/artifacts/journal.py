@@ -6,8 +6,8 @@ journal/<identity>/     appears by one rename, complete and on disk; goes when t
   0, 1, ...             the files' contents
 
 A process that will commit the results of a burst holds a promise: a lock of the machine's kind,
-which is free once that process was killed. A run that finds no promise, because it outlives the process
-that started it, commits its result itself.
+which is free once that process was killed. A run that finds no promise, because it outlives the
+process that started it, commits its result itself.
 """
 
 from __future__ import annotations

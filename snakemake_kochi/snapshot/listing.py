@@ -1,8 +1,8 @@
 """Which files belong to a snapshot of a directory. Reads only.
 
-Lists of patterns follow the rules of .gitignore, by pathspec (`GitIgnoreSpec`): `*.c` matches a name
-at any depth, `/a.c` and `src/*.c` only at that place, `docs/` a directory with everything in it,
-`**` any depth, and a later `!pattern` excludes again.
+Lists of patterns follow the rules of .gitignore, by pathspec (`GitIgnoreSpec`): `*.c` matches a
+name at any depth, `/a.c` and `src/*.c` only at that place, `docs/` a directory with everything in
+it, `**` any depth, and a later `!pattern` excludes again.
 """
 
 from __future__ import annotations
