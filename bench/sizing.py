@@ -17,9 +17,11 @@ from functools import partial
 from pathlib import Path
 
 from bench.measure import Row, Size
-from snakemake_kochi.allocation.sizing import Limits, Shape, Supply, workers_to_ask_for
+from snakemake_kochi.allocation.sizing import Shape, workers_to_request
+from snakemake_kochi.allocation.supply import Supply
 from snakemake_kochi.queue import Capacity, Resources
 from snakemake_kochi.queue.explain import FRESH
+from snakemake_kochi.schedulers.interface import Limits
 
 NODE = Capacity(4, 4_000)
 LARGE_NODE = Capacity(64, 256_000)
@@ -145,7 +147,7 @@ class _Run:
         self._held += seconds * _cores(worker.shape, self._limits)
 
     def _ask(self) -> None:
-        wanted = workers_to_ask_for(
+        wanted = workers_to_request(
             Counter(self._jobs[number].wanted for number in self._ready()),
             [_supply(worker, self._jobs, self._now) for worker in self._workers],
             self._limits,

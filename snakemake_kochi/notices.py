@@ -22,21 +22,11 @@ class Log(Protocol):
     def warning(self) -> Callable[[str], Any]: ...
 
 
-class Notices:
-    """Writes each notice to a log once. A fault that may pass is repeated after `repeat_faults`
-    seconds, and when its reason changes, until it is over.
+class Told:
+    """What was told, by keys. Not thread-safe: two threads may tell the same twice, and nothing
+    worse."""
 
-    Not thread-safe: two threads may tell the same twice, and nothing worse.
-    """
-
-    def __init__(
-        self,
-        log: Log,
-        repeat_faults: float = _REPEAT_FAULTS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._log = log
-        self._repeat_faults = repeat_faults
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._told: dict[Hashable, tuple[Hashable, float]] = {}  # what of it, and until when
 
@@ -53,6 +43,21 @@ class Notices:
     def forget(self, key: Hashable) -> bool:
         """Tell it again when it happens again; returns whether it was told."""
         return self._told.pop(key, None) is not None
+
+
+class Notices(Told):
+    """Writes each notice to a log once. A fault that may pass is repeated after `repeat_faults`
+    seconds, and when its reason changes, until it is over."""
+
+    def __init__(
+        self,
+        log: Log,
+        repeat_faults: float = _REPEAT_FAULTS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(clock)
+        self._log = log
+        self._repeat_faults = repeat_faults
 
     def info(self, text: str, key: Hashable = None) -> None:
         """Tell it unless this `key`, by default the text, was told before."""

@@ -10,12 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.asked_for import AskedFor
-from snakemake_kochi.allocation.ending import PATIENCE_WITHOUT_ROOM, end_allocations
+from snakemake_kochi.allocation.ending import (
+    PATIENCE,
+    PATIENCE_WITHOUT_ROOM,
+    OrphanedAllocations,
+    end_allocations,
+)
+from snakemake_kochi.allocation.failures import FailedStarts
 from snakemake_kochi.allocation.provision import Provision
-from snakemake_kochi.allocation.setbacks import Setbacks
-from snakemake_kochi.allocation.sizing import obstacle
-from snakemake_kochi.allocation.standing import Standing
+from snakemake_kochi.allocation.submission import Submitter
+from snakemake_kochi.allocation.supply import obstacle
+from snakemake_kochi.allocation.tracker import Tracker
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import has_room
 from snakemake_kochi.location import is_found
@@ -23,12 +28,7 @@ from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Resources, Ticket, WorkerState, shared_workers
-from snakemake_kochi.schedulers.interface import (
-    Lack,
-    RefusedError,
-    Scheduler,
-    UnreachableError,
-)
+from snakemake_kochi.schedulers.interface import Lack, RefusedError, Scheduler, UnreachableError
 from snakemake_kochi.schedulers.questions import Questions
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
 
@@ -42,7 +42,7 @@ _FAULT = "The run's workers cannot be looked after at the moment"
 
 
 class AllocatedWorkers:
-    """See `interface.Workers`. A thread of its own talks to the scheduler, which may take minutes
+    """See `WorkerProvider`. A thread of its own talks to the scheduler, which may take minutes
     to answer, while results go on to be reported."""
 
     def __init__(
@@ -53,8 +53,10 @@ class AllocatedWorkers:
         scheduler_of: Callable[[str], Scheduler],
         controller: str,
         logger: LoggerExecutorInterface,
+        last_patience: float = _LAST_PATIENCE,
     ) -> None:
-        """`scheduler_of`: for the allocations of a controller. Asks the scheduler what its nodes
+        """`scheduler_of`: for the allocations of a controller; `last_patience`: seconds to wait at
+        the end for a submission that is under way. Asks the scheduler what its nodes
         have, as far as the machine does not say. Raises KochiError."""
         self._paths = paths
         self._machine = machine
@@ -64,38 +66,29 @@ class AllocatedWorkers:
         self._scheduler = scheduler_of(controller)
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        asked = AskedFor()
-        self._asked = asked
         self._questions = Questions(logger)
         unsure = root if is_found(machine) else None
-        setbacks = Setbacks(self._scheduler.can_exclude, logger, root_if_unsure=unsure)
-        self._standing = Standing(
-            *(paths, scheduler_of, self._scheduler, controller),
-            *(asked, self._questions, setbacks, logger),
+        failed_starts = FailedStarts(self._scheduler.can_exclude, logger, root_if_unsure=unsure)
+        self._tracker = Tracker(
+            *(paths, self._scheduler, controller, self._questions, failed_starts),
+            *(OrphanedAllocations(paths, scheduler_of), logger),
         )
-        self._provision = Provision(
-            root,
-            paths,
-            machine,
-            self._scheduler,
-            controller,
-            asked,
-            self._questions,
-            setbacks,
-            logger,
-            self._stopping,
+        self._submitter = Submitter(
+            *(root, paths, machine, self._scheduler, controller),
+            *(self._tracker, self._questions, failed_starts, logger, self._stopping),
         )
+        self._provision = Provision(machine, self._submitter, self._tracker, failed_starts, logger)
+        self._last_patience = last_patience
         self._lock = threading.Lock()
         self._requests: dict[str, AllocationRequest] = {}  # those of all queues
         self._left_to_others: set[str] = set()  # queues, when that was known last
-        self._told_to_wait: set[str] = set()  # queues for which a person has to get workers
         self._pending: dict[str, Sequence[Ticket]] = {}
         self._failure: Exception | None = None
         self._has_started = False
         self._has_stopped = False
         self._thread = threading.Thread(target=self._run, name="kochi-allocations", daemon=True)
 
-    # ---- interface.Workers
+    # ---- WorkerProvider
 
     @property
     def takes_requests(self) -> bool:
@@ -112,7 +105,7 @@ class AllocatedWorkers:
 
     def adopt(self, controllers: Sequence[str]) -> None:
         if controllers:
-            self._standing.adopt(controllers)
+            self._tracker.adopt(controllers)
             self._start()
 
     def _start(self) -> None:
@@ -139,7 +132,7 @@ class AllocatedWorkers:
     ) -> Resources:
         machine = self._machine.name
         try:
-            limits = self._provision.limits(request)
+            limits = self._submitter.limits(request)
         except RefusedError as error:
             raise KochiError(f"rule {rule}: {error.message}", error.hint) from error
         if why := obstacle(wanted, limits):
@@ -169,7 +162,7 @@ class AllocatedWorkers:
     def leave(self, is_needed: bool) -> None:
         self._end_thread(lambda: False)
         self._has_stopped = True
-        if is_needed or not self._provision.has_asked:
+        if is_needed or not self._submitter.has_requested:
             return
         try:
             found = self._scheduler.find() or {}
@@ -177,7 +170,7 @@ class AllocatedWorkers:
                 self._scheduler.cancel(pending)
         except KochiError as error:
             self._logger.warning(
-                f"What has not begun could not be given back: {error.message}\n"
+                f"Allocations that have not begun could not be cancelled: {error.message}\n"
                 f"To end all of this run's, type: {self._scheduler.how_to_cancel}"
             )
 
@@ -185,7 +178,7 @@ class AllocatedWorkers:
         self._stopping.set()
         self._wake.set()
         self._scheduler.give_up()
-        deadline = time.monotonic() + _LAST_PATIENCE
+        deadline = time.monotonic() + self._last_patience
         while self._thread.is_alive() and time.monotonic() < deadline and not is_urgent():
             self._thread.join(_PAUSE)
 
@@ -194,16 +187,16 @@ class AllocatedWorkers:
         if self._has_stopped:
             return
         self._has_stopped = True
-        # One that is being asked for may come although nobody knows its number.
-        if self._provision.has_asked or self._thread.is_alive():
-            patience = {} if self._has_room() else {"patience": PATIENCE_WITHOUT_ROOM}
-            end_allocations(self._scheduler, self._logger, is_urgent, **patience)
-        if self._provision.has_asked and self._thread.is_alive():
+        # One that is being submitted may come although nobody knows its number.
+        if self._submitter.has_requested or self._thread.is_alive():
+            patience = PATIENCE if self._has_room() else PATIENCE_WITHOUT_ROOM
+            end_allocations(self._scheduler, self._logger, is_urgent, patience)
+        if self._submitter.has_requested and self._thread.is_alive():
             self._logger.warning(
                 "The scheduler may still be about to give an allocation, whose worker would leave "
                 f"at once. To end it, type: {self._scheduler.how_to_cancel}"
             )
-        self._standing.cancel_orphaned()
+        self._tracker.cancel_orphaned()
 
     def _has_room(self) -> bool:
         """Whether anything can be written in KOCHI_ROOT, as far as that is known."""
@@ -215,15 +208,15 @@ class AllocatedWorkers:
 
     def _run(self) -> None:
         try:
-            self._standing.cancel_orphaned()
-            self._look_again_and_again()
+            self._tracker.cancel_orphaned()
+            self._look_until_the_end()
         except Exception as error:
             # Whatever it is, the run must hear of it: its jobs would wait for ever.
             with self._lock:
                 self._failure = error
 
-    def _look_again_and_again(self) -> None:
-        """Until the run ends. Raises KochiError when that will not do any more."""
+    def _look_until_the_end(self) -> None:
+        """Raises KochiError when it is of no use to go on."""
         while not self._stopping.is_set():
             self._wake.wait(_LOOK)
             self._wake.clear()
@@ -243,14 +236,14 @@ class AllocatedWorkers:
             pending, requests = self._pending, dict(self._requests)
         queues = sorted({*requests, *pending})
         workers = {queue: self._workers_of(queue) for queue in queues}
-        self._standing.look([worker for found in workers.values() for worker in found])
-        if not self._asked.is_settled:
+        self._tracker.look([worker for found in workers.values() for worker in found])
+        if not self._tracker.is_settled:
             return
         for queue in queues:
             if self._stopping.is_set():
                 return
             if not self.will_serve(queue):
-                self._told_to_wait.discard(queue)
+                self._notices.forget(queue)
             elif (lack := self._scheduler.lacks) is not None:
                 self._wait_for_others(queue, lack, pending)
             else:
@@ -259,11 +252,11 @@ class AllocatedWorkers:
     def _wait_for_others(
         self, queue: str, lack: Lack, pending: Mapping[str, Sequence[Ticket]]
     ) -> None:
-        if queue not in self._told_to_wait and pending.get(queue):
-            self._told_to_wait.add(queue)
-            self._logger.warning(
+        if pending.get(queue):
+            self._notices.warning(
                 f"Queue {queue} waits for a worker of yours: {lack.reason}. To get one, type: "
-                f"kochi alloc -m {self._machine.name} -q {queue} {lack.options}"
+                f"kochi alloc -m {self._machine.name} -q {queue} {lack.options}",
+                key=queue,
             )
 
     def _workers_of(self, queue: str) -> list[WorkerState]:

@@ -1,79 +1,136 @@
-"""The end of a run: its allocations are cancelled, and waited for."""
+"""Allocations are cancelled: all at the end of a run, and idle ones of a controller that died."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    retry_if_result,
+    stop_after_delay,
+    wait_exponential,
+    wait_fixed,
+)
 
-from snakemake_kochi.errors import KochiError
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue import WorkerState, list_workers
+from snakemake_kochi.queue.workers import read_worker
 from snakemake_kochi.schedulers.interface import Scheduler, UnreachableError, not_ended
 
-# Seconds in which what was cancelled is to be gone, and in which a scheduler that gives no answer
-# is asked again: without one the workers leave by themselves.
-_PATIENCE = 45.0
-# The same where their workers can write down no end of a job, and the scheduler has to kill them.
+# Seconds within which cancelled allocations are to be gone, and during which a scheduler that gives
+# no answer is asked again: without one the workers leave by themselves.
+PATIENCE = 45.0
+# The same where workers cannot write down how a job ended, and the scheduler has to kill them.
 PATIENCE_WITHOUT_ROOM = 8.0
 _ANSWER_PATIENCE = 20.0
-_PAUSE = 0.2
-_LONGER_PAUSE = 2.0
-# Each pause is so much longer than the one before: nodes that take long to end are not asked about
-# hundreds of times.
-_SLOWER = 1.3
+_ANSWER_PAUSE = 2.0
+# Each pause is longer than the one before by this factor: nodes that take long to end do not cause
+# hundreds of questions.
+_PAUSE, _SLOWER, _LONGEST_PAUSE = 0.2, 1.3, 2.0
 
 
 def end_allocations(
     scheduler: Scheduler,
     logger: LoggerExecutorInterface,
     is_urgent: Callable[[], bool],
-    patience: float = _PATIENCE,
+    patience: float = PATIENCE,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Cancel all and wait until they have ended; where that does not work, name those that are
-    left, and what a person can type. Waited for during `patience` seconds, and not when it becomes
-    urgent."""
-    began = time.monotonic()
-    deadline = began + patience
-    pause = _PAUSE
-    try:
-        if not _cancelled(scheduler, logger, is_urgent, began + _ANSWER_PATIENCE):
-            return
-        while left := not_ended(scheduler.find() or {}):
-            if time.monotonic() > deadline or is_urgent():
-                names = ", ".join(left)
-                logger.error(f"Allocations that were cancelled, and have not ended yet: {names}")
-                return
-            time.sleep(pause)
-            pause = min(_LONGER_PAUSE, _SLOWER * pause)
-    except UnreachableError as error:
-        logger.warning(
-            "This run's allocations were cancelled; whether they have ended cannot be asked: "
-            f"{error.message}"
-        )
-    except KochiError as error:
-        _say_how(scheduler, logger, error)
+    """Cancel all and wait until they have ended, for `patience` seconds, and not when it becomes
+    urgent. Where that does not work, name those that are left, and what a person can type."""
 
+    def stop_after(seconds: float) -> Callable[[RetryCallState], bool]:
+        is_late = stop_after_delay(seconds)
+        return lambda state: is_late(state) or is_urgent()
 
-def _cancelled(
-    scheduler: Scheduler,
-    logger: LoggerExecutorInterface,
-    is_urgent: Callable[[], bool],
-    deadline: float,
-) -> bool:
-    while True:
-        try:
-            scheduler.cancel()
-            return True
-        except UnreachableError as error:
-            if time.monotonic() > deadline or is_urgent():
-                _say_how(scheduler, logger, error)
-                return False
-            time.sleep(_LONGER_PAUSE)
-
-
-def _say_how(scheduler: Scheduler, logger: LoggerExecutorInterface, error: KochiError) -> None:
-    logger.error(
-        f"This run's allocations could not be cancelled: {error.message}\n"
-        "Their workers leave by themselves, since the run is over. To end them at once, type: "
-        f"{scheduler.how_to_cancel}"
+    cancelling = Retrying(
+        retry=retry_if_exception_type(UnreachableError),
+        stop=stop_after(_ANSWER_PATIENCE),
+        wait=wait_fixed(_ANSWER_PAUSE),
+        sleep=sleep,
+        reraise=True,
     )
+    ending = Retrying(
+        retry=retry_if_result(bool),
+        stop=stop_after(patience),
+        wait=wait_exponential(_PAUSE, _LONGEST_PAUSE, _SLOWER),
+        sleep=sleep,
+        retry_error_callback=lambda state: state.outcome and state.outcome.result(),
+    )
+    is_cancelled = False
+    try:
+        cancelling(scheduler.cancel)
+        is_cancelled = True
+        if left := ending(lambda: not_ended(scheduler.find() or {})):
+            names = ", ".join(left)
+            logger.error(f"Allocations that were cancelled, and have not ended yet: {names}")
+    except KochiError as error:
+        if is_cancelled and isinstance(error, UnreachableError):
+            logger.warning(
+                "This run's allocations were cancelled. The scheduler gives no answer whether they "
+                f"have ended: {error.message}"
+            )
+        else:
+            logger.error(
+                f"This run's allocations could not be cancelled: {error.message}\n"
+                "Their workers leave by themselves, since the run is over. To end them at once, "
+                f"type: {scheduler.how_to_cancel}"
+            )
+
+
+class OrphanedAllocations:
+    """Allocations of controllers that died, and whose jobs this controller adopted. Their workers
+    run nobody else's jobs, so those that run none are of no use to anybody."""
+
+    def __init__(self, paths: MachinePaths, scheduler_of: Callable[[str], Scheduler]) -> None:
+        """`scheduler_of`: for the allocations of a controller."""
+        self._paths = paths
+        self._scheduler_of = scheduler_of
+        self._schedulers: dict[str, Scheduler] = {}
+        self._busy: list[int] = []  # workers, at the last look
+        self._told: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._schedulers)
+
+    def adopt(self, controllers: Sequence[str]) -> None:
+        for controller in controllers:
+            self._schedulers[controller] = self._scheduler_of(controller)
+
+    @property
+    def have_room(self) -> bool:
+        """Whether a worker that had jobs has none any more: others may wait for its nodes."""
+        for number in self._busy:
+            with contextlib.suppress(OSError, DamagedFileError):
+                if not _is_busy(read_worker(self._paths, number)):
+                    return True
+        return False
+
+    def cancel_idle(self) -> list[str]:
+        """Cancel those that run no job; returns each once: Slurm lists them for a while yet.
+        Raises OSError, or KochiError."""
+        cancelled = []
+        self._busy = []
+        for controller, scheduler in list(self._schedulers.items()):
+            found = not_ended(scheduler.find() or {})
+            if not found:
+                del self._schedulers[controller]
+                continue
+            workers = [each for each in list_workers(self._paths) if each.controller == controller]
+            busy = list(filter(_is_busy, workers))
+            self._busy += [worker.worker for worker in busy]
+            if idle := sorted(found.keys() - {worker.allocation for worker in busy}):
+                scheduler.cancel(idle)
+                cancelled += [each for each in idle if each not in self._told]
+                self._told.update(idle)
+        return cancelled
+
+
+def _is_busy(worker: WorkerState) -> bool:
+    return bool(worker.running) and not worker.is_gone

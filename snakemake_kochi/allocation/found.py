@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.choice import ALLOCATIONS
+from snakemake_kochi.allocation.workers import ALLOCATIONS
 from snakemake_kochi.files import write_atomically
 from snakemake_kochi.location import Location, find_location, is_found
 from snakemake_kochi.paths import Root

@@ -1,7 +1,7 @@
 """Which jobs are to share workers: those that take about as much of everything.
 
-One worker for jobs of a minute and one of ten hours would be asked for ten hours on as many cores
-as the short ones need, and one that needs much memory would have it asked for beside all others.
+A worker for jobs of a minute and one of ten hours would be requested for ten hours, on as many
+cores as the short ones need; one job that needs much memory would have it requested for all others.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from snakemake_kochi.queue.ticket import Kind, Resources
 
 Counts = dict[Resources, int]
 
-# Classes of jobs to begin with, and the factor that makes any that do not differ in more.
+# Classes of jobs to begin with, and the factor at which no more of them are put together.
 _MOST_CLASSES = 12
 _MOST_FACTOR = 1e9
-# Below these all are alike: MiB for each core, seconds.
+# Below these all jobs are alike: MiB for each core, seconds.
 _LITTLE_MB = 256
 _LITTLE_SECONDS = 30
-# Kinds of which each is looked at by itself.
+# Up to so many kinds are sized each by itself.
 _MOST_KINDS = 200
 _STEP = 1.1
 
@@ -29,8 +29,8 @@ _STEP = 1.1
 def grouped(
     kinds: Mapping[Resources, int], cost: Callable[[Mapping[Resources, int]], float], most: int
 ) -> list[Counts]:
-    """At most `most` groups, in which as many jobs are as are given of each kind. Those are put
-    together that cost no more then and, where there are too many, those that add least."""
+    """At most `most` groups of all these jobs. Groups are put together where that costs no more
+    and, if there are too many, where it adds least."""
     groups = dict(enumerate(_classes(kinds)))
     costs = {name: cost(group) for name, group in groups.items()}
     added: dict[tuple[int, int], float] = {}
@@ -50,7 +50,7 @@ def grouped(
 
 
 def kinds_of(counts: Mapping[Resources, int]) -> tuple[Kind, ...]:
-    """Of which kinds these jobs are, in as few words as tell them from those of other groups."""
+    """The kinds of these jobs, as few as tell them from those of other groups."""
     return tuple(_kind(list(each)) for each in _classes(counts))
 
 
@@ -68,8 +68,8 @@ def _kind(every: Sequence[Resources]) -> Kind:
 
 
 def shared_out(room: int, needed: Sequence[int], work: Sequence[float]) -> list[int]:
-    """How many workers each group may have: as many as it needs, if there is room, else one at
-    least and as its work is of all work, so that all are done at about the same time."""
+    """How many workers each group may have: as many as it needs, if there is room, else at least
+    one, and in proportion to its work: then all are done at about the same time."""
     if sum(needed) <= room:
         return list(needed)
     shares = [1] * len(needed)
@@ -84,9 +84,9 @@ def _union(one: Counts, other: Counts) -> Counts:
 
 
 def few_kinds(kinds: Iterable[Resources]) -> dict[Resources, list[Resources]]:
-    """Those that differ little, where there are too many, by one that takes the most of each of
-    them: thousands of jobs may each say something else. Cores and GPUs stay as they are, so that
-    it fits on a node on which one of those jobs does."""
+    """Where there are too many kinds, those that differ little, by one that takes the most of each
+    of them: thousands of jobs may each say something else. Cores and GPUs stay as they are: it must
+    fit on each node on which one of those jobs does."""
     found, step = {kind: [kind] for kind in kinds}, _STEP
     while len(found) > _MOST_KINDS and step < _MOST_FACTOR:
         found = _coarser(found, step)
@@ -113,7 +113,7 @@ def _coarser(
 
 
 def _classes(kinds: Mapping[Resources, int]) -> list[Counts]:
-    """Those that differ by less than a factor, which is as small as makes few enough."""
+    """Classes of jobs that differ by less than a factor: the smallest one that makes few enough."""
     factor = 2.0
     while True:
         classes: dict[Hashable, Counts] = {}

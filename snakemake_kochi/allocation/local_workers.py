@@ -43,7 +43,7 @@ _FAULT = "The run's own workers cannot be looked after at the moment"
 
 
 class LocalWorkers:
-    """See `interface.Workers`: a number of local ones that serve all queues of a controller.
+    """See `WorkerProvider`: a number of local ones that serve all queues of a controller.
 
     One worker hands out all the cores: several would each believe the node to be theirs, and a
     benchmark that asked to run alone would have a neighbour. For the same reason a queue is left

@@ -1,326 +1,170 @@
-"""What the jobs of a run lack is asked for, and what none of them waits for is given back."""
+"""When more workers are requested for the jobs of a run, and which ones are cancelled."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.arrivals import Arrivals
-from snakemake_kochi.allocation.asked_for import Asked, AskedFor
-from snakemake_kochi.allocation.room import Room
-from snakemake_kochi.allocation.setbacks import Setbacks
-from snakemake_kochi.allocation.sizing import (
-    Shape,
+from snakemake_kochi.allocation.failures import FailedStarts, UnfitWorkers
+from snakemake_kochi.allocation.sizing import Shape, is_lacking, workers_to_request
+from snakemake_kochi.allocation.submission import GRACE, Submitter
+from snakemake_kochi.allocation.supply import (
     Supply,
-    is_lacking,
+    idle_supplies,
+    initial_supplies,
     not_wanted,
-    workers_to_ask_for,
+    supply_of,
 )
-from snakemake_kochi.allocation.steady import Steady
-from snakemake_kochi.errors import KochiError, WorkerError
-from snakemake_kochi.files import has_room, make_directory
-from snakemake_kochi.notices import Notices
-from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.allocation.tracker import Requested, Tracker
+from snakemake_kochi.errors import WorkerError
 from snakemake_kochi.project.machines import Machine
-from snakemake_kochi.queue import (
-    Resources,
-    Ticket,
-    WorkerState,
-    note_allocations,
-    seconds_for_jobs,
-    seconds_in_all,
-)
-from snakemake_kochi.schedulers.interface import (
-    UNKNOWN,
-    Limits,
-    RefusedError,
-    Scheduler,
-    UnreachableError,
-    Wanted,
-)
-from snakemake_kochi.schedulers.questions import Pauses, Questions
-from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
-from snakemake_kochi.schedulers.worker_command import WorkerCommand
-from snakemake_kochi.worker.node.memory import OWN_MB
-from snakemake_kochi.worker.settings import WorkerSettings
+from snakemake_kochi.queue import Resources, Ticket, WorkerState
+from snakemake_kochi.schedulers.request import AllocationRequest
 
-# Seconds for which jobs wait before more is asked for, and for which none may want what was, before
-# it is given back: short jobs come and go.
-_STEADY = 3.0
-# Seconds for jobs to be handed over; until then, what is asked for first would be too small.
+Pending = Mapping[str, Sequence[Ticket]]
+Workers = Mapping[str, Sequence[WorkerState]]
+
+# Seconds for which jobs wait before more is requested, and for which none may want a worker before
+# it is cancelled: short jobs come and go.
+STEADY = 3.0
+# Seconds for jobs to be handed over; until then, the first request would be too small.
 _HANDING_OVER = 2.0
-# Seconds in which jobs may end after Slurm's signal, and what a worker keeps of its time besides.
-_GRACE = 20.0
-_RESERVE = 10.0
-# Seconds before more is asked for again where that was refused, beside what there is.
-_AFTER_REFUSAL = 60.0
-# Seconds before more is asked for where nothing can be written in KOCHI_ROOT.
-_WITHOUT_ROOM = 5.0
+# Seconds at the end of a worker's time in which it begins no job.
+_RESERVE = GRACE + 10.0
 
 
 class Provision:
-    """For all queues of one controller; called by one thread. `stopping`: nothing more is to be
-    asked for."""
+    """For all queues of one controller; called by one thread."""
 
     def __init__(
         self,
-        root: Root,
-        paths: MachinePaths,
         machine: Machine,
-        scheduler: Scheduler,
-        controller: str,
-        asked: AskedFor,
-        questions: Questions,
-        setbacks: Setbacks,
+        submitter: Submitter,
+        tracker: Tracker,
+        failed_starts: FailedStarts,
         logger: LoggerExecutorInterface,
-        stopping: threading.Event,
+        steady: float = STEADY,
+        clock: Callable[[], float] = time.monotonic,
+        size: Callable[..., list[tuple[Shape, int]]] = workers_to_request,
     ) -> None:
-        """Asks the scheduler what its nodes have, as far as the machine does not say. Raises
-        KochiError."""
-        self._root = root
-        self._paths = paths
         self._machine = machine
-        self._scheduler = scheduler
-        self._controller = controller
-        self._asked = asked
-        self._questions = questions
-        self._setbacks = setbacks
+        self._submitter = submitter
+        self._tracker = tracker
+        self._failed_starts = failed_starts
         self._logger = logger
-        self._stopping = stopping
-        self._notices = Notices(logger)
-        # With a request the nodes may be others, and their limits.
-        self._limits_of: dict[AllocationRequest, Limits] = {NO_REQUEST: scheduler.limits()}
-        self._submitted: list[str] = []
-        self._room = Room(asked, self._cancel, logger, _STEADY)
-        self._steady = Steady()
+        self._steady = steady
+        self._size = size
+        self._room = Room(tracker, submitter, logger, steady, clock)
+        self._lacking = _Since(clock)  # queues that lack workers
+        self._unwanted = _Since(clock)  # allocations that no job waits for
         self._counts: dict[str, int] = {}  # of the jobs of each queue, at the last look
         self._last_shape: dict[str, Shape] = {}
-        self._next_submission = 0.0
-        self._pauses = Pauses()
-        self._next_cancellation = 0.0
-        self._cancel_pauses = Pauses()
-        self._arrivals: dict[str, Arrivals] = defaultdict(Arrivals)  # by queue
-        self.has_asked = False  # with or without an answer
-
-    def limits(self, request: AllocationRequest) -> Limits:
-        """Asks the scheduler once for each kind of nodes that is requested. Raises KochiError."""
-        nodes = AllocationRequest(
-            partition=request.partition,
-            constraint=request.constraint,
-            gpu_model=request.gpu_model,
-            nodes=request.nodes,
-        )
-        if nodes not in self._limits_of:
-            self._limits_of[nodes] = self._scheduler.limits(nodes)
-        return self._limits_of[nodes]
+        self._unfit: dict[str, UnfitWorkers] = defaultdict(UnfitWorkers)  # by queue
 
     def provide(
-        self,
-        queue: str,
-        request: AllocationRequest,
-        pending: Mapping[str, Sequence[Ticket]],
-        workers: Mapping[str, Sequence[WorkerState]],
+        self, queue: str, request: AllocationRequest, pending: Pending, workers: Workers
     ) -> None:
         """See to one queue, whose allocations have the request. `pending`, `workers`: of all
         queues, by queue, those that have not ended. Raises RefusedError, or UnreachableError;
         WorkerError where only jobs are left that are too large for every worker that comes, or
         where no worker comes."""
         tickets = pending.get(queue, ())
-        wanted_by = {ticket.job: ticket.resources for ticket in tickets}
+        resources = {ticket.job: ticket.resources for ticket in tickets}
         there = workers[queue]
         begun = {job for worker in there for job in (*worker.running, *worker.ahead)}
-        waiting = Counter(wanted for job, wanted in wanted_by.items() if job not in begun)
+        waiting = Counter(wanted for job, wanted in resources.items() if job not in begun)
         self._leave_out_hopeless(queue, waiting, pending, workers)
-        supply = [_supply(worker, wanted_by) for worker in there if worker.is_live]
-        supply += [asked.supply for asked in self._give_back(queue, waiting, supply)]
+        supply = [supply_of(worker, resources, _RESERVE) for worker in there if worker.is_live]
+        supply += [each.supply for each in self._cancel_unwanted(queue, waiting, supply)]
         # Those of all queues count, and those that drain: they have their nodes still.
-        all_there = sum(map(len, workers.values())) + len(self._asked.coming())
-        limits = self.limits(request)
+        all_there = sum(map(len, workers.values())) + len(self._tracker.coming())
+        limits = self._submitter.limits(request)
         room = limits.workers - all_there
-        self._room.make(queue, waiting, pending, workers, _in_all(there), room)
+        self._room.make(queue, waiting, pending, workers, room)
         allowed = replace(limits, workers=len(supply) + max(0, room))
-        lasting = min(room, self._machine.allocation.min_workers - self._asked.lasting)
+        staying = min(room, self._machine.allocation.min_workers - self._tracker.staying)
         if not tickets and any(pending.values()):
-            lasting = 0  # those that stay are of a kind that jobs wait for
+            staying = 0  # those that stay are of a kind that jobs wait for
         known = self._last_shape.get(queue)
-        if not is_lacking(waiting, supply, allowed) and (known is None or lasting <= 0):
-            self._steady.forget(queue)
+        if not is_lacking(waiting, supply, allowed) and (known is None or staying <= 0):
+            self._lacking.forget(queue)
             return
-        if not self._asked.coming() and not any(workers.values()):
-            self._setbacks.check()
-        if self._is_time(queue, len(tickets), is_first=not supply):
-            wanted = workers_to_ask_for(waiting, supply, allowed)
-            shape = wanted[0][0] if wanted else known
-            assert shape is not None, "none is lacking and none was asked for"
-            self._last_shape[queue] = shape
-            is_alone = not any(worker.is_live for found in workers.values() for worker in found)
-            submissions = [(shape, number, False) for shape, number in wanted]
-            if lasting > 0:
-                # As long as usual, but no shorter than the jobs need that they come for.
-                times = (shape.seconds, limits.usual_seconds)
-                seconds = max((time for time in times if time is not None), default=None)
-                submissions = _with_lasting(submissions, replace(shape, seconds=seconds), lasting)
-            for each, number, stays in submissions:
-                is_first = is_alone and not self._asked.coming()
-                if not self._submit(queue, request, each, number, stays, is_first):
-                    break
+        if not self._tracker.coming() and not any(workers.values()):
+            self._failed_starts.check()
+        if not self._is_time(queue, len(tickets), is_first=not supply):
+            return
+        wanted = self._size(waiting, supply, allowed)
+        shape = wanted[0][0] if wanted else known
+        assert shape is not None, "no worker is lacking and none was requested"
+        self._last_shape[queue] = shape
+        submissions = [(each, count, False) for each, count in wanted]
+        if staying > 0:
+            # As long as usual, but no shorter than the jobs need that they come for.
+            times = (shape.seconds, limits.usual_seconds)
+            seconds = max((time for time in times if time is not None), default=None)
+            submissions = _with_staying(submissions, replace(shape, seconds=seconds), staying)
+        is_alone = not any(worker.is_live for found in workers.values() for worker in found)
+        for each, count, stays in submissions:
+            is_first = is_alone and not self._tracker.coming()
+            if not self._submitter.submit(queue, request, each, count, stays, is_first):
+                break
+            self._lacking.forget(queue)
 
     def _leave_out_hopeless(
-        self,
-        queue: str,
-        waiting: Counter[Resources],
-        pending: Mapping[str, Sequence[Ticket]],
-        workers: Mapping[str, Sequence[WorkerState]],
+        self, queue: str, waiting: Counter[Resources], pending: Pending, workers: Workers
     ) -> None:
-        """Nothing more is asked for jobs that the workers that came for them cannot run. Raises
-        WorkerError when nothing else is left to be done."""
-        arrivals = self._arrivals[queue]
-        arrivals.note(waiting, _as_they_came(workers[queue]), self._asked.all())
-        hopeless = {kind: why for kind in waiting if (why := arrivals.obstacle(kind))}
+        """Drop the jobs that the workers that came for them cannot run: nothing more is requested
+        for them. Raises WorkerError when nothing else is left to do."""
+        unfit = self._unfit[queue]
+        requested = {each.id: each.supply for each in self._tracker.all()}
+        unfit.note(waiting, initial_supplies(workers[queue], _RESERVE), requested)
+        hopeless = {kind: why for kind in waiting if (why := unfit.obstacle(kind))}
         for kind in hopeless:
             del waiting[kind]
         others = (name for name, tickets in pending.items() if tickets and name != queue)
-        is_busy = any(worker.running or worker.ahead for worker in workers[queue])
-        if not hopeless or waiting or is_busy or any(others):
+        if not hopeless or waiting or any(map(_is_busy, workers[queue])) or any(others):
             return
         kind, why = next(iter(hopeless.items()))
         ticket = next(each for each in pending[queue] if each.resources == kind)
         raise WorkerError(
             f"rule {ticket.labels.get('rule', ticket.name)}: several allocations came for it, one "
             f"after the other, and none can run it: {why}",
-            "Say what a node has (cores, memory, gpus), how long one may be had (time), or ask "
-            f"for others: machines: {self._machine.name}: allocation: in kochi.yaml.",
+            "Say what a node has (cores, memory, gpus) and how long one may be had (time), or "
+            f"request others: machines: {self._machine.name}: allocation: in kochi.yaml.",
         )
-
-    def _cancel(self, ids: Sequence[str]) -> bool:
-        """Whether that was possible; else it is tried again after a while. Nothing depends on it:
-        workers without jobs leave by themselves."""
-        if time.monotonic() < self._next_cancellation:
-            return False
-        try:
-            self._scheduler.cancel(ids)
-        except KochiError as error:
-            self._next_cancellation = time.monotonic() + self._cancel_pauses.next()
-            self._notices.info(f"Allocations cannot be given back at the moment: {error.message}")
-            return False
-        self._cancel_pauses.answered()
-        return True
 
     def _is_time(self, queue: str, tickets: int, is_first: bool) -> bool:
-        """Whether jobs have lacked a worker for long enough that more is to be asked for."""
+        """Whether jobs have lacked a worker for long enough that more is to be requested."""
         as_before = self._counts.get(queue) == tickets
         self._counts[queue] = tickets
-        since = self._steady.seconds(queue)
-        if time.monotonic() < self._next_submission or not self._setbacks.may_ask:
+        seconds = self._lacking.seconds(queue)
+        if not self._submitter.may_submit:
             return False
-        return as_before or since >= _HANDING_OVER if is_first else since >= _STEADY
+        return as_before or seconds >= _HANDING_OVER if is_first else seconds >= self._steady
 
-    def _submit(
-        self,
-        queue: str,
-        request: AllocationRequest,
-        shape: Shape,
-        count: int,
-        lasting: bool,
-        is_alone: bool,
-    ) -> bool:
-        """Whether it was. `is_alone`: no worker is there that could go on if this is refused."""
-        wanted = Wanted(
-            cores=shape.capacity.cores,
-            memory_mb=self._memory(shape, request),
-            gpus=shape.capacity.gpus,
-            seconds=shape.seconds,
-            whole_node=shape.whole_node,
-            count=count,
-            excluded=self._setbacks.excluded,
-            request=request.with_room_for_worker(OWN_MB, self.limits(request).node),
-        )
-        settings = WorkerSettings(
-            str(self._root.directory),
-            self._paths.name,
-            (queue,),
-            most_memory_mb=_handed_out(shape, request) or None,
-            allocation_seconds=shape.seconds,
-            grace=_GRACE,
-            stay=True,
-            idle_timeout=None if lasting else self._machine.allocation.idle_timeout,
-            # Jobs of another run would be requeued and done twice when this run ends.
-            controller=self._controller,
-            first=shape.first,
-            cancel_waiting=self._scheduler.cancels_waiting,
-        )
-        worker = WorkerCommand(settings, self._machine.load_env_on_machine)
-        make_directory(self._paths.allocations)
-        if not has_room(self._paths.allocations):
-            # No worker could say that it is there. The run's queues are watched for that, too.
-            self._next_submission = time.monotonic() + _WITHOUT_ROOM
-            return False
-        self.has_asked = True
-        try:
-            ids = self._scheduler.submit(wanted, worker, self._submitted)
-        except RefusedError as error:
-            if is_alone:
-                if self._setbacks.excluded:
-                    raise self._setbacks.hopeless(error.message) from error
-                raise
-            # A limit of how many there may be, mostly.
-            self._next_submission = time.monotonic() + _AFTER_REFUSAL
-            said = "No more allocations now; those that were asked for before go on."
-            self._notices.info(f"{said} {error.message}. {error.hint or ''}".rstrip())
-            return False
-        except UnreachableError as error:
-            # Its own pauses: what is asked meanwhile may get an answer all the while.
-            self._next_submission = time.monotonic() + self._pauses.next()
-            if not self._stopping.is_set():
-                self._notices.info(
-                    f"No allocation can be had now; it is tried again. {error.message}"
-                )
-            return False
-        self._pauses.answered()
-        self._questions.answered()
-        self._submitted += ids
-        note_allocations(self._paths, self._controller, ids, wanted.describe())
-        self._asked.add(ids, queue, Supply(shape.capacity, shape.seconds), lasting)
-        self._steady.forget(queue)
-        self._questions.later()
-        if wanted.count == 1:
-            many, which, logs = "an allocation", ids[0], f"log: {worker.log(ids[0])}"
-        else:
-            many, which = f"{wanted.count} allocations", f"{ids[0]} to {ids[-1]}"
-            logs = f"logs: {worker.log('*')}"
-        self._logger.info(f"Asked for {many} of {wanted.describe()}: {which}, {logs}")
-        return True
-
-    def _memory(self, shape: Shape, request: AllocationRequest) -> int:
-        """In MiB, for the jobs and for the worker beside them."""
-        wanted = shape.capacity.memory_mb
-        return min(wanted + OWN_MB, self.limits(request).node.memory_mb) if wanted else 0
-
-    def _give_back(
+    def _cancel_unwanted(
         self, queue: str, waiting: Mapping[Resources, int], supply: Sequence[Supply]
-    ) -> list[Asked]:
+    ) -> list[Requested]:
         """Cancel what no job has waited for for a while; returns what is left of those to come."""
-        # Those that stay come first: the others are given back rather than they.
-        coming = sorted(self._asked.coming(queue), key=lambda asked: not asked.lasting)
-        unwanted = not_wanted(waiting, supply, [asked.supply for asked in coming])
-        ids = {coming[index].id for index in unwanted if not coming[index].lasting}
-        for asked in coming:
-            if asked.id not in ids:
-                self._steady.forget((asked.id,))
-        given = [each for each in sorted(ids) if self._steady.seconds((each,)) >= _STEADY]
-        if not given or not self._cancel(given):
+        # Those that stay come first: the others are cancelled rather than they.
+        coming = sorted(self._tracker.coming(queue), key=lambda each: not each.stays)
+        indices = not_wanted(waiting, supply, [each.supply for each in coming])
+        unwanted = {coming[index].id for index in indices if not coming[index].stays}
+        for each in coming:
+            if each.id not in unwanted:
+                self._unwanted.forget(each.id)
+        ids = [id for id in sorted(unwanted) if self._unwanted.seconds(id) >= self._steady]
+        if not ids or not self._submitter.cancel(ids):
             return coming
-        self._asked.drop(given)
-        self._logger.info(f"Given back, because no job waits for it: {', '.join(given)}")
-        return [asked for asked in coming if asked.id not in given]
+        self._logger.info(f"Cancelled, because no job waits for it: {', '.join(ids)}")
+        return [each for each in coming if each.id not in ids]
 
 
-def _with_lasting(
+def _with_staying(
     wanted: Sequence[tuple[Shape, int, bool]], shape: Shape, count: int
 ) -> list[tuple[Shape, int, bool]]:
     """So many that stay, in place of the first of those that are wanted."""
@@ -333,33 +177,115 @@ def _with_lasting(
     return found
 
 
-def _handed_out(shape: Shape, request: AllocationRequest) -> int | None:
-    """The MiB of memory that a worker is to give to jobs, and no more: what is beside it is its
-    own. None where nothing was asked for."""
-    if request.shape:
-        return request.memory_mb
-    return shape.capacity.memory_mb if 0 < shape.capacity.memory_mb < UNKNOWN // 2 else None
+class Room:
+    """Cancels allocations whose workers are idle, for the jobs of other queues and, where those
+    that wait do not fit them, for those of their own."""
+
+    def __init__(
+        self,
+        tracker: Tracker,
+        submitter: Submitter,
+        logger: LoggerExecutorInterface,
+        steady: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._tracker = tracker
+        self._submitter = submitter
+        self._logger = logger
+        self._steady = steady
+        self._clock = clock
+        # By queue that waits: since when it was seen that they keep it waiting.
+        self._idle: dict[str, dict[str, float]] = {}
+        self._cancelled: set[str] = set()
+
+    def make(
+        self,
+        queue: str,
+        waiting: Collection[Resources],
+        pending: Pending,
+        workers: Workers,
+        room: int,
+    ) -> None:
+        """For the jobs of one queue. `room`: how many more workers there may be."""
+        found = self._in_the_way(queue, waiting, pending, workers, room) if waiting else []
+        now, before = self._clock(), self._idle.get(queue, {})
+        self._idle[queue] = {each: before.get(each, now) for each in found}
+        idle = [each for each, since in self._idle[queue].items() if now - since >= self._steady]
+        if idle and self._submitter.cancel(idle):
+            self._cancelled.update(idle)
+            self._logger.info(f"Cancelled to make room for others: {', '.join(idle)}")
+
+    def _in_the_way(
+        self,
+        queue: str,
+        waiting: Collection[Resources],
+        pending: Pending,
+        workers: Workers,
+        room: int,
+    ) -> list[str]:
+        there = [worker for worker in workers[queue] if worker.is_live]
+        supplies = idle_supplies(there, _RESERVE)
+        coming = [each.supply for each in self._tracker.coming(queue)]
+        # A node that is free is given at once: what has waited for longer needs one of another's.
+        is_kept_waiting = self._tracker.is_kept_waiting(queue, self._steady)
+        is_full = room <= 0 and _is_without(waiting, [*supplies.values(), *coming])
+        if there and not is_full and not is_kept_waiting:
+            return []
+        kept = set(self._cancelled)
+        if not is_full and not (is_kept_waiting and _is_without(waiting, supplies.values())):
+            # Else also workers that stay although they are idle: these jobs would wait for ever.
+            kept.update(each.id for each in self._tracker.all() if each.stays)
+        by_allocation = {worker.allocation: worker for worker in there if worker.allocation}
+        in_vain = sorted(
+            allocation
+            for allocation, worker in by_allocation.items()
+            if allocation not in kept
+            and not _is_busy(worker)
+            and all(supplies[allocation].obstacle(kind) for kind in waiting)
+        )
+        return _idle_elsewhere(queue, workers, pending, kept) + in_vain
 
 
-def _in_all(workers: Sequence[WorkerState]) -> dict[str, Supply]:
-    """What each worker, by allocation, has in all, be it busy or not."""
-    return {
-        worker.allocation: _supply(replace(worker, running={}, ahead=()), {})
-        for worker in workers
-        if worker.is_live and worker.allocation is not None
-    }
+def _idle_elsewhere(
+    queue: str, workers: Workers, pending: Pending, kept: Collection[str]
+) -> list[str]:
+    """The allocations of idle workers of other queues whose jobs have all ended: they only keep a
+    node from others. Without this, jobs of which each step requests another kind of allocation
+    would wait for an idle timeout at each step."""
+    return sorted(
+        {
+            worker.allocation
+            for name, found in workers.items()
+            if name != queue and not pending.get(name)
+            for worker in found
+            if worker.allocation is not None
+            and worker.is_live
+            and not _is_busy(worker)
+            and worker.allocation not in kept
+        }
+    )
 
 
-def _as_they_came(workers: Sequence[WorkerState]) -> dict[str, Supply]:
-    """What each had when it began, whenever that was: a controller may see it late."""
-    times = {worker.allocation: seconds_in_all(worker) for worker in workers}
-    return {
-        name: replace(each, seconds_left=times[name]) for name, each in _in_all(workers).items()
-    }
+def _is_without(waiting: Iterable[Resources], supply: Collection[Supply]) -> bool:
+    """Whether one of the jobs that wait would not fit even on an idle worker."""
+    return any(all(each.obstacle(kind) for each in supply) for kind in waiting)
 
 
-def _supply(worker: WorkerState, wanted_by: Mapping[int, Resources]) -> Supply:
-    """What a worker can do; it ends its jobs a while before its time is over."""
-    begun = (wanted_by[job] for job in (*worker.running, *worker.ahead) if job in wanted_by)
-    seconds = seconds_for_jobs(worker, reserve=_GRACE + _RESERVE)
-    return Supply(worker.capacity, seconds, tuple(begun))
+def _is_busy(worker: WorkerState) -> bool:
+    return bool(worker.running or worker.ahead)
+
+
+class _Since:
+    """Since when something has been so."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._first: dict[Hashable, float] = {}
+
+    def seconds(self, what: Hashable) -> float:
+        """Seconds since the first call, which returns 0.0, until it is forgotten."""
+        now = self._clock()
+        return now - self._first.setdefault(what, now)
+
+    def forget(self, what: Hashable) -> None:
+        self._first.pop(what, None)

@@ -1,4 +1,4 @@
-"""How many workers to ask for, and how large, so that the jobs that wait can run."""
+"""How many workers to request, and how large, so that the jobs that wait can run."""
 
 from __future__ import annotations
 
@@ -8,47 +8,40 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from humanfriendly.text import pluralize
-
 from snakemake_kochi.allocation.grouping import few_kinds, grouped, kinds_of, shared_out
+from snakemake_kochi.allocation.supply import (
+    EPSILON,
+    PATIENCE,
+    Supply,
+    at_the_same_time,
+    jobs_in_turn,
+    largest_first,
+    left_by,
+    left_over,
+    not_done,
+    obstacle,
+    size,
+)
 from snakemake_kochi.queue.capacity import Capacity
 from snakemake_kochi.queue.ticket import Kind, Resources
 from snakemake_kochi.schedulers.interface import Limits
 from snakemake_kochi.worker.node.memory import OWN_MB
 from snakemake_kochi.worker.walltime import START_AND_END
 
-# Seconds that short jobs may take one after the other, instead of a worker each: with fewer, what
-# it costs to start and to end a worker would be more than a quarter of its time.
-PATIENCE = 4 * START_AND_END
-# Kinds of workers that are asked for at a time, each by a submission of its own.
+# Kinds of workers that are requested at a time, each by a submission of its own.
 _MOST_SUBMISSIONS = 5
-# Jobs with which it is tried out how long they take; with more of them it matters little in which
-# order they come.
-_MOST_TRIED = 500
-# So many kinds of jobs at most are put into groups in several ways.
+# Up to so many jobs, a schedule of them is made to see how long they take; with more, their order
+# matters little.
+_MOST_SCHEDULED = 500
+# Up to so many kinds of jobs are put into groups in several ways.
 _FEW_KINDS = 50
-_EPSILON = 1e-9
-
-
-@dataclass(frozen=True)
-class Supply:
-    """A worker that is there, or was asked for: what it has in all; for how many seconds it can run
-    jobs that wait (None: nothing limits it), and what it has begun."""
-
-    capacity: Capacity
-    seconds_left: float | None = None
-    begun: tuple[Resources, ...] = ()
-
-    def obstacle(self, kind: Resources) -> str | None:
-        """Why it could not run a job even if it had no other, for people, or None."""
-        return self.capacity.obstacle(kind, self.seconds_left)
 
 
 @dataclass(frozen=True)
 class Shape:
     """What a worker is to have; `seconds`: for how long, None for as long as the scheduler gives;
-    `whole_node`: with no other's jobs beside it; `first`: which jobs it is asked for, and is
-    to begin before others."""
+    `whole_node`: with nobody else's jobs beside it; `first`: the jobs for which it is requested,
+    and which it begins before others."""
 
     capacity: Capacity
     seconds: float | None = None
@@ -56,28 +49,16 @@ class Shape:
     first: tuple[Kind, ...] = field(default=(), compare=False)
 
 
-def obstacle(wanted: Resources, limits: Limits) -> str | None:
-    """Why no worker that may be asked for can run a job, for people, or None."""
-    if why := limits.node.obstacle(wanted, limits.seconds):
-        return why
-    if limits.nodes and all(node.obstacle(wanted) for node in limits.nodes):
-        return (
-            f"{wanted.cores} cores, {wanted.memory_mb or 0} MiB of memory and "
-            f"{pluralize(wanted.gpus, 'GPU')} needed on one node, and none has all of that"
-        )
-    return None
-
-
-def workers_to_ask_for(
+def workers_to_request(
     waiting: Mapping[Resources, int], supply: Sequence[Supply], limits: Limits
 ) -> list[tuple[Shape, int]]:
     """The workers that are wanted besides those of `supply`: each shape with their number, the one
     with the most to do first.
 
     `waiting`: how many jobs of a kind have not begun; those with an `obstacle` do not count. Jobs
-    that take about as much of everything share workers, so that few ask for what one needs. All
-    that wait are to run at the same time, if the limits allow it, but for short ones, which come
-    one after the other for as long as PATIENCE.
+    that take about as much of everything share workers, so that few request what one needs. All
+    that wait are to run at the same time, if the limits allow it, but for short ones, which run one
+    after the other for as long as PATIENCE.
     """
     lacking = _lacking(waiting, supply, limits)
     if not lacking:
@@ -86,23 +67,21 @@ def workers_to_ask_for(
     alike = few_kinds(lacking)
     left = {kind: sum(lacking[each] for each in found) for kind, found in alike.items()}
     room = limits.workers - len(supply)
-    later = _not_done(left, supply)
+    later = not_done(left, supply)
     found = []
     for most in range(min(room, _MOST_SUBMISSIONS), 0, -1):
         groups = grouped(left, partial(_cost, room=room, limits=limits), most)
-        asked, has_room = _for_groups(groups, later, room, limits)
-        found.append(asked)
+        requested, has_room = _for_groups(groups, later, room, limits)
+        found.append(requested)
         # Where there is not room for all at once, fewer groups may leave fewer nodes half empty.
         if has_room or len(left) > _FEW_KINDS:
             break
-    best = min(
-        found, key=lambda asked: sum(_cost_of(shape, count, limits) for shape, count in asked)
-    )
+    best = min(found, key=lambda each: sum(_cost_of(shape, n, limits) for shape, n in each))
     return [(_first_for_all(shape, alike), count) for shape, count in best]
 
 
 def _first_for_all(shape: Shape, alike: Mapping[Resources, Sequence[Resources]]) -> Shape:
-    """First for all the jobs that stood in one kind, and not only for those that take the most."""
+    """First for all jobs that one kind represented, and not only for those that take the most."""
     if all(len(found) == 1 for found in alike.values()):
         return shape
     its_own = (found for kind, found in alike.items() if any(e.has(kind) for e in shape.first))
@@ -117,11 +96,11 @@ def is_lacking(waiting: Mapping[Resources, int], supply: Sequence[Supply], limit
 def _lacking(
     waiting: Mapping[Resources, int], supply: Sequence[Supply], limits: Limits
 ) -> Mapping[Resources, int]:
-    """The jobs that others than the supply are to be asked for, if there is room for any."""
+    """The jobs for which workers are to be requested, if there is room for any."""
     if limits.workers <= len(supply):
         return {}
     kinds = {kind: count for kind, count in waiting.items() if obstacle(kind, limits) is None}
-    return _not_held(kinds, supply)
+    return left_over(kinds, supply)
 
 
 def _for_groups(
@@ -135,110 +114,10 @@ def _for_groups(
     needed = [_workers(group, later, room, limits)[1] for group in groups]
     work = [_work(group, limits) for group in groups]
     rooms = shared_out(room, needed, work)
-    # Who has no more to do helps the others.
+    # Workers that have no more to do help the others.
     longest = sum(work) / room
     found = [_workers(group, later, own, limits) for group, own in zip(groups, rooms, strict=True)]
     return [(_no_longer(shape, longest), count) for shape, count in found], sum(needed) <= room
-
-
-def not_wanted(
-    waiting: Mapping[Resources, int], supply: Sequence[Supply], coming: Sequence[Supply]
-) -> list[int]:
-    """Which of the workers that were asked for get no job, because those of the `supply`, and those
-    `coming` before them, can have all that wait and fit: their indices."""
-    left = _largest_first(_not_held(waiting, supply))
-    found = []
-    for index, worker in enumerate(coming):
-        rest = _after(left, worker)
-        if rest == left:
-            found.append(index)
-        left = rest
-    return found
-
-
-# ---- what a worker takes
-
-
-def _rounds(kind: Resources, seconds: float | None = None) -> int:
-    """How many jobs of a kind may have to follow each other in the same place of a worker that is
-    there for some seconds."""
-    if kind.runtime_seconds is None:
-        return 1
-    patience = PATIENCE if seconds is None else min(PATIENCE, seconds)
-    return max(1, int(patience // kind.runtime_seconds))
-
-
-def _amounts(kind: Resources, whole: Capacity) -> tuple[int, int, int]:
-    if kind.exclusive:
-        return whole.cores, whole.memory_mb, whole.gpus
-    return kind.cores, kind.memory_mb or 0, kind.gpus
-
-
-def _not_held(kinds: Mapping[Resources, int], supply: Iterable[Supply]) -> dict[Resources, int]:
-    """What is left of the jobs when each worker of the supply is full of them."""
-    left = _largest_first(kinds)
-    for worker in supply:
-        left = _after(left, worker)
-    return dict(left)
-
-
-def _largest_first(kinds: Mapping[Resources, int]) -> list[tuple[Resources, int]]:
-    return sorted(kinds.items(), key=lambda item: _size(item[0]), reverse=True)
-
-
-def _after(left: Sequence[tuple[Resources, int]], worker: Supply) -> list[tuple[Resources, int]]:
-    """What is left of the jobs, the largest first, when a worker has taken what fits into it. A job
-    that is one of several to come one after the other takes so much less."""
-    whole = worker.capacity
-    free: list[float] = [whole.cores, whole.memory_mb, whole.gpus]
-
-    def take(kind: Resources, count: int) -> None:
-        share = count / _rounds(kind, worker.seconds_left)
-        for index, amount in enumerate(_amounts(kind, whole)):
-            free[index] -= share * amount
-
-    for kind in worker.begun:
-        take(kind, 1)
-    remaining: list[tuple[Resources, int]] = []
-    for index, (kind, count) in enumerate(left):
-        if free[0] < _EPSILON:
-            return [*remaining, *left[index:]]
-        taken = 0
-        if worker.obstacle(kind) is None:
-            rounds = _rounds(kind, worker.seconds_left)
-            amounts = _amounts(kind, whole)
-            fits = [have * rounds / one for have, one in zip(free, amounts, strict=True) if one]
-            taken = max(0, min(count, math.floor(min(fits) + _EPSILON)))
-        if taken:
-            take(kind, taken)
-        if count > taken:
-            remaining.append((kind, count - taken))
-    return remaining
-
-
-def _not_done(left: Mapping[Resources, int], supply: Iterable[Supply]) -> dict[Resources, int]:
-    """What is left of the jobs when each worker of the supply has done as much as it can in its
-    time, the longest first."""
-    remaining = dict(left)
-    for worker in supply:
-        if worker.seconds_left is None:
-            continue  # for how long nobody knows
-        time = worker.seconds_left
-        for kind in worker.begun:
-            time -= (kind.runtime_seconds or 0) / _at_the_same_time(kind, worker.capacity)
-        for kind in sorted(remaining, key=lambda kind: -(kind.runtime_seconds or 0)):
-            if kind.runtime_seconds is None or worker.obstacle(kind) is not None:
-                continue
-            one = kind.runtime_seconds / _at_the_same_time(kind, worker.capacity)
-            done = max(0, min(remaining[kind], math.floor(time / one)))
-            time -= done * one
-            remaining[kind] -= done
-    return remaining
-
-
-def _size(kind: Resources) -> tuple[bool, int, int, int, int]:
-    seconds = kind.runtime_seconds or 0
-    return kind.exclusive, kind.gpus, kind.cores, kind.memory_mb or 0, seconds
 
 
 # ---- workers for one group of jobs
@@ -247,15 +126,15 @@ def _size(kind: Resources) -> tuple[bool, int, int, int, int]:
 def _workers(
     kinds: Mapping[Resources, int], later: Mapping[Resources, int], room: int, limits: Limits
 ) -> tuple[Shape, int]:
-    """At most `room` workers for these jobs. Of those that come after the first ones, the workers
-    are to do no more than there are `later`."""
+    """At most `room` workers for these jobs. Of the jobs that come after the first ones, the
+    workers are to do no more than there are `later`."""
     fitting, own = _for_one_kind_of_node(kinds, limits)
     shape = _shape(fitting, room, own)
-    rest = _largest_first(fitting)
+    rest = largest_first(fitting)
     count = 0
     while rest and count < room:
         count += 1
-        rest = _after(rest, Supply(shape.capacity, limits.seconds))
+        rest = left_by(Supply(shape.capacity, limits.seconds), rest)
     left = dict(rest)
     at_once = {kind: fitting[kind] - left.get(kind, 0) for kind in fitting}
     to_do = {kind: max(n, min(later.get(kind, 0), fitting[kind])) for kind, n in at_once.items()}
@@ -278,7 +157,7 @@ def _work(kinds: Mapping[Resources, int], limits: Limits) -> float:
     """Seconds of nodes that these jobs take."""
     usual = limits.usual_seconds or PATIENCE
     return sum(
-        count * (kind.runtime_seconds or usual) / _at_the_same_time(kind, limits.node)
+        count * (kind.runtime_seconds or usual) / at_the_same_time(kind, limits.node)
         for kind, count in kinds.items()
     )
 
@@ -291,154 +170,18 @@ def _cost(kinds: Mapping[Resources, int], room: int, limits: Limits) -> float:
     if len(fitting) < len(kinds) or len(times) > 1:
         return math.inf
     shape = _shape(fitting, room, own)
-    places = sum(
-        count / _rounds(kind, limits.seconds) / _at_the_same_time(kind, shape.capacity)
+    workers = sum(
+        count / jobs_in_turn(kind, limits.seconds) / at_the_same_time(kind, shape.capacity)
         for kind, count in kinds.items()
     )
-    count = min(room, math.ceil(places - _EPSILON))
-    seconds = _seconds(kinds, count, places <= room, shape, limits)
+    count = min(room, math.ceil(workers - EPSILON))
+    seconds = _seconds(kinds, count, workers <= room, shape, limits)
     return _cost_of(replace(shape, seconds=seconds), count, limits)
 
 
 def _cost_of(shape: Shape, count: int, limits: Limits) -> float:
     share = 1.0 if shape.whole_node else _share_of_node(shape.capacity, limits.node)
     return count * share * (shape.seconds or PATIENCE)
-
-
-def _for_one_kind_of_node(
-    left: Mapping[Resources, int], limits: Limits
-) -> tuple[Mapping[Resources, int], Limits]:
-    """The largest kind of job, and all that fit on the same node, which is then the limit: one
-    worker for all would be one that no node can have. The others come next time."""
-    if len(limits.nodes) < 2:
-        return left, limits
-    largest = max(left, key=_size)
-    node = max(
-        (node for node in limits.nodes if node.obstacle(largest) is None),
-        key=lambda node: (node.cores, node.memory_mb),
-    )
-    fitting = {kind: count for kind, count in left.items() if node.obstacle(kind) is None}
-    return fitting, replace(limits, node=node)
-
-
-def _shape(left: Mapping[Resources, int], room: int, limits: Limits) -> Shape:
-    """One into which each kind fits, and with `room` of which there is place for all."""
-    node = limits.node
-    # Beside the worker, but where a job takes all of a node.
-    most = max(node.memory_mb - OWN_MB, *(kind.memory_mb or 0 for kind in left))
-    if limits.takes_nodes or any(kind.exclusive for kind in left):
-        return Shape(replace(node, memory_mb=most), whole_node=True)
-
-    rounds = {kind: _rounds(kind, limits.seconds) for kind in left}
-
-    def of_each(most: int, amounts: Mapping[Resources, int]) -> int:
-        total = sum(amounts[kind] * count / rounds[kind] for kind, count in left.items())
-        return min(most, max(max(amounts.values()), math.ceil(total / room - _EPSILON)))
-
-    cores = of_each(node.cores, {kind: kind.cores for kind in left})
-    # A whole number of the largest kind; none that lies idle because memory or GPUs are used up.
-    largest = max(kind.cores for kind in left)
-    in_use = _cores_in_use(left, rounds, room, replace(node, memory_mb=most))
-    cores = max(largest, min(math.ceil(cores / largest) * largest, in_use))
-    memory = {kind: kind.memory_mb or 0 for kind in left}
-    gpus = {kind: kind.gpus for kind in left}
-    return Shape(
-        Capacity(
-            cores,
-            min(most, _at_once(left, rounds, room, cores, memory)),
-            min(of_each(node.gpus, gpus), _at_once(left, rounds, room, cores, gpus)),
-        )
-    )
-
-
-def _cores_in_use(
-    left: Mapping[Resources, int], rounds: Mapping[Resources, int], room: int, node: Capacity
-) -> int:
-    """How many cores of a node are in use when one of `room` workers has as many of these jobs as
-    fit there beside each other: the lightest first or the largest first, whichever is more."""
-
-    def fill(kinds: Iterable[Resources]) -> int:
-        free = [node.cores, node.memory_mb, node.gpus]
-        for kind in kinds:
-            amounts = (kind.cores, kind.memory_mb or 0, kind.gpus)
-            fits = [have // one for have, one in zip(free, amounts, strict=True) if one]
-            running = min(math.ceil(left[kind] / room / rounds[kind]), *fits)
-            free = [have - running * one for have, one in zip(free, amounts, strict=True)]
-        return node.cores - free[0]
-
-    lightest = sorted(
-        left, key=lambda kind: (kind.gpus, (kind.memory_mb or 0) / kind.cores, -kind.cores)
-    )
-    return max(fill(lightest), fill(sorted(left, key=_size, reverse=True)))
-
-
-def _at_once(
-    left: Mapping[Resources, int],
-    rounds: Mapping[Resources, int],
-    room: int,
-    cores: int,
-    amounts: Mapping[Resources, int],
-) -> int:
-    """The amount, of memory or GPUs, of what one of `room` workers runs at the same time on so many
-    cores: not of all jobs that come one after the other."""
-    total = 0
-    for kind in sorted(left, key=lambda kind: amounts[kind] / kind.cores, reverse=True):
-        running = min(math.ceil(left[kind] / room / rounds[kind]), cores // kind.cores)
-        cores -= running * kind.cores
-        total += running * amounts[kind]
-    return max(total, *amounts.values())
-
-
-def _seconds(
-    kinds: Mapping[Resources, int], workers: int, has_place: bool, shape: Shape, limits: Limits
-) -> float | None:
-    """Until all jobs have run that say how long they take, one after the other where they have
-    to; for others, as long as is usual. `has_place`: whether all have a place at once."""
-    usual = limits.usual_seconds
-    if usual is None and any(kind.runtime_seconds is None for kind in kinds):
-        return None
-    longest = max(kind.runtime_seconds or 0 for kind in kinds)
-    at_once = {kind: _at_the_same_time(kind, shape.capacity) for kind in kinds}
-    shares = {kind: (kind.runtime_seconds or 0) / at_once[kind] for kind in kinds}
-    work = sum(count * shares[kind] for kind, count in kinds.items())
-    # No order that leaves no place idle while a job waits takes longer, neither than so many
-    # rounds of the longest nor than the longest after all others (Graham 1969).
-    places = workers * min(at_once.values())
-    rounds = math.ceil(sum(kinds.values()) / places) * longest
-    wanted = min(rounds, longest + (work - max(shares.values())) / workers)
-    if has_place:
-        packed = [longest, *(PATIENCE for kind in kinds if _rounds(kind) > 1)]
-        wanted = min(wanted, max(packed))
-    elif sum(kinds.values()) <= _MOST_TRIED:
-        wanted = min(wanted, _tried(kinds, workers, at_once))
-    wanted += START_AND_END
-    if any(kind.runtime_seconds is None for kind in kinds):
-        wanted = max(wanted if longest else 0.0, usual or 0.0)
-    return wanted if limits.seconds is None else min(wanted, limits.seconds)
-
-
-def _tried(kinds: Mapping[Resources, int], workers: int, at_once: Mapping[Resources, int]) -> float:
-    """For how many seconds these jobs take some workers, the longest first."""
-    free = [1.0] * workers
-    ends: list[tuple[float, int, float]] = []
-    now = 0.0
-    for kind in sorted(kinds, key=lambda kind: (-(kind.runtime_seconds or 0), at_once[kind])):
-        share = 1.0 / at_once[kind]
-        for _ in range(kinds[kind]):
-            while (most := max(range(workers), key=free.__getitem__)) is not None:
-                if free[most] >= share - _EPSILON:
-                    break
-                now, index, freed = heapq.heappop(ends)
-                free[index] += freed
-            free[most] -= share
-            heapq.heappush(ends, (now + (kind.runtime_seconds or 0), most, share))
-    return max(end for end, _, _ in ends)
-
-
-def _at_the_same_time(kind: Resources, whole: Capacity) -> int:
-    """How many jobs of a kind a worker runs at the same time, at least one."""
-    amounts = zip((whole.cores, whole.memory_mb, whole.gpus), _amounts(kind, whole), strict=True)
-    return max(1, min(have // one for have, one in amounts if one))
 
 
 def _share_of_node(capacity: Capacity, node: Capacity) -> float:
@@ -449,3 +192,141 @@ def _share_of_node(capacity: Capacity, node: Capacity) -> float:
         (capacity.gpus, node.gpus),
     )
     return max(min(1.0, one / of) for one, of in amounts if of)
+
+
+def _for_one_kind_of_node(
+    left: Mapping[Resources, int], limits: Limits
+) -> tuple[Mapping[Resources, int], Limits]:
+    """The largest kind of job, and all that fit on the same node, which is then the limit: one
+    worker for all would be one that no node can have. The others come next time."""
+    if len(limits.nodes) < 2:
+        return left, limits
+    largest = max(left, key=size)
+    node = max(
+        (node for node in limits.nodes if node.obstacle(largest) is None),
+        key=lambda node: (node.cores, node.memory_mb),
+    )
+    fitting = {kind: count for kind, count in left.items() if node.obstacle(kind) is None}
+    return fitting, replace(limits, node=node)
+
+
+# ---- the shape of a worker
+
+
+def _shape(left: Mapping[Resources, int], room: int, limits: Limits) -> Shape:
+    """A worker that each kind fits, and `room` of which hold all."""
+    node = limits.node
+    # Beside the worker, but where a job takes all of a node.
+    most = max(node.memory_mb - OWN_MB, *(kind.memory_mb or 0 for kind in left))
+    if limits.takes_nodes or any(kind.exclusive for kind in left):
+        return Shape(replace(node, memory_mb=most), whole_node=True)
+
+    in_turn = {kind: jobs_in_turn(kind, limits.seconds) for kind in left}
+
+    def of_each(most: int, amounts: Mapping[Resources, int]) -> int:
+        total = sum(amounts[kind] * count / in_turn[kind] for kind, count in left.items())
+        return min(most, max(max(amounts.values()), math.ceil(total / room - EPSILON)))
+
+    cores = of_each(node.cores, {kind: kind.cores for kind in left})
+    # A whole number of the largest kind; none that lies idle because memory or GPUs are used up.
+    largest = max(kind.cores for kind in left)
+    in_use = _cores_in_use(left, in_turn, room, replace(node, memory_mb=most))
+    cores = max(largest, min(math.ceil(cores / largest) * largest, in_use))
+    memory = {kind: kind.memory_mb or 0 for kind in left}
+    gpus = {kind: kind.gpus for kind in left}
+    return Shape(
+        Capacity(
+            cores,
+            min(most, _at_once(left, in_turn, room, cores, memory)),
+            min(of_each(node.gpus, gpus), _at_once(left, in_turn, room, cores, gpus)),
+        )
+    )
+
+
+def _cores_in_use(
+    left: Mapping[Resources, int], in_turn: Mapping[Resources, int], room: int, node: Capacity
+) -> int:
+    """How many cores of a node are in use when one of `room` workers has as many of these jobs as
+    fit there beside each other: the lightest first or the largest first, whichever is more."""
+
+    def fill(kinds: Iterable[Resources]) -> int:
+        free = [node.cores, node.memory_mb, node.gpus]
+        for kind in kinds:
+            amounts = (kind.cores, kind.memory_mb or 0, kind.gpus)
+            fits = [have // one for have, one in zip(free, amounts, strict=True) if one]
+            running = min(math.ceil(left[kind] / room / in_turn[kind]), *fits)
+            free = [have - running * one for have, one in zip(free, amounts, strict=True)]
+        return node.cores - free[0]
+
+    lightest = sorted(
+        left, key=lambda kind: (kind.gpus, (kind.memory_mb or 0) / kind.cores, -kind.cores)
+    )
+    return max(fill(lightest), fill(sorted(left, key=size, reverse=True)))
+
+
+def _at_once(
+    left: Mapping[Resources, int],
+    in_turn: Mapping[Resources, int],
+    room: int,
+    cores: int,
+    amounts: Mapping[Resources, int],
+) -> int:
+    """The amount, of memory or GPUs, that the jobs take which one of `room` workers runs at the
+    same time on so many cores: not all jobs that run one after the other."""
+    total = 0
+    for kind in sorted(left, key=lambda kind: amounts[kind] / kind.cores, reverse=True):
+        running = min(math.ceil(left[kind] / room / in_turn[kind]), cores // kind.cores)
+        cores -= running * kind.cores
+        total += running * amounts[kind]
+    return max(total, *amounts.values())
+
+
+# ---- for how long
+
+
+def _seconds(
+    kinds: Mapping[Resources, int], workers: int, all_at_once: bool, shape: Shape, limits: Limits
+) -> float | None:
+    """Until all jobs have run that say how long they take, one after the other where they have
+    to; for others, as long as is usual. `all_at_once`: whether there are slots for all."""
+    usual = limits.usual_seconds
+    if usual is None and any(kind.runtime_seconds is None for kind in kinds):
+        return None
+    longest = max(kind.runtime_seconds or 0 for kind in kinds)
+    at_once = {kind: at_the_same_time(kind, shape.capacity) for kind in kinds}
+    shares = {kind: (kind.runtime_seconds or 0) / at_once[kind] for kind in kinds}
+    work = sum(count * shares[kind] for kind, count in kinds.items())
+    # No order that leaves no slot idle while a job waits takes longer, neither than so many rounds
+    # of the longest nor than the longest after all others (Graham 1969).
+    slots = workers * min(at_once.values())
+    rounds = math.ceil(sum(kinds.values()) / slots) * longest
+    wanted = min(rounds, longest + (work - max(shares.values())) / workers)
+    if all_at_once:
+        packed = [longest, *(PATIENCE for kind in kinds if jobs_in_turn(kind) > 1)]
+        wanted = min(wanted, max(packed))
+    elif sum(kinds.values()) <= _MOST_SCHEDULED:
+        wanted = min(wanted, _scheduled(kinds, workers, at_once))
+    wanted += START_AND_END
+    if any(kind.runtime_seconds is None for kind in kinds):
+        wanted = max(wanted if longest else 0.0, usual or 0.0)
+    return wanted if limits.seconds is None else min(wanted, limits.seconds)
+
+
+def _scheduled(
+    kinds: Mapping[Resources, int], workers: int, at_once: Mapping[Resources, int]
+) -> float:
+    """For how many seconds these jobs take some workers, the longest first."""
+    free = [1.0] * workers
+    ends: list[tuple[float, int, float]] = []
+    now = 0.0
+    for kind in sorted(kinds, key=lambda kind: (-(kind.runtime_seconds or 0), at_once[kind])):
+        share = 1.0 / at_once[kind]
+        for _ in range(kinds[kind]):
+            while (most := max(range(workers), key=free.__getitem__)) is not None:
+                if free[most] >= share - EPSILON:
+                    break
+                now, index, freed = heapq.heappop(ends)
+                free[index] += freed
+            free[most] -= share
+            heapq.heappush(ends, (now + (kind.runtime_seconds or 0), most, share))
+    return max(end for end, _, _ in ends)

@@ -14,9 +14,9 @@ from types import TracebackType
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.choice import make_scheduler
 from snakemake_kochi.allocation.ending import end_allocations
-from snakemake_kochi.allocation.notices import Reasons
+from snakemake_kochi.allocation.tracker import WaitReasons
+from snakemake_kochi.allocation.workers import make_scheduler
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.location import Location
@@ -82,7 +82,7 @@ class TrialAllocations:
         settings = replace(location.machine.allocation, nodes=1)
         machine = replace(location.machine, allocation=settings)
         self._scheduler: Scheduler = make_scheduler(machine, f"kochi-{self._controller}")
-        self._reasons = Reasons()
+        self._reasons = WaitReasons()
         self._notices = Notices(_Log(tell))
         self._has_asked = False
         self._queues: list[str] = []
@@ -196,7 +196,7 @@ class TrialAllocations:
     def _check(self, allocation: Allocation) -> str:
         """Why it waits, which is told. Raises KochiError when it has ended."""
         if allocation.state != "ended":
-            for notice in self._reasons.notices([allocation]):
+            for notice in self._reasons.lines([allocation]):
                 self._tell(notice)
             return allocation.reason
         self._failed.append(allocation.id)

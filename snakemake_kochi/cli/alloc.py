@@ -17,7 +17,7 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory
 
 if TYPE_CHECKING:
-    from snakemake_kochi.allocation.notices import Reasons
+    from snakemake_kochi.allocation.tracker import WaitReasons
     from snakemake_kochi.location import Location
     from snakemake_kochi.queue import WorkerState
     from snakemake_kochi.schedulers.interface import Allocation, Scheduler
@@ -111,7 +111,7 @@ def command(
 def _ask(
     location: Location, queue: str, spec: str | None, count: int, limit: str | None, blocking: bool
 ) -> list[_Asked]:
-    from snakemake_kochi.allocation.choice import make_scheduler
+    from snakemake_kochi.allocation.workers import make_scheduler
     from snakemake_kochi.queue import AskedWorker, allocate_ids, assign_queues, note_asked
     from snakemake_kochi.schedulers.interface import Wanted
     from snakemake_kochi.schedulers.script import AllocScript
@@ -187,13 +187,13 @@ def _seconds(limit: str) -> float:
 def _say_why_they_wait(asked: list[_Asked]) -> None:
     """As far as the scheduler knows it soon. One that never begins is no error: what keeps it may
     be changed."""
-    from snakemake_kochi.allocation.notices import Reasons
+    from snakemake_kochi.allocation.tracker import WaitReasons
 
-    reasons = Reasons()
+    reasons = WaitReasons()
     for pause in _LOOKS:
         time.sleep(pause)
         waiting = _waiting(asked)
-        lines = list(reasons.notices(waiting))
+        lines = list(reasons.lines(waiting))
         for line in lines:
             remark(line)
         if any(each.advice for each in waiting):
@@ -222,11 +222,11 @@ def _waiting(asked: list[_Asked]) -> list[Allocation]:
 def _follow(asked: list[_Asked]) -> int:
     """Show their logs, each from its beginning, until the workers have left; 1 if for one of the
     allocations none came."""
-    from snakemake_kochi.allocation.notices import Reasons
+    from snakemake_kochi.allocation.tracker import WaitReasons
     from snakemake_kochi.cli.output import copy_from
     from snakemake_kochi.queue import list_workers
 
-    reasons = Reasons()
+    reasons = WaitReasons()
     positions = dict.fromkeys((each.id for each in asked), 0)
     left = {each.id: each for each in asked}
     question = time.monotonic()
@@ -255,7 +255,7 @@ def _have_left(workers: list[WorkerState], allocation: str) -> bool:
     return bool(own) and all(worker.is_gone for worker in own)
 
 
-def _ended_without_worker(asked: list[_Asked], reasons: Reasons) -> set[str]:
+def _ended_without_worker(asked: list[_Asked], reasons: WaitReasons) -> set[str]:
     """Those of the allocations that have ended, as far as can be known, with a word about each;
     and one about why others wait."""
     from snakemake_kochi.schedulers.interface import UnreachableError
@@ -270,7 +270,7 @@ def _ended_without_worker(asked: list[_Asked], reasons: Reasons) -> set[str]:
         allocation = None if found is None else found.get(each.id)
         if found is None or (allocation is not None and allocation.state != "ended"):
             if allocation is not None and allocation.is_certain:
-                for line in reasons.notices([allocation]):
+                for line in reasons.lines([allocation]):
                     remark(line)
             continue
         why = f": {allocation.reason}" if allocation is not None else ""

@@ -126,7 +126,7 @@ def _release(location: Location, worker: WorkerState, how: Release) -> tuple[str
 def _give_up(location: Location, asked: AskedWorker, how: Release) -> tuple[str, str]:
     """One that has not come. It may come at this moment: then it finds that it is to leave before
     it takes a job, or is here already, and may have one."""
-    from snakemake_kochi.allocation.choice import make_scheduler
+    from snakemake_kochi.allocation.workers import make_scheduler
     from snakemake_kochi.schedulers.interface import UnreachableError
 
     order_release(location.machine_paths, asked.worker, how)

@@ -11,7 +11,7 @@ from typing import Any
 
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
-from snakemake_kochi.allocation.interface import Workers
+from snakemake_kochi.allocation.workers import WorkerProvider
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.executor.job_queues import JobQueues
 from snakemake_kochi.executor.translate import QUEUE, resources_of
@@ -55,7 +55,7 @@ class Admission:
         self,
         workflow: Any,
         requests: JobQueues,
-        workers: Workers,
+        workers: WorkerProvider,
         queue_for: Callable[[JobExecutorInterface], str],
         own_queue: str | None,
     ) -> None:

@@ -18,8 +18,8 @@ from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
-from snakemake_kochi.allocation.choice import HERE, check_where, make_workers
 from snakemake_kochi.allocation.found import location_of_run
+from snakemake_kochi.allocation.workers import HERE, check_where, make_workers
 from snakemake_kochi.errors import DamagedFileError, KochiError, UserError, for_snakemake
 from snakemake_kochi.executor.admission import Admission, unknown_rules
 from snakemake_kochi.executor.adoption import (

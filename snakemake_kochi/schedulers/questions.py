@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
+from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.schedulers.interface import UnreachableError
 
 # Seconds between two questions how all stands; less where an end is about to be told.
@@ -24,7 +24,7 @@ class Questions:
         self._logger = logger
         self._clock = clock
         self._next = 0.0
-        self._pauses = Pauses(_QUESTION)
+        self._backoff = Backoff(_QUESTION)
         self._is_unreachable = False
 
     def is_due(self) -> bool:
@@ -48,37 +48,17 @@ class Questions:
         self._next = self._clock() + _QUESTION
 
     def answered(self) -> None:
-        self._pauses.answered()
+        self._backoff.worked()
         if self._is_unreachable:
             self._is_unreachable = False
             self._logger.info("The scheduler answers again.")
 
     def not_answered(self, error: UnreachableError) -> None:
         """Nothing is known, and nothing is lost: it is asked again after a pause that grows."""
-        self._next = self._clock() + self._pauses.next()
+        self._next = self._clock() + self._backoff.failed()
         if not self._is_unreachable:
             self._is_unreachable = True
             self._logger.warning(
                 "The scheduler gives no answer, and is asked again; what runs goes on. "
                 f"{error.message}"
             )
-
-
-class Pauses:
-    """Seconds until somebody who does not answer is asked again: twice as many each time, between
-    two limits; with jitter, so that many runs do not ask at the same time."""
-
-    def __init__(self, first: float = 10.0, most: float = 120.0) -> None:
-        self._first = first
-        self._most = most
-        self._failures = 0
-
-    def next(self) -> float:
-        """After one more question without an answer."""
-        pause = min(self._most, self._first * 2.0 ** min(self._failures, 30))
-        self._failures += 1
-        return pause * random.uniform(0.75, 1.0)
-
-    def answered(self) -> None:
-        """Begin with the least again."""
-        self._failures = 0

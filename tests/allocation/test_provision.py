@@ -1,4 +1,4 @@
-"""What is asked for and given back as jobs and workers come and go."""
+"""What is requested and cancelled as jobs and workers come and go."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pytest
 from faulty_filesystem import FaultyFilesystem
 from support import wait_until
 
-from snakemake_kochi import files
-from snakemake_kochi.allocation import allocated_workers, ending, provision
 from snakemake_kochi.allocation.allocated_workers import AllocatedWorkers
-from snakemake_kochi.allocation.asked_for import AskedFor
-from snakemake_kochi.allocation.ending import end_allocations
+from snakemake_kochi.allocation.ending import OrphanedAllocations, end_allocations
+from snakemake_kochi.allocation.failures import FailedStarts
 from snakemake_kochi.allocation.provision import Provision
-from snakemake_kochi.allocation.setbacks import Setbacks
+from snakemake_kochi.allocation.sizing import workers_to_request
+from snakemake_kochi.allocation.submission import Submitter
+from snakemake_kochi.allocation.tracker import Tracker
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.machines import Machine
@@ -78,27 +78,38 @@ class Scheduler:
 class Run:
     """The jobs and the workers of a run, by queue, and what is asked for them."""
 
-    def __init__(self, directory: Path, workers: int, least: int = 0, **limits: Any) -> None:
+    def __init__(
+        self, directory: Path, workers: int, least: int = 0, steady: float = 0.0, **limits: Any
+    ) -> None:
         self.scheduler = Scheduler(Limits(workers, Capacity(8, 16_000), **limits))
-        settings = AllocationSettings(max_workers=workers, min_workers=least)
+        self.now = 1000.0
+        self.sized = 0  # how often it was computed what to request
+        machine = Machine(
+            "own", allocation=AllocationSettings(max_workers=workers, min_workers=least)
+        )
         logger: Any = logging.getLogger("test")
         root = Root(directory)
-        self._asked = AskedFor()
-        self.setbacks = Setbacks(self.scheduler.can_exclude, logger)
+        paths, questions = root.machine("own"), Questions(logger)
+        starts = FailedStarts(self.scheduler.can_exclude, logger)
+        orphaned = OrphanedAllocations(paths, lambda _: self.scheduler)
+        self._tracker = Tracker(paths, self.scheduler, "me", questions, starts, orphaned, logger)
+        submitter = Submitter(
+            *(root, paths, machine, self.scheduler, "me", self._tracker, questions, starts),
+            *(logger, threading.Event()),
+            after_refusal=0.0,
+        )
         self._provision = Provision(
-            root,
-            root.machine("own"),
-            Machine("own", allocation=settings),
-            self.scheduler,
-            "me",
-            self._asked,
-            Questions(logger),
-            self.setbacks,
-            logger,
-            threading.Event(),
+            *(machine, submitter, self._tracker, starts, logger),
+            steady=steady,
+            clock=lambda: self.now,
+            size=self._size,
         )
         self.pending: dict[str, list[Ticket]] = {}
         self.workers: dict[str, list[WorkerState]] = {"a": [], "b": []}
+
+    def _size(self, *given: Any) -> Any:
+        self.sized += 1
+        return workers_to_request(*given)
 
     def wait(self, queue: str, *wanted: Resources) -> None:
         """These jobs wait, and no others."""
@@ -129,7 +140,7 @@ class Run:
 
     def look(self, times: int = 2) -> None:
         for _ in range(times):
-            self._asked.note_workers([each for found in self.workers.values() for each in found])
+            self._tracker.note_workers([each for found in self.workers.values() for each in found])
             for queue in self.workers:
                 self._provision.provide(queue, NO_REQUEST, self.pending, self.workers)
 
@@ -137,11 +148,6 @@ class Run:
     def cores(self) -> list[int]:
         """Those of each submission."""
         return [wanted.cores for wanted in self.scheduler.wanted]
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provision, "_STEADY", 0.0)
 
 
 def test_a_worker_that_stays_and_that_no_job_fits_makes_room_for_one_that_jobs_fit(
@@ -160,23 +166,15 @@ def test_a_worker_that_stays_and_that_no_job_fits_makes_room_for_one_that_jobs_f
     assert run.cores == [1, 4]
 
 
-def test_what_is_to_be_asked_for_is_not_sized_before_it_is_time_to_ask(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sized = []
-    real = provision.workers_to_ask_for
-    monkeypatch.setattr(
-        provision, "workers_to_ask_for", lambda *given: sized.append(given) or real(*given)
-    )
-    monkeypatch.setattr(provision, "_STEADY", 3600.0)
-    run = Run(tmp_path, workers=2)
+def test_what_to_request_is_not_computed_before_it_is_time_to_request(tmp_path: Path) -> None:
+    run = Run(tmp_path, workers=2, steady=3600.0)
     run.wait("a", SMALL, SMALL)
     run.come("a", "9_0", cores=1, running={1: "2026-01-01T00:00:00+00:00"})
     run.look(5)
-    assert sized == [] and run.cores == []
-    monkeypatch.setattr(provision, "_STEADY", 0.0)
+    assert run.sized == 0 and run.cores == []
+    run.now += 3600
     run.look()
-    assert len(sized) == len(run.cores) == 1
+    assert run.sized == len(run.cores) == 1
 
 
 def test_a_worker_that_stays_makes_room_for_jobs_of_another_queue(tmp_path: Path) -> None:
@@ -242,7 +240,7 @@ def test_a_worker_with_a_job_and_one_that_jobs_fit_stay(tmp_path: Path) -> None:
     assert run.scheduler.cancelled == []
 
 
-def test_where_workers_come_that_are_too_small_no_more_are_asked_for_in_the_end(
+def test_where_workers_come_that_are_too_small_no_more_are_requested_in_the_end(
     tmp_path: Path,
 ) -> None:
     run = Run(tmp_path, workers=9)
@@ -300,9 +298,8 @@ def test_a_scheduler_that_is_away_is_not_asked_again_and_again_to_cancel(tmp_pat
 
 
 def test_a_refusal_ends_the_run_only_where_there_is_and_will_be_no_other_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(provision, "_AFTER_REFUSAL", 0.0)
     run = Run(tmp_path, workers=2)
     run.wait("a", SMALL)
     run.look()
@@ -321,19 +318,21 @@ def test_a_refusal_ends_the_run_only_where_there_is_and_will_be_no_other_worker(
         run.look()
 
 
-def allocated(directory: Path, scheduler: Scheduler) -> AllocatedWorkers:
-    root, logger = Root(directory), logging.getLogger("test")
-    machine = Machine("own", allocation=AllocationSettings())
-    any_logger: Any = logger
+def allocated(directory: Path, scheduler: Scheduler, **how: Any) -> AllocatedWorkers:
+    root, machine = Root(directory), Machine("own", allocation=AllocationSettings())
+    logger: Any = logging.getLogger("test")
     return AllocatedWorkers(
-        root, root.machine("own"), machine, lambda _: scheduler, "me", any_logger
+        *(root, root.machine("own"), machine, lambda _: scheduler, "me", logger), **how
     )
 
 
-def test_what_is_being_asked_for_when_the_run_ends_is_told_and_cancelled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def has_thread() -> bool:
+    return any(thread.name == "kochi-allocations" for thread in threading.enumerate())
+
+
+def test_what_is_being_submitted_when_the_run_ends_is_told_and_cancelled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(allocated_workers, "_LAST_PATIENCE", 0.1)
     scheduler = Scheduler(Limits(2, Capacity(8, 16_000)))
     scheduler.how_to_cancel = "scancel mine"
     answer, is_asked, cancelled = threading.Event(), threading.Event(), []
@@ -345,7 +344,7 @@ def test_what_is_being_asked_for_when_the_run_ends_is_told_and_cancelled(
 
     scheduler.submit = submit  # type: ignore[method-assign]
     scheduler.cancel = lambda ids=(): cancelled.append(list(ids))  # type: ignore[method-assign]
-    workers = allocated(tmp_path, scheduler)
+    workers = allocated(tmp_path, scheduler, last_patience=0.1)
     workers.look_after({"a": [Ticket("x", ("x",), "/")]})
     workers.serve(["a"])
     assert is_asked.wait(20)
@@ -353,24 +352,23 @@ def test_what_is_being_asked_for_when_the_run_ends_is_told_and_cancelled(
     answer.set()
     assert cancelled == [[]]
     assert "To end it, type: scancel mine" in caplog.text
-    workers._thread.join(20)
-    assert not workers._thread.is_alive()
+    wait_until(lambda: not has_thread())
 
 
-def test_workers_that_are_not_known_for_a_while_end_no_run_and_nothing_more_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_workers_that_are_not_known_for_a_while_end_no_run_and_nothing_more_is_requested(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(files, "_STALE_PATIENCE", 0.1)
     scheduler = Scheduler(Limits(2, Capacity(8, 16_000)))
     with FaultyFilesystem(tmp_path / "backing", tmp_path / "shared") as filesystem:
         workers = allocated(filesystem.path, scheduler)
         Root(filesystem.path).machine("own").queue("a").make()
         pending = {"a": [Ticket("x", ("x",), "/")]}
-        with filesystem.fault("readdir", errno.ESTALE, "*/subscribers") as fault:
+        with filesystem.fault("readdir", errno.EIO, "*/subscribers") as fault:
             workers.serve(["a"])
             workers.look_after(pending)
             assert workers.will_serve("a")
             wait_until(lambda: filesystem.count(fault) > 20)
+            wait_until(lambda: "cannot be looked after at the moment" in caplog.text)
             workers.look_after(pending)
             assert scheduler.wanted == []
         wait_until(lambda: scheduler.wanted)
@@ -379,33 +377,79 @@ def test_workers_that_are_not_known_for_a_while_end_no_run_and_nothing_more_is_a
     assert caplog.text.count("cannot be looked after at the moment") == 1
 
 
-def test_while_allocations_end_the_scheduler_is_asked_at_ever_longer_pauses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_while_allocations_end_the_scheduler_is_asked_at_ever_longer_pauses() -> None:
     scheduler = Scheduler(Limits(2, Capacity(8, 16_000)))
     left = [{"1": Allocation("1", "running")}] * 20
     pauses: list[float] = []
     scheduler.find = lambda: left.pop() if left else {}  # type: ignore[method-assign]
-    monkeypatch.setattr(ending.time, "sleep", pauses.append)
     logger: Any = logging.getLogger("test")
-    end_allocations(scheduler, logger, lambda: False)
+    end_allocations(scheduler, logger, lambda: False, sleep=pauses.append)
     assert len(pauses) == 20
     assert pauses == sorted(pauses)
     assert (pauses[0], pauses[-1]) == (0.2, 2.0)
 
 
+@pytest.mark.parametrize(
+    ("urgent_after", "patience", "questions"), [(None, 0.0, 1), (0, 45.0, 1), (2, 45.0, 3)]
+)
+def test_allocations_that_have_not_ended_in_time_or_when_it_becomes_urgent_are_named(
+    caplog: pytest.LogCaptureFixture,
+    urgent_after: int | None,
+    patience: float,
+    questions: int,
+) -> None:
+    scheduler = Scheduler(Limits(2, Capacity(8, 16_000)))
+    asked: list[None] = []
+
+    def find() -> dict[str, Allocation]:
+        asked.append(None)
+        return {"1": Allocation("1", "running")}
+
+    def is_urgent() -> bool:
+        return urgent_after is not None and len(asked) > urgent_after
+
+    scheduler.find = find  # type: ignore[method-assign]
+    logger: Any = logging.getLogger("test")
+    end_allocations(scheduler, logger, is_urgent, patience, sleep=lambda _: None)
+    assert len(asked) == questions
+    assert "Allocations that were cancelled, and have not ended yet: 1" in caplog.text
+
+
+def test_a_scheduler_that_is_away_at_the_end_is_asked_again_to_cancel(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scheduler = Scheduler(Limits(2, Capacity(8, 16_000)))
+    scheduler.how_to_cancel = "scancel mine"
+    failures = [UnreachableError("away")] * 3
+
+    def cancel(ids: Iterable[str] = ()) -> None:
+        if failures:
+            raise failures.pop()
+
+    scheduler.cancel = cancel  # type: ignore[method-assign]
+    logger: Any = logging.getLogger("test")
+    end_allocations(scheduler, logger, lambda: False, sleep=lambda _: None)
+    assert caplog.text == ""
+    failures += [UnreachableError("away")] * 3
+    end_allocations(scheduler, logger, lambda: len(failures) < 2, sleep=lambda _: None)
+    assert "could not be cancelled: away" in caplog.text
+    assert "type: scancel mine" in caplog.text
+
+
 @pytest.mark.parametrize("failure", [KochiError("no"), ValueError("a fault of ours")])
 def test_whatever_ends_the_looking_is_told_and_nothing_is_begun_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+    tmp_path: Path, failure: Exception
 ) -> None:
-    def provide(*_: object) -> None:
-        raise failure
+    class Broken(Scheduler):
+        @property
+        def lacks(self) -> None:  # type: ignore[override]
+            raise failure
 
-    monkeypatch.setattr(Provision, "provide", provide)
-    workers = allocated(tmp_path, Scheduler(Limits(2, Capacity(8, 16_000))))
+    workers = allocated(tmp_path, Broken(Limits(2, Capacity(8, 16_000))))
     workers.serve(["a"])
-    workers._thread.join(20)
+    wait_until(lambda: not has_thread())
     with pytest.raises(type(failure), match=str(failure)):
         workers.look_after({})
     workers.serve(["b"])
+    assert not has_thread()
     workers.stop()

@@ -9,14 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snakemake_kochi.allocation.grouping import few_kinds
-from snakemake_kochi.allocation.sizing import (
-    PATIENCE,
-    Shape,
-    Supply,
-    not_wanted,
-    obstacle,
-    workers_to_ask_for,
-)
+from snakemake_kochi.allocation.sizing import Shape, workers_to_request
+from snakemake_kochi.allocation.supply import PATIENCE, Supply, not_wanted, obstacle
 from snakemake_kochi.queue import Capacity, Resources
 from snakemake_kochi.schedulers.interface import Limits
 from snakemake_kochi.worker.node.memory import OWN_MB
@@ -27,7 +21,7 @@ FOR_JOBS = Capacity(8, 16_000 - OWN_MB, 2)  # beside the worker
 
 
 def ask_all(waiting, supply=(), workers=4, **limits):
-    return workers_to_ask_for(waiting, supply, Limits(workers, NODE, **limits))
+    return workers_to_request(waiting, supply, Limits(workers, NODE, **limits))
 
 
 def ask(waiting, supply=(), workers=4, **limits):
@@ -116,9 +110,9 @@ def test_a_job_that_no_worker_can_run_is_named_with_its_limit_and_asked_for_by_n
     assert obstacle(Resources(runtime_seconds=3601), limits) is not None
     # What it takes to start a worker is taken from the job's time where it cannot be added.
     assert obstacle(Resources(runtime_seconds=3600), limits) is None
-    [(shape, _)] = workers_to_ask_for({Resources(runtime_seconds=3600): 1}, [], limits)
+    [(shape, _)] = workers_to_request({Resources(runtime_seconds=3600): 1}, [], limits)
     assert shape.seconds == 3600
-    assert workers_to_ask_for({Resources(cores=9): 5}, [], limits) == []
+    assert workers_to_request({Resources(cores=9): 5}, [], limits) == []
 
 
 def test_what_a_worker_has_begun_leaves_so_much_less_for_others():
@@ -252,7 +246,7 @@ resources = st.builds(
 def test_never_too_many_never_too_large_and_never_one_that_no_job_fits(waiting, there, seconds):
     limits = Limits(4, NODE, seconds)
     supply = [Supply(Capacity(1, 0, 0))] * there
-    asked = workers_to_ask_for(waiting, supply, limits)
+    asked = workers_to_request(waiting, supply, limits)
     possible = [kind for kind in waiting if obstacle(kind, limits) is None]
     if not asked:
         fits_there = [kind for kind in possible if Capacity(1, 0, 0).obstacle(kind) is None]
@@ -271,5 +265,5 @@ def test_never_too_many_never_too_large_and_never_one_that_no_job_fits(waiting, 
         assert all(shape.capacity.obstacle(kind, shape.seconds) is None for kind in its_own)
     # What was asked for is enough, or all that may be.
     come = [Supply(shape.capacity, shape.seconds) for shape, count in asked for _ in range(count)]
-    again = workers_to_ask_for(waiting, [*supply, *come], limits)
+    again = workers_to_request(waiting, [*supply, *come], limits)
     assert not again or there + number == 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from snakemake_kochi.schedulers.interface import UnreachableError
-from snakemake_kochi.schedulers.questions import Pauses, Questions
+from snakemake_kochi.schedulers.questions import Questions
 
 
 class Log:
@@ -57,13 +57,3 @@ def test_a_scheduler_that_gives_no_answer_is_asked_less_often_whatever_happens()
     assert len(log.lines) == 2
     assert "timed out" in log.lines[0]
     assert log.lines[1] == "The scheduler answers again."
-
-
-def test_pauses_grow_up_to_a_limit_and_begin_anew_after_an_answer():
-    pauses = Pauses(10.0, 120.0)
-    found = [pauses.next() for _ in range(50)]
-    assert 7.5 <= found[0] <= 10.0
-    assert 15.0 <= found[1] <= 20.0
-    assert all(90.0 <= pause <= 120.0 for pause in found[4:])
-    pauses.answered()
-    assert pauses.next() <= 10.0

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from slurm_fake import FakeSlurm, says
 
-from snakemake_kochi.allocation.sizing import Supply, obstacle, workers_to_ask_for
+from snakemake_kochi.allocation.sizing import workers_to_request
+from snakemake_kochi.allocation.supply import Supply, obstacle
 from snakemake_kochi.queue import Capacity, Resources
 from snakemake_kochi.schedulers.interface import Limits, RefusedError
 from snakemake_kochi.schedulers.request import AllocationRequest
@@ -89,22 +90,22 @@ def test_what_no_node_has_together_is_told_before_anything_is_asked_for():
 def test_jobs_for_different_nodes_get_workers_of_their_own():
     both = limits("main,gpus")
     waiting = {Resources(cores=64): 1, Resources(cores=2, gpus=1): 1}
-    asked = workers_to_ask_for(waiting, [], both)
+    asked = workers_to_request(waiting, [], both)
     assert {shape.capacity for shape, _ in asked} == {Capacity(2, 0, 1), Capacity(64, 0, 0)}
     assert [count for _, count in asked] == [1, 1]
     # If there may be one at a time, those that fit a node of that kind come first.
     one = replace(both, workers=1)
-    [(first, count)] = workers_to_ask_for(waiting, [], one)
+    [(first, count)] = workers_to_request(waiting, [], one)
     assert (first.capacity, count) == (Capacity(2, 0, 1), 1)
     two = replace(both, workers=2)
-    [(second, count)] = workers_to_ask_for(waiting, [Supply(first.capacity)], two)
+    [(second, count)] = workers_to_request(waiting, [Supply(first.capacity)], two)
     assert (second.capacity, count) == (Capacity(64, 0, 0), 1)
 
 
 def test_nobody_asks_for_all_of_a_partitions_longest_time():
     waiting = {Resources(): 1}
-    assert workers_to_ask_for(waiting, [], limits())[0][0].seconds is None
-    assert workers_to_ask_for(waiting, [], limits(time=60.0))[0][0].seconds == 60.0
+    assert workers_to_request(waiting, [], limits())[0][0].seconds is None
+    assert workers_to_request(waiting, [], limits(time=60.0))[0][0].seconds == 60.0
     assert obstacle(Resources(runtime_seconds=90_000), limits()) == (
         "1 day and 1 hour needed, 1 day left"
     )
@@ -112,7 +113,7 @@ def test_nobody_asks_for_all_of_a_partitions_longest_time():
 
 def test_a_job_that_says_how_long_it_takes_is_not_asked_for_as_one_that_does_not():
     waiting = {Resources(): 1, Resources(cores=4, runtime_seconds=7200): 1}
-    [(shape, _)] = workers_to_ask_for(waiting, [Supply(Capacity(1, 0), 3600.0)], limits())
+    [(shape, _)] = workers_to_request(waiting, [Supply(Capacity(1, 0), 3600.0)], limits())
     assert shape.seconds >= 7200
 
 
@@ -177,11 +178,11 @@ def test_in_another_partition_than_the_machines_its_own_longest_time_counts(tmp_
     slurm = Slurm("name", hours, "own", Pace(first_pause=0.0))
     short, month = (slurm.limits(AllocationRequest(partition=name)) for name in ("gpus", "month"))
     # It would wait for ever, if it was asked for two hours where half an hour is the most.
-    assert workers_to_ask_for({Resources(): 1}, [], short)[0][0].seconds == 1800.0
-    assert workers_to_ask_for({Resources(): 1}, [], month)[0][0].seconds == 7200.0
+    assert workers_to_request({Resources(): 1}, [], short)[0][0].seconds == 1800.0
+    assert workers_to_request({Resources(): 1}, [], month)[0][0].seconds == 7200.0
     long = Resources(runtime_seconds=10 * 3600)
     assert obstacle(long, month) is None
-    assert workers_to_ask_for({long: 1}, [], month)[0][0].seconds > 10 * 3600
+    assert workers_to_request({long: 1}, [], month)[0][0].seconds > 10 * 3600
     assert slurm.limits(AllocationRequest(partition="main")).seconds == 7200.0
     assert obstacle(long, slurm.limits()) is not None
 

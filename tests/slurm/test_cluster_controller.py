@@ -70,7 +70,7 @@ def test_a_run_that_was_killed_is_adopted_with_its_workers_and_nothing_is_left(
     before = set(project.cluster.jobs())
     project.start("--nolock")
     wait_until(lambda: "2 others are ended" in project.said)
-    # What waits is given back at once; what runs its jobs is left alone.
+    # What waits is cancelled at once; what runs its jobs is left alone.
     wait_until(lambda: len(before & set(project.cluster.jobs())) == 2)
     assert sum(map(len, project.lines("began").values())) == 4
     project.go()

@@ -96,7 +96,7 @@ def test_an_allocation_that_no_job_waits_for_any_more_is_given_back(
     [begun] = project.lines("began")
     go(project, begun)
     wait_until(lambda: "PENDING" not in project.cluster.jobs().values())
-    assert "Given back, because no job waits for it" in project.said
+    assert "Cancelled, because no job waits for it" in project.said
     go(project, "first", "gate")
     project.end_well()
 

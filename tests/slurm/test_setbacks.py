@@ -63,7 +63,7 @@ def test_pending_allocations_that_the_user_cancels_mean_fewer_workers_and_no_end
     project.end_well()
     assert set(project.lines("done")) == set(map(str, range(10)))
     assert len(submissions(project.cluster)) == before
-    assert re.search(r"fewer workers; .* asked for again in \d\d s", project.said)
+    assert re.search(r"fewer workers; .* requested again in \d\d s", project.said)
     assert project.said.count("Cancelled before a worker came") == 1
     assert project.cluster.jobs() == {}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from slurm_fake import FakeSlurm, says
 
-from snakemake_kochi.allocation.choice import check_where, make_scheduler
+from snakemake_kochi.allocation.workers import check_where, make_scheduler
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.paths import Root
@@ -16,25 +16,27 @@ from snakemake_kochi.project.configuration import load_project
 MACHINES = "spica: {scheduler: slurm}, vega: {alloc_script: x}, desk: {}"
 
 
-def place(machine: str, machines: str) -> Location:
+def location(machine: str, machines: str) -> Location:
     project = load_project(Path("/nowhere"), f"machines: {{{machines}}}")
     root = Root(Path("/nowhere"))
     return Location(project.machine(machine), project, root, machines=project.machines)
 
 
 def test_by_default_workers_are_in_allocations_where_there_is_a_way_to_them() -> None:
-    where = {name: check_where(None, place(name, MACHINES)) for name in ("spica", "vega", "desk")}
+    where = {
+        name: check_where(None, location(name, MACHINES)) for name in ("spica", "vega", "desk")
+    }
     assert where == {"spica": "allocations", "vega": "allocations", "desk": "here"}
     # Here only if it is said.
-    assert check_where("here", place("spica", MACHINES)) == "here"
-    assert check_where("here", place("vega", MACHINES)) == "here"
+    assert check_where("here", location("spica", MACHINES)) == "here"
+    assert check_where("here", location("vega", MACHINES)) == "here"
 
 
 @pytest.mark.parametrize(
     ("machine", "machines", "said"),
     [
         # The command on a line of its own.
-        ("local", MACHINES, "are: spica, vega. Type:\nexport KOCHI_DEFAULT_MACHINE=spica\n"),
+        ("local", MACHINES, "with one: spica, vega. Type:\nexport KOCHI_DEFAULT_MACHINE=spica\n"),
         ("local", "desk: {}", "say which machine has one: machines: NAME: scheduler: slurm"),
         ("desk", "desk: {}", "say which it has: machines: desk: scheduler: slurm"),
     ],
@@ -43,7 +45,7 @@ def test_where_there_is_no_scheduler_the_machines_that_have_one_are_named(
     machine: str, machines: str, said: str
 ) -> None:
     with pytest.raises(KochiError, match=f"machine {machine} has no scheduler") as error:
-        check_where("allocations", place(machine, machines))
+        check_where("allocations", location(machine, machines))
     assert said in str(error.value)
 
 
@@ -78,7 +80,7 @@ def test_machines_of_a_site_are_named_though_there_is_no_project(
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.setenv("KOCHI_SITE_CONF", str(site))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(KochiError, match="With one are: spica"):
+    with pytest.raises(KochiError, match="Machines with one: spica"):
         check_where("allocations", find_location())
     # What Slurm refuses is told with the file in which it is to be changed.
     FakeSlurm(tmp_path, monkeypatch).answers("sinfo", says("main*|infinite|4|4000|(null)"))
@@ -89,4 +91,4 @@ def test_machines_of_a_site_are_named_though_there_is_no_project(
 
 def test_a_place_that_is_none_is_refused_with_what_was_meant() -> None:
     with pytest.raises(KochiError, match="did you mean 'allocations'"):
-        check_where("allocation", place("spica", MACHINES))
+        check_where("allocation", location("spica", MACHINES))

@@ -1,55 +1,10 @@
-"""What a person is told of allocations that wait."""
+"""What a person can do about an allocation that waits."""
 
 from __future__ import annotations
 
 import pytest
 
-from snakemake_kochi.allocation.notices import Reasons
-from snakemake_kochi.schedulers.interface import Allocation
 from snakemake_kochi.schedulers.slurm.answers import advice
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def waiting(*reasons: str) -> list[Allocation]:
-    return [Allocation(f"12_{i}", "pending", reason) for i, reason in enumerate(reasons, 1)]
-
-
-def test_a_reason_is_told_verbatim_once_for_all_that_wait_for_it():
-    reasons = Reasons()
-    assert list(reasons.notices(waiting("Priority", "Priority", "Priority"))) == [
-        "3 allocations wait (12_1 to 12_3): Priority"
-    ]
-    assert list(reasons.notices(waiting("Priority", "Priority"))) == []
-    unavailable = "ReqNodeNotAvail, UnavailableNodes:node[1-2]"
-    assert list(reasons.notices(waiting(unavailable))) == [f"Allocation 12_1 waits: {unavailable}"]
-
-
-def test_reasons_that_change_to_and_fro_are_told_again_only_after_a_long_time():
-    clock = Clock()
-    reasons = Reasons(clock)
-    told = []
-    for reason in ("Priority", "Resources") * 10:
-        told += reasons.notices(waiting(reason))
-        clock.now += 60
-    assert [line.rpartition(" ")[2] for line in told] == ["Priority", "Resources"]
-    clock.now += 1200
-    assert len(list(reasons.notices(waiting("Priority")))) == 1
-
-
-def test_what_runs_and_what_has_no_reason_yet_is_not_told():
-    running = Allocation("1", "running", "None")
-    assert list(Reasons().notices([*waiting("None", ""), running])) == []
-
-
-def test_what_to_do_is_told_with_the_reason():
-    held = Allocation("12", "pending", "JobHeldUser", advice="Let it go.")
-    assert list(Reasons().notices([held])) == ["Allocation 12 waits: JobHeldUser. Let it go."]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What an adopter does with the allocations of a killed controller."""
+"""What an adopter does with the allocations of the controller that was killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from snakemake_kochi.allocation.orphaned import OrphanedAllocations
+from snakemake_kochi.allocation.ending import OrphanedAllocations
 from snakemake_kochi.files import make_directory, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Capacity, WorkerState, allocate_ids
@@ -64,17 +64,17 @@ def test_those_without_a_job_are_cancelled_at_once_and_others_as_soon_as_they_ha
     note(machine, idle, "1")
     note(machine, busy, "2", running={7: "2026-01-01T00:00:00+00:00"})
     scheduler = Scheduler("1", "2", "3")
-    former = OrphanedAllocations(machine, lambda controller: scheduler)
-    former.add(["dead"])
-    assert former.cancel_idle() == ["1", "3"]
-    assert not former.have_room
+    orphaned = OrphanedAllocations(machine, lambda controller: scheduler)
+    orphaned.adopt(["dead"])
+    assert orphaned.cancel_idle() == ["1", "3"]
+    assert not orphaned.have_room
     note(machine, busy, "2")
-    assert former.have_room
+    assert orphaned.have_room
     # The others are ending still; nobody needs to be told again.
-    assert former.cancel_idle() == ["2"]
+    assert orphaned.cancel_idle() == ["2"]
     assert scheduler.cancelled[-3:] == ["1", "2", "3"]
-    assert not former.have_room
-    assert former
+    assert not orphaned.have_room
+    assert orphaned
     scheduler.found.clear()
-    assert former.cancel_idle() == []
-    assert not former
+    assert orphaned.cancel_idle() == []
+    assert not orphaned

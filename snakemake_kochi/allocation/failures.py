@@ -1,0 +1,244 @@
+"""Failed allocations and workers: nodes to avoid, jobs that no worker can run, silent workers."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from humanfriendly.text import concatenate, pluralize
+from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
+
+from snakemake_kochi.allocation.supply import Supply
+from snakemake_kochi.backoff import Backoff
+from snakemake_kochi.errors import DamagedFileError, WorkerError
+from snakemake_kochi.files import is_there, show_new_files
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import Observer, Resources, WorkerState
+from snakemake_kochi.queue.observation import SUPERVISOR_PATIENCE, presume_dead
+from snakemake_kochi.schedulers.interface import Allocation
+from snakemake_kochi.schedulers.worker_command import node_of
+
+# With so many failed starts a node is avoided: it is free again at once, so that the scheduler
+# would choose it again.
+_MOST_ON_NODE = 2
+# With so many failed starts in a row, those on one node counted once, the nodes are not to blame,
+# but a start script, say.
+_MOST_FAILED = 3
+# Seconds before more is requested, the first pause and the longest one: who cancelled them does
+# not want them; where all fail although workers are there, a person may have to repair something.
+_CANCELLED = (60.0, 1800.0)
+_FAILED = (10.0, 600.0)
+# Seconds until what a node has written is seen here, and between two looks.
+_LOG_PATIENCE = 5.0
+_LOG_PAUSE = 0.5
+# With so many workers in a row that cannot run a kind of job, another one could not run it either.
+_MOST_IN_VAIN = 3
+# In heartbeats of a worker. A scheduler presumes a node dead that it cannot reach: processes may
+# go on there, until their worker supervisor sees what everybody sees.
+_CERTAIN_AFTER = SUPERVISOR_PATIENCE + 2
+_SILENT_AFTER = 3
+
+
+def was_written(log: Path) -> bool | None:
+    """Whether there is such a log; None where that is not known now: a server may be away."""
+    with contextlib.suppress(OSError):
+        if is_there(log):
+            return True
+        show_new_files(log.parent)
+        return is_there(log)
+    return None
+
+
+class FailedStarts:
+    """The allocations of one controller that ended before their worker came. Nodes on which they
+    ended are `excluded` if the scheduler `can_exclude` them."""
+
+    def __init__(
+        self,
+        can_exclude: bool,
+        logger: LoggerExecutorInterface,
+        clock: Callable[[], float] = time.monotonic,
+        root_if_unsure: Root | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`root_if_unsure`: KOCHI_ROOT, where nobody has said that all nodes see it."""
+        self.excluded: tuple[str, ...] = ()
+        self._can_exclude = can_exclude
+        self._logger = logger
+        self._clock = clock
+        self._root_if_unsure = root_if_unsure
+        self._sleep = sleep
+        self._on_node: Counter[str] = Counter()
+        self._in_a_row: list[str] = []  # their nodes, or ids where those are not known
+        self._last = ""
+        self._failures = Backoff(*_FAILED, clock)
+        self._cancellations = Backoff(*_CANCELLED, clock)
+
+    @property
+    def may_request(self) -> bool:
+        """Whether it is time to request more."""
+        return self._failures.is_due and self._cancellations.is_due
+
+    def worker_came(self) -> None:
+        self._root_if_unsure = None  # its node sees it
+        self._in_a_row.clear()
+        self._failures.worked()
+        self._cancellations.worked()
+
+    def cancelled(self, ids: Sequence[str]) -> None:
+        """Somebody else cancelled these before they began, or the scheduler does not know any more
+        why they ended."""
+        seconds = self._cancellations.failed()
+        self._logger.warning(
+            f"Cancelled before a worker came, and not by this run: {', '.join(ids)}. It goes on "
+            "with fewer workers; if jobs wait for more, they are requested again in "
+            f"{seconds:.0f} s"
+        )
+
+    def failed(self, id: str, ended: Allocation | None, log: Path) -> None:
+        """An allocation ended that nobody cancelled. `log`: where its output goes.
+
+        Raises KochiError for the first one if its node does not see KOCHI_ROOT.
+        """
+        node = (ended.nodes if ended is not None else "") or node_of(log)
+        on = f" on node {node}" if node else ""
+        why = f" ({ended.reason})" if ended is not None and ended.reason else ""
+        if self._root_if_unsure is not None and ended is not None and ended.may_be_blind:
+            self._check_sight(self._root_if_unsure, ended, node, log)
+        written = {path: was_written(path) for path in (log, log.with_suffix(".out"))}
+        where = next(
+            (f"its log is {path}" for path, is_written in written.items() if is_written),
+            "whether it wrote a log is not known now"
+            if None in written.values()
+            else "it wrote no log",
+        )
+        self._last = f"{id}{on}{why}; {where}"
+        self._logger.warning(f"Allocation ended before its worker came: {self._last}")
+        self._in_a_row.append(node if node and self._can_exclude else id)
+        if node and self._can_exclude:
+            self._on_node[node] += 1
+            if self._on_node[node] >= _MOST_ON_NODE and node not in self.excluded:
+                self._exclude(node)
+        if self._are_many:
+            self._failures.failed()
+
+    def _check_sight(self, root: Root, ended: Allocation, node: str, log: Path) -> None:
+        """Raise KochiError if the node wrote its log elsewhere or could not write it: the directory
+        is there, and the log is not, for as long as it may take to be seen."""
+        deadline = self._clock() + _LOG_PATIENCE
+        while was_written(log) is False:
+            if self._clock() >= deadline:
+                why = f"allocation {ended.id} ended there ({ended.reason}) and its log is not here"
+                raise root.unseen(node or "a node", why)
+            self._sleep(_LOG_PAUSE)
+
+    def _exclude(self, node: str) -> None:
+        self.excluded = (*self.excluded, node)
+        many = pluralize(self._on_node[node], "allocation")
+        self._logger.warning(
+            f"Node {node} is avoided until this run ends: {many} ended there before a worker came. "
+            "Tell the node's administrators."
+        )
+
+    @property
+    def _are_many(self) -> bool:
+        return len(set(self._in_a_row)) >= _MOST_FAILED
+
+    def check(self) -> None:
+        """To be called where no worker is there or coming. Raises WorkerError where none can be
+        expected."""
+        if self._are_many:
+            raise self.error()
+
+    def error(self, refusal: str = "") -> WorkerError:
+        """Why no worker can be expected, where nothing more can be requested either."""
+        many = pluralize(len(self._in_a_row), "allocation")
+        avoided = f" Avoided: {concatenate(self.excluded)}." if self.excluded else ""
+        refused = f" {refusal}" if refusal else ""
+        return WorkerError(
+            f"no worker is there, and none comes: {many} in a row ended before their worker came. "
+            f"The last is {self._last}.{avoided}{refused}",
+            "Read that log. Where there is none, check whether the node has the filesystem of "
+            "KOCHI_ROOT and the programs that load_env_script names.",
+        )
+
+
+class UnfitWorkers:
+    """The workers of one queue that came for jobs and cannot run them. Where nobody says what a
+    node has, or says too much, a job may be too large for each worker that comes; without this,
+    another one would be requested again and again."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._in_vain: dict[Resources, int] = {}
+        self._obstacles: dict[Resources, str] = {}
+
+    def note(
+        self,
+        waiting: Iterable[Resources],
+        there: Mapping[str, Supply],
+        requested: Mapping[str, Supply],
+    ) -> None:
+        """Compare the workers that are new, by allocation and with what they came with, to what was
+        requested."""
+        for allocation in there.keys() - self._seen:
+            self._seen.add(allocation)
+            if (expected := requested.get(allocation)) is None:
+                continue
+            for kind in waiting:
+                if expected.obstacle(kind) is not None:
+                    continue  # it was not requested for this one
+                if (why := there[allocation].obstacle(kind)) is None:
+                    self._in_vain.pop(kind, None)
+                else:
+                    self._in_vain[kind] = self._in_vain.get(kind, 0) + 1
+                    self._obstacles[kind] = why
+
+    def obstacle(self, kind: Resources) -> str | None:
+        """Why nothing more is to be requested for a kind of job, for people, or None."""
+        if self._in_vain.get(kind, 0) < _MOST_IN_VAIN:
+            return None
+        return self._obstacles[kind]
+
+
+class SilentWorkers:
+    """Workers that give no sign of life, and whose allocation has ended as the scheduler says.
+
+    Each of the two signs proves little by itself. Both together let the jobs of a node that failed
+    go to others sooner than its silence alone. On this host the kernel is asked instead."""
+
+    def __init__(self, paths: MachinePaths, clock: Callable[[], float] = time.monotonic) -> None:
+        self._paths = paths
+        self._observer = Observer(clock)
+        self._silent: list[tuple[WorkerState, float]] = []
+        self._latest: dict[str, int] = {}  # the last worker of each allocation
+
+    def look(self, workers: Iterable[WorkerState]) -> bool:
+        """Note how long each has been silent; returns whether one has been for so long that it is
+        worth asking the scheduler."""
+        self._silent = []
+        for worker in workers:
+            if worker.allocation is not None:
+                latest = self._latest.get(worker.allocation, worker.worker)
+                self._latest[worker.allocation] = max(latest, worker.worker)
+            if worker.is_on_this_node or worker.presumed_dead:
+                continue
+            with contextlib.suppress(OSError, DamagedFileError):
+                state, still = self._observer.look(self._paths, worker.worker)
+                if still >= _SILENT_AFTER * state.heartbeat_interval:
+                    self._silent.append((state, still))
+        return bool(self._silent)
+
+    def presume_dead(self, allocations: Collection[str]) -> None:
+        """Presume those dead that were silent and have no allocation. There can be a worker only in
+        `allocations`; one that has another worker by now was requeued."""
+        for state, still in self._silent:
+            is_long = still >= _CERTAIN_AFTER * state.heartbeat_interval
+            latest = self._latest.get(state.allocation or "", state.worker)
+            is_over = state.allocation not in allocations or latest > state.worker
+            if is_long and is_over:
+                with contextlib.suppress(OSError):
+                    presume_dead(self._paths, state, still)

@@ -1,0 +1,207 @@
+"""Allocations are submitted and cancelled; after refusals and silence with growing pauses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
+
+from snakemake_kochi.allocation.failures import FailedStarts
+from snakemake_kochi.allocation.sizing import Shape
+from snakemake_kochi.allocation.supply import Supply
+from snakemake_kochi.allocation.tracker import Tracker
+from snakemake_kochi.backoff import Backoff
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import has_room, make_directory
+from snakemake_kochi.notices import Notices
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.project.machines import Machine
+from snakemake_kochi.queue import note_allocations
+from snakemake_kochi.schedulers.interface import (
+    UNKNOWN,
+    Limits,
+    RefusedError,
+    Scheduler,
+    UnreachableError,
+    Wanted,
+)
+from snakemake_kochi.schedulers.questions import Questions
+from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
+from snakemake_kochi.schedulers.worker_command import WorkerCommand
+from snakemake_kochi.worker.node.memory import OWN_MB
+from snakemake_kochi.worker.settings import WorkerSettings
+
+# Seconds in which jobs may end after the scheduler's signal.
+GRACE = 20.0
+# Seconds before more is requested after a refusal while workers are there, and where nothing can be
+# written in KOCHI_ROOT.
+_AFTER_REFUSAL = 60.0
+_WITHOUT_ROOM = 5.0
+
+
+class Submitter:
+    """For all queues of one controller; called by one thread. `has_requested`: whether anything was
+    submitted, with or without an answer."""
+
+    def __init__(
+        self,
+        root: Root,
+        paths: MachinePaths,
+        machine: Machine,
+        scheduler: Scheduler,
+        controller: str,
+        tracker: Tracker,
+        questions: Questions,
+        failed_starts: FailedStarts,
+        logger: LoggerExecutorInterface,
+        stopping: threading.Event,
+        after_refusal: float = _AFTER_REFUSAL,
+    ) -> None:
+        """`stopping`: nothing more is to be submitted. Asks the scheduler what its nodes have, as
+        far as the machine does not say. Raises KochiError."""
+        self._root = root
+        self._paths = paths
+        self._machine = machine
+        self._scheduler = scheduler
+        self._controller = controller
+        self._tracker = tracker
+        self._questions = questions
+        self._failed_starts = failed_starts
+        self._logger = logger
+        self._notices = Notices(logger)
+        self._stopping = stopping
+        self._after_refusal = after_refusal
+        # With a request the nodes may be others, and their limits.
+        self._limits_of: dict[AllocationRequest, Limits] = {NO_REQUEST: scheduler.limits()}
+        self._submitted: list[str] = []
+        self._submissions = Backoff()
+        self._cancellations = Backoff()
+        self.has_requested = False
+
+    def limits(self, request: AllocationRequest) -> Limits:
+        """Asks the scheduler once for each kind of nodes that is requested. Raises KochiError."""
+        nodes = AllocationRequest(
+            partition=request.partition,
+            constraint=request.constraint,
+            gpu_model=request.gpu_model,
+            nodes=request.nodes,
+        )
+        if nodes not in self._limits_of:
+            self._limits_of[nodes] = self._scheduler.limits(nodes)
+        return self._limits_of[nodes]
+
+    @property
+    def may_submit(self) -> bool:
+        """Whether no pause is to be kept."""
+        return self._submissions.is_due and self._failed_starts.may_request
+
+    def submit(
+        self,
+        queue: str,
+        request: AllocationRequest,
+        shape: Shape,
+        count: int,
+        stays: bool,
+        is_alone: bool,
+    ) -> bool:
+        """Request allocations, each with a worker for a queue that `stays` although it is idle or
+        does not; returns whether that worked. `is_alone`: no worker is there that could go on if it
+        is refused. Raises RefusedError, or WorkerError, if so."""
+        wanted = Wanted(
+            cores=shape.capacity.cores,
+            memory_mb=self._memory(shape, request),
+            gpus=shape.capacity.gpus,
+            seconds=shape.seconds,
+            whole_node=shape.whole_node,
+            count=count,
+            excluded=self._failed_starts.excluded,
+            request=request.with_room_for_worker(OWN_MB, self.limits(request).node),
+        )
+        worker = self._worker(queue, request, shape, stays)
+        make_directory(self._paths.allocations)
+        if not has_room(self._paths.allocations):
+            # No worker could say that it is there. The run's queues are watched for that, too.
+            self._submissions.hold(_WITHOUT_ROOM)
+            return False
+        self.has_requested = True
+        try:
+            ids = self._scheduler.submit(wanted, worker, self._submitted)
+        except RefusedError as error:
+            if is_alone:
+                if self._failed_starts.excluded:
+                    raise self._failed_starts.error(error.message) from error
+                raise
+            # A limit of how many there may be, mostly.
+            self._submissions.hold(self._after_refusal)
+            said = "No more allocations for now; those that were requested before go on."
+            self._notices.info(f"{said} {error.message}. {error.hint or ''}".rstrip())
+            return False
+        except UnreachableError as error:
+            # Pauses of its own: other questions may be answered all the while.
+            self._submissions.failed()
+            if not self._stopping.is_set():
+                self._notices.info(
+                    f"No allocation can be requested now; it is tried again. {error.message}"
+                )
+            return False
+        self._submissions.worked()
+        self._questions.answered()
+        self._submitted += ids
+        note_allocations(self._paths, self._controller, ids, wanted.describe())
+        self._tracker.add(ids, queue, Supply(shape.capacity, shape.seconds), stays)
+        self._questions.later()
+        if count == 1:
+            many, which, logs = "an allocation", ids[0], f"log: {worker.log(ids[0])}"
+        else:
+            many, which = f"{count} allocations", f"{ids[0]} to {ids[-1]}"
+            logs = f"logs: {worker.log('*')}"
+        self._logger.info(f"Requested {many} of {wanted.describe()}: {which}, {logs}")
+        return True
+
+    def _worker(
+        self, queue: str, request: AllocationRequest, shape: Shape, stays: bool
+    ) -> WorkerCommand:
+        settings = WorkerSettings(
+            str(self._root.directory),
+            self._paths.name,
+            (queue,),
+            most_memory_mb=_memory_for_jobs(shape, request) or None,
+            allocation_seconds=shape.seconds,
+            grace=GRACE,
+            stay=True,
+            idle_timeout=None if stays else self._machine.allocation.idle_timeout,
+            # Jobs of another run would be requeued and done twice when this run ends.
+            controller=self._controller,
+            first=shape.first,
+            cancel_waiting=self._scheduler.cancels_waiting,
+        )
+        return WorkerCommand(settings, self._machine.load_env_on_machine)
+
+    def _memory(self, shape: Shape, request: AllocationRequest) -> int:
+        """In MiB, for the jobs and for the worker beside them."""
+        wanted = shape.capacity.memory_mb
+        return min(wanted + OWN_MB, self.limits(request).node.memory_mb) if wanted else 0
+
+    def cancel(self, ids: Sequence[str]) -> bool:
+        """Whether that was possible; else it may be tried again. Nothing depends on it: workers
+        without jobs leave by themselves."""
+        if not self._cancellations.is_due:
+            return False
+        try:
+            self._scheduler.cancel(ids)
+        except KochiError as error:
+            self._cancellations.failed()
+            self._notices.info(f"Allocations cannot be cancelled at the moment: {error.message}")
+            return False
+        self._cancellations.worked()
+        self._tracker.drop(ids)
+        return True
+
+
+def _memory_for_jobs(shape: Shape, request: AllocationRequest) -> int | None:
+    """The MiB that a worker is to give to jobs, and no more: what is beside it is the worker's own.
+    None where none was requested."""
+    if request.shape:
+        return request.memory_mb
+    return shape.capacity.memory_mb if 0 < shape.capacity.memory_mb < UNKNOWN // 2 else None

@@ -1,0 +1,306 @@
+"""The allocations of a run: which were requested, which worker came, and how they end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from humanfriendly.text import pluralize
+from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
+
+from snakemake_kochi.allocation.ending import OrphanedAllocations
+from snakemake_kochi.allocation.failures import FailedStarts, SilentWorkers, was_written
+from snakemake_kochi.allocation.supply import Supply
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import has_room
+from snakemake_kochi.notices import Notices, Told
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue import WorkerState, list_workers
+from snakemake_kochi.schedulers.interface import (
+    Allocation,
+    RefusedError,
+    Scheduler,
+    State,
+    UnreachableError,
+)
+from snakemake_kochi.schedulers.questions import Questions
+
+# Seconds. Where a worker has left, its allocation has mostly ended a moment later, or waits again.
+_SETTLING = 15.0
+# Seconds after which a person is told of an allocation that runs and has no worker.
+_LATE = 120.0
+# Seconds for which the reason of a wait is not told again: that of an allocation changes between a
+# few with each look of the scheduler's, Priority and Resources for one.
+_QUIET = 1800.0
+# What schedulers say before they have looked for a reason.
+_NO_REASON = frozenset({"", "None", "(null)"})
+
+
+@dataclass
+class Requested:
+    """One allocation. `state`: as the scheduler said last; `stays`: its worker stays although it is
+    idle; `had_worker`: one has come; `gone_since`: when it was seen that none is there any more, in
+    monotonic seconds as `since`."""
+
+    id: str
+    queue: str
+    supply: Supply
+    stays: bool
+    since: float
+    state: State = "pending"
+    had_worker: bool = False
+    gone_since: float | None = None
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether a worker may still come; after a first one only where the scheduler requeued the
+        allocation."""
+        return not self.had_worker or (self.gone_since is not None and self.state == "pending")
+
+
+class Tracker:
+    """The allocations of one controller that have not ended, as its workers show and its scheduler
+    says. Tells a person what is new, and cancels orphaned allocations. Called by one thread, and by
+    another one after that has ended."""
+
+    def __init__(
+        self,
+        paths: MachinePaths,
+        scheduler: Scheduler,
+        controller: str,
+        questions: Questions,
+        failed_starts: FailedStarts,
+        orphaned: OrphanedAllocations,
+        logger: LoggerExecutorInterface,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._paths = paths
+        self._scheduler = scheduler
+        self._controller = controller
+        self._questions = questions
+        self._failed_starts = failed_starts
+        self._orphaned = orphaned
+        self._logger = logger
+        self._notices = Notices(logger)
+        self._wait_reasons = WaitReasons(clock)
+        self._clock = clock
+        self._silent = SilentWorkers(paths, clock)
+        self._all: dict[str, Requested] = {}
+
+    # ---- what was requested
+
+    def add(self, ids: Iterable[str], queue: str, supply: Supply, stays: bool) -> None:
+        for each in ids:
+            self._all[each] = Requested(each, queue, supply, stays, self._clock())
+
+    def drop(self, ids: Iterable[str]) -> None:
+        for each in ids:
+            self._all.pop(each, None)
+
+    def all(self) -> list[Requested]:
+        return list(self._all.values())
+
+    def coming(self, queue: str | None = None) -> list[Requested]:
+        """Those whose worker may still come: of one queue, or all."""
+        return [
+            each for each in self._all.values() if each.is_coming and queue in (None, each.queue)
+        ]
+
+    def is_kept_waiting(self, queue: str, seconds: float) -> bool:
+        """Whether an allocation for this queue was requested that long ago and had no worker."""
+        now = self._clock()
+        return any(
+            not each.had_worker and now - each.since >= seconds for each in self.coming(queue)
+        )
+
+    @property
+    def staying(self) -> int:
+        """How many have a worker that stays, which is there or may come."""
+        return sum(
+            each.stays and (each.is_coming or each.gone_since is None)
+            for each in self._all.values()
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known of each that had a worker and has none whether another will come."""
+        return not any(map(self._is_unsettled, self._all.values()))
+
+    def _is_unsettled(self, each: Requested) -> bool:
+        if each.gone_since is None or each.state == "pending":
+            return False
+        return self._clock() - each.gone_since < _SETTLING
+
+    # ---- what becomes of it
+
+    def look(self, workers: Sequence[WorkerState]) -> None:
+        """Take note of all workers of the run that have not gone, and ask the scheduler where they
+        do not tell enough. Raises UnreachableError."""
+        has_gone = self.note_workers(workers)
+        is_silent = self._silent.look(workers)
+        if has_gone or self._orphaned.have_room:
+            self._questions.at_once()
+        if self._questions.is_due():
+            if has_gone or is_silent or self.coming() or not self.is_settled:
+                self._ask()
+            self.cancel_orphaned()
+
+    def note_workers(self, workers: Iterable[WorkerState]) -> bool:
+        """Take note of all workers that have not gone; returns whether an allocation has lost its
+        last one."""
+        there = {worker.allocation for worker in workers}
+        has_gone = False
+        for each in self._all.values():
+            if each.id in there:
+                if not each.had_worker:
+                    self._failed_starts.worker_came()
+                each.had_worker, each.gone_since, each.state = True, None, "running"
+            elif each.had_worker and each.gone_since is None:
+                each.gone_since = self._clock()
+                has_gone = True
+        return has_gone
+
+    def _ask(self) -> None:
+        try:
+            found = self._scheduler.find()
+            if found is not None:
+                found = self._without_failed(found)
+        except RefusedError as error:
+            # Nothing is known, and nothing is lost.
+            raise UnreachableError(error.message, error.hint) from error
+        self._questions.answered()
+        if found is None:
+            return
+        self._note_ends(self.note_answer(found), found)
+        waiting = [found[each.id] for each in self.coming() if each.id in found]
+        for line in self._wait_reasons.lines(waiting):
+            self._logger.info(line)
+        running = {each.id for each in found.values() if each.state == "running"}
+        self._tell_late(running)
+        # One that waits has no worker any more: it was requeued.
+        may_have_worker = {each.id for each in found.values() if not each.is_certain}
+        self._silent.presume_dead(running | may_have_worker)
+        if not self.is_settled:
+            self._questions.soon()
+
+    def note_answer(self, found: Mapping[str, Allocation]) -> list[Requested]:
+        """Take note of what the scheduler says of all; drops and returns those that have ended."""
+        ended = []
+        for each in self.all():
+            allocation = found.get(each.id)
+            # Of what nobody can be asked about: a worker that has left has left it for good.
+            is_guess = allocation is not None and not allocation.is_certain
+            if is_guess and each.had_worker:
+                if each.gone_since is not None:
+                    ended.append(self._all.pop(each.id))
+            elif allocation is None or allocation.state == "ended":
+                ended.append(self._all.pop(each.id))
+            else:
+                each.state = allocation.state
+        return ended
+
+    def _without_failed(self, found: Mapping[str, Allocation]) -> dict[str, Allocation]:
+        """Cancel what is held because a node could not begin it: perhaps nobody is there to release
+        it, and another one may begin on another node. Raises KochiError."""
+        failed = {
+            each: replace(found[each], state="ended")
+            for each in self._all
+            if each in found and found[each].has_failed
+        }
+        if failed:
+            self._scheduler.cancel(failed)
+            why = ", ".join(sorted({each.reason for each in failed.values()}))
+            self._logger.warning(f"Cancelled, because it is held: {', '.join(failed)} ({why})")
+        return {**found, **failed}
+
+    def _note_ends(self, ended: Iterable[Requested], found: Mapping[str, Allocation]) -> None:
+        without = [each.id for each in ended if not each.had_worker]
+        if not without or not has_room(self._paths.directory):
+            return  # on a full disk none can start, and no node is to blame
+        came = self._had_worker(without)
+        if came:
+            self._failed_starts.worker_came()
+        unknown = [id for id in without if id not in came and id not in found]
+        known = {**found, **self._ends(unknown)}
+        cancelled = []
+        for id in without:
+            if id in came:
+                continue
+            end, log = known.get(id), self._paths.allocation_log(self._controller, id)
+            if end.was_cancelled if end is not None else not was_written(log):
+                cancelled.append(id)
+            else:
+                self._failed_starts.failed(id, end, log)
+        if cancelled:
+            self._failed_starts.cancelled(cancelled)
+
+    def _ends(self, ids: Sequence[str]) -> Mapping[str, Allocation]:
+        try:
+            return self._scheduler.ends(ids) if ids else {}
+        except UnreachableError:
+            return {}
+
+    def _had_worker(self, allocations: Collection[str]) -> set[str]:
+        """Those in which a worker came and went between two looks."""
+        return {
+            worker.allocation
+            for worker in list_workers(self._paths)
+            if worker.allocation is not None
+            and worker.allocation in allocations
+            and worker.controller == self._controller
+        }
+
+    def _tell_late(self, running: Collection[str]) -> None:
+        """Name the allocations that run, as the scheduler says, and whose worker is overdue."""
+        for each in self._all.values():
+            is_late = each.id in running and not each.had_worker
+            if is_late and self._clock() - each.since > _LATE:
+                log = self._paths.allocation_log(self._controller, each.id)
+                self._notices.info(
+                    f"Allocation {each.id} runs, and its worker has not come; its log is {log}"
+                )
+
+    # ---- orphaned ones
+
+    def adopt(self, controllers: Sequence[str]) -> None:
+        """See `WorkerProvider.adopt`."""
+        self._orphaned.adopt(controllers)
+
+    def cancel_orphaned(self) -> None:
+        """Cancel what a controller that was killed has left and nobody needs."""
+        if not self._orphaned:
+            return
+        try:
+            if cancelled := self._orphaned.cancel_idle():
+                names = ", ".join(cancelled)
+                self._logger.info(f"Cancelled allocations of a run that was killed: {names}")
+        except (OSError, KochiError) as error:
+            why = error.message if isinstance(error, KochiError) else error
+            self._notices.info(
+                "Allocations of a run that was killed may be there still; they end by themselves "
+                f"when they have nothing to do. {why}"
+            )
+
+
+class WaitReasons:
+    """Why allocations wait, in the scheduler's own words."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._told = Told(clock)
+
+    def lines(self, allocations: Iterable[Allocation]) -> Iterator[str]:
+        """One line for each reason for which some of these wait and that was not told lately, with
+        what to do about it, if anything."""
+        waiting: dict[str, list[Allocation]] = {}
+        for allocation in allocations:
+            if allocation.state == "pending" and allocation.reason not in _NO_REASON:
+                waiting.setdefault(allocation.reason, []).append(allocation)
+        for reason, those in waiting.items():
+            if self._told.is_new(reason, quiet=_QUIET):
+                advice = those[0].advice
+                which = f"Allocation {those[0].id} waits"
+                if len(those) > 1:
+                    many = pluralize(len(those), "allocation")
+                    which = f"{many} wait ({those[0].id} to {those[-1].id})"
+                yield f"{which}: {reason}{f'. {advice}' if advice else ''}"

@@ -1,0 +1,165 @@
+"""Who provides the workers of a run: this computer, or allocations of the machine's scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
+
+from snakemake_kochi.allocation.allocated_workers import AllocatedWorkers
+from snakemake_kochi.allocation.local_workers import LocalWorkers
+from snakemake_kochi.errors import KochiError, nearest
+from snakemake_kochi.location import Location, how_to_describe, is_found
+from snakemake_kochi.project.machines import LOCAL, Machine
+from snakemake_kochi.queue import Resources, Ticket
+from snakemake_kochi.schedulers.interface import Scheduler
+from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
+from snakemake_kochi.schedulers.script import AllocScript
+from snakemake_kochi.schedulers.slurm.slurm import Slurm
+
+# Where workers may be: on this computer, or in allocations of the machine's scheduler, be that one
+# that kochi knows or one behind an alloc_script.
+HERE, ALLOCATIONS = "here", "allocations"
+WHERE = (HERE, ALLOCATIONS)
+_DEFAULT = "export KOCHI_DEFAULT_MACHINE={}"
+
+
+class WorkerProvider(Protocol):
+    """Workers for the queues of one controller: started when jobs wait, and ended with it. The
+    scheduler's thread and the watcher's may both call. Where it `takes_requests`, all jobs of a
+    queue have the same one."""
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether the workers are in allocations, to which a job's request applies."""
+
+    @property
+    def have_one_size(self) -> bool:
+        """Whether the workers are in allocations whose size does not depend on the waiting jobs:
+        then one queue may have jobs of all kinds, and each further queue costs an allocation."""
+
+    def serve(self, queues: Sequence[str], request: AllocationRequest = NO_REQUEST) -> None:
+        """Serve these queues, too, by workers in allocations with the request."""
+
+    def adopt(self, controllers: Sequence[str]) -> None:
+        """Adopt what these controllers, which died, have requested: cancel what nobody needs."""
+
+    def will_serve(self, queue: str) -> bool:
+        """Whether a queue would be served by these workers now, and not left to others."""
+
+    def fit(
+        self, rule: str, wanted: Resources, request: AllocationRequest = NO_REQUEST
+    ) -> Resources:
+        """What a job of a rule is to request, so that one of these workers can run it.
+
+        Raises KochiError, naming the rule and the limit, when none ever can.
+        """
+
+    def look_after(self, pending: Mapping[str, Sequence[Ticket]]) -> None:
+        """Replace workers that ended, and get more where jobs wait: `pending` are those that have
+        not ended, by queue. Cheap; to be called again and again. Raises KochiError when it is of no
+        use to go on."""
+
+    def job_ended(self, worker: int) -> None:
+        """A job of that worker has a result."""
+
+    @property
+    def go_on_alone(self) -> bool:
+        """Whether these workers go on when their controller is no more."""
+
+    def leave(self, is_needed: bool) -> None:
+        """Instead of `stop`, where they go on alone: leave the workers to their jobs, and to the
+        next controller. Allocations that have not begun are cancelled unless one `is_needed`."""
+
+    def stop(self, is_urgent: Callable[[], bool] = lambda: False) -> None:
+        """Drain the workers, then end those that do not leave; at once when it becomes urgent."""
+
+
+def make_workers(
+    location: Location,
+    where: str,
+    controller: str,
+    count: int,
+    cores: int | None,
+    logger: LoggerExecutorInterface,
+) -> WorkerProvider:
+    """Workers at one of the WHERE: here, `count` with so many `cores` each. Without a `count`
+    somebody else provides workers. Raises KochiError."""
+    machine = location.machine
+    if not count or where == HERE:
+        return LocalWorkers(location.root, location.machine_paths, controller, count, cores, logger)
+    return AllocatedWorkers(
+        location.root,
+        location.machine_paths,
+        machine,
+        lambda name: make_scheduler(machine, f"kochi-{name}"),
+        controller,
+        logger,
+    )
+
+
+def make_scheduler(machine: Machine, name: str, limit: str | None = None) -> Scheduler:
+    """The machine's scheduler, for allocations of a name of their own; `limit`: a time limit as a
+    person wrote it, for an alloc_script."""
+    if machine.scheduler == "slurm":
+        return Slurm(name, machine.allocation, _with_file(machine))
+    return AllocScript(name, machine.alloc_script, machine.allocation, limit, machine.name)
+
+
+def _with_file(machine: Machine) -> str:
+    """The machine with the file in which it is described, or may be."""
+    if is_found(machine):
+        return f"{machine.name} in kochi.yaml, which is written by: kochi init --machine"
+    return f"{machine.name} in {machine.files[0]}" if machine.files else machine.name
+
+
+# ---- where
+
+
+def check_where(where: str | None, location: Location) -> str:
+    """Where the workers of a run are to be: as `where` says, by default in allocations if the
+    machine has any. Raises KochiError for what cannot be."""
+    machine = location.machine
+    if where is None:
+        return ALLOCATIONS if machine.has_allocations else HERE
+    if where not in WHERE:
+        raise KochiError(
+            f"--kochi-where {where}: one of {', '.join(WHERE)} was expected",
+            nearest(where, WHERE),
+        )
+    if where == ALLOCATIONS and not machine.has_allocations:
+        if location.unread is not None:
+            raise location.unread
+        raise KochiError(
+            f"machine {machine.name} has no scheduler: no allocations can be requested",
+            f"{_with_scheduler(location)}\nTo run without one, type: snakemake --profile local",
+        )
+    return where
+
+
+def _with_scheduler(location: Location) -> str:
+    """What to type to get a machine with a scheduler, on a line of its own."""
+    names = [each.name for each in location.machines.values() if each.has_allocations]
+    if names:
+        return f"Machines with one: {', '.join(names)}. Type:\n{_DEFAULT.format(names[0])}"
+    if location.project is None:
+        return _without_project(location)
+    if location.machine.name != LOCAL:
+        return (
+            f"In kochi.yaml, say which it has: machines: {location.machine.name}: scheduler: slurm"
+        )
+    return (
+        "In kochi.yaml, say which machine has one: machines: NAME: scheduler: slurm. Then type:\n"
+        f"{_DEFAULT.format('NAME')}"
+    )
+
+
+def _without_project(location: Location) -> str:
+    first: list[str | None] = []
+    try:
+        location.require_project()
+    except KochiError as error:
+        first = [f"{error.message[:1].upper()}{error.message[1:]}.", error.hint]
+    then = (how_to_describe("NAME"), "Then type:", _DEFAULT.format("NAME"))
+    return "\n".join(filter(None, [*first, *then]))

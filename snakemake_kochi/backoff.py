@@ -1,0 +1,44 @@
+"""Back-off: when something that failed is tried again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+
+class Backoff:
+    """Pauses that double with each failure in a row, between two limits in seconds. They have
+    jitter: many runs whose server was away must not all come back to it in the same moment."""
+
+    def __init__(
+        self,
+        first: float = 10.0,
+        longest: float = 120.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._first = first
+        self._longest = longest
+        self._clock = clock
+        self._failures = 0
+        self._next = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for the first or the next try."""
+        return self._clock() >= self._next
+
+    def failed(self) -> float:
+        """Note a failure; returns the seconds until the next try is due."""
+        pause = min(self._longest, self._first * 2.0 ** min(self._failures, 30))
+        self._failures += 1
+        return self.hold(pause * random.uniform(0.75, 1.0))
+
+    def hold(self, seconds: float) -> float:
+        """Have no try be due before so many seconds have passed; returns them."""
+        self._next = self._clock() + seconds
+        return seconds
+
+    def worked(self) -> None:
+        """Begin with the shortest pause again after the next failure."""
+        self._failures = 0

@@ -1,0 +1,237 @@
+"""What follows from allocations that end before their worker came, and from silent workers."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snakemake_kochi.allocation.failures import FailedStarts, SilentWorkers
+from snakemake_kochi.errors import KochiError, WorkerError
+from snakemake_kochi.files import make_directory, to_json, write_atomically
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import Capacity, WorkerState
+from snakemake_kochi.queue.processes import Node, ProcessIdentity
+from snakemake_kochi.schedulers.interface import Allocation
+from snakemake_kochi.schedulers.slurm.listing import read_listing
+
+LOGGER: Any = logging.getLogger("test")
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def starts(clock: Clock) -> FailedStarts:
+    return FailedStarts(True, LOGGER, clock)
+
+
+def fail(starts: FailedStarts, *nodes: str) -> None:
+    for number, node in enumerate(nodes):
+        ended = Allocation(str(number), "ended", "NonZeroExitCode", node)
+        starts.failed(ended.id, ended, Path("/nowhere/x.log"))
+
+
+def test_a_node_that_fails_again_and_again_is_excluded_and_is_no_reason_to_end(
+    starts: FailedStarts,
+) -> None:
+    fail(starts, "a", "b", "a", "a", "a")
+    starts.check()
+    assert starts.excluded == ("a",)
+    assert starts.may_request
+
+
+def test_a_node_is_excluded_although_workers_come_on_others_in_between(
+    starts: FailedStarts,
+) -> None:
+    fail(starts, "a")
+    starts.worker_came()
+    fail(starts, "a")
+    assert starts.excluded == ("a",)
+
+
+def test_three_nodes_in_a_row_are_a_reason_to_end_or_to_wait_while_workers_are_there(
+    starts: FailedStarts, clock: Clock
+) -> None:
+    fail(starts, "a", "b", "c")
+    with pytest.raises(WorkerError, match=r"3 allocations in a row .* 2 on node c .*wrote no log"):
+        starts.check()
+    assert not starts.may_request
+    clock.now += 10
+    assert starts.may_request
+    fail(starts, "d")
+    clock.now += 10
+    assert not starts.may_request  # each pause is longer
+    clock.now += 10
+    assert starts.may_request
+    starts.worker_came()
+    starts.check()
+
+
+def test_a_node_that_only_its_log_names_is_named_and_each_failure_counts_where_none_is_excluded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    starts = FailedStarts(False, LOGGER)
+    log = tmp_path / "x.log"
+    log.write_text("on node far\nbash: no python\n")
+    for id in ("1", "2", "3"):
+        starts.failed(id, None, log)
+    assert starts.excluded == ()
+    assert f"1 on node far; its log is {log}" in caplog.text
+    with pytest.raises(WorkerError, match="3 on node far"):
+        starts.check()
+
+
+def unsure(tmp_path: Path, clock: Clock, log: Path, seconds: float) -> FailedStarts:
+    """Where nobody has said that nodes see KOCHI_ROOT, and the log is seen after some seconds."""
+
+    def sleep(pause: float) -> None:
+        clock.now += pause
+        if clock.now >= Clock.now + seconds:
+            log.write_text("on node a\n")
+
+    root = Root(tmp_path)
+    return FailedStarts(True, LOGGER, clock, root_if_unsure=root, sleep=sleep)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    file = tmp_path / "machines" / "own" / "allocations" / "1.log"
+    file.parent.mkdir(parents=True)
+    return file
+
+
+def listed(state: str, reason: str) -> Allocation:
+    return read_listing(f"1|{state}|a|{reason}", "own")["1"]
+
+
+@pytest.mark.parametrize("reason", ["NonZeroExitCode", "JobLaunchFailure", "RaisedSignal:53(x)"])
+def test_a_first_node_that_writes_its_log_elsewhere_does_not_see_the_root(
+    tmp_path: Path, clock: Clock, log: Path, reason: str
+) -> None:
+    starts = unsure(tmp_path, clock, log, float("inf"))
+    with pytest.raises(KochiError, match=f"a does not see it: .*{re.escape(reason)}.*log is not"):
+        starts.failed("1", listed("FAILED", reason), log)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("NODE_FAIL", "NodeDown"),
+        ("PENDING", "launch failed requeued held"),
+        ("FAILED", "SystemFailure"),
+        ("TIMEOUT", "TimeLimit"),
+    ],
+)
+def test_a_first_node_that_could_not_begin_is_no_sign_of_what_it_sees(
+    tmp_path: Path, clock: Clock, log: Path, state: str, reason: str
+) -> None:
+    starts = unsure(tmp_path, clock, log, float("inf"))
+    starts.failed("1", listed(state, reason), log)
+    starts.failed("2", None, log.with_name("2.log"))
+    starts.check()
+
+
+def test_a_log_that_is_seen_late_or_not_known_is_no_sign_either(
+    tmp_path: Path, clock: Clock, log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    starts = unsure(tmp_path, clock, log, 2)
+    starts.failed("1", listed("FAILED", "NonZeroExitCode"), log)
+    assert f"its log is {log}" in caplog.text
+    # Any error but that of a missing file; EIO cannot be made without a filesystem of its own.
+    unknown = log.with_name("x" * 300)
+    starts.failed("2", listed("FAILED", "NonZeroExitCode"), unknown)
+    assert "whether it wrote a log is not known now" in caplog.text
+
+
+def test_after_each_cancellation_by_others_the_next_question_is_farther_off(
+    starts: FailedStarts, clock: Clock
+) -> None:
+    for longest in (60, 120, 240):
+        starts.cancelled(["1"])
+        clock.now += longest / 2
+        assert not starts.may_request
+        clock.now += longest / 2
+        assert starts.may_request
+    starts.check()
+
+
+# ---- silent workers
+
+
+def worker() -> WorkerState:
+    return WorkerState(
+        worker=1,
+        state="running",
+        process=ProcessIdentity(1, 1),
+        node=Node("elsewhere", "machine", "boot", "pid:[1]"),
+        queues=("q",),
+        capacity=Capacity(1, 0),
+        started="2026-01-01T00:00:00+00:00",
+        updated="2026-01-01T00:00:00+00:00",
+        controller="me",
+        allocation="7",
+    )
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> tuple[MachinePaths, WorkerState]:
+    machine = Root(tmp_path).machine("own")
+    state = worker()
+    make_directory(machine.worker(1).directory)
+    write_atomically(machine.worker(1).state, to_json(state.to_dict()))
+    return machine, state
+
+
+@pytest.mark.parametrize(
+    ("allocations", "seconds", "is_dead"),
+    [
+        ((), 60, True),
+        (("7",), 60, False),
+        ((), 30, False),
+    ],
+)
+def test_a_worker_is_presumed_dead_when_it_is_silent_and_its_allocation_is_over(
+    silent: tuple[MachinePaths, WorkerState],
+    clock: Clock,
+    allocations: tuple[str, ...],
+    seconds: int,
+    is_dead: bool,
+) -> None:
+    machine, state = silent
+    silent_workers = SilentWorkers(machine, clock)
+    assert not silent_workers.look([state])
+    for _ in range(seconds // 10):
+        clock.now += 10
+        silent_workers.look([state])
+    silent_workers.presume_dead(allocations)
+    assert machine.worker(1).presumed_dead.exists() == is_dead
+
+
+def test_a_silent_worker_is_presumed_dead_when_its_allocation_has_another_one_after_it_was_requeued(
+    silent: tuple[MachinePaths, WorkerState], clock: Clock
+) -> None:
+    machine, state = silent
+    silent_workers = SilentWorkers(machine, clock)
+    make_directory(machine.worker(2).directory)
+    for beat in range(7):
+        latest = replace(state, worker=2, heartbeat=beat)
+        write_atomically(machine.worker(2).state, to_json(latest.to_dict()))
+        silent_workers.look([state, latest])
+        clock.now += 10
+    silent_workers.presume_dead(("7",))
+    assert machine.worker(1).presumed_dead.exists()
+    assert not machine.worker(2).presumed_dead.exists()

@@ -1,0 +1,218 @@
+"""What becomes of the allocations that were requested."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snakemake_kochi.allocation.ending import OrphanedAllocations
+from snakemake_kochi.allocation.failures import FailedStarts
+from snakemake_kochi.allocation.supply import Supply
+from snakemake_kochi.allocation.tracker import Tracker, WaitReasons
+from snakemake_kochi.files import make_directory
+from snakemake_kochi.paths import Root
+from snakemake_kochi.queue import Capacity, WorkerState
+from snakemake_kochi.queue.processes import Node, ProcessIdentity
+from snakemake_kochi.schedulers.interface import Allocation, Limits, Wanted
+from snakemake_kochi.schedulers.questions import Questions
+from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
+
+ONE = Supply(Capacity(1, 0))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+class Scheduler:
+    """Answers with what it has, and notes what is cancelled."""
+
+    takes_requests = True
+    can_exclude = True
+    lacks = None
+    cancels_waiting = ()
+    how_to_cancel = ""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Allocation] = {}
+        self.cancelled: list[str] = []
+
+    def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
+        return Limits(1, Capacity(1, 0))
+
+    def submit(self, wanted: Wanted, launch: Any, known: Collection[str]) -> list[str]:
+        return []
+
+    def find(self) -> dict[str, Allocation]:
+        return self.found
+
+    def ends(self, ids: Collection[str]) -> dict[str, Allocation]:
+        return {}
+
+    def cancel(self, ids: Iterable[str] = ()) -> None:
+        self.cancelled += ids
+
+    def give_up(self) -> None: ...
+
+
+@pytest.fixture
+def scheduler() -> Scheduler:
+    return Scheduler()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def tracker(tmp_path: Path, clock: Clock, scheduler: Scheduler) -> Tracker:
+    logger: Any = logging.getLogger("test")
+    machine = Root(tmp_path).machine("own")
+    make_directory(machine.directory)
+    tracker = Tracker(
+        machine,
+        scheduler,
+        "me",
+        Questions(logger, clock),
+        FailedStarts(True, logger, clock),
+        OrphanedAllocations(machine, lambda _: scheduler),
+        logger,
+        clock,
+    )
+    tracker.add(["7"], "q", ONE, stays=False)
+    return tracker
+
+
+def worker(allocation: str = "7") -> WorkerState:
+    return WorkerState(
+        worker=1,
+        state="running",
+        process=ProcessIdentity(1, 1),
+        node=Node("elsewhere", "machine", "boot", "pid:[1]"),
+        queues=("q",),
+        capacity=Capacity(1, 0),
+        started="2026-01-01T00:00:00+00:00",
+        updated="2026-01-01T00:00:00+00:00",
+        controller="me",
+        allocation=allocation,
+    )
+
+
+def ids(tracker: Tracker) -> list[str]:
+    return [each.id for each in tracker.coming()]
+
+
+def test_a_worker_comes_and_goes_and_its_allocation_ends(tracker: Tracker) -> None:
+    assert ids(tracker) == ["7"]
+    assert not tracker.note_workers([worker()])
+    assert ids(tracker) == []
+    assert not tracker.note_workers([worker()])
+    assert tracker.note_workers([])
+    assert not tracker.is_settled
+    [ended] = tracker.note_answer({})
+    assert ended.had_worker
+    assert tracker.is_settled
+    assert not tracker.all()
+
+
+def test_an_allocation_that_was_requeued_is_to_come_again(tracker: Tracker) -> None:
+    tracker.note_workers([worker()])
+    tracker.note_workers([])
+    assert tracker.note_answer({"7": Allocation("7", "pending")}) == []
+    assert tracker.is_settled
+    assert ids(tracker) == ["7"]
+    tracker.note_workers([worker()])
+    assert ids(tracker) == []
+
+
+def test_one_that_takes_long_to_end_is_not_waited_for_for_ever(
+    tracker: Tracker, clock: Clock
+) -> None:
+    tracker.note_workers([worker()])
+    tracker.note_workers([])
+    tracker.note_answer({"7": Allocation("7", "running")})
+    assert not tracker.is_settled
+    clock.time += 60
+    assert tracker.is_settled
+    assert ids(tracker) == []
+
+
+def test_where_nobody_can_be_asked_a_worker_that_left_has_left_for_good(tracker: Tracker) -> None:
+    unknown = {"7": Allocation("7", "pending", is_certain=False)}
+    assert tracker.note_answer(unknown) == []
+    assert ids(tracker) == ["7"]
+    tracker.note_workers([worker()])
+    assert tracker.note_answer(unknown) == []
+    tracker.note_workers([])
+    assert [each.id for each in tracker.note_answer(unknown)] == ["7"]
+
+
+def test_one_that_runs_for_minutes_without_a_worker_is_told_once(
+    tracker: Tracker, scheduler: Scheduler, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    scheduler.found = {"7": Allocation("7", "running")}
+    tracker.look([])
+    assert "has not come" not in caplog.text
+    for _ in range(3):
+        clock.time += 300
+        tracker.look([])
+    assert caplog.text.count("Allocation 7 runs, and its worker has not come") == 1
+
+
+def test_one_that_is_held_because_a_node_failed_is_cancelled(
+    tracker: Tracker, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler.found = {"7": Allocation("7", "pending", "launch failed", has_failed=True)}
+    tracker.look([])
+    assert scheduler.cancelled == ["7"]
+    assert tracker.all() == []
+    assert "Cancelled, because it is held: 7 (launch failed)" in caplog.text
+
+
+# ---- why they wait
+
+
+def waiting(*reasons: str) -> list[Allocation]:
+    return [Allocation(f"12_{i}", "pending", reason) for i, reason in enumerate(reasons, 1)]
+
+
+def test_a_reason_is_told_verbatim_once_for_all_that_wait_for_it() -> None:
+    reasons = WaitReasons()
+    assert list(reasons.lines(waiting("Priority", "Priority", "Priority"))) == [
+        "3 allocations wait (12_1 to 12_3): Priority"
+    ]
+    assert list(reasons.lines(waiting("Priority", "Priority"))) == []
+    unavailable = "ReqNodeNotAvail, UnavailableNodes:node[1-2]"
+    assert list(reasons.lines(waiting(unavailable))) == [f"Allocation 12_1 waits: {unavailable}"]
+
+
+def test_reasons_that_change_to_and_fro_are_told_again_only_after_a_long_time() -> None:
+    clock = Clock()
+    reasons = WaitReasons(clock)
+    told = []
+    for reason in ("Priority", "Resources") * 10:
+        told += reasons.lines(waiting(reason))
+        clock.time += 60
+    assert [line.rpartition(" ")[2] for line in told] == ["Priority", "Resources"]
+    clock.time += 1200
+    assert len(list(reasons.lines(waiting("Priority")))) == 1
+
+
+def test_what_runs_and_what_has_no_reason_yet_is_not_told() -> None:
+    running = Allocation("1", "running", "None")
+    assert list(WaitReasons().lines([*waiting("None", ""), running])) == []
+
+
+def test_what_to_do_is_told_with_the_reason() -> None:
+    held = Allocation("12", "pending", "JobHeldUser", advice="Let it go.")
+    assert list(WaitReasons().lines([held])) == ["Allocation 12 waits: JobHeldUser. Let it go."]
