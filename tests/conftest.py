@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from slurm_cluster import SlurmCluster
 from support import REPOSITORY, SNAKEMAKE, run
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -60,6 +61,21 @@ def isolated_environment(
     path = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}{os.pathsep}{path}" if path else str(REPOSITORY))
     return root
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[SlurmCluster]:
+    """The one Slurm of this process: use `cluster`."""
+    with SlurmCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest, slurm: SlurmCluster) -> SlurmCluster:
+    """A Slurm without jobs, of two nodes with two cores, or with what a module says in SLURM:
+    arguments of SlurmCluster."""
+    slurm.reset(**getattr(request.module, "SLURM", {}))
+    return slurm
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -61,6 +62,19 @@ KillWait=5
 """
 
 
+PARTITION = "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE"
+
+
+@dataclass(frozen=True)
+class _Shape:
+    nodes: int
+    cpus: int
+    apart: bool
+    settings: tuple[str, ...]
+    partitions: tuple[str, ...]
+    of_nodes: tuple[str, ...]
+
+
 class SlurmCluster:
     """Daemons that are started and ended together; they read no configuration but their own.
 
@@ -69,8 +83,8 @@ class SlurmCluster:
 
     Everything is below a directory of its own, which is deleted afterwards, unless one is given.
     `settings` are further lines of slurm.conf, of which the last of a name counts; `partitions` are
-    its lines about partitions, `of_nodes` is what else its lines about nodes have. There is no
-    accounting: `sacct` answers that it is disabled, other than with
+    its lines about partitions, `of_nodes` is what else each of its lines about nodes has. There is
+    no accounting: `sacct` answers that it is disabled, other than with
     `slurm_accounting.AccountedCluster`. Needs munged, slurmctld, slurmd and the clients: Debian's
     slurm-wlm and munge.
 
@@ -87,16 +101,13 @@ class SlurmCluster:
         directory: Path | None = None,
         apart: bool = False,
         settings: Sequence[str] = (),
-        partitions: Sequence[str] = ("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE",),
-        of_nodes: str = "",
+        partitions: Sequence[str] = (PARTITION,),
+        of_nodes: Sequence[str] = (),
     ) -> None:
-        self.nodes = tuple(f"node{number}" for number in range(1, nodes + 1))
-        self._cpus = cpus
+        self._shape = _Shape(
+            nodes, cpus, apart, tuple(settings), tuple(partitions), tuple(of_nodes)
+        )
         self._given = directory
-        self._apart = apart
-        self._settings = settings
-        self._partitions = partitions
-        self._of_nodes = of_nodes
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._hosts: dict[str, psutil.Process] = {}  # the first process of each
 
@@ -106,10 +117,7 @@ class SlurmCluster:
         try:
             self._configure()
             self._start_munge()
-            self.start_controller()
-            for node in self.nodes:
-                self.start_node(node)
-            self.wait_for_state("idle", *self.nodes)
+            self._start_daemons()
         except BaseException:
             self._end()
             raise
@@ -124,6 +132,46 @@ class SlurmCluster:
         self._end()
 
     # ---- what its users call
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(f"node{number}" for number in range(1, self._shape.nodes + 1))
+
+    def reset(
+        self,
+        nodes: int = 2,
+        cpus: int = 2,
+        *,
+        apart: bool = False,
+        settings: Sequence[str] = (),
+        partitions: Sequence[str] = (PARTITION,),
+        of_nodes: Sequence[str] = (),
+    ) -> None:
+        """Have it as after the start of one with these arguments: without jobs, all nodes idle, no
+        calls noted. Only another one than before begins anew. Raises TimeoutError."""
+        given = (tuple(settings), tuple(partitions), tuple(of_nodes))
+        shape = _Shape(nodes, cpus, apart, *given)
+        if shape != self._shape or not self._is_whole():
+            self._end_daemons()
+            for state in ("state", "spool"):
+                shutil.rmtree(self.directory / state)
+            self._shape = shape
+            self._configure()
+            self._start_daemons()
+        for calls in self.directory.glob("calls-*"):
+            calls.unlink()
+
+    def _is_whole(self) -> bool:
+        """Whether all daemons are there, and all nodes idle when the jobs have ended."""
+        if any(process.poll() is not None for process in self._processes.values()):
+            return False
+        if not {"slurmctld", *self.nodes} <= self._processes.keys():
+            return False
+        try:
+            self.cancel_jobs()
+        except (subprocess.SubprocessError, TimeoutError):
+            return False
+        return all(self._answers("idle", node) for node in self.nodes)
 
     @property
     def configuration(self) -> Path:
@@ -198,7 +246,7 @@ class SlurmCluster:
     def start_node(self, node: str) -> None:
         """Start its slurmd, and its host, where it has one of its own that is not there."""
         slurmd = (find_program("slurmd"), "-D", "-N", node, "-f", str(self.configuration))
-        if self._apart and node not in self._hosts:
+        if self._shape.apart and node not in self._hosts:
             self._start_host(node)
         self._start(node, *self._on(node), *slurmd)
 
@@ -244,13 +292,14 @@ class SlurmCluster:
         common = _SETTINGS.format(
             host=host, port=ports[0], user=getpass.getuser(), directory=self.directory
         )
+        of_nodes = self._shape.of_nodes or ("",) * len(self.nodes)
         lines = [
-            f"NodeName={node} NodeHostname={node if self._apart else host} "
+            f"NodeName={node} NodeHostname={node if self._shape.apart else host} "
             f"NodeAddr=127.0.0.1 Port={port} "
-            f"CPUs={self._cpus} RealMemory={_MEMORY_MB} {self._of_nodes} State=UNKNOWN"
-            for node, port in zip(self.nodes, ports[1:], strict=True)
+            f"CPUs={self._shape.cpus} RealMemory={_MEMORY_MB} {further} State=UNKNOWN"
+            for node, port, further in zip(self.nodes, ports[1:], of_nodes, strict=True)
         ]
-        text = "\n".join([common, *lines, *self._settings, *self._partitions, ""])
+        text = "\n".join([common, *lines, *self._shape.settings, *self._shape.partitions, ""])
         self.configuration.write_text(text)
         # The other version asks systemd for a scope.
         (self.directory / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
@@ -299,7 +348,7 @@ class SlurmCluster:
         (self._hosts[node],) = psutil.Process(self._processes[name].pid).children()
 
     def _on(self, node: str) -> tuple[str, ...]:
-        if not self._apart:
+        if not self._shape.apart:
             return ()
         return ("nsenter", f"--target={self._hosts[node].pid}", "--uts", "--pid", "--mount")
 
@@ -318,11 +367,23 @@ class SlurmCluster:
             process.kill()
             process.wait()
 
+    def _start_daemons(self) -> None:
+        self.start_controller()
+        for node in self.nodes:
+            self.start_node(node)
+        self.wait_for_state("idle", *self.nodes)
+
     def _end(self) -> None:
+        self._end_daemons()
+        self._stop("munged", signal.SIGTERM)
+        if self._given is None:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _end_daemons(self) -> None:
         """End exactly what was started: jobs first, for nobody else would end their processes."""
         with contextlib.suppress(subprocess.SubprocessError, TimeoutError):
             self.cancel_jobs()
-        for name in (*self.nodes, "slurmctld", "slurmdbd", "mariadbd", "munged"):
+        for name in (*self.nodes, "slurmctld", "slurmdbd", "mariadbd"):
             self._stop(name, signal.SIGTERM)
         for node in list(self._hosts):
             self._hosts.pop(node).kill()
@@ -333,8 +394,6 @@ class SlurmCluster:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(left, _STOPPING)
-        if self._given is None:
-            shutil.rmtree(self.directory, ignore_errors=True)
 
     def _processes_left(self) -> Iterator[psutil.Process]:
         """Those with this cluster's configuration in their environment, its users' aside."""

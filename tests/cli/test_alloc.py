@@ -23,12 +23,6 @@ STAYS = "alloc_script: 'echo node=$KOCHI_ALLOC_NODE_SPEC limit=$KOCHI_ALLOC_TIME
 )
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=2, cpus=2) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def machine(own_surroundings: Path) -> MachinePaths:
     return Root.find().machine("own")

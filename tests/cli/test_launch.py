@@ -55,12 +55,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         wait_until(lambda: launched(machine).is_over)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=2, cpus=2) as cluster:
-        yield cluster
-
-
 def launched(machine: str = "local") -> Found:
     found = last_launch(Root.find().machine(machine), os.getcwd())
     assert found is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -106,12 +106,6 @@ def test_a_worker_of_a_run_is_the_run_s(own_surroundings: Path, kochi: Kochi) ->
     finally:
         process.terminate()
         process.wait()
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=2, cpus=2) as cluster:
-        yield cluster
 
 
 def busy_workers(machine: MachinePaths) -> list[WorkerState]:

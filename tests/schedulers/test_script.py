@@ -30,10 +30,7 @@ OVER = "the run that started it is over"
 BY_SBATCH = 'sbatch --wrap="$KOCHI_WORKER_LAUNCH_CMD" -o /dev/null -t ${KOCHI_ALLOC_TIME_LIMIT:-0}'
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=1, cpus=2) as cluster:
-        yield cluster
+SLURM = {"nodes": 1}
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from slurm_cluster import SlurmCluster
+from slurm_cluster import PARTITION, SlurmCluster
 from slurm_fake import AWAY, NO_DATABASE, TIMED_OUT, FakeSlurm, says
 from support import wait_until
 
@@ -338,14 +338,7 @@ def test_cancelling_what_is_over_is_no_error(fake):
 # ---- a real one
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    partitions = (
-        "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE",
-        "PartitionName=short Nodes=node1 MaxTime=30",
-    )
-    with SlurmCluster(nodes=2, cpus=2, partitions=partitions) as cluster:
-        yield cluster
+SLURM = {"partitions": (PARTITION, "PartitionName=short Nodes=node1 MaxTime=30")}
 
 
 @pytest.fixture

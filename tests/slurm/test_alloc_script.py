@@ -53,12 +53,6 @@ EXPERIMENT = """
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=2, cpus=2) as cluster:
-        yield cluster
-
-
 class Project:
     """A Kochi project; `submitted`: how often its script was run."""
 

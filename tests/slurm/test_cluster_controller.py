@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from cluster_project import ClusterProject
-from slurm_cluster import SlurmCluster
 from support import wait_until
 
 # Seconds for which Slurm's commands try to reach a slurmctld that is away.
-SETTINGS = ("MessageTimeout=3",)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=2, cpus=2, settings=SETTINGS) as cluster:
-        yield cluster
+SLURM = {"settings": ("MessageTimeout=3",)}
 
 
 def test_a_run_ends_well_though_slurms_controller_was_away_when_its_jobs_ended(

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import pytest
 from cluster_project import ClusterProject
-from slurm_cluster import SlurmCluster
 from support import wait_until
 
 PARTITIONS = (
@@ -20,10 +19,7 @@ PARTITIONS = (
 SETTINGS = ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", "JobRequeue=1")
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=2, cpus=2, partitions=PARTITIONS, settings=SETTINGS) as cluster:
-        yield cluster
+SLURM = {"partitions": PARTITIONS, "settings": SETTINGS}
 
 
 def test_what_an_allocation_has_no_time_left_for_goes_to_another_one(

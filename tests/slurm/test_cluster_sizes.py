@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
-import pytest
 from cluster_project import ClusterProject
-from slurm_cluster import SlurmCluster
 from support import wait_until
 
 # Two jobs that stay until they may go, then one that waits for them, and one that may begin later.
@@ -46,10 +43,7 @@ PAUSING = """
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=2, cpus=1) as cluster:
-        yield cluster
+SLURM = {"cpus": 1}
 
 
 def go(project: ClusterProject, *names: str) -> None:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 from cluster_project import ClusterProject
-from slurm_cluster import SlurmCluster
 from support import wait_until
 
 from snakemake_kochi.queue import list_workers
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=2, cpus=1, apart=True) as cluster:
-        yield cluster
+SLURM = {"cpus": 1, "apart": True}
 
 
 def kill(project: ClusterProject) -> None:

@@ -27,10 +27,7 @@ OWN_COPIES = 'mount -t tmpfs none /mnt && mkdir /mnt/upper /mnt/work && mount -t
 OWN_COPIES += '-o "lowerdir=$0,upperdir=/mnt/upper,workdir=/mnt/work"'
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=2, cpus=2, apart=True, partitions=PARTITIONS) as cluster:
-        yield cluster
+SLURM = {"apart": True, "partitions": PARTITIONS}
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,12 +20,6 @@ from snakemake_kochi.queue import list_workers
 PROFILES = REPOSITORY / "profiles"
 MACHINE = "machines: {own: {scheduler: slurm, allocation: {max_workers: 2}}}\n"
 Call = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=2, cpus=2) as cluster:
-        yield cluster
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,8 @@ from support import wait_until
 IS_FULL = "KOCHI_ROOT is full"
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    # As long as on most clusters, and longer.
-    with SlurmCluster(nodes=2, cpus=2, settings=("KillWait=120",)) as cluster:
-        yield cluster
+# As long as on most clusters, and longer.
+SLURM = {"settings": ("KillWait=120",)}
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from cluster_project import SNAKEFILE, ClusterProject
-from slurm_cluster import SlurmCluster
 from support import wait_until
 
 from snakemake_kochi.queue import find_worker, list_workers
@@ -20,10 +19,7 @@ from snakemake_kochi.queue.heartbeat import LOST_AFTER
 QUICK = 0.5  # seconds between two signs of life of a worker
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=2, cpus=2, apart=True) as cluster:
-        yield cluster
+SLURM = {"apart": True}
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,12 +27,6 @@ SNAKEFILE = """
         shell: "echo $KOCHI_MACHINE ${{SLURM_JOB_ID-none}} > {output}"
 """
 SILENT = ("Jobs run on this computer, although it has a Slurm", "--kochi-where allocations")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=2, cpus=2) as cluster:
-        yield cluster
 
 
 @pytest.fixture

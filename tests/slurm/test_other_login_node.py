@@ -14,14 +14,9 @@ import psutil
 import pytest
 from cluster_project import PROFILE, ClusterProject
 from hosts import Host
-from slurm_cluster import SlurmCluster
 from support import wait_until
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=2, cpus=2, apart=True) as cluster:
-        yield cluster
+SLURM = {"apart": True}
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from slurm_cluster import SlurmCluster
+from slurm_cluster import PARTITION, SlurmCluster
 from support import REPOSITORY, git, write
 
 PROFILE = REPOSITORY / "profiles" / "cluster"
@@ -17,14 +17,11 @@ CONFIGURATION = """
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    partitions = (
-        "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE",
-        "PartitionName=short Nodes=ALL MaxTime=2",
-    )
-    with SlurmCluster(nodes=1, cpus=4, partitions=partitions) as cluster:
-        yield cluster
+SLURM = {
+    "nodes": 1,
+    "cpus": 4,
+    "partitions": (PARTITION, "PartitionName=short Nodes=ALL MaxTime=2"),
+}
 
 
 @pytest.fixture

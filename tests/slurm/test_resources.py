@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,12 +26,7 @@ PARTITIONS = (
 ECHO = "echo $SLURM_JOB_ID $SLURM_JOB_PARTITION $SLURMD_NODENAME > {output}"
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=2, cpus=2, partitions=PARTITIONS) as cluster:
-        cluster.run("scontrol", "update", "nodename=node1", "availablefeatures=big")
-        cluster.run("scontrol", "update", "nodename=node1", "activefeatures=big")
-        yield cluster
+SLURM = {"partitions": PARTITIONS, "of_nodes": ("Feature=big", "")}
 
 
 class Project:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 from cluster_project import ClusterProject
-from slurm_cluster import SlurmCluster
 
 SNAKEFILE = """
     rule all:
@@ -24,10 +20,7 @@ SNAKEFILE = """
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=1, cpus=2) as cluster:
-        yield cluster
+SLURM = {"nodes": 1}
 
 
 def test_a_worker_that_no_waiting_job_fits_leaves_long_before_its_idle_timeout(

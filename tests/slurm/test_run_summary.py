@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from slurm_cluster import SlurmCluster
 from support import REPOSITORY, git, write
 
@@ -21,12 +19,6 @@ SNAKEFILE = """
         resources: mem_mb=10, runtime=5
         shell: "sleep 0.5; touch {output}"
 """
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=2, cpus=2) as cluster:
-        yield cluster
 
 
 def test_core_hours_are_told_and_the_allocations_are_in_the_trace(

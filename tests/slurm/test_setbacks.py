@@ -11,11 +11,7 @@ from cluster_project import ClusterProject
 from slurm_cluster import SlurmCluster
 from support import wait_until, write
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=2, cpus=2, apart=True) as cluster:
-        yield cluster
+SLURM = {"apart": True}
 
 
 @pytest.fixture

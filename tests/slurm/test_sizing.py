@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-import pytest
 from cluster_project import ClusterProject
-from slurm_cluster import SlurmCluster
 
 from snakemake_kochi.queue import list_workers
 
@@ -35,11 +32,7 @@ MIX = """
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    partitions = ("PartitionName=main Nodes=ALL Default=YES MaxTime=3",)
-    with SlurmCluster(nodes=2, cpus=4, partitions=partitions) as cluster:
-        yield cluster
+SLURM = {"cpus": 4, "partitions": ("PartitionName=main Nodes=ALL Default=YES MaxTime=3",)}
 
 
 def test_a_job_may_take_all_the_time_of_a_partition_and_its_worker_keeps_memory_to_itself(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cluster_project import ClusterProject
-from slurm_cluster import SlurmCluster
+from slurm_cluster import PARTITION, SlurmCluster
 from support import REPOSITORY, git, wait_until, write
 
 PROFILE = REPOSITORY / "profiles" / "cluster"
@@ -20,14 +19,7 @@ SNAKEFILE = """
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    partitions = (
-        "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE",
-        "PartitionName=short Nodes=ALL MaxTime=2",
-    )
-    with SlurmCluster(nodes=1, cpus=2, partitions=partitions) as cluster:
-        yield cluster
+SLURM = {"nodes": 1, "partitions": (PARTITION, "PartitionName=short Nodes=ALL MaxTime=2")}
 
 
 @pytest.fixture

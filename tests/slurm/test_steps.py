@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 from cluster_project import ClusterProject
-from slurm_cluster import SlurmCluster
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=1, cpus=2, settings=("TaskPlugin=task/affinity",)) as cluster:
-        yield cluster
+SLURM = {"nodes": 1, "settings": ("TaskPlugin=task/affinity",)}
 
 
 def test_a_job_binds_the_tasks_of_a_step_to_cores_of_its_own(project: ClusterProject) -> None:

@@ -74,10 +74,7 @@ JOBS = {
 }
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=3, cpus=2) as cluster:
-        yield cluster
+SLURM = {"nodes": 3}
 
 
 @pytest.fixture

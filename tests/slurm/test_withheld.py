@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,11 +40,12 @@ AFTER_ANOTHER = """
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    kept = "CoreSpecCount=1 MemSpecLimit=1000"
-    with SlurmCluster(nodes=1, cpus=4, partitions=PARTITIONS, of_nodes=kept) as cluster:
-        yield cluster
+SLURM = {
+    "nodes": 1,
+    "cpus": 4,
+    "partitions": PARTITIONS,
+    "of_nodes": ("CoreSpecCount=1 MemSpecLimit=1000",),
+}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,12 +22,6 @@ SNAKEFILE = """
         output: "out/{i}"
         shell: "echo $SLURM_JOB_ID $SLURMD_NODENAME > {output}"
 """
-
-
-@pytest.fixture
-def cluster() -> Iterator[SlurmCluster]:
-    with SlurmCluster(nodes=2, cpus=2) as cluster:
-        yield cluster
 
 
 @pytest.fixture
