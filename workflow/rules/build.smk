@@ -1,5 +1,5 @@
-# One rule per build script; the parameters it depends on are its wildcards, and what else determines
-# it is in its name.
+# One rule per build script. The parameters on which it depends are its wildcards; everything else that
+# determines it is in its name.
 for build in kochi.builds:
 
     rule:
@@ -14,7 +14,7 @@ for build in kochi.builds:
             build.output,
         wildcard_constraints:
             **build.constraints,
-        # `make -j$(nproc)` is to have all CPUs.
+        # `make -j$(nproc)` shall have all CPUs.
         resources:
             kochi_pinned=0,
             kochi_joins=1,

@@ -1,6 +1,6 @@
-# The table and the plot of a batch, and the target that stands for all of it. They take a second or
-# two and hardly any memory: a worker, for which an allocation may have to be waited for, is not
-# worth it. (Which runs there are the freeze says: as arguments they would be too many.)
+# The table and the plot of a batch, and its target. They take a second or two and little memory, so
+# they do not wait for a worker in an allocation. (The freeze lists the runs: there may be too many for
+# arguments.)
 for batch in kochi.batches:
 
     rule:

@@ -1,6 +1,5 @@
-# One rule per recipe; what determines an installation is in its name. The manifests of the recipes
-# it depends on are its input, so that installing one of them again makes this one stale without
-# anybody being told.
+# One rule per recipe; everything that determines an installation is in its name. Its inputs are the
+# manifests of the recipes on which it depends: installing one of them again makes this one stale.
 for recipe in kochi.recipes:
 
     rule:
@@ -14,7 +13,7 @@ for recipe in kochi.recipes:
             manifest=recipe.manifest,
             activation=recipe.activation,
         localrule: recipe.on_login_node
-        # `make -j$(nproc)` is to have all CPUs.
+        # `make -j$(nproc)` shall have all CPUs.
         resources:
             kochi_pinned=0,
             kochi_joins=1,

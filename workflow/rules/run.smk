@@ -1,5 +1,5 @@
-# One rule per batch; its parameters and the duplicate are the wildcards, its artifacts the output.
-# A run owns its worker: a neighbour would be measured with it.
+# One rule per batch. Its parameters and the duplicate are the wildcards, its artifacts the output.
+# A run has its worker for itself: another job beside it would disturb the measurement.
 for batch in kochi.batches:
     for index, group in enumerate(batch.files.groups):
 
@@ -29,7 +29,7 @@ for batch in kochi.batches:
             threads: kochi.threads_of_run(workflow, batch, group)
             resources:
                 kochi_exclusive=int(batch.grid.run.exclusive),
-                # Else how many threads it has is known to its script only.
+                # Without `cores`, only the script knows how many threads it starts.
                 kochi_pinned=int(bool(batch.grid.run.cores)),
                 kochi_queue=(
                     (lambda wildcards, group=group: group.point(wildcards).queue or "")
@@ -45,8 +45,8 @@ for batch in kochi.batches:
                     group.point(wildcards)
                 ),
                 duplicate=lambda wildcards, group=group: group.point(wildcards).duplicate,
-                # Those that the run does not see make nothing stale: what asks for `output` is
-                # left out when Snakemake compares params.
+                # Parameters that the run does not see make nothing stale: Snakemake does not
+                # compare params whose function has the argument `output`.
                 parameters=lambda wildcards, output, batch=batch, group=group: (
                     batch.assignments(group.point(wildcards))
                 ),
