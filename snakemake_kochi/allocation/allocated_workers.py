@@ -1,4 +1,4 @@
-"""Workers inside a scheduler's allocations, as many as the jobs of one controller need."""
+"""Workers in a scheduler's allocations, as many as the jobs of one controller need."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def location_of_run(wanted: str | None, logger: LoggerExecutorInterface) -> Loca
 def unused_scheduler(location: Location) -> str:
     """One line, for a person whose jobs run on this computer because nobody has said otherwise,
     though there is a Slurm; "" where that is not so."""
-    # Within an allocation, this computer is what was asked for.
+    # Within an allocation, this computer is what somebody requested.
     if not is_left_to_us(location) or own_allocation(os.environ) or not cluster.is_there():
         return ""
     others = [each.name for each in location.machines.values() if each.has_allocations]

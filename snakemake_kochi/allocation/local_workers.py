@@ -34,21 +34,22 @@ from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
 
 _RESTARTS = 3
-_GRACE_SECONDS = 10.0
-# The same where a worker can write down no end of a job: that long after the jobs' own grace.
+# Seconds in which drained workers are to leave; less where a worker cannot write down how its jobs
+# ended, counted from when their own grace is over.
+_GRACE = 10.0
 _GRACE_WITHOUT_ROOM = 6.0
-# Between two looks for workers of the user's that came or went.
-_LOOK_SECONDS = 1.0
+# Seconds between two looks for workers of the user's that came or went.
+_LOOK = 1.0
 _FAULT = "The run's own workers cannot be looked after at the moment"
 
 
 class LocalWorkers:
-    """See `WorkerProvider`: a number of local ones that serve all queues of a controller.
+    """See `WorkerProvider`: a number of local workers that serve all queues of a controller.
 
     One worker hands out all the cores: several would each believe the node to be theirs, and a
-    benchmark that asked to run alone would have a neighbour. For the same reason a queue is left
+    benchmark that requests to run alone would have a neighbour. For the same reason a queue is left
     to a worker that serves it already, started by the user and for everybody; to one on another
-    node, too, for what is measured here and there cannot be compared.
+    node, too, since what is measured here and there cannot be compared.
 
     The scheduler's thread and the watcher's may both call.
     """
@@ -64,7 +65,12 @@ class LocalWorkers:
         count: int,
         cores: int | None,
         logger: LoggerExecutorInterface,
+        grace: float = _GRACE,
+        look: float = _LOOK,
+        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
+        """`grace`: seconds in which drained workers are to leave; `look`: seconds between two looks
+        for workers of the user's; `popen`: starts a process."""
         self._root = root
         self._machine = machine
         self._controller = controller
@@ -72,11 +78,13 @@ class LocalWorkers:
         self._cores = cores
         self._logger = logger
         self._lock = threading.RLock()
-        self._queues: list[str] = []  # all that were asked for
+        self._grace = grace
+        self._look = look
+        self._popen = popen
+        self._queues: list[str] = []  # all, served or not
         self._served: list[str] = []  # those not left to others
-        # Who serves a queue, when that was known last.
+        # The other worker that serves a queue, when that was known last.
         self._others: dict[str, WorkerState | None] = {}
-        self._told: set[str] = set()
         self._notices = Notices(logger, repeat_faults=math.inf)
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._started: set[int] = set()
@@ -84,7 +92,7 @@ class LocalWorkers:
         self._next_look = 0.0
 
     def serve(self, queues: Sequence[str], request: AllocationRequest = NO_REQUEST) -> None:
-        """See to it that the queues are served, too; the workers start when they are needed."""
+        """Serve these queues, too; the workers start when they are needed."""
         if not self._count:
             return
         with self._lock:
@@ -94,7 +102,7 @@ class LocalWorkers:
                 self._share_out(new)
 
     def adopt(self, controllers: Sequence[str]) -> None:
-        """Their local workers have ended with them."""
+        """Local workers of these have ended with them."""
 
     def will_serve(self, queue: str) -> bool:
         """Whether a queue would be served by these workers now, and not left to others; as far as
@@ -133,15 +141,14 @@ class LocalWorkers:
         return capacity_of_this_node(self._cores, gpus=0)
 
     def look_after(self, pending: Mapping[str, Sequence[Ticket]]) -> None:
-        """Replace workers that ended, and take over queues whose other workers are gone, if they
-        are among the `pending` ones.
+        """Replace workers that ended, and serve the `pending` queues whose other workers are gone.
 
         Raises WorkerError when workers keep ending: then something else is wrong.
         """
         with self._lock:
             self._revive()
             if time.monotonic() >= self._next_look:
-                self._next_look = time.monotonic() + _LOOK_SECONDS
+                self._next_look = time.monotonic() + self._look
                 self._share_out(pending)
 
     def job_ended(self, worker: int) -> None:
@@ -151,9 +158,9 @@ class LocalWorkers:
                 self._deaths = 0
 
     def _share_out(self, wanted: Collection[str]) -> None:
-        """Serve the wanted queues, and go on with those served before, but for those that a
-        worker of the user's serves. What an ill filesystem does not allow is
-        done with the next look: jobs may be running."""
+        """Serve the wanted queues and those served before, but for those that a worker of the
+        user's serves. What a faulty filesystem does not allow is done with the next look: jobs may
+        be running."""
         try:
             self._serve(wanted)
         except (OSError, KochiError) as error:
@@ -182,9 +189,11 @@ class LocalWorkers:
     def _assign(self, served: list[str]) -> None:
         if served == self._served:
             return
-        for queue in self._told.intersection(served):
-            self._told.remove(queue)
-            self._logger.info(f"Queue {queue} has no other worker any more: served by this run.")
+        for queue in served:
+            if self._notices.forget(queue):
+                self._logger.info(
+                    f"Queue {queue} has no other worker any more; this run serves it."
+                )
         for number in self._running:
             assign_queues(self._machine, number, served)
         self._served = served
@@ -194,16 +203,14 @@ class LocalWorkers:
         return min(workers, key=lambda worker: not worker.is_on_this_node, default=None)
 
     def _tell_left(self, queue: str, other: WorkerState) -> None:
-        if queue not in self._told:
-            self._told.add(queue)
-            where = "here" if other.is_on_this_node else f"on {other.node.host}"
-            self._logger.info(
-                f"Queue {queue} is left to worker {other.worker}, which serves it {where}."
-            )
+        where = "here" if other.is_on_this_node else f"on {other.node.host}"
+        self._notices.info(
+            f"Queue {queue} is left to worker {other.worker}, which serves it {where}.", key=queue
+        )
 
     def _start(self) -> None:
         (number,) = allocate_ids(self._machine, "worker", 1)
-        # Said here and not in its settings: more queues may be added before it has started.
+        # Here and not in its settings: more queues may be added before it has started.
         assign_queues(self._machine, number, self._served)
         settings = WorkerSettings(
             str(self._root.directory),
@@ -218,7 +225,7 @@ class LocalWorkers:
         command = start_command(save_settings(settings))
         self._started.add(number)
         # A session of its own: Ctrl-C is for Snakemake, which then ends the workers in order.
-        self._running[number] = subprocess.Popen(
+        self._running[number] = self._popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -242,13 +249,13 @@ class LocalWorkers:
                 )
             what = f"left: {reason}" if reason else "died"
             self._logger.warning(
-                f"Worker {number} {what}; its jobs go back to the queue and to a new worker. "
+                f"Worker {number} {what}; its jobs are requeued, and a new worker is started. "
                 f"Its log: {log}"
             )
             self._next_look = 0.0  # for another one
 
     def _reason_of(self, number: int) -> str:
-        """Why a worker left by its own account; nothing for one that did not come to say so."""
+        """Why a worker left, as it has said itself; "" if it could not."""
         with contextlib.suppress(OSError, KochiError):
             worker = find_worker(self._machine, number)
             return worker.reason if worker.state == "left" else ""
@@ -267,25 +274,25 @@ class LocalWorkers:
         with self._lock:
             for process in self._running.values():
                 process.terminate()
-            deadline = time.monotonic() + self._grace()
+            deadline = time.monotonic() + self._seconds_to_leave()
             hastened = False
             while any(process.poll() is None for process in self._running.values()):
                 if time.monotonic() > deadline:
                     self._kill()
                 elif is_urgent() and not hastened:
                     hastened = True
-                    # A second signal tells a worker to give its jobs no grace.
+                    # On a second signal a worker gives its jobs no grace.
                     for process in self._running.values():
                         process.terminate()
                 time.sleep(0.02)
             self._running.clear()
 
-    def _grace(self) -> float:
+    def _seconds_to_leave(self) -> float:
         if self._running:
             with contextlib.suppress(OSError):
                 if not has_room(self._machine.directory):
                     return _GRACE_WITHOUT_ROOM
-        return _GRACE_SECONDS
+        return self._grace
 
     def _kill(self) -> None:
         for process in self._running.values():

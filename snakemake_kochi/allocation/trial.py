@@ -1,4 +1,4 @@
-"""Allocations of one core, with a worker in each, for as long as something is tried in them."""
+"""Allocations of one core with a worker in each, for the measurements of `kochi doctor`."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from snakemake_kochi.schedulers.interface import Allocation, Scheduler, Unreacha
 from snakemake_kochi.schedulers.worker_command import WorkerCommand
 from snakemake_kochi.worker.settings import WorkerSettings
 
-# Seconds between two questions to the scheduler, at first and at most; and between two looks for a
-# worker.
+# Seconds between two questions to the scheduler, the first pause and the longest, and between two
+# looks for a worker.
 _QUESTION, _LATER_QUESTION = 2.0, 10.0
 _LOOK = 0.1
-# Seconds for the trials themselves, and for the workers to leave after the last one.
+# Seconds for the measurements themselves, and for the workers to leave after the last one.
 _TRIALS = 900.0
 _LEAVE_PATIENCE = 20.0
-# For how much longer a worker stays without a job than the next one is waited for.
+# An idle worker stays longer by this factor than the next one is waited for.
 _LONGER = 1.2
 _LOG_BYTES, _LOG_LINES = 4000, 2
 
 
 class LateError(KochiError):
-    """An allocation has not begun in the time that was given."""
+    """An allocation did not begin within the given time."""
 
 
 @dataclass(frozen=True)
 class TrialWorker:
     """A worker that alone serves `queue`, for tickets of the `controller`; `nodes`: where its
-    allocation is, in the scheduler's words, "" if it says nothing; `seconds`: after how many it
-    came."""
+    allocation is, in the scheduler's words, "" if it says nothing; `seconds`: how long it took to
+    come."""
 
     state: WorkerState
     queue: str
@@ -58,15 +58,15 @@ class TrialWorker:
 
 
 class TrialAllocations:
-    """A context: at its end all allocations are cancelled, and nothing else of them is left but
-    the records of their jobs and workers, and the logs of those that failed.
+    """A context: at its end it cancels all allocations, and leaves nothing of them but the records
+    of their jobs and workers, and the logs of those that failed.
 
-    A process that is killed leaves workers that leave by themselves, soon after `patience` seconds.
+    If the process is killed, its workers leave by themselves, soon after `patience` seconds.
     """
 
     def __init__(self, location: Location, patience: float, tell: Callable[[str], None]) -> None:
-        """`patience`: seconds for each allocation to begin; `tell`: is given what people should
-        know meanwhile. Raises KochiError for a machine that has no way to a compute node."""
+        """`patience`: seconds for each allocation to begin; `tell` prints what a person should know
+        meanwhile. Raises KochiError for a machine without a way to a compute node."""
         if not location.machine.has_allocations:
             raise KochiError(
                 f"machine {location.machine.name} has neither a scheduler nor an alloc_script: "
@@ -84,7 +84,7 @@ class TrialAllocations:
         self._scheduler: Scheduler = make_scheduler(machine, f"kochi-{self._controller}")
         self._reasons = WaitReasons()
         self._notices = Notices(_Log(tell))
-        self._has_asked = False
+        self._has_requested = False
         self._queues: list[str] = []
         self._ids: list[str] = []
         self._settings: list[Path] = []
@@ -99,7 +99,7 @@ class TrialAllocations:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._has_asked:
+        if not self._has_requested:
             return
         # Their workers see that, also where no scheduler can end them.
         with contextlib.suppress(OSError):
@@ -121,7 +121,8 @@ class TrialAllocations:
             path.unlink(missing_ok=True)
 
     def get(self, not_on: Sequence[str] = ()) -> TrialWorker:
-        """One more, on none of these nodes if the scheduler can be told so, once it is there.
+        """Request one more worker, on none of these nodes if the scheduler can exclude them, and
+        wait until it is there.
 
         Raises RefusedError, or UnreachableError; LateError; and KochiError where its allocation
         ended before it came.
@@ -129,8 +130,8 @@ class TrialAllocations:
         queue = f"{private_queue(self._controller)}-{len(self._queues)}"
         self._location.prepare_machine()
         longest = self._scheduler.limits().seconds
-        # From now on there is something to give back.
-        self._has_asked = True
+        # From now on there may be something to cancel.
+        self._has_requested = True
         self._queues.append(queue)
         make_directory(self._paths.allocations)
         make_directory(self._paths.controller(self._controller).directory)
@@ -149,7 +150,7 @@ class TrialAllocations:
         wanted = Wanted(1, seconds=seconds, excluded=tuple(filter(None, not_on)))
         (id,) = self._scheduler.submit(wanted, worker, self._ids)
         self._ids.append(id)
-        self._tell(f"Allocation {id} was asked for; waiting for its worker.")
+        self._tell(f"Requested allocation {id}; waiting for its worker.")
         return self._wait(id, queue)
 
     def _workers(self, queue: str) -> list[WorkerState]:
@@ -183,7 +184,7 @@ class TrialAllocations:
             time.sleep(_LOOK)
 
     def _find(self, id: str) -> Allocation | None:
-        """How it stands; None where that cannot be said."""
+        """Its state; None where that is not known."""
         try:
             found = self._scheduler.find()
         except UnreachableError as error:
@@ -194,7 +195,7 @@ class TrialAllocations:
         return None if found is None else found.get(id, Allocation(id, "ended"))
 
     def _check(self, allocation: Allocation) -> str:
-        """Why it waits, which is told. Raises KochiError when it has ended."""
+        """Why it waits, which a person is told. Raises KochiError when it has ended."""
         if allocation.state != "ended":
             for notice in self._reasons.lines([allocation]):
                 self._tell(notice)
@@ -213,7 +214,7 @@ class TrialAllocations:
 
 
 class _Log(LoggerExecutorInterface):
-    """For those who write into a run's log."""
+    """The logger of a run, for what needs one."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import signal
 import subprocess
 import threading
@@ -11,20 +12,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from faulty_filesystem import FaultyFilesystem
 
 from snakemake_kochi import files
-from snakemake_kochi.allocation import local_workers
 from snakemake_kochi.allocation.local_workers import LocalWorkers
 from snakemake_kochi.errors import KochiError, WorkerError
-from snakemake_kochi.paths import Root
+from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Capacity, Resources, WorkerState
 from snakemake_kochi.queue.entries import worker_numbers
-from snakemake_kochi.queue.processes import Node, ProcessIdentity
+from snakemake_kochi.queue.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue.workers import read_queues, subscribe
 from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
 
@@ -50,28 +49,35 @@ class Started(list["subprocess.Popen[bytes]"]):
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
+def started() -> Iterator[Started]:
     made = Started()
-
-    class Subprocess:
-        DEVNULL = subprocess.DEVNULL
-        Popen = made.start
-
-    monkeypatch.setattr(local_workers, "subprocess", Subprocess)
     yield made
     for process in made:
         process.kill()
         process.wait()
 
 
-def make(tmp_path: Path, count: int = 1) -> LocalWorkers:
+def make(tmp_path: Path, started: Started, **how: Any) -> LocalWorkers:
     root = Root(tmp_path)
     logger: Any = logging.getLogger("test")
-    return LocalWorkers(root, root.machine("local"), "me", count, 1, logger)
+    return LocalWorkers(root, root.machine("local"), "me", 1, 1, logger, popen=started.start, **how)
 
 
-def test_a_job_gets_no_more_cores_and_memory_than_its_worker_has(tmp_path: Path) -> None:
-    workers = make(tmp_path)
+def note_worker(machine: MachinePaths, node: Node) -> WorkerState:
+    """One of the user's that serves queue a."""
+    process = ProcessIdentity.of(os.getpid())
+    assert process is not None
+    state = WorkerState(7, "running", process, node, ("a",), Capacity(1, 1), "", "")
+    files.make_directory(machine.worker(7).directory)
+    machine.worker(7).state.write_bytes(files.to_json(state.to_dict()))
+    subscribe(machine, 7, machine.queue("a"))
+    return state
+
+
+def test_a_job_gets_no_more_cores_and_memory_than_its_worker_has(
+    tmp_path: Path, started: Started
+) -> None:
+    workers = make(tmp_path, started)
     most = capacity_of_this_node(1, gpus=0)
     wanted = Resources(cores=8, memory_mb=most.memory_mb + 1, runtime_seconds=5)
     assert workers.fit("one", wanted) == Resources(
@@ -81,9 +87,9 @@ def test_a_job_gets_no_more_cores_and_memory_than_its_worker_has(tmp_path: Path)
 
 
 def test_gpus_that_its_worker_lacks_are_refused_with_the_rules_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workers = make(tmp_path)
+    workers = make(tmp_path, started)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     gpus_of_this_node.cache_clear()
     try:
@@ -95,7 +101,7 @@ def test_gpus_that_its_worker_lacks_are_refused_with_the_rules_name(
 
 
 def test_deaths_count_in_a_row_only(tmp_path: Path, started: Started) -> None:
-    workers = make(tmp_path)
+    workers = make(tmp_path, started)
     workers.serve(["a"])
     for _ in range(5):
         started.kill_last()
@@ -115,7 +121,7 @@ def test_deaths_count_in_a_row_only(tmp_path: Path, started: Started) -> None:
 def test_a_queue_that_comes_while_a_worker_is_replaced_starts_no_second_one(
     tmp_path: Path, started: Started
 ) -> None:
-    workers = make(tmp_path)
+    workers = make(tmp_path, started)
     workers.serve(["a"])
     scheduler = threading.Thread(target=workers.serve, args=(["b"],))
 
@@ -134,14 +140,11 @@ def test_a_queue_that_comes_while_a_worker_is_replaced_starts_no_second_one(
     assert [process.poll() is None for process in started] == [False, False]
 
 
-def test_a_worker_that_does_not_leave_is_killed(
-    tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local_workers, "_GRACE_SECONDS", 0.1)
+def test_a_worker_that_does_not_leave_is_killed(tmp_path: Path, started: Started) -> None:
     ready = tmp_path / "ready"
     script = f"trap '' TERM; touch {ready}; while :; do sleep 0.1; done"
     started.command = ("sh", "-c", script)
-    workers = make(tmp_path)
+    workers = make(tmp_path, started, grace=0.1)
     workers.serve(["a"])
     while not ready.exists():
         time.sleep(0.01)
@@ -157,15 +160,12 @@ def test_what_an_ill_filesystem_does_not_let_be_done_is_told_once_and_done_later
     tmp_path: Path,
     started: Started,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
     call: str,
     path: str,
     error: int,
 ) -> None:
-    monkeypatch.setattr(local_workers, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(files, "_STALE_PATIENCE", 0.1)
     with FaultyFilesystem(tmp_path / "backing", tmp_path / "shared") as filesystem:
-        workers = make(filesystem.path)
+        workers = make(filesystem.path, started, look=0.0)
         machine = Root(filesystem.path).machine("local")
         machine.queue("a").make()
         with filesystem.fault(call, error, path) as fault:
@@ -183,37 +183,26 @@ def test_what_an_ill_filesystem_does_not_let_be_done_is_told_once_and_done_later
 
 
 def test_a_queue_that_was_left_to_another_worker_stays_so_while_that_is_not_known(
-    tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, started: Started
 ) -> None:
-    monkeypatch.setattr(local_workers, "_LOOK_SECONDS", 0.0)
-    workers = make(tmp_path)
-    there: list[Any] = [True]
-
-    def shared(*_: object) -> list[Any]:
-        if not there:
-            raise OSError(errno.EIO, "not now")
-        return [SimpleNamespace(worker=7, is_on_this_node=True)]
-
-    monkeypatch.setattr(local_workers, "shared_workers", shared)
-    workers.serve(["a"])
-    there.clear()
-    workers.look_after(PENDING)
-    assert not workers.will_serve("a")
-    assert not started
+    with FaultyFilesystem(tmp_path / "backing", tmp_path / "shared") as filesystem:
+        machine = Root(filesystem.path).machine("local")
+        note_worker(machine, this_node())
+        workers = make(filesystem.path, started, look=0.0)
+        workers.serve(["a"])
+        with filesystem.fault("readdir", errno.EIO, "*/subscribers"):
+            workers.look_after(PENDING)
+            assert not workers.will_serve("a")
+        assert not started
 
 
 def test_a_queue_that_a_worker_serves_on_another_node_is_left_to_that_one(
     tmp_path: Path, started: Started, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    workers = make(tmp_path)
+    workers = make(tmp_path, started)
     machine = Root(tmp_path).machine("local")
-    elsewhere = Node("elsewhere", "some-id", "some-boot", "pid:[1]")
-    process = ProcessIdentity(1, 1)
-    state = WorkerState(7, "running", process, elsewhere, ("a",), Capacity(1, 1), "", "")
-    files.make_directory(machine.worker(7).directory)
-    machine.worker(7).state.write_bytes(files.to_json(state.to_dict()))
-    subscribe(machine, 7, machine.queue("a"))
+    state = note_worker(machine, Node("elsewhere", "some-id", "some-boot", "pid:[1]"))
     assert not workers.will_serve("a")
     workers.serve(["a"])
     assert started == []
