@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
 from snakemake_kochi.project.configuration import find_project, is_configured, load_project
-from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.machine_lookup import chosen_machine, common_files, is_of, is_said
 from snakemake_kochi.project.machines import LOCAL, Machine
 from snakemake_kochi.project.recipes import Project

@@ -8,7 +8,7 @@ import humanfriendly
 
 # sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, days-hours,
 # days-hours:minutes, days-hours:minutes:seconds.
-_SLURM_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<fields>\d+(?::\d+){0,2})\Z")
+_SCHEDULERS_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<fields>\d+(?::\d+){0,2})\Z")
 _MOST_SECONDS = 366 * 86400.0  # more than any scheduler gives, less than what dates are counted by
 
 A_TIME = "a time like 90s, 30m, 2h or 1.5d was expected, of a year at most"
@@ -30,9 +30,9 @@ def seconds_of(text: str) -> float:
 def walltime_of(text: str) -> float:
     """Seconds, from what `seconds_of` understands or from a time as Slurm writes it: "90" and
     "1:30:00" are both ninety minutes. Raises ValueError."""
-    found = _SLURM_TIME.match(text.strip())
+    found = _SCHEDULERS_TIME.match(text.strip())
     try:
-        seconds = _slurm_seconds(found) if found else seconds_of(text)
+        seconds = _schedulers_seconds(found) if found else seconds_of(text)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{A_WALLTIME} was expected") from error
     if not 0 < seconds <= _MOST_SECONDS:
@@ -40,7 +40,7 @@ def walltime_of(text: str) -> float:
     return seconds
 
 
-def _slurm_seconds(found: re.Match[str]) -> float:
+def _schedulers_seconds(found: re.Match[str]) -> float:
     fields = [int(field) for field in found["fields"].split(":")]
     if found["days"] is not None:  # hours come first
         hours, minutes, seconds = (*fields, 0, 0)[:3]

@@ -45,3 +45,20 @@ class FakeSlurm:
         """The arguments of each call."""
         path = self.directory / f"calls-{program}"
         return path.read_text().splitlines() if path.exists() else []
+
+
+class Sleeper:
+    """A worker's script that sleeps; no worker is needed to see what Slurm says."""
+
+    grace = 5.0
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def script(
+        self, allocation: str, cores: str | None, output: Path | None = None, index: str = "0"
+    ) -> str:
+        return "#!/bin/bash\nexec sleep 300\n"
+
+    def log(self, allocation: str) -> Path:
+        return self._directory / f"{allocation}.log"

@@ -12,6 +12,7 @@ from humanfriendly.text import concatenate, pluralize
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.supply import Supply
+from snakemake_kochi.allocation.worker_command import node_of
 from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.errors import DamagedFileError, WorkerError
 from snakemake_kochi.files import is_there, show_new_files
@@ -19,7 +20,6 @@ from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Observer, Resources, WorkerState
 from snakemake_kochi.queue.observation import SUPERVISOR_PATIENCE, presume_dead
 from snakemake_kochi.schedulers.interface import Allocation
-from snakemake_kochi.schedulers.worker_command import node_of
 
 # With so many failed starts a node is avoided: it is free again at once, so that the scheduler
 # would choose it again.

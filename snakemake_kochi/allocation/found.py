@@ -14,18 +14,17 @@ from snakemake_kochi.location import Location, find_location, is_found
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.machine_lookup import FOUND_VARIABLE
 from snakemake_kochi.project.machines import LOCAL
+from snakemake_kochi.schedulers.commands import ONCE, Pace
 from snakemake_kochi.schedulers.interface import RefusedError
-from snakemake_kochi.schedulers.native import own_allocation
-from snakemake_kochi.schedulers.slurm import cluster
-from snakemake_kochi.schedulers.slurm.commands import Pace
+from snakemake_kochi.schedulers.native import BatchSystem, own_allocation, system_of_host
 
 _log = logging.getLogger(__name__)
 _TEXT = """\
-# What Slurm tells of itself: its cluster's name. With more, for a file of yours, it is written by:
-# kochi init --machine
+# What {title} tells of itself: its cluster's name. With more, for a file of yours, it is written
+# by: kochi init --machine
 machines:
   {name}:
-    scheduler: slurm
+    scheduler: {scheduler}
 """
 
 
@@ -39,24 +38,24 @@ def is_left_to_us(location: Location) -> bool:
     )
 
 
-def find_machine(location: Location, pace: Pace = cluster.ONCE) -> Location:
-    """The location with the machine of this host's Slurm, by the cluster's name; the same where
-    somebody has said which machine it is, or there is no Slurm.
+def find_machine(location: Location, pace: Pace = ONCE) -> Location:
+    """The location with the machine of this host's scheduler, by the cluster's name; the same
+    location where somebody has said which machine it is, or there is no scheduler.
 
-    The one that was found is that of this process from now on, and of what it starts; by its name
-    it is known to all commands. Raises KochiError when Slurm does not answer, at the `pace`.
+    From now on, this process and its children use that machine, and all commands know it by its
+    name. Raises KochiError when the scheduler does not answer, at the `pace`.
     """
-    if not is_left_to_us(location) or not cluster.is_installed():
+    if not is_left_to_us(location) or not (scheduler := system_of_host()).is_installed():
         return location
     others = [each.name for each in location.machines.values() if each.has_allocations]
     try:
-        name = cluster.cluster_name(pace, _log.warning)
+        name = scheduler.cluster_name(pace, _log.warning)
     except RefusedError:  # there are only its programs
         return location
     if name not in others:
         if others or name in location.machines:
             return location  # which of them is meant is to be said
-        _write(name)
+        _write(name, scheduler)
     os.environ[FOUND_VARIABLE] = name
     return replace(find_location(name), is_named=False)
 
@@ -68,10 +67,11 @@ def location_of_run(wanted: str | None, logger: LoggerExecutorInterface) -> Loca
     if wanted == ALLOCATIONS:
         location = find_machine(location)
         if is_found(location.machine):
-            name = location.machine.name
+            name, title = location.machine.name, system_of_host().TITLE
             logger.info(
-                f"Nothing is configured: this is machine {name}, as Slurm calls its cluster, with "
-                f"Slurm's default partition and account; KOCHI_ROOT is {location.root.directory}. "
+                f"Nothing is configured: this is machine {name}, as {title} calls its cluster, "
+                f"with {title}'s default partition and account; KOCHI_ROOT is "
+                f"{location.root.directory}. "
                 f"Other commands know it by -m {name}, and kochi init --machine writes it down."
             )
     elif wanted is None and (unused := unused_scheduler(location)):
@@ -81,9 +81,11 @@ def location_of_run(wanted: str | None, logger: LoggerExecutorInterface) -> Loca
 
 def unused_scheduler(location: Location) -> str:
     """One line, for a person whose jobs run on this computer because nobody has said otherwise,
-    though there is a Slurm; "" where that is not so."""
+    though there is a scheduler; "" where that is not so."""
     # Within an allocation, this computer is what somebody requested.
-    if not is_left_to_us(location) or own_allocation(os.environ) or not cluster.is_there():
+    if not is_left_to_us(location) or own_allocation(os.environ):
+        return ""
+    if not (scheduler := system_of_host()).is_there():
         return ""
     others = [each.name for each in location.machines.values() if each.has_allocations]
     how = (
@@ -92,14 +94,16 @@ def unused_scheduler(location: Location) -> str:
         else "add to the line: --kochi-where allocations"
     )
     return (
-        "Jobs run on this computer, although it has a Slurm, as no machine is chosen. For "
-        f"allocations, {how}; to have it so without this remark, add: --kochi-where here"
+        f"Jobs run on this computer, although it has a {scheduler.TITLE}, as no machine is chosen. "
+        f"For allocations, {how}; to have it so without this remark, add: --kochi-where here"
     )
 
 
-def _write(name: str) -> None:
+def _write(name: str, scheduler: BatchSystem) -> None:
     root = Root.find()
     file = root.machine(name).found
     root.secure(file.parent)
     with root.explaining():
-        write_atomically(file, _TEXT.format(name=name).encode())
+        write_atomically(
+            file, _TEXT.format(name=name, scheduler=scheduler.NAME, title=scheduler.TITLE).encode()
+        )

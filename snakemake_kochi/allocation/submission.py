@@ -11,6 +11,7 @@ from snakemake_kochi.allocation.failures import FailedStarts
 from snakemake_kochi.allocation.sizing import Shape
 from snakemake_kochi.allocation.supply import Supply
 from snakemake_kochi.allocation.tracker import Tracker
+from snakemake_kochi.allocation.worker_command import WorkerCommand
 from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import has_room, make_directory
@@ -18,17 +19,9 @@ from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import note_allocations
-from snakemake_kochi.schedulers.interface import (
-    UNKNOWN,
-    Limits,
-    RefusedError,
-    Scheduler,
-    UnreachableError,
-    Wanted,
-)
+from snakemake_kochi.schedulers.interface import Limits, RefusedError, Scheduler, UnreachableError
 from snakemake_kochi.schedulers.questions import Questions
-from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
-from snakemake_kochi.schedulers.worker_command import WorkerCommand
+from snakemake_kochi.schedulers.request import NO_REQUEST, UNKNOWN, AllocationRequest, Wanted
 from snakemake_kochi.worker.node.memory import OWN_MB
 from snakemake_kochi.worker.settings import WorkerSettings
 
@@ -82,10 +75,7 @@ class Submitter:
     def limits(self, request: AllocationRequest) -> Limits:
         """Asks the scheduler once for each kind of nodes that is requested. Raises KochiError."""
         nodes = AllocationRequest(
-            partition=request.partition,
-            constraint=request.constraint,
-            gpu_model=request.gpu_model,
-            nodes=request.nodes,
+            request.constraints, gpu_model=request.gpu_model, nodes=request.nodes
         )
         if nodes not in self._limits_of:
             self._limits_of[nodes] = self._scheduler.limits(nodes)
@@ -202,6 +192,6 @@ class Submitter:
 def _memory_for_jobs(shape: Shape, request: AllocationRequest) -> int | None:
     """The MiB that a worker is to give to jobs, and no more: what is beside it is the worker's own.
     None where none was requested."""
-    if request.shape:
+    if request.has_shape:
         return request.memory_mb
     return shape.capacity.memory_mb if 0 < shape.capacity.memory_mb < UNKNOWN // 2 else None

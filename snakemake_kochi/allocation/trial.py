@@ -16,6 +16,7 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.ending import end_allocations
 from snakemake_kochi.allocation.tracker import WaitReasons
+from snakemake_kochi.allocation.worker_command import WorkerCommand
 from snakemake_kochi.allocation.workers import make_scheduler
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory
@@ -24,8 +25,8 @@ from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Queue, WorkerState, cancel, shared_workers
 from snakemake_kochi.queue.controllers import private_queue, remove_private_queues
-from snakemake_kochi.schedulers.interface import Allocation, Scheduler, UnreachableError, Wanted
-from snakemake_kochi.schedulers.worker_command import WorkerCommand
+from snakemake_kochi.schedulers.interface import Allocation, Scheduler, UnreachableError
+from snakemake_kochi.schedulers.request import Wanted
 from snakemake_kochi.worker.settings import WorkerSettings
 
 # Seconds between two questions to the scheduler, the first pause and the longest, and between two

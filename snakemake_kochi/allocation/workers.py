@@ -14,9 +14,9 @@ from snakemake_kochi.location import Location, how_to_describe, is_found
 from snakemake_kochi.project.machines import LOCAL, Machine
 from snakemake_kochi.queue import Resources, Ticket
 from snakemake_kochi.schedulers.interface import Scheduler
+from snakemake_kochi.schedulers.native import system
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.schedulers.script import AllocScript
-from snakemake_kochi.schedulers.slurm.slurm import Slurm
 
 # Where workers may be: on this computer, or in allocations of the machine's scheduler, be that one
 # that kochi knows or one behind an alloc_script.
@@ -102,8 +102,8 @@ def make_workers(
 def make_scheduler(machine: Machine, name: str, limit: str | None = None) -> Scheduler:
     """The machine's scheduler, for allocations of a name of their own; `limit`: a time limit as a
     person wrote it, for an alloc_script."""
-    if machine.scheduler == "slurm":
-        return Slurm(name, machine.allocation, _with_file(machine))
+    if machine.scheduler is not None:
+        return system(machine.scheduler).allocations(name, machine.allocation, _with_file(machine))
     return AllocScript(name, machine.alloc_script, machine.allocation, limit, machine.name)
 
 

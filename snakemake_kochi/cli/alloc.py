@@ -18,10 +18,10 @@ from snakemake_kochi.files import make_directory
 
 if TYPE_CHECKING:
     from snakemake_kochi.allocation.tracker import WaitReasons
+    from snakemake_kochi.allocation.worker_command import WorkerCommand
     from snakemake_kochi.location import Location
     from snakemake_kochi.queue import WorkerState
     from snakemake_kochi.schedulers.interface import Allocation, Scheduler
-    from snakemake_kochi.schedulers.worker_command import WorkerCommand
 
 _NODES = "${nodes}"
 # Seconds between two questions to the scheduler while a worker has not come.
@@ -111,26 +111,16 @@ def command(
 def _ask(
     location: Location, queue: str, spec: str | None, count: int, limit: str | None, blocking: bool
 ) -> list[_Asked]:
+    from snakemake_kochi.allocation.worker_command import WorkerCommand
     from snakemake_kochi.allocation.workers import make_scheduler
     from snakemake_kochi.queue import AskedWorker, allocate_ids, assign_queues, note_asked
-    from snakemake_kochi.schedulers.interface import Wanted
+    from snakemake_kochi.schedulers.request import Wanted
     from snakemake_kochi.schedulers.script import AllocScript
-    from snakemake_kochi.schedulers.worker_command import WorkerCommand
     from snakemake_kochi.worker.settings import WorkerSettings
 
     machine = location.machine
     settings = machine.allocation
-    arguments: tuple[str, ...] = ()
-    if machine.scheduler == "slurm":
-        if spec is not None and spec.isdecimal() and len(spec) < 10:
-            settings = replace(settings, nodes=max(1, int(spec)))
-        elif spec is not None:
-            arguments = (f"--nodelist={spec}",)
-        if limit is not None:
-            settings = replace(settings, time=_seconds(limit))
-    elif machine.alloc_script:
-        settings = replace(settings, node_spec=spec or settings.node_spec)
-    else:
+    if not machine.has_allocations:
         if location.unread is not None:
             raise location.unread
         raise KochiError(
@@ -140,6 +130,9 @@ def _ask(
             f"kochi work -q {queue}\n"
             "A login node of a cluster with Slurm is made one by: kochi init --machine",
         )
+    settings = replace(settings, node_spec=spec or settings.node_spec)
+    if machine.scheduler is not None and limit is not None:
+        settings = replace(settings, time=_seconds(limit))
     # A name of its own: what was submitted although its answer got lost is found by that.
     name = f"kochi-alloc-{secrets.token_hex(4)}"
     scheduler = make_scheduler(replace(machine, allocation=settings), name, limit)
@@ -152,7 +145,6 @@ def _ask(
         gpus=node.gpus,
         seconds=settings.time,
         count=count,
-        arguments=arguments,
     )
     numbers = allocate_ids(location.machine_paths, "worker", count)
     for_workers = WorkerSettings(

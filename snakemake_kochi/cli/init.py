@@ -112,11 +112,11 @@ def command(machine: bool, directory: Path) -> None:
 
 
 def _add_machine(file: Path) -> None:
-    """Add the machine of this host's Slurm, unless it is there."""
-    from snakemake_kochi.schedulers.slurm.description import describe_machine
+    """Add the machine of this host's scheduler, unless it is there."""
+    from snakemake_kochi.schedulers.native import system_of_host
 
     text = read_text(file, str(file)) if file.exists() else ""
-    found = describe_machine()
+    found = system_of_host().describe_machine()
     if has_machine(file, text, found.machine):
         say(f"Kept {file}, which has the machine {found.machine}")
         return

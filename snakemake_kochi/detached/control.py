@@ -30,12 +30,7 @@ from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.queue.controllers import ControllerState
 from snakemake_kochi.queue.explain import seconds_since
 from snakemake_kochi.queue.heartbeat import LOST_AFTER, Stillness, heartbeat_interval, sign_of_life
-from snakemake_kochi.schedulers.slurm.controller_job import (
-    controller_job,
-    has_ended,
-    interrupt_controller,
-    submit_controller,
-)
+from snakemake_kochi.schedulers.native import system, system_of_host
 
 _PATIENCE = 20.0  # seconds for a supervisor to start
 _MOST_PATIENCE = 60.0  # after which it is not to start any more
@@ -54,7 +49,7 @@ def launch(
     say: Callable[[str], None],
 ) -> Found:
     """Start a command in the current directory, and leave it running: on this host, or in a small
-    job of the machine's Slurm with a time limit. Raises KochiError, also when one launched here
+    job of the machine's scheduler with a time limit. Raises KochiError, also when one launched here
     goes on; where that takes a while to be known, it says so first."""
     machine = location.machine_paths
     heartbeat_interval()  # the supervisor could tell nobody of a wrong one
@@ -160,7 +155,7 @@ class Ends:
                 return state == "ended" or is_silent
             if is_silent and controller.allocation and time.monotonic() >= self._due:
                 self._due = time.monotonic() + _QUESTION
-                return has_ended(controller.allocation)
+                return system_of_host().has_ended(controller.allocation)
         return False  # unknown, which does not mean ended
 
 
@@ -202,17 +197,16 @@ def _start(location: Location, paths: LaunchPaths) -> None:
 
 
 def _submit(location: Location, launched: Launch, paths: LaunchPaths, limit: str | None) -> None:
-    assert launched.job_name is not None
+    assert launched.job_name is not None and location.machine.scheduler is not None
     variables: Mapping[str, str] = _variables(location)
     words = ["env", *(f"{name}={value}" for name, value in variables.items()), *_supervisor(paths)]
-    arguments = [] if limit is None else [f"--time={limit}"]
     try:
-        submit_controller(
+        system(location.machine.scheduler).submit_controller(
             launched.job_name,
             shlex.join(words),
             paths.output,
             location.machine.allocation,
-            arguments,
+            limit,
         )
     except KochiError:
         # It is none; the directory would stand for one of which nothing is ever heard.
@@ -237,11 +231,11 @@ def settled(found: Found) -> Found:
     if found.launch.job_name is None or found.state not in ("launched", "elsewhere"):
         return found
     try:
-        job = controller_job(found.launch.job_name)
+        job = system_of_host().find_controller(found.launch.job_name)
     except KochiError:
         return found  # unknown, which does not mean ended
     if job is not None:
-        return replace(found, scheduler=f"job {job[0]}: {job[1]} ({job[2]})")
+        return replace(found, scheduler=f"job {job.id}: {job.state} ({job.reason})")
     os.listdir(found.paths.directory)  # has NFS look anew for what was not there
     if not look_at(found.paths).is_over:
         write_gone(found.paths)
@@ -252,9 +246,9 @@ def stop(found: Found) -> None:
     """Tell a run to end, as Ctrl-C does; again: at once. Raises KochiError where that cannot be
     done from here."""
     if found.launch.job_name is not None:
-        job = controller_job(found.launch.job_name)
-        if job is not None:
-            interrupt_controller(job[0], is_pending=job[1] in ("PENDING", "CONFIGURING"))
+        scheduler = system_of_host()
+        if (job := scheduler.find_controller(found.launch.job_name)) is not None:
+            scheduler.interrupt_controller(job)
         return
     if found.processes is None:
         raise KochiError("the run is just being started", "Try again.")

@@ -40,8 +40,7 @@ class _WhereParser:
         if text == "allocations":
             from snakemake_kochi.allocation.found import find_machine
             from snakemake_kochi.location import find_location
-            from snakemake_kochi.schedulers.slurm.cluster import ONCE
-            from snakemake_kochi.schedulers.slurm.commands import USUAL
+            from snakemake_kochi.schedulers.commands import ONCE, USUAL
 
             # Snakemake reads its command line twice where there is a profile.
             pace = ONCE if self._has_waited else USUAL

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.paths import ProjectPaths, Root
 from snakemake_kochi.phases.products import digest_of
-from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.grid import Artifact, Phase, Point, PointTexts
 from snakemake_kochi.project.values import encode_component
 

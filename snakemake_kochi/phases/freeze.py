@@ -31,13 +31,13 @@ from snakemake_kochi.files import (
     to_json,
     write_atomically,
 )
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import ProjectPaths, Root
 from snakemake_kochi.project.configuration import configuration_file, find_project, load_project
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import is_experiment, load_experiment
-from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.machine_lookup import CommonFile, common_files
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.recipes import Project, Recipe, Requirement

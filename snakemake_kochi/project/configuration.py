@@ -11,6 +11,7 @@ from typing import Any
 
 from snakemake_kochi.errors import ConfigError, GitError
 from snakemake_kochi.files import expand_user
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.git import run_git
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.circles import chain, find_circles, longest_chain
@@ -22,7 +23,6 @@ from snakemake_kochi.project.document import (
     read_text,
     read_yaml,
 )
-from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.machine_file import Layers, read_machines
 from snakemake_kochi.project.machine_lookup import CommonFile, common_files, without
 from snakemake_kochi.project.reading import (

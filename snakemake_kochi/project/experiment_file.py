@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.checks import check_references, note_grid_problems, note_remarks
 from snakemake_kochi.project.destinations import dest_problem, normalise_dest, src_problem
 from snakemake_kochi.project.document import (
@@ -24,7 +25,6 @@ from snakemake_kochi.project.document import (
 )
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.expressions import TemplateError
-from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.grid import (
     Artifact,
     Batch,

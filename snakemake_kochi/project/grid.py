@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from snakemake_kochi.project.frozen import FrozenDict
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.templates import Template
 from snakemake_kochi.project.values import SUBSTITUTED, environment_name
 

@@ -5,19 +5,18 @@ Several files may describe a machine. The nearest file counts, key by key.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.document import Document, KeyPath
-from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.machines import LOCAL, Machine
 from snakemake_kochi.project.reading import check_name, names, optional_text, script, section
 from snakemake_kochi.project.values import path_problem
 from snakemake_kochi.quantities import memory_of, walltime_of
-from snakemake_kochi.schedulers.settings import SBATCH_OPTIONS, AllocationSettings
-from snakemake_kochi.schedulers.slurm.options import is_option, joined_options, refused_to_machine
+from snakemake_kochi.schedulers.native import OPTIONS, Options
+from snakemake_kochi.schedulers.request import AllocationSettings
 
 _NUMBERS = ("nodes", "cores", "gpus", "min_workers", "max_workers")
 
@@ -50,7 +49,7 @@ def _machine(name: str, data: Mapping[str, Any], path: KeyPath, layers: Layers) 
         alloc_interact_script=script(data.get("alloc_interact_script")),
         alloc_script=script(data.get("alloc_script")),
         scheduler=optional_text(data.get("scheduler")),
-        allocation=_allocation(section(data, "allocation"), (*path, "allocation"), layers),
+        allocation=_allocation(data, (*path, "allocation"), layers),
         load_env_on_login_node=on_login_node,
         load_env_on_machine=on_machine,
         files=layers.files(name),
@@ -60,10 +59,14 @@ def _machine(name: str, data: Mapping[str, Any], path: KeyPath, layers: Layers) 
     return machine
 
 
-def _allocation(data: Mapping[str, Any], path: KeyPath, problems: Layers) -> AllocationSettings:
-    texts = (*SBATCH_OPTIONS, "node_spec")
-    found: dict[str, Any] = {key: optional_text(data.get(key)) for key in texts}
-    found["arguments"] = _arguments(data, (*path, "arguments"), problems)
+def _allocation(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> AllocationSettings:
+    data = section(machine, "allocation")
+    found: dict[str, Any] = {"node_spec": optional_text(data.get("node_spec"))}
+    if (options := OPTIONS.get(optional_text(machine.get("scheduler")) or "")) is not None:
+        texts = {key: optional_text(data.get(key)) for key in options.CONSTRAINTS}
+        set_texts = {key: text for key, text in texts.items() if text is not None}
+        found["constraints"] = FrozenDict(set_texts)
+        found["arguments"] = _arguments(options, data, (*path, "arguments"), problems)
     for key in _NUMBERS:
         if key in data and not problems.is_unknown((*path, key)):
             found[key] = data[key].whole_number
@@ -83,18 +86,17 @@ def _allocation(data: Mapping[str, Any], path: KeyPath, problems: Layers) -> All
     return AllocationSettings(**found)
 
 
-def _arguments(data: Mapping[str, Any], path: KeyPath, problems: Layers) -> tuple[str, ...]:
-    """Further options of sbatch, each in one word with its value."""
+def _arguments(
+    options: Options, data: Mapping[str, Any], path: KeyPath, problems: Layers
+) -> tuple[str, ...]:
+    """Further options of the scheduler's submission command, each in one word with its value."""
     written = data.get("arguments")
     words = names(written) or ()
     for index, word in enumerate(words):
-        place = (*path, index) if isinstance(written, list) else path
-        if is_option(word) and re.search(r"\s", word.partition("=")[0]):
-            problems.add(place, f"{word!r}: one argument was expected, such as --exclude=n1")
-        elif is_option(word) and (why := refused_to_machine(word)):
-            problems.add(place, f"{word} cannot be used: {why}")
+        if (problem := options.argument_problem(word)) is not None:
+            problems.add((*path, index) if isinstance(written, list) else path, problem)
     try:
-        return tuple(joined_options(words))
+        return tuple(options.joined_options(words))
     except ValueError as error:
         problems.add(path, str(error))
     return ()
@@ -118,15 +120,16 @@ def _check(machine: Machine, data: Mapping[str, Any], path: KeyPath, problems: L
             f"{settings.min_workers} is more than max_workers, which is {settings.max_workers}",
         )
     written = section(data, "allocation")
-    if machine.scheduler is None:
-        for key in (*SBATCH_OPTIONS, "arguments"):
-            if key in written:
-                problems.add((*path, "allocation", key), "is for machines with 'scheduler: slurm'")
-    elif "node_spec" in written:
+    own = OPTIONS.get(machine.scheduler or "")
+    for key in written:
+        users = [each for each in OPTIONS if key in (*OPTIONS[each].CONSTRAINTS, "arguments")]
+        if users and machine.scheduler not in users:
+            schedulers = " or ".join(f"'scheduler: {each}'" for each in users)
+            problems.add((*path, "allocation", key), f"is for machines with {schedulers}")
+    if own is not None and "node_spec" in written:
         problems.add(
             (*path, "allocation", "node_spec"),
-            "is for machines with an 'alloc_script'; for Slurm use 'partition', 'constraint' or "
-            "'arguments: [--nodelist=...]'",
+            f"is for machines with an 'alloc_script'; {own.INSTEAD_OF_NODE_SPEC}",
         )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from snakemake_kochi.files import expand_path
-from snakemake_kochi.schedulers.settings import AllocationSettings
+from snakemake_kochi.schedulers.request import AllocationSettings
 
 LOCAL = "local"
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from snakemake_kochi.files import is_name
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.document import KeyPath, Problems
 from snakemake_kochi.project.expressions import TemplateError
-from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.grid import Batch, Point, PointTexts
 from snakemake_kochi.project.templates import Value, dependency_order, parse_value
 from snakemake_kochi.project.values import (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.files import expand_user, is_name
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.circles import chain, in_order
-from snakemake_kochi.project.frozen import FrozenDict
 from snakemake_kochi.project.machines import Machine
 
 

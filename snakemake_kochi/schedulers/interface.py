@@ -1,27 +1,21 @@
-"""What is asked of schedulers, in one way for all of them."""
+"""What the rest of Kochi asks of any scheduler, Slurm or an alloc_script."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
-
-from humanfriendly.text import pluralize
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.queue.capacity import Capacity
-from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
-from snakemake_kochi.schedulers.worker_command import WorkerCommand
-
-# An amount that nobody has told: as much as there is.
-UNKNOWN = sys.maxsize
+from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest, Wanted
 
 State = Literal["pending", "running", "ended"]
 
 
 class RefusedError(KochiError):
-    """A scheduler refused, and would another time, too."""
+    """A scheduler refused, and would refuse again."""
 
 
 class UnreachableError(KochiError):
@@ -30,13 +24,13 @@ class UnreachableError(KochiError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What may be asked for: at most `workers` at the same time, each with at most `node`, for at
+    """What may be requested: at most `workers` at the same time, each with at most `node`, for at
     most `seconds` (None: nothing limits them). Where `takes_nodes`, each has all of a node.
 
     `nodes`: where they are of several kinds, the largest ones; `node` is then the most of each
-    amount, which none may have together. Where jobs do not say how long they take, workers are
-    asked for `usual` seconds or, without that, for `seconds` if it `asks_for_all`, else for as long
-    as the scheduler gives by default.
+    amount, which no node may have together. Where jobs do not say how long they take, workers are
+    requested for `usual` seconds or, without that, for `seconds` if it `asks_for_all`, else for as
+    long as the scheduler gives by default.
     """
 
     workers: int
@@ -49,48 +43,16 @@ class Limits:
 
     @property
     def usual_seconds(self) -> float | None:
-        """For how long a worker is asked for whose jobs do not say how long they take."""
+        """For how long a worker is requested whose jobs do not say how long they take."""
         return self.seconds if self.usual is None and self.asks_for_all else self.usual
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What one submission asks for: `count` allocations alike, each for one worker. `memory_mb` 0
-    leaves it to the scheduler, as `seconds` None does; `arguments` are further ones, after all
-    others. Nodes that are `excluded` get none, if the scheduler can be told so."""
-
-    cores: int
-    memory_mb: int = 0
-    gpus: int = 0
-    seconds: float | None = None
-    whole_node: bool = False
-    count: int = 1
-    arguments: tuple[str, ...] = ()
-    excluded: tuple[str, ...] = ()
-    request: AllocationRequest = NO_REQUEST
-
-    def describe(self) -> str:
-        """For people: "4 cores, 8000 MiB, 1 GPU, 2:00:00"."""
-        said = [pluralize(self.cores, "core") if self.cores < UNKNOWN else "all cores of a node"]
-        if 0 < self.memory_mb < UNKNOWN:
-            said.append(f"{self.memory_mb} MiB")
-        if self.gpus:
-            said.append(pluralize(self.gpus, "GPU"))
-        if self.whole_node and not self.request.whole_nodes:
-            said.append("nobody beside it")
-        if self.request.shape:
-            said = []  # it is the request's
-        if self.seconds is not None:
-            said.append(time_limit(self.seconds))
-        return ", ".join(filter(None, [*said, self.request.describe()]))
-
-
-@dataclass(frozen=True)
 class Allocation:
-    """An allocation as its scheduler tells of it. `id`: what its worker has as `allocation`;
+    """An allocation as its scheduler reports it. `id`: what its worker has as `allocation`;
     `reason`: the scheduler's own word for why it waits; `advice`: what a person can do about it,
-    where it would wait for ever. Where nobody can be asked it is not `is_certain` that it will
-    come. `has_failed`: nodes could not begin it, and the scheduler holds it back for that;
+    where it would wait for ever. Where nobody can be asked, it is not `is_certain` that it will
+    begin. `has_failed`: nodes could not begin it, and the scheduler holds it for that reason;
     `was_cancelled`: somebody ended it, or others were preferred, and no node is to blame;
     `may_be_blind`: it began, and ended as on a node that does not see KOCHI_ROOT."""
 
@@ -107,16 +69,35 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Lack:
-    """Why none can be asked for, and the options of `kochi alloc` that say what is missing."""
+    """Why no allocation can be requested, and the options of `kochi alloc` that say what is
+    missing."""
 
     reason: str
     options: str
 
 
+class WorkerScript(Protocol):
+    """What an allocation runs: a worker."""
+
+    @property
+    def grace(self) -> float:
+        """The seconds before the end of its time at which a worker is to be told."""
+
+    def script(
+        self, allocation: str, cores: str | None, output: Path | None = None, index: str = "0"
+    ) -> str:
+        """A script for bash. `allocation`, the allocation's id, and `cores`, the number of cores in
+        it, are words for bash; `index`: which of the allocations of one submission this is, as
+        arithmetic of bash, from 0; `output`: a file for the output, if the scheduler has none."""
+
+    def log(self, allocation: str) -> Path:
+        """The file for the output of an allocation that is not its jobs'."""
+
+
 class Scheduler(Protocol):
-    """The allocations of one controller. Where it `takes_requests`, what a job requests of its
-    allocation means something; where it `can_exclude`, nodes can be named on which none is to be.
-    Where it `lacks` something that only a person can say, no allocation can be asked for.
+    """The allocations of one controller. Where it `takes_requests`, it heeds what a job requests of
+    its allocation; where it `can_exclude`, it can be given nodes to avoid. Where it `lacks`
+    something that only a person can say, no allocation can be requested.
     """
 
     takes_requests: bool
@@ -124,33 +105,33 @@ class Scheduler(Protocol):
 
     @property
     def lacks(self) -> Lack | None:
-        """What a person has to say before any allocation can be asked for."""
+        """What a person has to say before any allocation can be requested."""
 
     def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
-        """What may be asked for, with a request. Raises RefusedError, or UnreachableError."""
+        """What may be requested, with a job's request. Raises RefusedError, or UnreachableError."""
 
-    def submit(self, wanted: Wanted, worker: WorkerCommand, known: Collection[str]) -> list[str]:
-        """Ask for allocations with a worker each; returns their ids. `known`: all ids of before.
+    def submit(self, wanted: Wanted, worker: WorkerScript, known: Collection[str]) -> list[str]:
+        """Request allocations with a worker each; returns their ids. `known`: all earlier ids.
 
         Tries again for some minutes. Raises RefusedError, or UnreachableError.
         """
 
     def find(self) -> dict[str, Allocation] | None:
-        """All that have not ended, and those of which it is known why they ended before they began,
-        by id, by one question; none of either that were cancelled. None where nobody can be asked.
-        Raises UnreachableError."""
+        """By id, all allocations that have not ended, and those known to have ended before they
+        began, with the reason; neither includes cancelled ones. It takes one question. None where
+        nobody can be asked. Raises UnreachableError."""
 
     def ends(self, ids: Collection[str]) -> dict[str, Allocation]:
-        """How those of the allocations ended of which that is still known, each with the first of
-        its nodes, by one question or two. Raises UnreachableError."""
+        """How these allocations ended, as far as that is still known, each with the first of its
+        nodes. It takes one question or two. Raises UnreachableError."""
 
     def cancel(self, ids: Iterable[str] = ()) -> None:
         """Cancel some, or all, by one command, as far as that is possible. Raises RefusedError, or
         UnreachableError."""
 
     def give_up(self) -> None:
-        """From another thread: end a `submit` that tries again, and submit nothing more. The others
-        go on to be answered."""
+        """From another thread: end a `submit` that tries again, and submit nothing more. Other
+        questions are still answered."""
 
     @property
     def how_to_cancel(self) -> str:
@@ -158,16 +139,9 @@ class Scheduler(Protocol):
 
     @property
     def cancels_waiting(self) -> tuple[str, ...]:
-        """The command that cancels all that have not begun, on any node; none where there is
-        none."""
+        """The command that cancels all that have not begun, on any node; empty if there is none."""
 
 
 def not_ended(found: Mapping[str, Allocation]) -> dict[str, Allocation]:
-    """Those of an answer of `Scheduler.find` that run, or may come to."""
+    """The allocations in an answer of `Scheduler.find` that run, or may come to run."""
     return {id: each for id, each in found.items() if each.state != "ended"}
-
-
-def time_limit(seconds: float) -> str:
-    """As Slurm and PBS read it: hours:minutes:seconds."""
-    whole = max(1, round(seconds))
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"

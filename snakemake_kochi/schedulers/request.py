@@ -1,43 +1,64 @@
-"""What a job says about the allocation in which it is to run, beyond what it takes of a worker.
-
-The names are those of the resources that Snakemake's Slurm executor reads, with the same meaning.
-"""
+"""What is requested of a scheduler: by a machine's settings, by a job, and by one submission."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import re
+import sys
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from humanfriendly.text import pluralize
 
-from snakemake_kochi.queue import Capacity
-from snakemake_kochi.schedulers.settings import SBATCH_OPTIONS, AllocationSettings
+from snakemake_kochi.frozen import FrozenDict
 
+if TYPE_CHECKING:
+    from snakemake_kochi.queue import Capacity
+
+# An amount that nobody has told: as much as there is.
+UNKNOWN = sys.maxsize
 _MOST_LETTERS = 24
-# Generic resources that are GPUs: gpu, gpu:2, gpu:a100, gpu:a100:2.
-GPUS = re.compile(r"gpu(?::(\w*[A-Za-z_][\w.-]*))?(?::(\d+))?")
+_NONE: FrozenDict[str, str] = FrozenDict()
+
+
+@dataclass(frozen=True)
+class AllocationSettings:
+    """What a machine says of its allocations, and how many there may be.
+
+    None leaves it to the scheduler, or to what the jobs need. `time` and `idle_timeout` are in
+    seconds, `memory_mb` in MiB; `cores`, `memory_mb` and `gpus` are those of one node, the most
+    that a job can have there. `constraints` limit by name where an allocation may be, and who pays
+    for it: `partition`, `account`. Each scheduler has its own names. `arguments` are further ones
+    of its submission command. `node_spec` names nodes, or says how many, in the scheduler's words.
+    With fewer than `min_workers`, more are requested although no job waits.
+    """
+
+    constraints: FrozenDict[str, str] = _NONE
+    arguments: tuple[str, ...] = ()
+    node_spec: str | None = None
+    nodes: int = 1
+    time: float | None = None
+    cores: int | None = None
+    memory_mb: int | None = None
+    gpus: int | None = None
+    min_workers: int = 0
+    max_workers: int = 8
+    idle_timeout: float = 60.0
 
 
 @dataclass(frozen=True)
 class AllocationRequest:
-    """None: as the machine's settings say, of which a request overrides those of the same name; an
-    empty text is for none at all.
+    """What a job requests of the allocation in which it runs, beyond what it takes of a worker.
 
-    `gres` has generic resources other than GPUs. With `tasks`, `tasks_per_node` or several `nodes`
+    None stands for what the machine's settings say. `constraints` override the settings' of the
+    same name; an empty text is for none at all. With `tasks`, `tasks_per_node` or several `nodes`
     a job has an allocation to itself, of that shape, with `cpus_per_task` for each task, and MiB of
     memory for each node or core. With `whole_nodes` nobody else's jobs are on its nodes.
-    `arguments` are further ones for sbatch, after all others.
+    `arguments` are further ones of the scheduler's submission command, after all others.
     """
 
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    reservation: str | None = None
-    constraint: str | None = None
-    gres: str | None = None
+    constraints: FrozenDict[str, str] = _NONE
     gpu_model: str | None = None
     nodes: int | None = None
     tasks: int | None = None
@@ -51,28 +72,19 @@ class AllocationRequest:
 
     @property
     def name(self) -> str:
-        """One that no other request has, and the beginning of which people understand; "" of none.
-        As much of it as may be part of a queue's name."""
+        """A name that no other request has, and whose beginning people understand; "" for none.
+        It is short enough for a part of a queue's name."""
         if self == AllocationRequest():
             return ""
         letters = re.sub(r"[^A-Za-z0-9]+", "_", self.describe()).strip("_")
-        values = [getattr(self, field.name) for field in fields(self)]
-        digest = hashlib.sha256(repr(values).encode()).hexdigest()[:8]
-        return f"{letters[:_MOST_LETTERS].strip('_') or 'own'}-{digest}"
+        values = [getattr(self, field.name) for field in fields(self)[1:]]
+        digest = hashlib.sha256(repr([sorted(self.constraints.items()), *values]).encode())
+        return f"{letters[:_MOST_LETTERS].strip('_') or 'own'}-{digest.hexdigest()[:8]}"
 
-    def over(self, settings: AllocationSettings) -> AllocationSettings:
-        """What counts for its allocations. What a node has is said of the settings' partition: of
-        another one it is for the scheduler to say."""
-        own: dict[str, Any] = {
-            name: value or None
-            for name in SBATCH_OPTIONS
-            if (value := getattr(self, name)) is not None
-        }
-        if self.nodes is not None:
-            own["nodes"] = self.nodes
-        if self.partition is not None and self.partition != settings.partition:
-            own |= {"cores": None, "memory_mb": None, "gpus": None}
-        return replace(settings, **own)
+    @property
+    def has_shape(self) -> bool:
+        """Whether it says how its allocations are shaped; else they have what waiting jobs need."""
+        return self.tasks is not None or self.tasks_per_node is not None or (self.nodes or 1) > 1
 
     def with_room_for_worker(self, memory_mb: int, node: Capacity) -> AllocationRequest:
         """With that much more memory on the first node of its shape, as far as nodes have it."""
@@ -87,51 +99,11 @@ class AllocationRequest:
             return replace(self, memory_mb=min(self.memory_mb + memory_mb, most))
         return self
 
-    @property
-    def shape(self) -> list[str]:
-        """As arguments of sbatch the shape of its allocations; empty where that is what the jobs
-        that wait need."""
-        if self.tasks is None and self.tasks_per_node is None and (self.nodes or 1) == 1:
-            return []
-        arguments = [] if self.nodes is None else [f"--nodes={self.nodes}"]
-        if self.tasks is not None:
-            arguments.append(f"--ntasks={self.tasks}")
-        if self.tasks_per_node is not None:
-            arguments.append(f"--ntasks-per-node={self.tasks_per_node}")
-        elif self.tasks is None:
-            arguments.append("--ntasks-per-node=1")
-        arguments.append(f"--cpus-per-task={self.cpus_per_task or 1}")
-        if self.memory_mb_of_core is not None:
-            arguments.append(f"--mem-per-cpu={self.memory_mb_of_core}M")
-        elif self.memory_mb is not None:
-            arguments.append(f"--mem={self.memory_mb}M")
-        if self.gpus:
-            # Of all its nodes together: a generic resource would be of each.
-            model = f"{self.gpu_model}:" if self.gpu_model else ""
-            arguments.append(f"--gpus={model}{self.gpus}")
-        if self.whole_nodes:
-            arguments.append("--exclusive")
-        return arguments
-
-    def generic_resources(self, settings: AllocationSettings, gpus: int) -> str | None:
-        """The generic resources of each node: those of the settings, which are the request's where
-        it has any, and `gpus`, unless the settings name GPUs and the request no model."""
-        own = settings.gres.split(",") if settings.gres else []
-        if self.shape:
-            return ",".join(own) or None
-        has_gpus = any(GPUS.fullmatch(each) for each in own)
-        if gpus and (self.gpu_model or not has_gpus):
-            own = [each for each in own if not GPUS.fullmatch(each)]
-            model = f"{self.gpu_model}:" if self.gpu_model else ""
-            own.append(f"gpu:{model}{gpus}")
-        return ",".join(own) or None
-
     def describe(self) -> str:
         """For people: "partition long, account me, 2 nodes"; "" where nothing is requested."""
-        named = (*SBATCH_OPTIONS, "gpu_model")
-        said = [
-            f"{name.replace('_', ' ')} {value}" for name in named if (value := getattr(self, name))
-        ]
+        said = [f"{name} {value}" for name, value in self.constraints.items() if value]
+        if self.gpu_model:
+            said.append(f"gpu model {self.gpu_model}")
         if self.nodes is not None:
             said.append(pluralize(self.nodes, "node"))
         if self.tasks is not None:
@@ -144,3 +116,40 @@ class AllocationRequest:
 
 
 NO_REQUEST = AllocationRequest()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What one submission requests: `count` allocations alike, each for one worker. `memory_mb` 0
+    and `seconds` None leave them to the scheduler. None of them is on an `excluded` node, if the
+    scheduler can be told so."""
+
+    cores: int
+    memory_mb: int = 0
+    gpus: int = 0
+    seconds: float | None = None
+    whole_node: bool = False
+    count: int = 1
+    excluded: tuple[str, ...] = ()
+    request: AllocationRequest = NO_REQUEST
+
+    def describe(self) -> str:
+        """For people: "4 cores, 8000 MiB, 1 GPU, 2:00:00"."""
+        said = [pluralize(self.cores, "core") if self.cores < UNKNOWN else "all cores of a node"]
+        if 0 < self.memory_mb < UNKNOWN:
+            said.append(f"{self.memory_mb} MiB")
+        if self.gpus:
+            said.append(pluralize(self.gpus, "GPU"))
+        if self.whole_node and not self.request.whole_nodes:
+            said.append("nobody beside it")
+        if self.request.has_shape:
+            said = []  # the request says it
+        if self.seconds is not None:
+            said.append(time_limit(self.seconds))
+        return ", ".join(filter(None, [*said, self.request.describe()]))
+
+
+def time_limit(seconds: float) -> str:
+    """As Slurm and PBS read it: hours:minutes:seconds."""
+    whole = max(1, round(seconds))
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"

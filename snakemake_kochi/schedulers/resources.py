@@ -1,8 +1,8 @@
 """From a job's resources to a request, and to what the job takes of a worker.
 
 The resources are those that Snakemake's Slurm executor reads. Those that are not here mean the same
-everywhere: threads, mem_mb, runtime, gpu. `disk_mb` is asked of nobody, there and here: Snakemake
-gives each job one by default, and few clusters say how much space their nodes have.
+everywhere: threads, mem_mb, runtime, gpu. Neither that executor nor Kochi requests `disk_mb`:
+Snakemake gives each job one by default, and few clusters say how much space their nodes have.
 """
 
 from __future__ import annotations
@@ -14,16 +14,23 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from snakemake_kochi.errors import KochiError, nearest
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.queue import Resources
-from snakemake_kochi.schedulers.request import GPUS, AllocationRequest
-from snakemake_kochi.schedulers.slurm.options import is_option, joined_options, refused_to_rule
+from snakemake_kochi.schedulers.request import AllocationRequest
+from snakemake_kochi.schedulers.slurm.options import (
+    GPUS,
+    is_option,
+    joined_options,
+    refused_to_rule,
+)
 
+# Resources, and the constraints that they are.
 _TEXTS = {
     "slurm_partition": "partition",
     "slurm_account": "account",
     "qos": "qos",
-    "constraint": "constraint",
     "reservation": "reservation",
+    "constraint": "constraint",
 }
 _CLUSTERS = ("clusters", "cluster", "slurm_cluster")
 _NUMBERS = ("nodes", "tasks", "tasks_per_node", "tasks_per_gpu", "cpus_per_task", "cpus_per_gpu")
@@ -111,15 +118,16 @@ def read_request(
                 "Leave it out. For another cluster, name it as a machine in kochi.yaml, and type: "
                 "export KOCHI_DEFAULT_MACHINE=...",
             )
-    texts: dict[str, Any] = {field: job.text(name) for name, field in _TEXTS.items()}
-    for field in ("partition", "account", "reservation"):
-        texts[field] = texts[field] or None
+    options = _options(job)
+    gres, model, gpus = _generic_resources(job, options, wanted.gpus)
+    texts = {name: job.text(resource) for resource, name in _TEXTS.items()} | {"gres": gres}
+    for name in ("partition", "account", "reservation"):
+        texts[name] = texts[name] or None  # none of these is no choice
     if texts["account"]:
         # The first of several, which are for trying one after the other.
         texts["account"] = re.split(r"[,\s]+", texts["account"])[0]
-    options = _options(job)
-    gres, model, gpus = _generic_resources(job, options, wanted.gpus)
-    request = AllocationRequest(**texts, gres=gres, gpu_model=model, arguments=tuple(options))
+    constraints = FrozenDict({name: text for name, text in texts.items() if text is not None})
+    request = AllocationRequest(constraints, gpu_model=model, arguments=tuple(options))
     return _shaped(job, request, _sized(job, replace(wanted, gpus=gpus)))
 
 

@@ -17,17 +17,20 @@ from pathlib import Path
 from snakemake_kochi.files import make_directory, write_atomically
 from snakemake_kochi.queue import Capacity
 from snakemake_kochi.schedulers.interface import (
-    UNKNOWN,
     Allocation,
     Lack,
     Limits,
     RefusedError,
+    WorkerScript,
+)
+from snakemake_kochi.schedulers.request import (
+    NO_REQUEST,
+    UNKNOWN,
+    AllocationRequest,
+    AllocationSettings,
     Wanted,
     time_limit,
 )
-from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
-from snakemake_kochi.schedulers.settings import AllocationSettings
-from snakemake_kochi.schedulers.worker_command import WorkerCommand
 
 # Seconds in which a script that is wrong has mostly failed.
 _EARLY = 1.0
@@ -118,7 +121,7 @@ class AllocScript:
         node = Capacity(cores, memory, settings.gpus or 0)
         return Limits(settings.max_workers, node, settings.time, takes_nodes=True)
 
-    def submit(self, wanted: Wanted, worker: WorkerCommand, known: Collection[str]) -> list[str]:
+    def submit(self, wanted: Wanted, worker: WorkerScript, known: Collection[str]) -> list[str]:
         """Run the script for each. Raises RefusedError, with its exit status and the end of its
         output, for one that fails within a second."""
         names = [self._start(wanted, worker) for _ in range(wanted.count)]
@@ -133,7 +136,7 @@ class AllocScript:
                 )
         return names
 
-    def _start(self, wanted: Wanted, worker: WorkerCommand) -> str:
+    def _start(self, wanted: Wanted, worker: WorkerScript) -> str:
         number = next(self._numbers)
         name = f"{self._name}-{number}"
         log = worker.log(name)

@@ -17,7 +17,7 @@ from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Capacity, WorkerState
 from snakemake_kochi.queue.processes import Node, ProcessIdentity
 from snakemake_kochi.schedulers.interface import Allocation
-from snakemake_kochi.schedulers.slurm.listing import read_listing
+from snakemake_kochi.schedulers.slurm.answers import read_listing
 
 LOGGER: Any = logging.getLogger("test")
 

@@ -12,7 +12,7 @@ from support import git, write
 from snakemake_kochi.allocation.found import find_machine, unused_scheduler
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import find_location, is_found
-from snakemake_kochi.schedulers.slurm.commands import Pace
+from snakemake_kochi.schedulers.commands import Pace
 
 SLURM = says("Configuration data as of today\nClusterName             = own\nMaxJobCount = 9")
 NO_SLURM = says("scontrol: fatal: Could not establish a configuration source", 1)

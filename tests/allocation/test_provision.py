@@ -22,6 +22,7 @@ from snakemake_kochi.allocation.provision import Provision
 from snakemake_kochi.allocation.sizing import workers_to_request
 from snakemake_kochi.allocation.submission import Submitter
 from snakemake_kochi.allocation.tracker import Tracker
+from snakemake_kochi.allocation.worker_command import WorkerCommand
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.machines import Machine
@@ -32,12 +33,14 @@ from snakemake_kochi.schedulers.interface import (
     Limits,
     RefusedError,
     UnreachableError,
-    Wanted,
 )
 from snakemake_kochi.schedulers.questions import Questions
-from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
-from snakemake_kochi.schedulers.settings import AllocationSettings
-from snakemake_kochi.schedulers.worker_command import WorkerCommand
+from snakemake_kochi.schedulers.request import (
+    NO_REQUEST,
+    AllocationRequest,
+    AllocationSettings,
+    Wanted,
+)
 
 SMALL, LARGE = Resources(cores=1), Resources(cores=4)
 

@@ -52,7 +52,7 @@ def test_what_is_commented_out_is_valid_when_it_counts(repository: Path, kochi: 
     file.write_text("\n".join(line.removeprefix("# ").removeprefix("#") for line in lines))
     machine = load_project(repository).machine("spica")
     assert machine.scheduler == "slurm"
-    assert machine.allocation.partition == "short"
+    assert machine.allocation.constraints == {"partition": "short"}
 
 
 def test_snakemake_understands_the_snakefile_that_is_written(

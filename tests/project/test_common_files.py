@@ -73,7 +73,10 @@ def test_the_nearest_file_counts_for_each_key(
     assert (machine.kochi_root, machine.lock_dir) == ("/mine", None)
     assert machine.load_env_on_machine == "hello"
     settings = machine.allocation
-    assert (settings.partition, settings.account, settings.max_workers) == ("long", "me", 2)
+    assert (settings.constraints, settings.max_workers) == (
+        {"partition": "long", "account": "me"},
+        2,
+    )
     assert settings.time == 3 * 3600
     assert machine.files == ("kochi.yaml", str(of_user), str(of_site))
     assert machine.root_said_at == f"machines: spica: kochi_root in {of_user}"
@@ -89,7 +92,7 @@ def test_another_way_to_nodes_takes_the_place_of_the_one_below(
     )
     machine = find_location("spica").machine
     assert (machine.scheduler, machine.alloc_script) == (None, "qsub")
-    assert (machine.allocation.partition, machine.allocation.cores) == (None, 4)
+    assert (machine.allocation.constraints, machine.allocation.cores) == ({}, 4)
 
 
 def test_what_is_wrong_is_told_of_the_file_in_which_it_is(

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.configuration import load_project
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.quantities import memory_of, seconds_of, walltime_of
-from snakemake_kochi.schedulers.settings import AllocationSettings
+from snakemake_kochi.schedulers.request import AllocationSettings
 
 
 def machine(text: str) -> Machine:
@@ -53,12 +54,14 @@ def test_all_that_slurm_is_asked_for_stands_in_the_machine() -> None:
     )
     assert found.scheduler == "slurm"
     assert found.allocation == AllocationSettings(
-        partition="short",
-        account="007",
-        qos="normal",
-        reservation="r",
-        constraint="rome&ib",
-        gres="gpu:a100:2",
+        FrozenDict(
+            partition="short",
+            account="007",
+            qos="normal",
+            reservation="r",
+            constraint="rome&ib",
+            gres="gpu:a100:2",
+        ),
         arguments=("--exclude=n1", "--mail-type=END"),
         nodes=2,
         time=36 * 3600.0,

@@ -12,16 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 from slurm_cluster import PARTITION, SlurmCluster
-from slurm_fake import AWAY, NO_DATABASE, TIMED_OUT, FakeSlurm, says
+from slurm_fake import AWAY, NO_DATABASE, TIMED_OUT, FakeSlurm, Sleeper, says
 from support import wait_until
 
-from snakemake_kochi.paths import Root
-from snakemake_kochi.schedulers.interface import RefusedError, UnreachableError, Wanted
-from snakemake_kochi.schedulers.settings import AllocationSettings
-from snakemake_kochi.schedulers.slurm.commands import Pace
+from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.schedulers.commands import Pace
+from snakemake_kochi.schedulers.interface import RefusedError, UnreachableError
+from snakemake_kochi.schedulers.request import AllocationRequest, AllocationSettings, Wanted
 from snakemake_kochi.schedulers.slurm.slurm import Slurm
-from snakemake_kochi.schedulers.worker_command import WorkerCommand
-from snakemake_kochi.worker.settings import WorkerSettings
 
 NAME = "kochi-of-a-test"
 # No waiting between two tries, and little for one answer.
@@ -38,13 +36,14 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> WorkerCommand:
-    root = Root(tmp_path / "root")
-    return WorkerCommand(WorkerSettings(str(root.directory), "own", ("q",), controller="c1"))
+def worker(tmp_path: Path) -> Sleeper:
+    return Sleeper(tmp_path)
 
 
-def slurm(pace: Pace = HASTY, **settings: object) -> Slurm:
-    return Slurm(NAME, AllocationSettings(**settings), "own", pace)  # type: ignore[arg-type]
+def slurm(pace: Pace = HASTY, partition: str | None = None, **settings: object) -> Slurm:
+    constraints = FrozenDict({} if partition is None else {"partition": partition})
+    own = AllocationSettings(constraints, **settings)  # type: ignore[arg-type]
+    return Slurm(NAME, own, "own", pace)
 
 
 # ---- submission
@@ -301,7 +300,9 @@ def test_allocations_of_other_clusters_are_asked_for_there(fake, worker):
     scheduler.cancel()
     assert "--clusters=west" in fake.calls("squeue")[0]
     assert "--clusters=west" in fake.calls("scancel")[0]
-    scheduler.submit(dataclasses.replace(ONE, arguments=("-Meast",)), worker, [])
+    scheduler.submit(
+        dataclasses.replace(ONE, request=AllocationRequest(arguments=("-Meast",))), worker, []
+    )
     scheduler.find()
     assert "--clusters=east,west" in fake.calls("squeue")[1]
 
@@ -349,17 +350,9 @@ def real(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slu
     cluster.cancel_jobs()
 
 
-@pytest.fixture
-def sleeper(worker: WorkerCommand, monkeypatch: pytest.MonkeyPatch) -> WorkerCommand:
-    """What is started sleeps; no worker is needed to see what Slurm says."""
-    worker.machine.allocations.mkdir(parents=True)
-    monkeypatch.setattr(WorkerCommand, "script", lambda *_, **__: "#!/bin/bash\nexec sleep 300\n")
-    return worker
-
-
-def test_a_real_slurm_tells_of_an_array_and_of_what_was_requeued(real, sleeper):
+def test_a_real_slurm_tells_of_an_array_and_of_what_was_requeued(real, worker):
     scheduler = slurm()
-    ids = scheduler.submit(Wanted(cores=2, count=3), sleeper, [])
+    ids = scheduler.submit(Wanted(cores=2, count=3), worker, [])
     number = ids[0].partition("_")[0]
     assert ids == [f"{number}_{index}" for index in (1, 2, 3)]
     wait_until(
@@ -379,22 +372,22 @@ def test_a_real_slurm_tells_of_an_array_and_of_what_was_requeued(real, sleeper):
     scheduler.cancel(["999999"])
 
 
-def test_a_real_slurm_refuses_in_its_own_words(real, sleeper):
+def test_a_real_slurm_refuses_in_its_own_words(real, worker):
     with pytest.raises(RefusedError) as caught:
-        slurm(partition="shrot").submit(ONE, sleeper, [])
+        slurm(partition="shrot").submit(ONE, worker, [])
     assert "Invalid partition name specified" in caught.value.message
     assert "did you mean 'short'?" in caught.value.hint
     with pytest.raises(RefusedError) as caught:
-        slurm().submit(Wanted(cores=1, memory_mb=100_000), sleeper, [])
+        slurm().submit(Wanted(cores=1, memory_mb=100_000), worker, [])
     assert "machines: own: allocation: memory in kochi.yaml" in caught.value.hint
     with pytest.raises(RefusedError) as caught:
-        slurm(arguments=("--no-such-option",)).submit(ONE, sleeper, [])
+        slurm(arguments=("--no-such-option",)).submit(ONE, worker, [])
     assert "allocation: arguments" in caught.value.hint
 
 
-def test_what_never_begins_is_told_with_the_key_to_change(real, sleeper):
+def test_what_never_begins_is_told_with_the_key_to_change(real, worker):
     scheduler = slurm(partition="short", time=3600.0)
-    (id,) = scheduler.submit(Wanted(cores=1, seconds=3600.0), sleeper, [])
+    (id,) = scheduler.submit(Wanted(cores=1, seconds=3600.0), worker, [])
     wait_until(lambda: scheduler.find()[id].reason == "PartitionTimeLimit", seconds=30)
     assert "machines: own: allocation: time, partition in kochi.yaml" in (
         scheduler.find()[id].advice
@@ -407,16 +400,16 @@ def test_the_limits_of_a_real_slurm_are_those_of_the_partition(real):
     assert slurm().limits().seconds is None
 
 
-def test_a_controller_that_is_away_is_unknown_and_then_back(real, sleeper):
+def test_a_controller_that_is_away_is_unknown_and_then_back(real, worker):
     scheduler = slurm()
-    (id,) = scheduler.submit(ONE, sleeper, [])
+    (id,) = scheduler.submit(ONE, worker, [])
     impatient = slurm(dataclasses.replace(HASTY, answer=3.0, submission=0.0))
     real.stop_controller()
     try:
         with pytest.raises(UnreachableError):
             impatient.find()
         with pytest.raises(UnreachableError):
-            impatient.submit(ONE, sleeper, [id])
+            impatient.submit(ONE, worker, [id])
     finally:
         real.start_controller()
     wait_until(lambda: id in states(scheduler), seconds=30)

@@ -9,14 +9,13 @@ from slurm_fake import FakeSlurm, says
 
 from snakemake_kochi.allocation.sizing import workers_to_request
 from snakemake_kochi.allocation.supply import Supply, obstacle
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.queue import Capacity, Resources
+from snakemake_kochi.schedulers.commands import Pace
 from snakemake_kochi.schedulers.interface import Limits, RefusedError
-from snakemake_kochi.schedulers.request import AllocationRequest
-from snakemake_kochi.schedulers.settings import AllocationSettings
-from snakemake_kochi.schedulers.slurm.commands import Pace
-from snakemake_kochi.schedulers.slurm.partitions import limits_of, read_partitions
+from snakemake_kochi.schedulers.request import AllocationRequest, AllocationSettings
+from snakemake_kochi.schedulers.slurm.partitions import limits_of, read_partitions, without_withheld
 from snakemake_kochi.schedulers.slurm.slurm import Slurm
-from snakemake_kochi.schedulers.slurm.withheld import without_withheld
 
 SAID = """\
 Welcome | to | west | and | enjoy
@@ -125,7 +124,7 @@ def test_slurm_is_asked_once_for_all_partitions(tmp_path, monkeypatch):
         Slurm("name", AllocationSettings(), "own", hasty).limits()
     slurm = Slurm("name", AllocationSettings(), "own", hasty)
     assert slurm.limits().node == CPUS
-    assert slurm.limits(AllocationRequest(partition="month")).node == Capacity(8, 8000)
+    assert slurm.limits(AllocationRequest(FrozenDict(partition="month"))).node == Capacity(8, 8000)
     assert len(fake.calls("sinfo")) == 2
 
 
@@ -174,16 +173,18 @@ def test_where_scontrol_says_nothing_the_word_of_sinfo_counts():
 
 def test_in_another_partition_than_the_machines_its_own_longest_time_counts(tmp_path, monkeypatch):
     FakeSlurm(tmp_path, monkeypatch).answers("sinfo", says(SAID))
-    hours = AllocationSettings(partition="main", time=7200.0)
+    hours = AllocationSettings(FrozenDict(partition="main"), time=7200.0)
     slurm = Slurm("name", hours, "own", Pace(first_pause=0.0))
-    short, month = (slurm.limits(AllocationRequest(partition=name)) for name in ("gpus", "month"))
+    short, month = (
+        slurm.limits(AllocationRequest(FrozenDict(partition=name))) for name in ("gpus", "month")
+    )
     # It would wait for ever, if it was asked for two hours where half an hour is the most.
     assert workers_to_request({Resources(): 1}, [], short)[0][0].seconds == 1800.0
     assert workers_to_request({Resources(): 1}, [], month)[0][0].seconds == 7200.0
     long = Resources(runtime_seconds=10 * 3600)
     assert obstacle(long, month) is None
     assert workers_to_request({long: 1}, [], month)[0][0].seconds > 10 * 3600
-    assert slurm.limits(AllocationRequest(partition="main")).seconds == 7200.0
+    assert slurm.limits(AllocationRequest(FrozenDict(partition="main"))).seconds == 7200.0
     assert obstacle(long, slurm.limits()) is not None
 
 
@@ -199,7 +200,7 @@ main*|infinite|8|2000|(null)|(null)
     [(None, 64), ("old", 32), ("old&big", 32), ("old|new", 64), ("[old*2&new*2]", 64), ("no", 64)],
 )
 def test_only_nodes_with_the_features_that_are_asked_for_count(constraint, cores):
-    settings = AllocationSettings(constraint=constraint)
+    settings = AllocationSettings(FrozenDict(constraint=constraint))
     assert limits_of(read_partitions(FEATURED), None, settings, "own").node.cores == cores
 
 
@@ -208,7 +209,7 @@ def test_only_gpus_of_the_model_that_is_asked_for_count(tmp_path, monkeypatch):
     slurm = Slurm("name", AllocationSettings(), "own")
     assert slurm.limits(AllocationRequest(gpu_model="a100")).node == Capacity(32, 4000, 4)
     assert slurm.limits(AllocationRequest(gpu_model="v100")).nodes == (Capacity(64, 8000, 8),)
-    assert slurm.limits(AllocationRequest(constraint="old", gpu_model="v100")).node == Capacity(
-        32, 4000, 1
-    )
+    assert slurm.limits(
+        AllocationRequest(FrozenDict(constraint="old"), gpu_model="v100")
+    ).node == Capacity(32, 4000, 1)
     assert slurm.limits().node.gpus == 8

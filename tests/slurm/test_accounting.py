@@ -16,19 +16,18 @@ import psutil
 import pytest
 from cluster_project import ClusterProject
 from slurm_accounting import AccountedCluster
-from slurm_fake import AWAY, says
+from slurm_fake import AWAY, Sleeper, says
 from support import wait_until
 
-from snakemake_kochi.paths import Root
-from snakemake_kochi.schedulers.interface import Allocation, UnreachableError, Wanted
-from snakemake_kochi.schedulers.settings import AllocationSettings
-from snakemake_kochi.schedulers.slurm import slurm as slurm_module
-from snakemake_kochi.schedulers.slurm.commands import Pace
+from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.schedulers.commands import Pace
+from snakemake_kochi.schedulers.interface import Allocation, UnreachableError
+from snakemake_kochi.schedulers.request import AllocationRequest, AllocationSettings, Wanted
 from snakemake_kochi.schedulers.slurm.slurm import Slurm
-from snakemake_kochi.schedulers.worker_command import WorkerCommand
-from snakemake_kochi.worker.settings import WorkerSettings
 
 ONE = Wanted(cores=1)
+# Seconds in which a submission whose answer got lost is not repeated.
+UNACCOUNTED = 8.0
 WHOLE_NODE = Wanted(cores=2)
 # Lost submissions and the like are tried again at once.
 HASTY = Pace(answer=10.0, submission=30.0, first_pause=0.5, most_pause=0.5)
@@ -78,19 +77,21 @@ def test_nothing_of_it_listens_beyond_this_computer(cluster: AccountedCluster) -
 class Asking:
     """A scheduler that is asked through squeue, and through sacct alone."""
 
-    def __init__(self, cluster: AccountedCluster, blind: Path, worker: WorkerCommand) -> None:
+    def __init__(self, cluster: AccountedCluster, blind: Path, worker: Sleeper) -> None:
         self.cluster = cluster
         self.scheduler = self.of()
         self._blind = blind
         self._worker = worker
 
-    def of(self, **settings: object) -> Slurm:
+    def of(self, account: str | None = None, arguments: tuple[str, ...] = ()) -> Slurm:
         self.name = f"kochi-{secrets.token_hex(4)}"
-        return Slurm(self.name, AllocationSettings(**settings), "own", HASTY)  # type: ignore[arg-type]
+        constraints = FrozenDict({} if account is None else {"account": account})
+        settings = AllocationSettings(constraints, arguments)
+        return Slurm(self.name, settings, "own", HASTY, unaccounted_if_lost=UNACCOUNTED)
 
-    def submit(self, wanted: Wanted, *arguments: str, **settings: object) -> list[str]:
-        if settings or arguments:
-            self.scheduler = self.of(arguments=arguments, **settings)
+    def submit(self, wanted: Wanted, *arguments: str, account: str | None = None) -> list[str]:
+        if account or arguments:
+            self.scheduler = self.of(account, arguments)
         return self.scheduler.submit(wanted, self._worker, [])
 
     def find(self) -> Mapping[str, Allocation]:
@@ -138,12 +139,7 @@ def asking(
 ) -> Iterator[Asking]:
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
-    root = Root(tmp_path / "root")
-    worker = WorkerCommand(WorkerSettings(str(root.directory), "own", ("q",), controller="c1"))
-    worker.machine.allocations.mkdir(parents=True)
-    # What is started sleeps; no worker is needed to see what Slurm says.
-    monkeypatch.setattr(WorkerCommand, "script", lambda *_, **__: "#!/bin/bash\nexec sleep 300\n")
-    yield Asking(cluster, blind, worker)
+    yield Asking(cluster, blind, Sleeper(tmp_path))
     cluster.cancel_jobs()
 
 
@@ -191,7 +187,7 @@ def test_one_that_ended_by_itself_is_over_for_both(asking: Asking) -> None:
 def test_one_of_which_the_database_hears_only_when_it_may_begin_has_not_ended(
     asking: Asking,
 ) -> None:
-    (held,) = asking.submit(Wanted(cores=1, arguments=("--hold",)))
+    (held,) = asking.submit(Wanted(cores=1, request=AllocationRequest(arguments=("--hold",))))
     (id,) = asking.submit(ONE)
     # It has been told of one that was submitted later.
     wait_until(lambda: "RUNNING" in asking.raw())
@@ -270,7 +266,6 @@ def test_a_database_that_is_away_is_no_end(asking: Asking, cluster: AccountedClu
 def test_a_submission_whose_answer_gets_lost_is_not_repeated_before_the_database_knows_of_it(
     asking: Asking, cluster: AccountedCluster, blind: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm_module, "_UNACCOUNTED_IF_LOST", 8.0)
     monkeypatch.setenv("PATH", str(blind))
     sbatch = blind / "sbatch"
     sbatch.unlink()

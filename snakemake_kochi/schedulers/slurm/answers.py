@@ -1,12 +1,18 @@
-"""What Slurm's words mean: which errors pass, and what to change for those that do not.
+"""What Slurm's commands answer, and what it means.
 
-The words are those of slurm_strerror(3) and of squeue's reasons, Slurm 20 to 25.
+How allocations stand, which errors pass, and what to change for those that do not.
+
+The words are those of slurm_strerror(3), squeue(1) and sacct(1), Slurm 20 to 25.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+
+from snakemake_kochi.schedulers.commands import run_command
+from snakemake_kochi.schedulers.interface import Allocation, State
+from snakemake_kochi.schedulers.slurm.environment import without_outer_job
 
 # The fault is the controller's, the network's or munge's, and a later try may do. With some of
 # them a job was submitted all the same.
@@ -124,6 +130,27 @@ _MAYBE = {
     "PartitionInactive": _PLACE,
     "ReqNodeNotAvail": ("time", "partition", "reservation"),
 }
+# Of an array that has not begun: 12_[1-3,5%2].
+_SEVERAL = re.compile(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]")
+# squeue(1), JOB STATE CODES. What is not here is over; what is stopped goes on some day.
+_PENDING = frozenset({"CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"})
+_RUNNING = frozenset(
+    {"COMPLETING", "RESIZING", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
+)
+# Ended by people, or for others: that tells nothing of a node.
+_CANCELLED = frozenset({"CANCELLED", "PREEMPTED", "REVOKED"})
+# What sacct, and squeue of the first node, say of one that has not begun.
+_NO_NODES = ("None assigned", "n/a")
+# The first of `a[01-04,7],b3` is a01.
+_FIRST_NODE = re.compile(r"([^\[,]*)(?:\[(\w+)[^\]]*\])?([^\[,]*)")
+
+
+def run(command: Sequence[str], patience: float, text: str = "") -> str:
+    """The output of one of Slurm's commands; see `run_command`."""
+    environment = without_outer_job()
+    if command[0] != "sbatch":  # whose environment is that of the worker, and of its jobs
+        environment["LC_ALL"] = "C"
+    return run_command(command, environment, patience, text, is_transient, "slurm")
 
 
 def is_transient(said: str) -> bool:
@@ -210,3 +237,45 @@ def how_to_see_limits(keys: Iterable[str]) -> str:
     """What to type to see the accounts, QOSs and limits of the user's, where a refusal is about
     keys of these; "" if not."""
     return _SHOW["account"] if _SHOW.keys() & set(keys) else ""
+
+
+def read_listing(said: str, machine: str) -> dict[str, Allocation]:
+    """All allocations by id, those that have ended included, from lines of id, state, nodes and
+    reason with | between them. Other lines are left out: names of clusters, messages of the day."""
+    lines = (line.split("|", 3) for line in said.splitlines() if line.count("|") >= 3)
+    return {
+        id: Allocation(
+            *(id, _state(word), reason, "" if nodes in _NO_NODES else nodes),
+            advice(reason, id, machine),
+            has_failed=has_failed(reason),
+            was_cancelled=word.partition(" ")[0] in _CANCELLED,
+            may_be_blind=may_be_blind(reason),
+        )
+        for ids, word, nodes, reason in lines
+        for id in _each(ids)
+    }
+
+
+def first_node(nodes: str) -> str:
+    """The one on which the worker is, of those of an allocation as Slurm writes them."""
+    found = _FIRST_NODE.match(nodes)
+    return "".join(filter(None, found.groups())) if found else ""
+
+
+def _each(ids: str) -> Iterator[str]:
+    """The allocations behind what a listing names: `12_[1-3]` are three."""
+    if (found := _SEVERAL.fullmatch(ids)) is None:
+        yield ids
+        return
+    for part in found[2].split(","):
+        first, _, last = part.partition("-")
+        for index in range(int(first), int(last or first) + 1):
+            yield f"{found[1]}_{index}"
+
+
+def _state(word: str) -> State:
+    """Of `CANCELLED by 1000` the first word counts."""
+    word = word.partition(" ")[0]
+    if word in _PENDING:
+        return "pending"
+    return "running" if word in _RUNNING else "ended"

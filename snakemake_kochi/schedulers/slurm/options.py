@@ -1,12 +1,34 @@
-"""Options of sbatch as words, and those that are not for people to give: kochi gives them itself,
-or has words of its own for what they say, from which it also knows what its workers have."""
+"""Options of sbatch: those that people may give, and those that Kochi gives.
+
+Kochi refuses an option that it gives itself, or for which it has words of its own: these also size
+its workers.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 
-# As sbatch has it: ":" follows a letter whose option takes a value.
+from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.schedulers.request import (
+    AllocationRequest,
+    AllocationSettings,
+    Wanted,
+    time_limit,
+)
+
+# The names of constraints: keys of a machine's `allocation`, and options of sbatch.
+CONSTRAINTS: tuple[str, ...] = ("partition", "account", "qos", "reservation", "constraint", "gres")
+INSTEAD_OF_NODE_SPEC = "for Slurm use 'partition', 'constraint' or 'arguments: [--nodelist=...]'"
+# Constraints that say who pays and where: a controller needs no others.
+_OF_CONTROLLERS = ("partition", "account", "qos", "reservation")
+# Generic resources that are GPUs: gpu, gpu:2, gpu:a100, gpu:a100:2.
+GPUS = re.compile(r"gpu(?::(\w*[A-Za-z_][\w.-]*))?(?::(\d+))?")
+_EXCLUDE = re.compile(r"(?:--exc\w*=|-x)(.+)")
+_CLUSTERS = re.compile(r"(?:--clusters?=|-M)(\S+)")
+
 _SHORT = {
     "A": "account", "a": "array", "C": "constraint", "c": "cpus-per-task", "D": "chdir",
     "d": "dependency", "e": "error", "G": "gpus", "J": "job-name", "M": "clusters", "N": "nodes",
@@ -64,20 +86,28 @@ _REFUSED_TO_MACHINES = {
 }
 
 
+# ---- options that people give
+
+
+def argument_problem(word: str) -> str | None:
+    """Why a machine's `arguments` may not have this word, with what to use instead; None where
+    they may."""
+    if not is_option(word):
+        return None
+    if re.search(r"\s", word.partition("=")[0]):
+        return f"{word!r}: one argument was expected, such as --exclude=n1"
+    why = _REFUSED_TO_MACHINES.get(_name(word, _REFUSED_TO_MACHINES))
+    return None if why is None else f"{word} cannot be used: {why}"
+
+
 def refused_to_rule(word: str) -> str | None:
     """Why a rule may not give an option, with what to use instead; None where it may."""
     return _REFUSED_TO_RULES.get(_name(word, _REFUSED_TO_RULES))
 
 
-def refused_to_machine(word: str) -> str | None:
-    """Why a machine's `arguments` may not have an option, with what to use instead; None where they
-    may."""
-    return _REFUSED_TO_MACHINES.get(_name(word, _REFUSED_TO_MACHINES))
-
-
 def _name(word: str, options: Collection[str]) -> str:
-    """The long name of an option. sbatch understands the beginning of one, too, if no other begins
-    like that."""
+    """The long name of an option. sbatch also takes the beginning of a name if no other option
+    begins like that."""
     if not word.startswith("--"):
         return _SHORT.get(word[1:2], "")
     name = word[2:].partition("=")[0]
@@ -104,3 +134,144 @@ def joined_options(words: Iterable[str]) -> list[str]:
 
 def is_option(word: str) -> bool:
     return word.startswith("-") and word != "-"
+
+
+def clusters(arguments: Iterable[str]) -> list[str]:
+    """The clusters that arguments of sbatch name."""
+    found = map(_CLUSTERS.fullmatch, arguments)
+    return [name for match in found if match for name in match[1].split(",")]
+
+
+# ---- options that Kochi gives
+
+
+def with_node_spec(settings: AllocationSettings) -> AllocationSettings:
+    """The settings with their `node_spec`, a number of nodes or their names, in Slurm's terms."""
+    spec = settings.node_spec
+    if spec is None:
+        return settings
+    if spec.isdecimal() and len(spec) < 10:
+        return replace(settings, nodes=max(1, int(spec)))
+    return replace(settings, arguments=(*settings.arguments, f"--nodelist={spec}"))
+
+
+def settings_for(request: AllocationRequest, settings: AllocationSettings) -> AllocationSettings:
+    """What counts for allocations with a request. What the settings say of a node holds for their
+    partition; of another one, Slurm has to say it."""
+    both = {**settings.constraints, **request.constraints}
+    found = replace(settings, constraints=FrozenDict({k: v for k, v in both.items() if v}))
+    if request.nodes is not None:
+        found = replace(found, nodes=request.nodes)
+    partition = request.constraints.get("partition")
+    if partition is not None and partition != settings.constraints.get("partition"):
+        found = replace(found, cores=None, memory_mb=None, gpus=None)
+    return found
+
+
+def sbatch_arguments(
+    name: str, settings: AllocationSettings, wanted: Wanted, grace: float, log: Path
+) -> list[str]:
+    """For allocations with this job name, each for a worker that is told `grace` seconds before its
+    end; `settings`: those of the machine."""
+    request = wanted.request
+    settings = settings_for(request, settings)
+    arguments = [
+        f"--job-name={name}",
+        f"--output={log}",
+        *(request_shape(request) if request.has_shape else _worker_shape(wanted, settings)),
+        # Only the shell: it has become the worker, which tells its jobs. Slurm may be early by
+        # half a minute, and mostly the worker knows its end.
+        f"--signal=B:USR1@{int(grace)}",
+        "--requeue",
+        "--open-mode=append",
+    ]
+    if gres := generic_resources(request, settings, wanted.gpus):
+        arguments.append(f"--gres={gres}")
+    if wanted.seconds is not None:
+        arguments.append(f"--time={time_limit(wanted.seconds)}")
+    if wanted.count > 1:
+        arguments.append(f"--array=1-{wanted.count}")
+    others = [each for each in CONSTRAINTS if each != "gres"]
+    arguments += [*_options(settings.constraints, others), *settings.arguments, *request.arguments]
+    return [*arguments, *_exclude(arguments, wanted.excluded)]
+
+
+def controller_arguments(
+    name: str, output: Path, settings: AllocationSettings, limit: str | None
+) -> list[str]:
+    """For a controller on one core. `limit`: its time limit in Slurm's words."""
+    return [
+        *(f"--job-name={name}", f"--output={output}", "--open-mode=append"),
+        # If Slurm requeued it, it would meet the lock of the earlier one in its directory.
+        *("--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--no-requeue"),
+        *_options(settings.constraints, _OF_CONTROLLERS),
+        # Time for the run to end in order; its supervisor gets the signal.
+        "--signal=B:USR1@60",
+        *([] if limit is None else [f"--time={limit}"]),
+    ]
+
+
+def _options(constraints: Mapping[str, str], names: Iterable[str]) -> list[str]:
+    return [f"--{name}={constraints[name]}" for name in names if name in constraints]
+
+
+def request_shape(request: AllocationRequest) -> list[str]:
+    """The shape that a request gives its allocations."""
+    arguments = [] if request.nodes is None else [f"--nodes={request.nodes}"]
+    if request.tasks is not None:
+        arguments.append(f"--ntasks={request.tasks}")
+    if request.tasks_per_node is not None:
+        arguments.append(f"--ntasks-per-node={request.tasks_per_node}")
+    elif request.tasks is None:
+        arguments.append("--ntasks-per-node=1")
+    arguments.append(f"--cpus-per-task={request.cpus_per_task or 1}")
+    if request.memory_mb_of_core is not None:
+        arguments.append(f"--mem-per-cpu={request.memory_mb_of_core}M")
+    elif request.memory_mb is not None:
+        arguments.append(f"--mem={request.memory_mb}M")
+    if request.gpus:
+        # Of all its nodes together: a generic resource would be of each.
+        model = f"{request.gpu_model}:" if request.gpu_model else ""
+        arguments.append(f"--gpus={model}{request.gpus}")
+    if request.whole_nodes:
+        arguments.append("--exclusive")
+    return arguments
+
+
+def _worker_shape(wanted: Wanted, settings: AllocationSettings) -> list[str]:
+    """For one worker, on the first of the nodes."""
+    arguments = [
+        f"--nodes={settings.nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={wanted.cores}",
+    ]
+    if wanted.memory_mb:
+        arguments.append(f"--mem={wanted.memory_mb}M")
+    if wanted.whole_node:
+        arguments.append("--exclusive")
+    return arguments
+
+
+def generic_resources(
+    request: AllocationRequest, settings: AllocationSettings, gpus: int
+) -> str | None:
+    """The generic resources of each node: those of the settings, which are the request's where it
+    has any, and `gpus`, unless the settings name GPUs and the request no model."""
+    gres = settings.constraints.get("gres")
+    own = gres.split(",") if gres else []
+    if request.has_shape:
+        return ",".join(own) or None
+    has_gpus = any(GPUS.fullmatch(each) for each in own)
+    if gpus and (request.gpu_model or not has_gpus):
+        own = [each for each in own if not GPUS.fullmatch(each)]
+        model = f"{request.gpu_model}:" if request.gpu_model else ""
+        own.append(f"gpu:{model}{gpus}")
+    return ",".join(own) or None
+
+
+def _exclude(arguments: Iterable[str], nodes: Iterable[str]) -> list[str]:
+    """The option that excludes these nodes, too: of several, sbatch heeds the last."""
+    if not (added := list(nodes)):
+        return []
+    given = [found[1] for each in arguments if (found := _EXCLUDE.fullmatch(each))]
+    return [f"--exclude={','.join([*given[-1:], *added])}"]

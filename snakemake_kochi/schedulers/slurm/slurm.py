@@ -18,43 +18,52 @@ from functools import partial
 from tenacity import Retrying
 
 from snakemake_kochi.errors import KochiError, nearest
+from snakemake_kochi.schedulers.commands import USUAL, NoProgramError, Pace, trying_again
 from snakemake_kochi.schedulers.interface import (
     Allocation,
     Limits,
     RefusedError,
     UnreachableError,
-    Wanted,
+    WorkerScript,
     not_ended,
 )
-from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
-from snakemake_kochi.schedulers.settings import AllocationSettings
+from snakemake_kochi.schedulers.request import (
+    NO_REQUEST,
+    AllocationRequest,
+    AllocationSettings,
+    Wanted,
+)
 from snakemake_kochi.schedulers.slurm.answers import (
     concerned,
+    first_node,
     how_to_see_limits,
     is_unknown_partition,
+    read_listing,
+    run,
     where,
 )
-from snakemake_kochi.schedulers.slurm.arguments import sbatch_arguments
-from snakemake_kochi.schedulers.slurm.commands import USUAL, NoProgramError, Pace, run, trying_again
 from snakemake_kochi.schedulers.slurm.environment import CORES, ID, INDEX, default_partition
-from snakemake_kochi.schedulers.slurm.listing import first_node, read_listing
+from snakemake_kochi.schedulers.slurm.options import (
+    clusters,
+    sbatch_arguments,
+    settings_for,
+    with_node_spec,
+)
 from snakemake_kochi.schedulers.slurm.partitions import (
     LISTED,
     Partition,
     limits_of,
     read_partitions,
+    without_withheld,
 )
-from snakemake_kochi.schedulers.slurm.withheld import without_withheld
-from snakemake_kochi.schedulers.worker_command import WorkerCommand
 
 # What sbatch --parsable says, a cluster's name included, or does where a site's own script is in
 # its place.
 _SUBMITTED = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?$", re.MULTILINE)
-_CLUSTERS = re.compile(r"(?:--clusters?=|-M)(\S+)")
 
-# Seconds after a submission in which Slurm's database may not know of it: it hears of a job some
-# seconds later, or minutes where it is busy. For the shorter time a submission whose answer got
-# lost is not repeated where nobody but the database can be asked.
+# Seconds after a submission in which Slurm's database may not know of it: it hears of a job seconds
+# later, or minutes if it is busy. Where only the database can be asked, a submission whose answer
+# got lost is not repeated for the shorter time.
 _UNACCOUNTED = 600.0
 _UNACCOUNTED_IF_LOST = 20.0
 # All those that were cancelled with one call.
@@ -62,7 +71,7 @@ _ALL = ""
 
 
 class Slurm:
-    """See `scheduler.Scheduler`: the allocations with the job name `name`, for the machine of that
+    """See `interface.Scheduler`: the allocations with the job name `name`, for the machine of that
     name."""
 
     takes_requests = True
@@ -75,33 +84,34 @@ class Slurm:
         settings: AllocationSettings,
         machine: str = "NAME",
         pace: Pace = USUAL,
+        unaccounted_if_lost: float = _UNACCOUNTED_IF_LOST,
     ) -> None:
         self._name = name
-        self._settings = settings
+        self._settings = with_node_spec(settings)
         self._machine = machine
         self._pace = pace
+        self._unaccounted_if_lost = unaccounted_if_lost
         self._born = datetime.now()
         self._given: dict[str, float] = {}  # when each was submitted, time.monotonic
         self._is_uncertain = False  # a submission whose answer got lost may have succeeded
         self._tried = 0.0  # when the last submission was, time.monotonic
         self._cancelled: set[str] = set()
-        # Those at which its allocations are; "" for the one that Slurm takes by default.
-        self._clusters = set(_clusters(settings.arguments))
+        # The clusters that have its allocations; "" for Slurm's default one.
+        self._clusters = set(clusters(self._settings.arguments))
         self._partitions: list[Partition] = []
         self._has_given_up = threading.Event()
 
     # ---- submission
 
-    def submit(self, wanted: Wanted, worker: WorkerCommand, known: Collection[str]) -> list[str]:
+    def submit(self, wanted: Wanted, worker: WorkerScript, known: Collection[str]) -> list[str]:
         """See `Scheduler.submit`. What an earlier call submitted without an answer is returned by
         the next one, and nothing more is submitted by it."""
         log = worker.log("%j" if wanted.count == 1 else "%A_%a")
-        arguments = sbatch_arguments(self._name, self._settings, wanted, worker, log)
+        arguments = sbatch_arguments(self._name, self._settings, wanted, worker.grace, log)
         command = ["sbatch", "--parsable", *arguments]
         script = worker.script(ID, CORES, index=INDEX)
         self._clusters.update(
-            _clusters([*self._settings.arguments, *wanted.arguments, *wanted.request.arguments])
-            or [""]
+            clusters([*self._settings.arguments, *wanted.request.arguments]) or [""]
         )
         try:
             ids = self._retrying()(self._attempt, command, script, wanted.count, known)
@@ -176,7 +186,7 @@ class Slurm:
         return RefusedError(asked, " ".join(hints))
 
     def _nearest_partition(self, wanted: Wanted) -> str:
-        name = self._partition(wanted.request.over(self._settings))
+        name = self._partition(settings_for(wanted.request, self._settings))
         try:
             known = {each.name for each in self._all_partitions()}
         except KochiError:
@@ -187,7 +197,7 @@ class Slurm:
 
     @staticmethod
     def _partition(settings: AllocationSettings) -> str | None:
-        return settings.partition or default_partition()
+        return settings.constraints.get("partition") or default_partition()
 
     def _all_partitions(self) -> list[Partition]:
         if not self._partitions:
@@ -206,7 +216,7 @@ class Slurm:
     def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
         """By the machine's settings, and for the rest by the nodes of the partition and its longest
         time. Slurm is asked once, and need not answer where the settings say all."""
-        settings = request.over(self._settings)
+        settings = settings_for(request, self._settings)
         partitions: list[Partition] = []
         try:
             partitions = self._retrying()(self._all_partitions)
@@ -277,7 +287,7 @@ class Slurm:
         """What the database may not know yet has not ended for that. One of an array, or that was
         requeued into the queue, it may go on to call pending when it was cancelled there."""
         now = time.monotonic()
-        if self._is_uncertain and now - self._tried < _UNACCOUNTED_IF_LOST:
+        if self._is_uncertain and now - self._tried < self._unaccounted_if_lost:
             raise UnreachableError("sacct may not know yet of what was just submitted")
         young = [id for id, since in list(self._given.items()) if now - since < _UNACCOUNTED]
         known = not_ended({**{id: Allocation(id, "pending") for id in young}, **found})
@@ -324,11 +334,6 @@ class Slurm:
 
 def _says_all(settings: AllocationSettings) -> bool:
     return None not in (settings.cores, settings.memory_mb, settings.gpus)
-
-
-def _clusters(arguments: Iterable[str]) -> list[str]:
-    found = map(_CLUSTERS.fullmatch, arguments)
-    return [name for match in found if match for name in match[1].split(",")]
 
 
 def _number(allocation: str) -> str:

@@ -1,4 +1,4 @@
-"""Running one of Slurm's commands."""
+"""Running a scheduler's commands, and trying them again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tenacity import (
@@ -22,14 +22,12 @@ from tenacity import (
 )
 
 from snakemake_kochi.schedulers.interface import RefusedError, UnreachableError
-from snakemake_kochi.schedulers.slurm.answers import is_transient
-from snakemake_kochi.schedulers.slurm.environment import without_outer_job
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds: for one answer of a controller that is busy (Slurm's own patience is ten), for which
-    a submission or a first question is tried again, and between two tries at first and at most."""
+    """Seconds: for one answer of a busy scheduler (Slurm's own patience is ten); for which a
+    submission or a first question is tried again; and between two tries, at first and at most."""
 
     answer: float = 60.0
     submission: float = 60.0
@@ -38,6 +36,7 @@ class Pace:
 
 
 USUAL = Pace()
+ONCE = Pace(submission=0.0)
 
 
 def trying_again(
@@ -61,16 +60,22 @@ class NoProgramError(RefusedError):
     """There is no such program."""
 
 
-def run(command: Sequence[str], patience: float, text: str = "") -> str:
-    """What a command says when it reads `text`, without blanks around it.
+def run_command(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    patience: float,
+    text: str,
+    is_transient: Callable[[str], bool],
+    module: str,
+) -> str:
+    """The output of a command that reads `text`, without blanks around it. `is_transient`: whether
+    a command that failed with this output may succeed another time; `module`: the environment
+    module that has the commands, for people.
 
-    Raises UnreachableError where another try may do, also when there is no answer in `patience`
-    seconds; NoProgramError; RefusedError in the command's own words.
+    Raises UnreachableError where another try may succeed, also when there is no answer in
+    `patience` seconds; NoProgramError; RefusedError in the command's own words.
     """
     program = command[0]
-    environment = without_outer_job()
-    if program != "sbatch":  # whose environment is that of the worker, and of its jobs
-        environment["LC_ALL"] = "C"
     try:
         process = subprocess.Popen(
             command,
@@ -80,13 +85,13 @@ def run(command: Sequence[str], patience: float, text: str = "") -> str:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            # Ctrl-C is for Snakemake: it must not end an sbatch that has submitted and not said so.
+            # Ctrl-C is for Snakemake: it must not end a command that has submitted and not said so.
             start_new_session=True,
         )
     except FileNotFoundError as error:
         raise NoProgramError(
             f"there is no program {program} here",
-            "Is this a login node of the cluster? If so, type: module load slurm\n"
+            f"Is this a login node of the cluster? If so, type: module load {module}\n"
             "Otherwise, to run on this computer, add to the line: --kochi-where here",
         ) from error
     except OSError as error:
@@ -102,14 +107,14 @@ def run(command: Sequence[str], patience: float, text: str = "") -> str:
     if process.returncode == 0:
         return output.strip()
     said = errors.strip() or output.strip() or "nothing"
-    # Ended by a signal, it has not refused; the login node may be short of memory.
+    # A command that a signal ended has not refused; the login node may be short of memory.
     if process.returncode < 0 or is_transient(said):
         raise UnreachableError(f"{program}: {said}")
     raise RefusedError(f"{program} refused (status {process.returncode}): {said}")
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """With what it has started: many sites have a script in place of the program, and what that
-    leaves behind might submit later."""
+    """With its children: many sites have a script in place of the program, and what that leaves
+    behind might submit later."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -18,8 +18,9 @@ _ON_NODE = "on node "
 
 @dataclass(frozen=True)
 class WorkerCommand:
-    """How the workers of alike allocations are started. `setup` is a text for bash that comes
-    first; `first_worker` is the number of the first of them, if they were given numbers."""
+    """How the workers of alike allocations are started; see `WorkerScript`. `setup` is a text
+    for bash that comes first; `first_worker` is the number of the first of them, if they were given
+    numbers."""
 
     settings: WorkerSettings
     setup: str = ""
@@ -45,6 +46,10 @@ class WorkerCommand:
         if cores is not None:
             worker += f" --cores {cores}"
         return "\n".join(["#!/bin/bash", *filter(None, [*first, self.setup]), worker, ""])
+
+    @property
+    def grace(self) -> float:
+        return self.settings.grace
 
     @property
     def machine(self) -> MachinePaths:

@@ -1,0 +1,197 @@
+"""The Slurm of this host: what it tells of itself, its allocations, and a controller in one.
+
+See `native.BatchSystem`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import re
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from humanfriendly import format_number
+from humanfriendly.text import pluralize
+from tenacity import RetryCallState
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import is_name
+from snakemake_kochi.schedulers.commands import ONCE, NoProgramError, Pace, trying_again
+from snakemake_kochi.schedulers.interface import RefusedError, Scheduler, UnreachableError
+from snakemake_kochi.schedulers.native import ControllerJob, Description
+from snakemake_kochi.schedulers.request import AllocationSettings
+from snakemake_kochi.schedulers.slurm.answers import run
+from snakemake_kochi.schedulers.slurm.options import controller_arguments
+from snakemake_kochi.schedulers.slurm.partitions import LISTED, Partition, read_partitions
+from snakemake_kochi.schedulers.slurm.slurm import Slurm
+
+NAME, TITLE = "slurm", "Slurm"
+
+# Seconds for one answer: a person waits; a remark depends on it, and no more; a controller's job;
+# somebody who watches something else meanwhile.
+_PATIENCE = 10.0
+_SHORT_PATIENCE = 2.0
+_CONTROLLER_PATIENCE = 60.0
+_CLUSTER = re.compile(r"^\s*ClusterName\s*=\s*(\S+)\s*$", re.MULTILINE)
+
+
+def allocations(name: str, settings: AllocationSettings, machine: str) -> Scheduler:
+    return Slurm(name, settings, machine)
+
+
+# ---- what it tells of itself
+
+
+def is_installed() -> bool:
+    return shutil.which("sbatch") is not None
+
+
+def is_there() -> bool:
+    if not is_installed():
+        return False
+    with contextlib.suppress(KochiError):
+        return bool(run(["scontrol", "show", "config"], _SHORT_PATIENCE))
+    return False
+
+
+def cluster_name(pace: Pace = ONCE, tell: Callable[[str], None] | None = None) -> str:
+    def say(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        if tell is not None and state.attempt_number == 1 and isinstance(error, KochiError):
+            tell(f"{error.message}. It is asked again, for {pace.submission:.0f} s")
+
+    ask = trying_again(pace, threading.Event(), say)
+    found = _CLUSTER.search(ask(_ask, "scontrol", "show", "config"))
+    # A cluster may have a name that a machine cannot have.
+    return found[1] if found is not None and is_name(found[1]) else NAME
+
+
+@dataclass(frozen=True)
+class _Accounts:
+    """The accounts that the user may name, and the one that Slurm takes by default; empty where
+    Slurm keeps no accounts."""
+
+    names: tuple[str, ...] = ()
+    default: str | None = None
+
+
+def describe_machine() -> Description:
+    if not is_installed():
+        raise NoProgramError(
+            "there is no program sbatch here",
+            "Is this a login node of the cluster? If so, type: module load slurm\n"
+            "How a cluster with another scheduler is described, docs/cluster.md tells.",
+        )
+    name = cluster_name()
+    partitions = read_partitions(_ask("sinfo", "--noheader", "--exact", f"--format={LISTED}"))
+    lines = [
+        f"{_text(name)}:  # as Slurm calls its cluster",
+        f"  hosts: {_text(socket.gethostname())}  # its login nodes: names, as a list, or with *",
+        f"  scheduler: {NAME}",
+        "  # kochi_root: DIRECTORY  # that all nodes see; needed only if a run asks for it",
+        "  allocation:",
+        *(f"    {line}" for line in (*_partition_lines(partitions), *_account_lines())),
+        "    # time: 4:00:00  # by default what the jobs say, else the partition's default",
+        f"    max_workers: {AllocationSettings().max_workers}  # allocations at a time",
+    ]
+    return Description(name, "".join(f"{line}\n" for line in lines))
+
+
+def _partition_lines(found: Sequence[Partition]) -> Iterable[str]:
+    default = next((each.name for each in found if each.is_default), None)
+    if default is not None:
+        yield f"partition: {_text(default)}  # Slurm's default"
+    elif found:
+        yield f"partition: {_text(found[0].name)}  # Slurm has no default: choose one of these"
+    for each in found:
+        longest = "no limit" if each.seconds is None else str(timedelta(seconds=each.seconds))
+        gpus = "".join(
+            f", {pluralize(count, f'GPU {model}'.strip())}" for model, count in each.gpus
+        )
+        features = f", features {', '.join(sorted(each.features))}" if each.features else ""
+        yield (
+            f"#   {each.name}: longest time {longest}; {pluralize(each.count or 0, 'node')} of "
+            f"{pluralize(each.node.cores, 'core')}, {format_number(each.node.memory_mb)} MiB"
+            f"{gpus}{features}"
+        )
+
+
+def _account_lines() -> Iterable[str]:
+    found = _accounts()
+    if found.names:
+        default = found.default or found.names[0]
+        yield f"# account: {_text(default)}  # Slurm's default; yours are {', '.join(found.names)}"
+
+
+def _accounts() -> _Accounts:
+    listing = ("--noheader", "--parsable2")
+    user = getpass.getuser()
+    with contextlib.suppress(KochiError):
+        said = _ask("sacctmgr", *listing, "show", "associations", f"user={user}", "format=account")
+        names = tuple(dict.fromkeys(filter(None, map(str.strip, said.splitlines()))))
+        said = _ask("sacctmgr", *listing, "show", "user", user, "format=defaultaccount")
+        return _Accounts(names, next(iter(said.split()), None))
+    return _Accounts()
+
+
+def _text(text: str) -> str:
+    """In YAML, as a text."""
+    import yaml  # not at the top: only this needs it
+
+    try:
+        is_plain = text.isprintable() and yaml.safe_load(text) == text
+    except yaml.YAMLError:
+        is_plain = False
+    return text if is_plain else json.dumps(text)
+
+
+def _ask(*command: str) -> str:
+    try:
+        return run(command, _PATIENCE)
+    except UnreachableError as error:
+        raise UnreachableError(
+            f"Slurm is here, and does not answer: {error.message}",
+            "Try again later; or to run on this computer, add to the line: --kochi-where here",
+        ) from error
+    except NoProgramError:
+        raise
+    except RefusedError as error:
+        raise RefusedError(
+            error.message, "Is this a login node of a cluster with Slurm?"
+        ) from error
+
+
+# ---- a controller in an allocation
+
+
+def submit_controller(
+    name: str, command: str, output: Path, settings: AllocationSettings, limit: str | None
+) -> None:
+    options = controller_arguments(name, output, settings, limit)
+    run(["sbatch", *options], _CONTROLLER_PATIENCE, f"#!/bin/bash\nexec {command}\n")
+
+
+def find_controller(name: str) -> ControllerJob | None:
+    command = ["squeue", "--noheader", "--format=%i|%T|%r", "--me", f"--name={name}"]
+    said = run(command, _CONTROLLER_PATIENCE)
+    if not said:
+        return None
+    number, state, reason = said.splitlines()[0].split("|", 2)
+    return ControllerJob(number, state, reason, state in ("PENDING", "CONFIGURING"))
+
+
+def has_ended(id: str) -> bool:
+    # squeue --jobs would report a forgotten number as an error like any other.
+    return id not in run(["squeue", "--noheader", "--format=%A", "--me"], _PATIENCE).split()
+
+
+def interrupt_controller(job: ControllerJob) -> None:
+    how = [] if job.is_waiting else ["--signal=INT", "--batch"]
+    run(["scancel", *how, job.id], _CONTROLLER_PATIENCE)
