@@ -384,6 +384,11 @@ class LockPaths:
         return self.directory / f"queue-{number:02d}"
 
     @property
+    def layout(self) -> Path:
+        """Held while the machine's files are migrated from an earlier layout."""
+        return self.directory / "layout"
+
+    @property
     def launches(self) -> Path:
         """Held while one looks whether another runs, and launches its own."""
         return self.directory / "launches"

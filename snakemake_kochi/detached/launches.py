@@ -32,6 +32,7 @@ from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue.heartbeat import HEARTBEAT_INTERVAL, HeartbeatFile
 
 VERSION = 1
+_PROCESSES_VERSION = 2  # 1 has "attendant" for "supervisor"
 State = Literal["launched", "running", "unattended", "elsewhere", "ended", "killed"]
 
 
@@ -143,7 +144,7 @@ def processes_file(paths: LaunchPaths, run: int) -> HeartbeatFile:
     assert supervisor is not None
     assert own is not None
     data = {"node": vars(this_node()), "supervisor": vars(supervisor), "run": vars(own)}
-    return HeartbeatFile(paths.process, {"version": VERSION, **data})
+    return HeartbeatFile(paths.process, {"version": _PROCESSES_VERSION, **data})
 
 
 def write_end(paths: LaunchPaths, status: int) -> None:
@@ -207,10 +208,10 @@ def write_gone(paths: LaunchPaths) -> None:
 
 def _read_processes(paths: LaunchPaths) -> Processes | None:
     try:
-        data = read_json(paths.process, VERSION)
+        data = read_json(paths.process, _PROCESSES_VERSION)
         return Processes(
             Node.from_dict(data["node"]),
-            ProcessIdentity.from_dict(data["supervisor"]),
+            ProcessIdentity.from_dict(data["supervisor" if "supervisor" in data else "attendant"]),
             ProcessIdentity.from_dict(data["run"]),
             None if data.get("heartbeat") is None else int(data["heartbeat"]),
             float(data.get("heartbeat_interval", HEARTBEAT_INTERVAL)),

@@ -1,4 +1,8 @@
-"""Which locks a machine's processes use: said once, in a file that all of them read."""
+"""locks.json: which locks a machine's processes use, and the layout of the machine's files.
+
+Every process that changes anything of the machine reads it first. So it is here that a release
+refuses what a newer one has written, and migrates what an earlier one has.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import socket
 import stat
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -22,17 +26,22 @@ from snakemake_kochi.files import (
     make_directory,
     read_json,
     to_json,
+    write_atomically,
     write_exclusively,
 )
 from snakemake_kochi.locks.lock import Held, Kind, hold
+from snakemake_kochi.locks.migration import has_first_layout, migrate, require_unused
 from snakemake_kochi.paths import LockPaths, MachinePaths
 
-VERSION = 1
+VERSION = 2  # of the layout of the machine's directory, see migration.py
+_FIRST = 1
 
 
 @dataclass(frozen=True)
 class LockSettings:
-    """`paths` is where the locks are, `lock_dir` the configured directory around it, if any."""
+    """`paths` is where the locks are, `lock_dir` the configured directory around it, if any.
+    `layout`: of the machine's directory; `is_migrating`: its files may still have names of the
+    layout before."""
 
     machine: MachinePaths
     paths: LockPaths
@@ -41,6 +50,8 @@ class LockSettings:
     host: str = ""  # who settled it, and when
     time: str = ""
     nonce: str = ""
+    layout: int = VERSION
+    is_migrating: bool = False
 
     def hold(
         self, path: Path, complain_after: float = 30.0, patience: float = math.inf
@@ -63,8 +74,8 @@ class LockSettings:
 
     def to_dict(self) -> dict[str, Any]:
         default = self.lock_dir is None
-        return {
-            "version": VERSION,
+        data = {
+            "version": self.layout,
             # The default is said relative to the file: the root's path may differ between nodes.
             "directory": self.paths.directory.name if default else str(self.paths.directory),
             "kind": self.kind,
@@ -72,6 +83,7 @@ class LockSettings:
             "time": self.time,
             "nonce": self.nonce,
         }
+        return {**data, "migrating": True} if self.is_migrating else data
 
     @classmethod
     def from_dict(cls, machine: MachinePaths, data: Mapping[str, Any]) -> LockSettings:
@@ -86,6 +98,8 @@ class LockSettings:
             kind=cast(Kind, kind),
             lock_dir=directory.parent if directory.is_absolute() else None,
             **{key: str(data.get(key, "")) for key in ("host", "time", "nonce")},
+            layout=int(data["version"]),
+            is_migrating=data.get("migrating") is True,
         )
 
 
@@ -108,29 +122,61 @@ def settle_locks(
 ) -> LockSettings:
     """Have the machine use the locks that are configured, from its first use on.
 
-    Raises KochiError when it was settled otherwise, or when the directory cannot be used.
+    Raises KochiError when it was settled otherwise, when the directory cannot be used, or while an
+    earlier release uses the machine.
     """
     wanted = intended_lock_settings(machine, lock_dir, kind)
     settled = read_lock_settings(machine) or _settle(wanted)
     if problem := disagreement(settled, wanted):
         raise problem
-    _check_directory(settled)
-    return settled
+    return _ready(settled)
 
 
 def find_lock_settings(machine: MachinePaths) -> LockSettings:
     """What is settled; at the first use of all the default. Read once in a process.
 
-    Raises KochiError when the directory cannot be used, DamagedFileError.
+    Raises KochiError when the directory cannot be used or while an earlier release uses the
+    machine, DamagedFileError.
     """
     return _find(machine)
 
 
 @functools.lru_cache(maxsize=64)
 def _find(machine: MachinePaths) -> LockSettings:
-    settled = read_lock_settings(machine) or _settle(intended_lock_settings(machine))
+    return _ready(read_lock_settings(machine) or _settle(intended_lock_settings(machine)))
+
+
+def _ready(settled: LockSettings) -> LockSettings:
     _check_directory(settled)
-    return settled
+    if settled.layout == VERSION and not settled.is_migrating:
+        return settled
+    with settled.hold(settled.paths.layout):
+        present = read_lock_settings(settled.machine) or settled
+        if present.layout < VERSION or present.is_migrating:
+            _migrate(present)
+        return replace(present, layout=VERSION, is_migrating=False)
+
+
+def _migrate(settled: LockSettings) -> None:
+    """Call with the layout's lock held."""
+    machine = settled.machine
+
+    def write(layout: int, is_migrating: bool = False) -> None:
+        changed = replace(settled, layout=layout, is_migrating=is_migrating)
+        write_atomically(machine.lock_settings, to_json(changed.to_dict()), durable=True)
+
+    if not settled.is_migrating:
+        require_unused(machine)
+        # From here on the earlier release refuses the machine. One that began just before is seen
+        # by the second look.
+        write(VERSION, is_migrating=True)
+    try:
+        require_unused(machine, watch=False)
+    except KochiError:
+        write(_FIRST)
+        raise
+    migrate(machine)
+    write(VERSION)
 
 
 def read_lock_settings(machine: MachinePaths) -> LockSettings | None:
@@ -140,6 +186,8 @@ def read_lock_settings(machine: MachinePaths) -> LockSettings | None:
     except FileNotFoundError:
         return None
     except DamagedFileError as error:
+        if error.hint is not None:
+            raise  # written by a newer release: to remove the file would mix the two
         raise _damaged(machine, error.message) from error
 
 
@@ -170,6 +218,8 @@ def _settle(wanted: LockSettings) -> LockSettings:
         host=socket.gethostname(),
         time=datetime.now(UTC).isoformat(timespec="microseconds"),
         nonce=secrets.token_hex(8),
+        # Somebody may have removed locks.json, as its messages advise, from files of any layout.
+        layout=_FIRST if has_first_layout(machine) else VERSION,
     )
     _make_lock_directory(settled)
     mark = settled.paths.settled(settled.nonce)

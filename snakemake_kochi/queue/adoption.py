@@ -216,7 +216,7 @@ class Orphans:
 
     @cached_property
     def _live_jobs(self) -> dict[str, list[int]]:
-        """Those that waited or ran when the orphans was found, by identity."""
+        """Those that waited or ran when the orphans were found, by identity."""
         jobs = defaultdict(list)
         for job, ticket in self._live.items():
             if ticket.identity is not None:

@@ -18,6 +18,7 @@ from snakemake_kochi.queue.ticket import now
 _log = logging.getLogger(__name__)
 
 VERSION = 1
+_RUN_VERSION = 2  # 1 has "taken_over" for "adopted"
 _MOST_NAMED = 5
 
 
@@ -41,7 +42,7 @@ class RunRecord:
     adopted: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return {"version": VERSION, **asdict(self)}
+        return {"version": _RUN_VERSION, **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class RunFile:
 def read_run(machine: MachinePaths, controller: str) -> RunRecord:
     """Raises FileNotFoundError, or DamagedFileError."""
     path = machine.run(controller)
-    data = read_json(path, VERSION)
+    data = read_json(path, _RUN_VERSION)
     try:
         last, ended = data["last_job"], data["ended"]
         return RunRecord(

@@ -85,7 +85,6 @@ def test_a_kind_that_does_not_exist_is_refused(machine: MachinePaths) -> None:
         ('{"version": 1, "directory": "locks"}', "kind"),
         ('{"version": 1, "directory": "locks", "kind": "magic"}', "'magic'"),
         ('{"version": 1, "kind": "flock"}', "no directory"),
-        ('{"version": 99, "directory": "locks", "kind": "flock"}', "newer"),
     ],
 )
 def test_without_readable_settings_nothing_is_locked(
