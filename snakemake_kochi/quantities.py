@@ -6,7 +6,7 @@ import re
 
 import humanfriendly
 
-# sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, days-hours,
+# As schedulers write times: minutes, minutes:seconds, hours:minutes:seconds, days-hours,
 # days-hours:minutes, days-hours:minutes:seconds.
 _SCHEDULERS_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<fields>\d+(?::\d+){0,2})\Z")
 _MOST_SECONDS = 366 * 86400.0  # more than any scheduler gives, less than what dates are counted by

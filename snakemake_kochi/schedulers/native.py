@@ -45,6 +45,16 @@ OPTIONS: Mapping[str, Options] = {"slurm": _slurm_options}
 # ---- environment: what a process in an allocation is told
 
 
+class Environment(Protocol):
+    """What a scheduler's environment variables tell."""
+
+    NODE_VARIABLE: str
+    """The variable with the node's name."""
+
+    def own_allocation(self, environment: Mapping[str, str]) -> OwnAllocation | None:
+        """The allocation of the process that has this environment, if it is this scheduler's."""
+
+
 class OwnAllocation(Protocol):
     """The allocation in which a process runs, as its environment tells. None: it does not."""
 
@@ -72,7 +82,7 @@ class OwnAllocation(Protocol):
         """Whether a worker hands this environment variable on to its jobs."""
 
 
-_ENVIRONMENTS = (_slurm_environment,)
+_ENVIRONMENTS: tuple[Environment, ...] = (_slurm_environment,)
 
 
 def own_allocation(environment: Mapping[str, str]) -> OwnAllocation | None:

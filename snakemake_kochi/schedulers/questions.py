@@ -10,13 +10,13 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.schedulers.interface import UnreachableError
 
-# Seconds between two questions how all stands; less where an end is about to be told.
+# Seconds between two questions about all allocations; fewer where the answer is about to change.
 _QUESTION = 10.0
 _SHORT_QUESTION = 1.0
 
 
 class Questions:
-    """Of one controller, about all of its allocations at once."""
+    """The questions of one controller, each about all of its allocations."""
 
     def __init__(
         self, logger: LoggerExecutorInterface, clock: Callable[[], float] = time.monotonic
@@ -35,16 +35,16 @@ class Questions:
         return True
 
     def at_once(self) -> None:
-        """Something has happened that is worth one; but not to a scheduler that gives no answer."""
+        """Something has happened that is worth a question, unless the scheduler gives no answer."""
         if not self._is_unreachable:
             self._next = 0.0
 
     def soon(self) -> None:
-        """The answer was not the last word."""
+        """The answer is about to change."""
         self._next = self._clock() + _SHORT_QUESTION
 
     def later(self) -> None:
-        """There is nothing new to be had for a while."""
+        """Nothing new is to be expected for a while."""
         self._next = self._clock() + _QUESTION
 
     def answered(self) -> None:
@@ -54,7 +54,7 @@ class Questions:
             self._logger.info("The scheduler answers again.")
 
     def not_answered(self, error: UnreachableError) -> None:
-        """Nothing is known, and nothing is lost: it is asked again after a pause that grows."""
+        """Nothing is known, and nothing is lost: the next question comes after a growing pause."""
         self._next = self._clock() + self._backoff.failed()
         if not self._is_unreachable:
             self._is_unreachable = True

@@ -32,7 +32,7 @@ from snakemake_kochi.schedulers.request import (
     time_limit,
 )
 
-# Seconds in which a script that is wrong has mostly failed.
+# Seconds in which a wrong script has mostly failed.
 _EARLY = 1.0
 _PAUSE = 0.02
 _LAST_LINES = 10
@@ -64,7 +64,7 @@ class _Script:
 
 
 class AllocScript:
-    """See `scheduler.Scheduler`. The script may hand a job to a scheduler and end, or stay as long
+    """See `interface.Scheduler`. The script may hand a job to a scheduler and end, or stay as long
     as its worker does. Nobody can be asked how allocations of the first kind stand: what has not
     failed is waited for, and their workers leave by themselves when their controller has ended."""
 
@@ -76,9 +76,8 @@ class AllocScript:
         limit: str | None = None,
         machine: str = "NAME",
     ) -> None:
-        """`limit`: the time limit as a person wrote it, for the script to read; by default what is
-        wanted is written as hours:minutes:seconds. `machine`: the name of that whose script it is,
-        for people."""
+        """`limit`: the time limit as a person wrote it, for the script to read; by default it reads
+        hours:minutes:seconds. `machine`: the name of the machine whose script it is, for people."""
         self._name = name
         self._machine = machine
         self._script = script
@@ -93,7 +92,7 @@ class AllocScript:
 
     @property
     def lacks(self) -> Lack | None:
-        """What the script reads, without asking whether it is there, and nobody has said."""
+        """The variables that the script reads without a default, and that nobody has set."""
         settings = self._settings
         said = {
             "NODE_SPEC": settings.node_spec is not None,
@@ -113,9 +112,8 @@ class AllocScript:
         )
 
     def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
-        """By the machine's settings alone; what a worker finds on its node counts. GPUs are there
-        only where they say so: a job that needs one would wait for ever for a node that has one.
-        """
+        """The machine's settings alone say them; what a worker finds on its node counts. Without
+        `gpus` in the settings there are none: a job that needs one would wait for ever."""
         settings = self._settings
         cores, memory = settings.cores or UNKNOWN, settings.memory_mb or UNKNOWN
         node = Capacity(cores, memory, settings.gpus or 0)
@@ -168,7 +166,7 @@ class AllocScript:
         variables = {"KOCHI_WORKER_LAUNCH_CMD": f"bash {shlex.quote(str(own))}"}
         if self._settings.node_spec is not None:
             variables["KOCHI_ALLOC_NODE_SPEC"] = self._settings.node_spec
-        # How long all jobs take can be told only where it is known how many run at a time.
+        # How long all jobs take is known only where the number that run at a time is.
         seconds = wanted.seconds if self._settings.cores else self._settings.time
         if self._limit is not None:
             variables["KOCHI_ALLOC_TIME_LIMIT"] = self._limit
@@ -211,7 +209,7 @@ class AllocScript:
         return found
 
     def ends(self, ids: Collection[str]) -> dict[str, Allocation]:
-        """`find` has told all that can be known."""
+        """None: `find` tells all that is known."""
         return {}
 
     def cancel(self, ids: Iterable[str] = ()) -> None:
@@ -233,9 +231,9 @@ class AllocScript:
 
 
 def _needs(script: str, variable: str) -> bool:
-    """Whether a script reads a variable as if it were always there. As far as that can be told from
-    its text: one that is taken for a script that needs none is run, and may fail, with what it
-    says; the other would wait for a person for ever."""
+    """Whether a script reads a variable as if it were always set, as far as its text tells. In
+    doubt it does not: a script that fails says why; one that is not run would wait for a person
+    for ever."""
     text = _COMMENT.sub("", script)
     if re.search(_READ.format(variable), text) is None:
         return False
