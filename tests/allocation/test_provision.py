@@ -46,7 +46,7 @@ SMALL, LARGE = Resources(cores=1), Resources(cores=4)
 
 
 class Scheduler:
-    """Says yes, and notes what it was asked for and what was cancelled."""
+    """Grants all requests, and notes them and what is cancelled."""
 
     takes_requests = True
     can_exclude = True
@@ -79,7 +79,7 @@ class Scheduler:
 
 
 class Run:
-    """The jobs and the workers of a run, by queue, and what is asked for them."""
+    """The jobs and the workers of a run, by queue, and what is requested for them."""
 
     def __init__(
         self, directory: Path, workers: int, least: int = 0, steady: float = 0.0, **limits: Any

@@ -1,4 +1,4 @@
-"""How many workers are asked for, and how large."""
+"""How many workers are requested, and how large."""
 
 from __future__ import annotations
 
@@ -20,59 +20,59 @@ NODE = Capacity(8, 16_000, 2)
 FOR_JOBS = Capacity(8, 16_000 - OWN_MB, 2)  # beside the worker
 
 
-def ask_all(waiting, supply=(), workers=4, **limits):
+def request_all(waiting, supply=(), workers=4, **limits):
     return workers_to_request(waiting, supply, Limits(workers, NODE, **limits))
 
 
-def ask(waiting, supply=(), workers=4, **limits):
+def request(waiting, supply=(), workers=4, **limits):
     """Where one submission will do."""
-    found = ask_all(waiting, supply, workers, **limits)
+    found = request_all(waiting, supply, workers, **limits)
     assert len(found) <= 1
     return found[0] if found else None
 
 
-def test_nothing_is_asked_for_when_nothing_waits():
-    assert ask({}) is None
+def test_nothing_is_requested_when_nothing_waits():
+    assert request({}) is None
 
 
 def test_one_small_job_gets_a_worker_of_its_size():
-    assert ask({Resources(cores=2, memory_mb=500): 1}) == (Shape(Capacity(2, 500, 0)), 1)
+    assert request({Resources(cores=2, memory_mb=500): 1}) == (Shape(Capacity(2, 500, 0)), 1)
 
 
 def test_many_small_jobs_are_shared_out_among_as_many_workers_as_there_may_be():
-    assert ask({Resources(): 12}) == (Shape(Capacity(3, 0, 0)), 4)
+    assert request({Resources(): 12}) == (Shape(Capacity(3, 0, 0)), 4)
 
 
-def test_more_jobs_than_there_is_room_for_get_the_most_that_may_be_asked_for():
-    assert ask({Resources(): 10_000}) == (Shape(Capacity(8, 0, 0)), 4)
+def test_more_jobs_than_there_is_room_for_get_the_most_that_may_be_requested():
+    assert request({Resources(): 10_000}) == (Shape(Capacity(8, 0, 0)), 4)
 
 
-def test_what_is_there_and_what_was_asked_for_is_not_asked_for_again():
+def test_what_is_there_and_what_was_requested_is_not_requested_again():
     supply = [Supply(Capacity(8, 16_000, 0))]
-    assert ask({Resources(): 8}, supply) is None
-    assert ask({Resources(): 10}, supply) == (Shape(Capacity(1, 0, 0)), 2)
+    assert request({Resources(): 8}, supply) is None
+    assert request({Resources(): 10}, supply) == (Shape(Capacity(1, 0, 0)), 2)
 
 
 def test_what_does_not_fit_into_those_that_are_there_gets_one_of_its_own():
     supply = [Supply(Capacity(2, 16_000, 0))]
-    assert ask({Resources(cores=4): 1}, supply) == (Shape(Capacity(4, 0, 0)), 1)
+    assert request({Resources(cores=4): 1}, supply) == (Shape(Capacity(4, 0, 0)), 1)
 
 
 def test_what_takes_longer_than_those_that_are_there_last_gets_one_of_its_own():
     supply = [Supply(Capacity(8, 16_000, 0), seconds_left=100.0)]
-    assert ask({Resources(runtime_seconds=90): 1}, supply) is None
-    shape, count = ask({Resources(runtime_seconds=110): 1}, supply)
+    assert request({Resources(runtime_seconds=90): 1}, supply) is None
+    shape, count = request({Resources(runtime_seconds=110): 1}, supply)
     assert count == 1
     assert shape.seconds is not None and shape.seconds >= 110
 
 
 def test_a_benchmark_that_wants_to_be_alone_gets_a_whole_node():
     waiting = {Resources(exclusive=True): 3}
-    assert ask(waiting) == (Shape(FOR_JOBS, whole_node=True), 3)
-    assert ask(waiting, [Supply(NODE)] * 2) == (Shape(FOR_JOBS, whole_node=True), 1)
+    assert request(waiting) == (Shape(FOR_JOBS, whole_node=True), 3)
+    assert request(waiting, [Supply(NODE)] * 2) == (Shape(FOR_JOBS, whole_node=True), 1)
     # But where a job takes all there is.
     waiting = {Resources(exclusive=True, memory_mb=16_000): 1}
-    assert ask(waiting) == (Shape(NODE, whole_node=True), 1)
+    assert request(waiting) == (Shape(NODE, whole_node=True), 1)
 
 
 @pytest.mark.parametrize(
@@ -87,24 +87,25 @@ def test_a_benchmark_that_wants_to_be_alone_gets_a_whole_node():
         ({Resources(memory_mb=15_800): 1000}, 1, 15_800),
     ],
 )
-def test_memory_is_asked_for_what_runs_at_the_same_time(waiting, cores, memory):
-    shape, _ = ask(waiting)
+def test_memory_is_requested_for_what_runs_at_the_same_time(waiting, cores, memory):
+    shape, _ = request(waiting)
     assert (shape.capacity.cores, shape.capacity.memory_mb) == (cores, memory)
 
 
-def test_gpus_and_memory_are_asked_for_as_cores_are():
-    shape, count = ask({Resources(gpus=1, memory_mb=9000): 3})
+def test_gpus_and_memory_are_requested_as_cores_are():
+    shape, count = request({Resources(gpus=1, memory_mb=9000): 3})
     assert (shape.capacity, count) == (Capacity(1, 9000, 1), 3)
 
 
-def test_where_jobs_say_how_long_they_take_the_worker_is_asked_for_as_long_as_all_need():
-    assert ask({Resources(cores=8, runtime_seconds=600): 1})[0].seconds == 600 + START_AND_END
+def test_where_jobs_say_how_long_they_take_the_worker_is_requested_for_as_long_as_all_need():
+    assert request({Resources(cores=8, runtime_seconds=600): 1})[0].seconds == 600 + START_AND_END
     # Eight after each other on each of four workers.
-    assert ask({Resources(cores=8, runtime_seconds=600): 32})[0].seconds == 8 * 600 + START_AND_END
-    assert ask({Resources(cores=8, runtime_seconds=600): 32}, seconds=1800.0)[0].seconds == 1800
+    many = {Resources(cores=8, runtime_seconds=600): 32}
+    assert request(many)[0].seconds == 8 * 600 + START_AND_END
+    assert request(many, seconds=1800.0)[0].seconds == 1800
 
 
-def test_a_job_that_no_worker_can_run_is_named_with_its_limit_and_asked_for_by_nobody():
+def test_a_job_that_no_worker_can_run_is_named_with_its_limit_and_requested_by_nobody():
     limits = Limits(4, NODE, seconds=3600.0)
     assert obstacle(Resources(cores=9), limits) == "9 cores needed, 8 there"
     assert obstacle(Resources(runtime_seconds=3601), limits) is not None
@@ -117,11 +118,11 @@ def test_a_job_that_no_worker_can_run_is_named_with_its_limit_and_asked_for_by_n
 
 def test_what_a_worker_has_begun_leaves_so_much_less_for_others():
     busy = Supply(NODE, begun=(Resources(cores=6, memory_mb=1000, gpus=1),))
-    assert ask({Resources(cores=2): 1}, [busy]) is None
-    assert ask({Resources(cores=3): 1}, [busy]) == (Shape(Capacity(3, 0, 0)), 1)
+    assert request({Resources(cores=2): 1}, [busy]) is None
+    assert request({Resources(cores=3): 1}, [busy]) == (Shape(Capacity(3, 0, 0)), 1)
     # One that wants to be alone does not begin beside others, nor others beside it.
-    assert ask({Resources(exclusive=True): 1}, [busy]) is not None
-    assert ask({Resources(): 1}, [Supply(NODE, begun=(Resources(exclusive=True),))]) is not None
+    assert request({Resources(exclusive=True): 1}, [busy]) is not None
+    assert request({Resources(): 1}, [Supply(NODE, begun=(Resources(exclusive=True),))]) is not None
 
 
 MINUTE, LARGE = Resources(memory_mb=50, runtime_seconds=60), Resources(1, False, 3400, 0, 60)
@@ -129,49 +130,51 @@ TEN_HOURS = Resources(memory_mb=50, runtime_seconds=36_000)
 
 
 def test_short_jobs_come_one_after_the_other_rather_than_all_at_once():
-    shape, count = ask({MINUTE: 40})
+    shape, count = request({MINUTE: 40})
     assert shape.capacity.cores * count * PATIENCE >= 40 * 60
     assert shape.capacity.cores * count <= 12
     assert shape.seconds == PATIENCE + START_AND_END
-    # And those that wait for their turn are not asked for once more, whatever has begun.
+    # And those that wait for their turn are not requested once more, whatever has begun.
     there = Supply(shape.capacity, shape.seconds - 60, (MINUTE,) * shape.capacity.cores)
-    assert ask({MINUTE: 40 - shape.capacity.cores * count}, [there] * count) is None
+    assert request({MINUTE: 40 - shape.capacity.cores * count}, [there] * count) is None
     # Where less time may be had, fewer come one after the other.
-    shape, count = ask({MINUTE: 8}, seconds=120.0)
+    shape, count = request({MINUTE: 8}, seconds=120.0)
     assert (shape.capacity.cores * count, shape.seconds) == (4, 120)
 
 
 def test_jobs_that_take_much_of_something_share_no_worker_with_others_and_are_begun_first():
-    asked = ask_all({MINUTE: 40, LARGE: 1, TEN_HOURS: 1}, workers=8)
-    shapes = {kind.most: (shape, count) for shape, count in asked for kind in shape.first}
+    requested = request_all({MINUTE: 40, LARGE: 1, TEN_HOURS: 1}, workers=8)
+    shapes = {kind.most: (shape, count) for shape, count in requested for kind in shape.first}
     assert shapes[LARGE] == (Shape(Capacity(1, 3400), 60 + START_AND_END), 1)
     assert shapes[TEN_HOURS] == (Shape(Capacity(1, 50), 36_000 + START_AND_END), 1)
     assert shapes[MINUTE][0].seconds == PATIENCE + START_AND_END
     assert not any(kind.has(MINUTE) for kind in shapes[TEN_HOURS][0].first)
     # There is one worker for all where there is to be no more than one.
-    [(shape, _)] = ask_all({MINUTE: 40, LARGE: 1, TEN_HOURS: 1}, workers=1)
+    [(shape, _)] = request_all({MINUTE: 40, LARGE: 1, TEN_HOURS: 1}, workers=1)
     for kind in (MINUTE, LARGE, TEN_HOURS):
         assert shape.capacity.obstacle(kind, shape.seconds) is None
 
 
 def test_those_that_say_how_long_they_take_share_no_worker_with_those_that_do_not():
-    asked = ask_all({Resources(runtime_seconds=600): 1, Resources(): 1})
-    assert {shape.seconds for shape, _ in asked} == {None, 600 + START_AND_END}
-    (shape, _) = ask({Resources(runtime_seconds=600): 1, Resources(): 1}, workers=1, seconds=900.0)
+    requested = request_all({Resources(runtime_seconds=600): 1, Resources(): 1})
+    assert {shape.seconds for shape, _ in requested} == {None, 600 + START_AND_END}
+    (shape, _) = request(
+        {Resources(runtime_seconds=600): 1, Resources(): 1}, workers=1, seconds=900.0
+    )
     assert shape.seconds == 900
 
 
 def test_a_large_job_gets_a_worker_of_its_own_though_all_workers_are_busy_with_small_ones():
     small = Supply(Capacity(2, 100), 10_000, (MINUTE, MINUTE))
-    shape, count = ask({MINUTE: 4, LARGE: 1}, [small, small])
+    shape, count = request({MINUTE: 4, LARGE: 1}, [small, small])
     assert (shape.capacity, count) == (Capacity(1, 3400), 1)
     # One of the right size that has begun a long one is of no use either.
     busy = Supply(Capacity(1, 3400), 40_000, (TEN_HOURS,))
-    assert ask({LARGE: 1}, [small, busy]) == (shape, 1)
+    assert request({LARGE: 1}, [small, busy]) == (shape, 1)
 
 
-def test_cores_are_asked_for_as_the_largest_job_has_them():
-    shape, count = ask({Resources(cores=3): 4}, workers=3)
+def test_cores_are_requested_as_the_largest_job_has_them():
+    shape, count = request({Resources(cores=3): 4}, workers=3)
     assert (shape.capacity.cores, count) == (6, 2)
 
 
@@ -186,16 +189,16 @@ def test_cores_are_asked_for_as_the_largest_job_has_them():
         (Resources(cores=6, gpus=1), 100, Capacity(6, 0, 1)),
     ],
 )
-def test_no_core_is_asked_for_that_lies_idle_because_something_else_is_used_up(
+def test_no_core_is_requested_that_lies_idle_because_something_else_is_used_up(
     kind, count, expected
 ):
-    assert ask({kind: count}) == (Shape(expected), 4)
+    assert request({kind: count}) == (Shape(expected), 4)
 
 
-def test_cores_that_small_jobs_use_beside_large_ones_are_asked_for():
-    assert ask({Resources(cores=5): 4, Resources(): 100})[0].capacity == Capacity(8, 0)
+def test_cores_that_small_jobs_use_beside_large_ones_are_requested():
+    assert request({Resources(cores=5): 4, Resources(): 100})[0].capacity == Capacity(8, 0)
     waiting = {Resources(memory_mb=9_000): 1, Resources(memory_mb=10): 100}
-    assert ask(waiting, workers=1)[0].capacity.cores == 8
+    assert request(waiting, workers=1)[0].capacity.cores == 8
 
 
 @pytest.mark.parametrize("count", [1000, 20_000])
@@ -203,10 +206,10 @@ def test_thousands_of_jobs_that_all_differ_are_sized_at_once(count):
     waiting = {
         Resources(memory_mb=100 + n % 997, runtime_seconds=60 + n % 3989): 1 for n in range(count)
     }
-    asked = ask_all(waiting, workers=100)
-    assert len(asked) <= 5
+    requested = request_all(waiting, workers=100)
+    assert len(requested) <= 5
     for kind in waiting:
-        fits = [shape for shape, _ in asked if not shape.capacity.obstacle(kind, shape.seconds)]
+        fits = [shape for shape, _ in requested if not shape.capacity.obstacle(kind, shape.seconds)]
         assert fits and any(each.has(kind) for shape in fits for each in shape.first)
 
 
@@ -219,7 +222,7 @@ def test_a_few_hundred_kinds_at_most_are_looked_at_however_many_jobs_differ():
     assert few_kinds(kinds[:200]) == {kind: [kind] for kind in kinds[:200]}
 
 
-def test_what_was_asked_for_and_gets_no_job_is_not_wanted():
+def test_what_was_requested_and_gets_no_job_is_not_wanted():
     one, two = Supply(Capacity(1, 0)), Supply(Capacity(2, 0))
     assert not_wanted({Resources(): 2}, [], [one, one, one]) == [2]
     assert not_wanted({Resources(): 2}, [one], [one, one]) == [1]
@@ -246,15 +249,15 @@ resources = st.builds(
 def test_never_too_many_never_too_large_and_never_one_that_no_job_fits(waiting, there, seconds):
     limits = Limits(4, NODE, seconds)
     supply = [Supply(Capacity(1, 0, 0))] * there
-    asked = workers_to_request(waiting, supply, limits)
+    requested = workers_to_request(waiting, supply, limits)
     possible = [kind for kind in waiting if obstacle(kind, limits) is None]
-    if not asked:
+    if not requested:
         fits_there = [kind for kind in possible if Capacity(1, 0, 0).obstacle(kind) is None]
         assert there >= 4 or len(fits_there) == len(possible)
         return
-    number = sum(count for _, count in asked)
+    number = sum(count for _, count in requested)
     assert 1 <= number <= 4 - there
-    for shape, count in asked:
+    for shape, count in requested:
         assert count >= 1
         assert shape.capacity.cores <= NODE.cores
         assert shape.capacity.memory_mb <= NODE.memory_mb
@@ -263,7 +266,9 @@ def test_never_too_many_never_too_large_and_never_one_that_no_job_fits(waiting, 
         its_own = [kind for kind in possible if any(each.has(kind) for each in shape.first)]
         assert its_own
         assert all(shape.capacity.obstacle(kind, shape.seconds) is None for kind in its_own)
-    # What was asked for is enough, or all that may be.
-    come = [Supply(shape.capacity, shape.seconds) for shape, count in asked for _ in range(count)]
+    # What was requested is enough, or all that may be.
+    come = [
+        Supply(shape.capacity, shape.seconds) for shape, count in requested for _ in range(count)
+    ]
     again = workers_to_request(waiting, [*supply, *come], limits)
     assert not again or there + number == 4

@@ -1,4 +1,4 @@
-"""How large the allocations are that a real Slurm is asked for."""
+"""How large the allocations are that are requested from a real Slurm."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_job_may_take_all_the_time_of_a_partition_and_its_worker_keeps_memory_
     assert not [call for call in project.cluster.calls("squeue") if "%L" in call]
 
 
-def test_jobs_of_a_minute_one_of_much_memory_and_a_long_one_are_asked_for_by_their_size(
+def test_jobs_of_a_minute_one_of_much_memory_and_a_long_one_are_requested_by_their_size(
     project: ClusterProject,
 ) -> None:
     project.configure(max_workers=8)
@@ -68,7 +68,7 @@ def test_jobs_of_a_minute_one_of_much_memory_and_a_long_one_are_asked_for_by_the
         )
         for call in calls
     ]
-    # More may have been asked for where the first ones were long in coming.
+    # More may have been requested where the first ones were long in coming.
     assert (1, 3400, 2, 1) in asked[:3]
     used = 20 + 1 + 3
     assert sum(cores * minutes * count for cores, _, minutes, count in asked[:3]) <= 1.5 * used
