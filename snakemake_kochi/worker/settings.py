@@ -22,6 +22,8 @@ from snakemake_kochi.worker.walltime import Walltime
 
 VERSION = 1
 
+# Seconds until a worker tries again what failed for a fault that may be transient.
+RETRY = 1.0
 # Seconds that a worker that leaves when its queues are empty waits for a run that goes on: it takes
 # so long at most to hand over what depends on a job that has ended. On a cluster Snakemake waits
 # for a minute for a job's outputs (`--latency-wait` of the profile `cluster` and of `kochi batch`).
@@ -44,7 +46,8 @@ class WorkerSettings:
 
     Time, in seconds: the worker is gone after `walltime`. `allocation_seconds` is the time that was
     requested for its allocation, for a Slurm that does not tell. A job that is to end has `grace`
-    between SIGTERM and SIGKILL. An idle worker looks for what happened on other nodes after
+    between SIGTERM and SIGKILL; a worker that leaves waits for the ends of its jobs for
+    `leave_patience`. An idle worker looks for what happened on other nodes after
     `idle_wait`. A worker with `stay` waits when its queues are empty, for `idle_timeout` if that is
     given; one without waits for `between_jobs` for more jobs of a run that goes on. Other nodes
     presume it dead LOST_AFTER times `heartbeat` after its last sign of life.
@@ -68,6 +71,7 @@ class WorkerSettings:
     walltime: float | None = None
     allocation_seconds: float | None = None
     grace: float = 5.0
+    leave_patience: float = 15.0
     stay: bool = False
     idle_timeout: float | None = None
     idle_wait: float = 2.0

@@ -1,21 +1,25 @@
-"""Signals as events of a poll loop, and what the kernel does for a parent of jobs."""
+"""The events of a worker's loop, signals among them, and the kernel's services for a parent of
+jobs."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import select
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
 from snakemake_kochi.queue.processes import ProcessIdentity, child_pids
+from snakemake_kochi.queue.wakeup import WakeUp
+from snakemake_kochi.worker.runners.interface import Watched
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-_PR_SET_PDEATHSIG = 1
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
-# Added to a signal's number by a process that passes on what it got itself.
+# A process that forwards a signal adds this to its number.
 _FORWARDED = 0x80
 
 
@@ -31,7 +35,7 @@ def make_wake() -> Wake:
 
 
 def forward_stop(wake: Wake, number: int) -> None:
-    """Pass a request to stop on to the process whose Signals have this `wake`."""
+    """Forward a request to stop to the process whose Signals have this `wake`."""
     with contextlib.suppress(BlockingIOError):  # full of requests
         os.write(wake.write, bytes([number | _FORWARDED]))
 
@@ -39,8 +43,8 @@ def forward_stop(wake: Wake, number: int) -> None:
 class Signals:
     """While entered, signals only wake the loop: `stops` counts the requests to stop.
 
-    SIGUSR1 is what schedulers can be told to send before the time is up. Requests come directly or
-    are forwarded through `wake`. To be entered in the main thread.
+    Schedulers can be told to send SIGUSR1 before the time is over. Requests come directly or are
+    forwarded through `wake`. Enter it in the main thread.
     """
 
     def __init__(self, wake: Wake) -> None:
@@ -52,14 +56,14 @@ class Signals:
 
     def __enter__(self) -> Signals:
         for number in (*STOP_SIGNALS, signal.SIGCHLD):
-            # Under nohup a closed terminal is to change nothing.
+            # Under nohup a closed terminal changes nothing.
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                 continue
             handler = self._ignore if number == signal.SIGCHLD else self._stop
             self._previous[number] = signal.signal(number, handler)
-        # Without it a signal that comes just before poll(2) would be seen after its time-out.
+        # Without it the loop would see a signal that comes just before poll(2) after its time-out.
         self._previous_wake = signal.set_wakeup_fd(self._wake.write, warn_on_full_buffer=False)
-        # The supervisor had them held back until now.
+        # The supervisor has blocked them until now.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._previous)
         return self
 
@@ -73,7 +77,7 @@ class Signals:
     @property
     def stops(self) -> int:
         # A terminal, timeout(1) and schedulers signal all processes at once. That is one request,
-        # though it comes both ways, and must not be taken for a second one.
+        # though it comes both ways.
         return max(self._direct, self._forwarded)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
@@ -81,7 +85,7 @@ class Signals:
         self.first_stop = self.first_stop or signal.Signals(number).name
 
     def _ignore(self, number: int, frame: FrameType | None) -> None:
-        """A handler all the same: children of a process that ignores SIGCHLD leave no status."""
+        """It needs a handler: children of a process that ignores SIGCHLD leave no status."""
 
     def fileno(self) -> int:
         return self._wake.read
@@ -94,21 +98,66 @@ class Signals:
                     self.first_stop = self.first_stop or signal.Signals(number).name
 
 
+class Events:
+    """While entered, `wait` sleeps until something happens: a signal, a notification by the wake-up
+    FIFO, the end of the process `parent`, or an event of the `watched`."""
+
+    def __init__(
+        self, wake: Wake, fifo: Path, parent: ProcessIdentity | None, watched: Sequence[Watched]
+    ) -> None:
+        self.signals = Signals(wake)
+        self._fifo = fifo
+        self._parent = parent
+        self._parent_end: int | None = None  # a descriptor that is readable when the parent ends
+        self._watched = watched
+        self._poll = select.poll()
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Events:
+        self._stack.enter_context(self.signals)
+        self._wakeup = WakeUp(self._fifo)
+        self._stack.callback(self._wakeup.close)
+        self._poll.register(self.signals, select.POLLIN)
+        self._poll.register(self._wakeup, select.POLLIN)
+        for watched in self._watched:
+            self._poll.register(watched, select.POLLIN)
+        if self._parent is not None:
+            self._parent_end = _open_process(self._parent.pid)
+        if self._parent_end is not None:
+            self._stack.callback(os.close, self._parent_end)
+            self._poll.register(self._parent_end, select.POLLIN)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no notification can arrive: see WakeUp."""
+        return self._wakeup.is_silent
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep, at most so long; return whether there was a notification."""
+        for descriptor, _ in self._poll.poll(seconds * 1000):
+            if descriptor == self._parent_end:
+                # It stays readable: the loop would not sleep any more while the end of a job cannot
+                # be written, for example.
+                self._poll.unregister(descriptor)
+        self.signals.drain()
+        for watched in self._watched:
+            watched.attend()
+        return self._wakeup.drain()
+
+
 def adopt_orphans() -> None:
-    """Become the parent of what jobs leave behind, so that it is seen and can be ended."""
+    """Become the parent of processes that jobs leave behind, to see and to end them."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies; one that is dead already does not
-    count."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 def reap_orphans(jobs: Collection[int], helpers: Collection[int]) -> list[ProcessIdentity]:
-    """The living children of this process that are neither the main process of one of the `jobs`,
-    nor one of the `helpers`, nor in the session of one: those wait there to be a job. The dead are
-    let go."""
+    """The living children of this process that are neither the main process of one of the `jobs`
+    nor a helper nor in the session of a helper, where processes wait to become a job. Reaps the
+    dead ones."""
     living = []
     for pid in set(child_pids()).difference(jobs, helpers):
         with contextlib.suppress(ChildProcessError, ProcessLookupError):
@@ -118,9 +167,9 @@ def reap_orphans(jobs: Collection[int], helpers: Collection[int]) -> list[Proces
     return [process for process in living if process is not None]
 
 
-def open_process(pid: int) -> int | None:
-    """A descriptor that becomes readable when the process ends; None where there is no such
-    thing (before Linux 5.3) or no such process."""
+def _open_process(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends; None if it is gone, and before
+    Linux 5.3."""
     try:
         return os.pidfd_open(pid)
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""One job in a worker: from its start to the end of the last of its processes."""
+"""One job in a worker: from its start to the end of its last process."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from snakemake_kochi.worker.signals import STOP_SIGNALS
 
 _log = logging.getLogger(__name__)
 
-# Seconds. What a job that is over left running has less time to end than a job that is stopped.
+# Seconds. Processes that an ended job left running get less time to end than a job that is stopped.
 _LEFTOVER_GRACE = 1.0
 _KILL_AGAIN = 0.1
 _LEFTOVER_PATIENCE = 10.0
 
-# A scheduler that ends a worker signals the jobs' processes, too, and often before the worker's. So
-# the end of a job by one of these is not taken for its own before that many seconds.
+# A scheduler that ends a worker also signals the processes of its jobs, and often does so first.
+# The end of a job by such a signal counts as its own only after so many seconds.
 _STOP_WINDOW = 1.0
 _STOP_STATUSES = frozenset(128 + number for number in STOP_SIGNALS)  # as the shells have it
 
@@ -37,8 +37,8 @@ Stop = Literal["cancel", "requeue", "timeout"]
 
 
 class Slot:
-    """Ends a job in steps, so that the worker's loop never waits: `advance` is called after each
-    wake-up, at the latest at `deadline` (monotonic seconds, None: nothing is due)."""
+    """Ends a job in steps, so that the worker's loop never waits: call `advance` after each
+    wake-up, at the latest at `next_due`."""
 
     def __init__(
         self,
@@ -50,18 +50,20 @@ class Slot:
         allotment: Allotment,
         explain_kill: Callable[[Exit], str | None],
     ) -> None:
-        """`offset`: where in the log the output of this attempt begins, in bytes; `allotment`: the
-        devices it has; `explain_kill`: whether an end that nobody here asked for was for memory.
-        Its run time counts from now."""
+        """`offset`: where in the log the output of this attempt begins, in bytes; `allotment`: its
+        devices; `explain_kill`: why the kernel killed it, if it did so because memory ran out. Its
+        run time counts from now."""
         self.claim = claim
         self.started = started
         self.log = log
         self.offset = offset
         self.allotment = allotment
         self.stop: Stop | None = None
-        self.deadline: float | None = None
         self.limit = claim.ticket.resources.runtime_seconds
-        self._expires = None if self.limit is None else time.monotonic() + self.limit
+        self._began = time.monotonic()
+        self._expires = None if self.limit is None else self._began + self.limit
+        self._next_signal: float | None = None  # when to signal its processes again
+        self._publish_again: float | None = None  # when, if that failed
         self._why_timeout = f"ran for longer than its {pluralize(self.limit or 0, 'second')}"
         self._explain_kill = explain_kill
         self._out_of_memory: str | None = None
@@ -78,15 +80,22 @@ class Slot:
         return self._execution.process.pid
 
     @property
+    def seconds(self) -> float:
+        """Since its start."""
+        return time.monotonic() - self._began
+
+    @property
     def is_overdue(self) -> bool:
-        """Whether its run time is over and nobody has asked it to end yet."""
+        """Whether its run time is over and nobody has told it to end yet."""
         expires = self._next_expiry
         return expires is not None and time.monotonic() >= expires
 
     @property
     def next_due(self) -> float | None:
-        """When the slot wants to be looked at, in monotonic seconds."""
-        moments = (self.deadline, self._next_expiry, self._settles)
+        """When to call `advance` at the latest, in monotonic seconds; None: nothing is due."""
+        if self._is_over:
+            return self._publish_again
+        moments = (self._next_signal, self._next_expiry, self._settles)
         return min((moment for moment in moments if moment is not None), default=None)
 
     @property
@@ -95,8 +104,8 @@ class Slot:
 
     @property
     def _settles(self) -> float | None:
-        """Until when a job that was ended from outside may turn out to have been ended with its
-        worker; None for any other."""
+        """Until when a job that was ended from outside may turn out to have been ended together
+        with its worker; None for any other job."""
         end = self._exit
         if self.stop is not None or self._is_over or end is None:
             return None
@@ -104,9 +113,9 @@ class Slot:
         return self._ended_at + _STOP_WINDOW if was_told else None
 
     def end(self, stop: Stop, grace: float) -> None:
-        """Ask all processes of the job to end (SIGTERM) and kill them after `grace` seconds.
+        """Tell all processes of the job to end (SIGTERM), and kill them after `grace` seconds.
 
-        Changes nothing for a job that has ended by itself: it has a result of its own. A second
+        Changes nothing for a job that has ended by itself, which has a result of its own. A second
         call can only hasten the end.
         """
         if self.poll() is not None:
@@ -117,18 +126,22 @@ class Slot:
             self.stop = stop
             self._signal(signal.SIGTERM)
         due = time.monotonic() + grace
-        self.deadline = due if self.deadline is None else min(due, self.deadline)
+        self._next_signal = due if self._next_signal is None else min(due, self._next_signal)
 
     def time_out(self, why: str) -> None:
-        """Have one that was to be requeued count as one that took too long."""
+        """Count a job that was to be requeued as one that took too long."""
         self.stop, self._why_timeout = "timeout", why
 
     def kill(self) -> None:
-        """Kill (SIGKILL) all processes of the job at once. As `end` for one that has ended."""
+        """Kill (SIGKILL) all processes of the job at once. Changes nothing for an ended job."""
         if self.poll() is None:
             self.stop = "requeue"
             self._signal(signal.SIGKILL)
-            self.deadline = time.monotonic()
+            self._next_signal = time.monotonic()
+
+    def publish_again_in(self, seconds: float) -> None:
+        """The end of the job could not be published: `advance` offers it again then."""
+        self._publish_again = time.monotonic() + seconds
 
     def poll(self) -> Exit | None:
         """How the main process ended, or None."""
@@ -137,28 +150,27 @@ class Slot:
             if self._exit is not None:
                 self._ended = now()
                 self._ended_at = time.monotonic()
-                # At once: what the kernel counts later on is not about this job.
+                # At once: what the kernel counts later does not concern this job.
                 if self.stop is None and self._exit != Exit(0, None):
                     self._out_of_memory = self._explain_kill(self._exit)
         return self._exit
 
     def advance(self, orphans: Sequence[ProcessIdentity], is_alone: bool) -> bool:
         """Go on with ending the job; return whether its last process is gone and reaped, and its
-        end may be published now.
+        end is to be published now.
 
-        `orphans`: the worker's children that are no job's main process, listed after the last
-        `poll` or `end`. When there are none, nothing of this job is left and no search is needed;
-        when the job `is_alone` in the worker they are its own, whatever it did to hide them.
+        `orphans`: the worker's children that are not the main process of a job, listed after the
+        last `poll` or `end`. Without any, no process of this job is left and it needs no search. If
+        the job `is_alone` in the worker, all orphans are its own, whatever it did to hide them.
         """
-        if self._is_over:
-            # Handed in before, and put off: see Ends.
-            return self.deadline is None or time.monotonic() >= self.deadline
         moment = time.monotonic()
+        if self._is_over:
+            return self._publish_again is None or moment >= self._publish_again
         # No second poll: if the job ended just now, `orphans` lacks what it left behind.
         if self._exit is None:
-            if self.deadline is not None and moment >= self.deadline:
+            if self._next_signal is not None and moment >= self._next_signal:
                 self._signal(signal.SIGKILL)
-                self.deadline = moment + _KILL_AGAIN
+                self._next_signal = moment + _KILL_AGAIN
             return False
         if orphans and self._end_leftovers(moment, orphans if is_alone else ()):
             return False
@@ -169,33 +181,33 @@ class Slot:
         return True
 
     def _end_leftovers(self, moment: float, certain: Sequence[ProcessIdentity]) -> bool:
-        """Returns whether some are there still. They must not outlive the result: they could write
-        to outputs that were reported as complete."""
+        """Returns whether some are still alive. They must not outlive the result: they could write
+        to outputs that are reported as complete."""
         found = find_job_processes(self._execution.process, self.claim.nonce)
         left = sorted({*found, *certain}, key=lambda process: process.pid)
         if not left:
             return False
         if self._give_up is None:
             self._give_up = moment + _LEFTOVER_PATIENCE
-            if self.deadline is None:
+            if self._next_signal is None:
                 _log.info("job %d left processes behind; ending them", self.claim.ticket.job)
                 send_signal(left, signal.SIGTERM)
-                self.deadline = moment + _LEFTOVER_GRACE
+                self._next_signal = moment + _LEFTOVER_GRACE
                 return True
         if moment >= self._give_up:
             pids = ", ".join(str(process.pid) for process in left)
             _log.warning("job %d: processes %s cannot be ended", self.claim.ticket.job, pids)
             return False
-        if self.deadline is not None and moment >= self.deadline:
+        if self._next_signal is not None and moment >= self._next_signal:
             send_signal(left, signal.SIGKILL)
-            self.deadline = moment + _KILL_AGAIN
+            self._next_signal = moment + _KILL_AGAIN
         return True
 
     def _signal(self, number: signal.Signals) -> None:
         send_signal(find_job_processes(self._execution.process, self.claim.nonce), number)
 
     def result(self, node: str) -> Result:
-        """What to publish once `advance` said that it is over."""
+        """The result to publish; only after `advance` returned true."""
         assert self._exit is not None and self._ended is not None
         ticket = self.claim.ticket
         reason: Reason = "success"
@@ -232,8 +244,8 @@ class Slot:
 
 
 def _seen_outputs(ticket: Ticket) -> dict[str, tuple[int, int]]:
-    """Time and size of those that are there: whether they are still what this job wrote can then
-    be told without reading them."""
+    """The modification time (in nanoseconds) and the size of each output that exists: they tell
+    later, without reading it, whether it still is what this job wrote."""
     seen = {}
     for name in ticket.outputs:
         with contextlib.suppress(OSError):

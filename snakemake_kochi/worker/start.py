@@ -5,9 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
 
 from snakemake_kochi.errors import KochiError, WorkerError
-from snakemake_kochi.files import is_there, make_directory, to_json, write_exclusively
+from snakemake_kochi.files import (
+    is_there,
+    make_directory,
+    to_json,
+    write_atomically,
+    write_exclusively,
+)
 from snakemake_kochi.locks.probe import probe_locks
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.capacity import Capacity
@@ -20,11 +29,10 @@ from snakemake_kochi.queue.workers import (
     assign_queues,
     read_queues,
 )
-from snakemake_kochi.worker.echo import WIDTH, Echo
-from snakemake_kochi.worker.log import log_to_file
+from snakemake_kochi.schedulers.native import own_allocation
 from snakemake_kochi.worker.node.capacity import Gpus, capacity_of_this_node, find_gpus
 from snakemake_kochi.worker.node.devices import CpuLeases, Devices, layout_of
-from snakemake_kochi.worker.node.hosts import environment_for_jobs
+from snakemake_kochi.worker.output import WIDTH, Echo, log_to_file
 from snakemake_kochi.worker.runners.choice import Runners
 from snakemake_kochi.worker.runners.command import CommandRunner
 from snakemake_kochi.worker.runners.shell import ShellRunner
@@ -72,10 +80,7 @@ def run_worker(settings: WorkerSettings) -> int:
     probe_locks(machine)
     number, served = _number_and_queues(machine, settings)
     surroundings = Surroundings(
-        environment_for_jobs(
-            {name: environment[name] for name in environment if name not in _NOT_FOR_JOBS},
-            machine.worker(number).hosts,
-        ),
+        _environment_for_jobs(environment, machine.worker(number).hosts),
         None if settings.parent is None else _identify(settings.parent),
         walltime,
     )
@@ -147,6 +152,26 @@ def _work(
             raise
         _log.info("worker %d left", state.worker)
     return status
+
+
+def _environment_for_jobs(environment: Mapping[str, str], file: Path) -> dict[str, str]:
+    """The environment from which that of each job is made. In an allocation it also has
+    KOCHI_NODELIST, the host names separated by commas, and KOCHI_HOSTFILE, for mpirun: the name of
+    `file`, to which this function writes a line `HOST slots=CPUS` for each host."""
+    found = {name: environment[name] for name in environment if name not in _NOT_FOR_JOBS}
+    if (allocation := own_allocation(environment)) is None:
+        return found
+    found = {name: value for name, value in found.items() if allocation.is_for_jobs(name)}
+    try:
+        if hosts := allocation.hosts():
+            lines = [f"{host} slots={cpus}\n" for host, cpus in hosts.items()]
+            write_atomically(file, "".join(lines).encode())
+            found["KOCHI_NODELIST"] = ",".join(hosts)
+            found["KOCHI_HOSTFILE"] = str(file)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        # Most jobs do not need them.
+        _log.warning("jobs are not told the nodes of their allocation: %s", error)
+    return found
 
 
 def _number_and_queues(

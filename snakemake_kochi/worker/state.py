@@ -1,5 +1,5 @@
-"""The worker's own account of itself, written often enough for people and no more; and whether
-somebody else has presumed it dead meanwhile."""
+"""The state that a worker publishes, often enough for people and no more; and whether others have
+presumed it dead meanwhile."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Any
 
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import to_json, write_atomically
+from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.heartbeat import LATE, time_awake_or_asleep
-from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.workers import WorkerState, read_presumed_dead
 
 _log = logging.getLogger(__name__)
 
-_LEAST_BETWEEN = 0.5  # seconds; short jobs must not make a write each
+_LEAST_BETWEEN = 0.5  # seconds; short jobs must not cause a write each
 _UNWRITTEN = "the worker's state cannot be written now"
 
 
 class StateFile:
-    """worker.json: `update` for what others act upon, `touch` for what may be a little late."""
+    """worker.json: `update` fields on which others act, `touch` those that may be a little late."""
 
     def __init__(self, machine: MachinePaths, state: WorkerState) -> None:
         self.state = state
@@ -35,9 +35,9 @@ class StateFile:
         self._path = machine.worker(state.worker).state
         self._written = time.monotonic()
         self._looked = time_awake_or_asleep()
-        self._lost_to: str | None = None
+        self._presumed_dead_by: str | None = None
         self._changed = False
-        self._complaints = Complaints()
+        self._notices = Notices(_log)
 
     @property
     def deadline(self) -> float:
@@ -46,22 +46,22 @@ class StateFile:
         return self._written + (min(_LEAST_BETWEEN, heartbeat) if self._changed else heartbeat)
 
     @property
-    def lost_to(self) -> str | None:
-        """The host on which the worker was presumed dead: then its tickets are not its own any
-        more, for good. None when it was not; to be asked before it claims or starts anything."""
+    def presumed_dead_by(self) -> str | None:
+        """The host that presumed the worker dead; None if none did. Then the tickets of the worker
+        are not its own any more, for good. Ask before it claims or starts anything."""
         asleep = time_awake_or_asleep() - self._looked
         if asleep > LATE * self.state.heartbeat_interval:
-            self._look_for_loss()
-        return self._lost_to
+            self._look_whether_presumed_dead()
+        return self._presumed_dead_by
 
     def touch(self, **changes: Any) -> None:
-        """Change fields of the state; written when it is due."""
+        """Change fields of the state; `write_when_due` writes them."""
         self.state = replace(self.state, **changes)
         self._changed = True
 
     def update(self, **changes: Any) -> bool:
-        """Change fields of the state; written now. Returns whether it was: if not, it is tried
-        again with `write_when_due`, and others act upon what was there before."""
+        """Change fields of the state and write it now. Returns whether that worked; if not,
+        `write_when_due` tries again, and others act upon the state before."""
         self.touch(**changes)
         self._write()
         return not self._changed
@@ -72,7 +72,7 @@ class StateFile:
 
     @contextlib.contextmanager
     def signs_of_life(self) -> Iterator[None]:
-        """Give a sign of life also while the worker waits for a lock: how long others hold it says
+        """Also give signs of life while the worker waits for a lock: how long others hold it says
         nothing about this worker."""
         interval = self.state.heartbeat_interval
         previous = signal.signal(signal.SIGALRM, self._give_sign)
@@ -96,24 +96,26 @@ class StateFile:
         except OSError as error:
             # A full disk must not end the jobs.
             self._changed = True
-            self._complaints.about(_UNWRITTEN, error)
+            self._notices.fault(_UNWRITTEN, error)
             self._set_time()
         else:
-            self._complaints.over(_UNWRITTEN)
-        self._look_for_loss()
+            self._notices.over(_UNWRITTEN)
+        self._look_whether_presumed_dead()
 
     def _set_time(self) -> None:
-        # Observers know this for a sign of life, and it needs no room on the disk.
+        # It counts as a sign of life, and needs no room on the disk.
         with contextlib.suppress(OSError):
             os.utime(self._path)
 
-    def _look_for_loss(self) -> None:
+    def _look_whether_presumed_dead(self) -> None:
         self._looked = time_awake_or_asleep()
-        if self._lost_to is None:
+        if self._presumed_dead_by is None:
             try:
-                self._lost_to = read_presumed_dead(self._machine, self.state.worker).observer
+                self._presumed_dead_by = read_presumed_dead(
+                    self._machine, self.state.worker
+                ).observer
             except DamagedFileError:
-                self._lost_to = "another host"
+                self._presumed_dead_by = "another host"
             except OSError:
                 return
-            _log.warning("presumed dead by %s: ending the jobs", self._lost_to)
+            _log.warning("presumed dead by %s: ending the jobs", self._presumed_dead_by)

@@ -1,4 +1,4 @@
-"""The process above a worker: whatever way the worker ends, nothing of its jobs outlives it.
+"""The parent process of a worker: however the worker ends, no process of its jobs outlives it.
 
 A killed worker cannot end processes that its jobs left in sessions of their own; they become
 children of its supervisor. A worker that hangs is ended before others requeue its tickets. The
@@ -27,12 +27,12 @@ from snakemake_kochi.errors import DamagedFileError, KochiError, WorkerError
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.observation import SUPERVISOR_PATIENCE, Observer
 from snakemake_kochi.queue.processes import ProcessIdentity, child_pids
-from snakemake_kochi.worker.log import log_to_file
+from snakemake_kochi.worker.output import log_to_file
+from snakemake_kochi.worker.runners.job_process import end_with_parent
 from snakemake_kochi.worker.signals import (
     STOP_SIGNALS,
     Wake,
     adopt_orphans,
-    die_with_parent,
     forward_stop,
     make_wake,
 )
@@ -48,18 +48,18 @@ _FAILURE = 1
 def run_kept(
     machine: MachinePaths, worker: int, heartbeat: float, work: Callable[[Wake], int]
 ) -> int:
-    """Do `work` in a child, and return its status when nothing of it is left.
+    """Do `work` in a child, and return its status when all its processes are gone.
 
-    `work` gets what its `Signals` wake up by: requests to stop that come to the calling process
-    arrive there. A KochiError of it is raised here as a WorkerError; ended by a signal, it takes
-    the calling process with it by the same signal. `heartbeat`: seconds between two signs of life
-    of the worker; it is killed when they stop.
+    `work` gets the pipe for its `Signals`, to which the calling process forwards requests to stop.
+    A KochiError of the child is raised here as a WorkerError. If a signal ends the child, the same
+    signal ends the calling process. `heartbeat`: seconds between two signs of life of the worker,
+    which is killed when they stop.
     """
     wake = make_wake()
     told, tell = os.pipe()
     adopt_orphans()
-    _flush()  # what is in a buffer now would come out twice
-    gc.freeze()  # so that the collector does not copy memory that both can share
+    _flush()  # otherwise both processes would write the content of the buffers
+    gc.freeze()  # otherwise the collector would copy memory that both can share
     supervisor = os.getpid()
     with _Forwarder(wake) as forwarder:
         pid = os.fork()
@@ -77,8 +77,8 @@ def run_kept(
 
 
 class _Forwarder:
-    """While entered, the stop signals of this process are forwarded, from the call of `wait` on;
-    before that they are held back."""
+    """While entered, it forwards the stop signals of this process, from the first call of `wait`
+    on; before that it blocks them."""
 
     def __init__(self, wake: Wake) -> None:
         self._wake = wake
@@ -92,14 +92,15 @@ class _Forwarder:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> _Forwarder:
-        # What ignores it does not learn of the end of its children.
+        # A process that ignores it does not learn of the ends of its children.
         self._previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *self.forwarded})
         return self
 
     def wait(self, timeout: float) -> None:
-        """Return when a signal came, or a child ended; at the latest after `timeout` seconds."""
-        # Not sigtimedwait: stopped and continued, Python's returns signals that never came.
+        """Return when a signal came or a child ended, at the latest after `timeout` seconds."""
+        # Not sigtimedwait: if the process is stopped and continued, Python's returns signals that
+        # never came.
         if not self._is_open:
             self._is_open = True
             self._wakeup = signal.set_wakeup_fd(self._own.write, warn_on_full_buffer=False)
@@ -128,13 +129,13 @@ class _Forwarder:
 def _become_worker(
     supervisor: int, forwarder: _Forwarder, tell: int, work: Callable[[], int]
 ) -> NoReturn:
-    """The child's life; nothing may return or raise into the caller's."""
+    """Be the child. Nothing may return or raise into the code of the parent."""
     status = _FAILURE
     try:
-        die_with_parent()
+        end_with_parent()
         if os.getppid() == supervisor:
-            # Requests to stop are held back until the worker can heed them: one that came after
-            # its registration would leave a worker that seems lost.
+            # Requests to stop stay blocked until the worker can obey them: one that came just after
+            # its registration would leave a worker behind that seems dead.
             signal.pthread_sigmask(signal.SIG_SETMASK, forwarder.mask.union(forwarder.forwarded))
             status = work()
     except KochiError as error:
@@ -174,19 +175,19 @@ class _Supervisor:
                 self._look()
 
     def _look(self) -> None:
-        """Kill a worker that gives no sign of life though it could be seen: when it is taken for
-        lost on other nodes, nothing of it may be left here."""
+        """Kill a worker that gives no visible sign of life: when other nodes presume it dead, no
+        process of it may be left here."""
         try:
             state, still = self._observer.look(self._machine, self._worker)
         except (OSError, DamagedFileError):
-            return  # not there yet, or the filesystem is in trouble
+            return  # not there yet, or a fault of the filesystem
         own = ProcessIdentity.of(self._pid)
         if state.process == own and still >= SUPERVISOR_PATIENCE * self._heartbeat:
             self._say(f"no sign of life for {still:.0f} seconds: killing the worker and its jobs")
             os.kill(self._pid, signal.SIGKILL)
 
     def _end_leftovers(self) -> None:
-        """Kill (SIGKILL) the descendants: orphaned, one after the other becomes a child."""
+        """Kill (SIGKILL) the descendants: when they are orphaned, they become children."""
         deadline = time.monotonic() + _LEFTOVER_PATIENCE
         pause = 0.001
         while children := _living_children():
@@ -201,13 +202,13 @@ class _Supervisor:
             pause = min(pause * 2, 0.1)
 
     def _say(self, message: str) -> None:
-        # Opened for this one line: the log is the worker's.
+        # It opens the log for this one line: the log is the worker's.
         with contextlib.suppress(OSError), log_to_file(self._machine, self._worker):
             _log.warning("the supervisor of worker %d: %s", self._worker, message)
 
 
 def _living_children() -> list[int]:
-    """Those there still are after all that have ended were reaped."""
+    """Reap all children that have ended, and return the others."""
     with contextlib.suppress(ChildProcessError):
         while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is not None:
             pass
@@ -218,10 +219,10 @@ def _end_alike(ended: os.waitid_result) -> int:
     if ended.si_code == os.CLD_EXITED:
         return ended.si_status
     number = ended.si_status
-    # The core of the worker is enough.
+    # One core file, the worker's, is enough.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
-    return 128 + number  # the first process of a pid namespace survives that
+    return 128 + number  # the first process of a pid namespace survives its signal

@@ -1,4 +1,4 @@
-"""How long a worker will be there."""
+"""How long a worker may live."""
 
 from __future__ import annotations
 
@@ -20,30 +20,33 @@ START_AND_END = 60.0
 END_SIGNAL = signal.SIGUSR1
 # Seconds between the end of the jobs and the worker's own, to requeue the tickets.
 _RESERVE = 5.0
+# Seconds before its end at which a scheduler may tell a worker so: Slurm does it up to a minute too
+# early.
+_ABOUT_OVER = 120.0
+_MOST_OF_IT = 0.5
 
 
 class Walltime:
-    """The end of a worker that somebody has set, a scheduler mostly; or that there is none.
+    """The time limit of a worker, mostly a scheduler's, or that it has none.
 
-    Measured by a clock that nobody sets and that goes on while the node sleeps, as the
+    It is measured by a clock that nobody sets and that also runs while the node sleeps, as the
     scheduler's does.
     """
 
     def __init__(self, seconds: float | None, grace: float, spent: float | None = None) -> None:
-        """`seconds` from now; `grace`: what the jobs get to end, in seconds; `spent`: for how long
-        the worker's allocation has been there, if it is in one."""
+        """`seconds`: from now; `grace`: seconds that the jobs get to end; `spent`: seconds since
+        the worker's allocation began, if it is in one."""
         self.until = None
-        self._end = None
+        self._over = None if seconds is None else _clock() + seconds
+        self._end = None if self._over is None else self._over - grace - _RESERVE
         self._fresh_until = _clock() + FRESH
         self._whole = None if seconds is None or spent is None else seconds + spent + ROUNDING
         if seconds is not None:
             moment = datetime.now(UTC) + timedelta(seconds=seconds)
             self.until = moment.isoformat(timespec="seconds")
-            self._end = _clock() + seconds - grace - _RESERVE
 
     def seconds_left(self) -> float | None:
-        """Until jobs have to be told to end; negative when it is past, None when nothing limits
-        them."""
+        """Until jobs must be told to end; negative after that, None without a limit."""
         return None if self._end is None else self._end - _clock()
 
     def seconds_for_jobs(self) -> float | None:
@@ -56,13 +59,25 @@ class Walltime:
         return self._whole is not None and _clock() < self._fresh_until
 
     def job_ended(self) -> None:
-        """The worker has been of use, and is no fresh one any more."""
+        """The worker has run a job, and is not fresh any more."""
         self._fresh_until = 0.0
 
     @property
     def is_over(self) -> bool:
         left = self.seconds_left()
         return left is not None and left <= 0
+
+    def was_used_by(self, seconds: float, worked: float) -> bool:
+        """Whether the time of a worker that has `worked` for so many seconds is about over, and a
+        job that has run for `seconds` had most of it. A requeued job is the first that the next
+        worker starts: the same would happen there."""
+        is_about_over = self._over is not None and self._over - _clock() <= _ABOUT_OVER
+        return is_about_over and seconds >= _MOST_OF_IT * worked
+
+    def is_shorter_than_allocation_for(self, limit: float) -> bool:
+        """Whether an allocation requested for a job with this limit, in seconds, would be longer
+        than the worker's own."""
+        return self._whole is not None and limit + START_AND_END > self._whole
 
 
 def _clock() -> float:

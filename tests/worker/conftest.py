@@ -20,6 +20,23 @@ from snakemake_kochi.worker.settings import WorkerSettings
 
 PATIENCE = 60.0
 
+# For `Site.start_changed`.
+COUNT_WAKE_UPS = """
+import os, select
+supervisor = os.getpid()
+real_poll = select.poll
+class CountedPoll:
+    def __init__(self):
+        self.real = real_poll()
+        self.register, self.unregister = self.real.register, self.real.unregister
+    def poll(self, *arguments):
+        if os.getpid() != supervisor:
+            with open("wake-ups", "ab") as stream:
+                stream.write(b".")
+        return self.real.poll(*arguments)
+select.poll = CountedPoll
+"""
+
 
 def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -107,6 +124,11 @@ class Site:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait(PATIENCE)
+
+    def wake_ups(self) -> int:
+        """How often a worker slept so far that was started with COUNT_WAKE_UPS in the site's
+        directory."""
+        return (self.directory / "wake-ups").stat().st_size
 
     @staticmethod
     def children_of(pid: int) -> list[int]:

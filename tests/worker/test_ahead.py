@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from dataclasses import replace
 
 import pytest
@@ -13,12 +12,10 @@ from snakemake_kochi.queue import Capacity, Kind, Queue, Resources, cancel, find
 from snakemake_kochi.queue import preferred as preferred_module
 from snakemake_kochi.queue import queue as queue_module
 from snakemake_kochi.queue.ticket import read_ticket
-from snakemake_kochi.worker import looks as looks_module
-from snakemake_kochi.worker.ahead import Ahead
-from snakemake_kochi.worker.claiming import Claimer
-from snakemake_kochi.worker.looks import Looks
-from snakemake_kochi.worker.passed import Passed
+from snakemake_kochi.worker.claims import Claims
+from snakemake_kochi.worker.queues import Looks
 from snakemake_kochi.worker.walltime import Walltime
+from tests.worker.conftest import COUNT_WAKE_UPS
 
 SHORT = ["true"] * 8
 UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
@@ -53,28 +50,20 @@ def test_tickets_held_behind_a_long_job_go_back_and_to_an_idle_worker(site):
 def test_a_worker_sleeps_while_it_holds_tickets(site):
     tickets = site.submit(*SHORT, UNTIL_GO, *["true"] * 5)
     site.start_changed(
-        """
-        from snakemake_kochi.worker.worker import Worker
-        turn = Worker._turn
-        def counted(self, *arguments):
-            if self._ahead.first is not None:
-                with open("turns", "ab") as stream:
-                    stream.write(b".")
-            return turn(self, *arguments)
-        Worker._turn = counted
-        """,
+        COUNT_WAKE_UPS,
         cores=1,
         stay=True,
         idle_wait=0.2,
         cwd=site.directory,
     )
     site.wait_until(site.machine.job(len(SHORT)).attempt(1).exists, "the long job")
+    before = site.wake_ups()
     queue = Queue(site.machine, "q")
     site.wait_until(lambda: len(queue.waiting()) == 5, "the others are requeued")
+    # It held them for a second and some, with a look now and then.
+    assert site.wake_ups() - before < 100
     (site.directory / "go").touch()
     assert site.ended(tickets[-1].job).result.ok
-    # They were held for a second and some, with a look now and then.
-    assert 1 <= (site.directory / "turns").stat().st_size < 100
 
 
 def test_what_a_worker_holds_is_read_back_from_its_state(site):
@@ -129,55 +118,53 @@ def test_a_worker_that_is_told_to_stop_requeues_what_it_holds(site, number):
     assert find_worker(site.machine, 0).ahead == ()
 
 
-def seeded(seconds, cores=2):
-    """What a worker expects after jobs that took so long."""
-    ahead = Ahead(cores)
-    for job in range(5):
-        ahead.job_began(job)
-        ahead._began[job] -= seconds
-        ahead.job_ended(job)
-    return ahead
-
-
-def test_how_much_is_claimed_ahead_is_bounded_by_time_and_number():
-    assert Ahead(2).allowance() == 0, "nothing is known yet"
-    assert seeded(0.0).allowance() == 32
-    assert seeded(0.0, cores=64).allowance() == 32
-    assert 4 <= seeded(0.05).allowance() <= 6
-    assert seeded(0.2).allowance() == 0
-
-
 @pytest.fixture
-def claimer(site):
-    def make(ahead):
-        return Claimer(0, Capacity(2, 1000), Walltime(None, 0.0), Passed(), ahead)
+def claims_after(site):
+    """The claims of a worker after five jobs that took so long, in seconds, if any."""
+
+    def make(seconds=None, cores=2, first=()):
+        queue = Queue(site.machine, "q")
+        given = (Capacity(cores, 1000), Walltime(None, 0.0), lambda _: queue)
+        claims = Claims(site.machine, 0, *given, first=first)
+        for _ in range(5 if seconds is not None else 0):
+            claims.job_ended(seconds)
+        return claims
 
     return make
 
 
-def test_a_ticket_that_wants_the_worker_for_itself_is_not_claimed_ahead(site, claimer):
-    queue = Queue(site.machine, "q")
+def jobs_of(claims):
+    return [claim.ticket.job for claim in claims]
+
+
+def test_how_much_is_claimed_ahead_is_bounded_by_time_and_number(claims_after):
+    assert claims_after().allowance() == 0, "nothing is known yet"
+    assert claims_after(0.0).allowance() == 32
+    assert claims_after(0.0, cores=64).allowance() == 32
+    assert 4 <= claims_after(0.05).allowance() <= 6
+    assert claims_after(0.2).allowance() == 0
+
+
+def test_a_ticket_that_wants_the_worker_for_itself_is_not_claimed_ahead(site, claims_after):
+    claims = claims_after(0.01)
     site.submit(*["true"] * 3)
     site.submit("true", exclusive=True)
     site.submit("true")
-    claims = claimer(seeded(0.01)).claim_from(queue, [])
-    assert [claim.ticket.job for claim in claims.at_once] == [0, 1]
-    assert [claim.ticket.job for claim in claims.later] == [2]
-    assert claims.is_full
+    claimed = claims.claim_from(Queue(site.machine, "q"), [])
+    assert (jobs_of(claimed.at_once), claimed.is_full) == ([0, 1], True)
+    assert claims.held == (2,)
 
 
 @pytest.fixture
-def preferring(site):
+def preferring(site, claims_after):
     """Claims of a worker with two cores that was asked for jobs of about ten minutes: which can
     start beside what runs."""
     kind = Kind(Resources(runtime_seconds=500), Resources(cores=2, runtime_seconds=700))
-    ahead = Ahead(2)
-    claimer = Claimer(*(0, Capacity(2, 1000), Walltime(None, 0.0), Passed(), ahead), first=(kind,))
+    claims = claims_after(first=(kind,))
     queue = Queue(site.machine, "q")
 
     def claimed(running=()):
-        claims = claimer.claim_from(queue, list(running))
-        return [claim.ticket.job for claim in claims.at_once]
+        return jobs_of(claims.claim_from(queue, list(running)).at_once)
 
     return claimed
 
@@ -238,25 +225,27 @@ def test_the_first_ticket_is_not_skipped_for_long(site, preferring, monkeypatch)
     assert preferring() == [0]
 
 
-def test_nothing_is_claimed_ahead_beside_a_job_that_has_the_worker_for_itself(site, claimer):
+def test_nothing_is_claimed_ahead_beside_a_job_that_has_the_worker_for_itself(site, claims_after):
     site.submit(*["true"] * 3)
-    running = [Resources(exclusive=True)]
-    claims = claimer(seeded(0.01)).claim_from(Queue(site.machine, "q"), running)
-    assert (claims.at_once, claims.later, claims.is_full) == ([], [], True)
+    claims = claims_after(0.01)
+    claimed = claims.claim_from(Queue(site.machine, "q"), [Resources(exclusive=True)])
+    assert (claimed.at_once, claims.held, claimed.is_full) == ([], (), True)
 
 
-def test_a_ticket_that_can_never_run_is_not_claimed_ahead(site, claimer):
+def test_a_ticket_that_can_never_run_is_not_claimed_ahead(site, claims_after):
     site.submit(*["true"] * 2)
     site.submit("true", cores=3)
     site.submit("true")
-    claims = claimer(seeded(0.01)).claim_from(Queue(site.machine, "q"), [])
-    assert [claim.ticket.job for claim in (*claims.at_once, *claims.later)] == [0, 1, 3]
+    claims = claims_after(0.01)
+    claimed = claims.claim_from(Queue(site.machine, "q"), [])
+    assert (*jobs_of(claimed.at_once), *claims.held) == (0, 1, 3)
 
 
-def test_without_short_jobs_before_only_what_fits_is_claimed(site, claimer):
+def test_without_short_jobs_before_only_what_fits_is_claimed(site, claims_after):
     site.submit(*["true"] * 5)
-    claims = claimer(Ahead(2)).claim_from(Queue(site.machine, "q"), [])
-    assert (len(claims.at_once), claims.later, claims.is_full) == (2, [], False)
+    claims = claims_after()
+    claimed = claims.claim_from(Queue(site.machine, "q"), [])
+    assert (len(claimed.at_once), claims.held, claimed.is_full) == (2, (), False)
 
 
 class Clock:
@@ -267,10 +256,9 @@ class Clock:
         return self.now
 
 
-def test_an_idle_worker_looks_less_and_less_often_until_something_happens(monkeypatch):
+def test_an_idle_worker_looks_less_and_less_often_until_something_happens():
     clock = Clock()
-    monkeypatch.setattr(looks_module, "time", clock)
-    looks = Looks(2.0)
+    looks = Looks(2.0, clock.monotonic)
     assert looks.is_due
 
     def wait_after(cost=0.0, found=False):
@@ -287,4 +275,3 @@ def test_an_idle_worker_looks_less_and_less_often_until_something_happens(monkey
     assert 1.0 <= wait_after(found=True) <= 2.0
     assert 1.0 <= wait_after() <= 2.0, "something was found"
     assert 25.0 <= wait_after(cost=1.0) <= 50.0, "a slow filesystem"
-    assert time.monotonic() != clock.now

@@ -13,7 +13,7 @@ from snakemake_kochi.files import make_directory, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Capacity, Queue, Ticket, WorkerState, find_worker
 from snakemake_kochi.queue.processes import Node, ProcessIdentity
-from snakemake_kochi.worker.controller_watch import ControllerWatch
+from snakemake_kochi.worker.orders import ControllerWatch
 from tests.worker.conftest import Site
 
 LOGIN = Node("login", "machine", "boot", "pid:[1]")

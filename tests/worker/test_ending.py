@@ -43,17 +43,18 @@ def test_leftovers_end_before_the_result_even_if_the_job_ends_during_the_search(
     # The job ends after the worker has listed its children, and before it acts on the list.
     change = f"""
         import os, time
-        from snakemake_kochi.worker import worker
-        reap_orphans = worker.reap_orphans
+        from pathlib import Path
+        read_text = Path.read_text
 
-        def list_then_end(jobs, helpers):
-            found = reap_orphans(jobs, helpers)
-            if jobs and os.path.exists({str(pid)!r}) and not os.path.exists({str(go)!r}):
+        def list_then_end(self, *arguments, **options):
+            found = read_text(self, *arguments, **options)
+            has_begun = os.path.exists({str(pid)!r}) and not os.path.exists({str(go)!r})
+            if self.name == "children" and has_begun:
                 os.mknod({str(go)!r})
                 time.sleep(0.5)
             return found
 
-        worker.reap_orphans = list_then_end
+        Path.read_text = list_then_end
     """
     site.start_changed(change, stay=True, idle_wait=0.1)
     assert site.ended(0).result.ok
@@ -183,12 +184,16 @@ def test_cancel_of_a_job_whose_worker_was_killed_ends_it(site):
 def test_a_worker_killed_before_its_job_began_leaves_nothing_to_kill(site):
     queue = Queue(site.machine, "q")
     site.submit("echo ran >> ran")
-    code = """
-import os
-from snakemake_kochi.worker import launch
-launch.write_exclusively = lambda *_: os.kill(os.getpid(), 9)
-"""
-    assert site.start_changed(code).wait() == -signal.SIGKILL
+    change = """
+        import os
+        link = os.link
+        def die_first(source, target, **options):
+            if "attempt-" in str(target):
+                os.kill(os.getpid(), 9)
+            link(source, target, **options)
+        os.link = die_first
+    """
+    assert site.start_changed(change).wait() == -signal.SIGKILL
     assert [view.worker for view in queue.running()] == [0]
     assert not site.machine.job(0).attempt(1).exists()
     assert site.start().wait() == 0

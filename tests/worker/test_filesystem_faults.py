@@ -18,9 +18,11 @@ from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import Inbox, Queue, ShellJob, Ticket
 from snakemake_kochi.queue.result import Result
 from snakemake_kochi.queue.wakeup import notify
-from snakemake_kochi.worker import echo, start
 from snakemake_kochi.worker.node.health import MOST_FAILURES, Health
-from tests.worker.conftest import Site
+from snakemake_kochi.worker.output import Echo
+from snakemake_kochi.worker.settings import WorkerSettings
+from snakemake_kochi.worker.start import run_worker
+from tests.worker.conftest import COUNT_WAKE_UPS, Site
 
 SOON = {"idle_wait": 0.1}
 UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
@@ -113,10 +115,11 @@ def test_a_log_that_cannot_be_read_for_a_while_is_shown_whole(
 
 
 def test_a_log_that_stays_unreadable_does_not_keep_others_from_being_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     shown = io.BytesIO()
-    follower = echo.Echo(jobs=True, stream=shown)
+    now = 1000.0
+    follower = Echo(jobs=True, stream=shown, clock=lambda: now)
     unreadable = tmp_path / "log"
     unreadable.mkdir()
     (tmp_path / "other").write_text("other\n")
@@ -126,8 +129,8 @@ def test_a_log_that_stays_unreadable_does_not_keep_others_from_being_shown(
     follower.job_ended(1, "")
     follower.pump()
     assert b"other" not in shown.getvalue()
-    monkeypatch.setattr(echo, "_LOG_PATIENCE", 0.0)
-    follower.pump(everything=True)
+    now += 60
+    follower.pump()
     assert f"(the rest of {unreadable} cannot be read: Is a directory)" in shown.getvalue().decode()
     assert b"other\n" in shown.getvalue()
 
@@ -296,15 +299,7 @@ def test_a_worker_sleeps_while_it_cannot_write_the_end_of_a_job_though_its_paren
     site.submit(UNTIL_GO)
     parent = subprocess.Popen(["sleep", "1000"])
     worker = site.start_changed(
-        """
-        from pathlib import Path
-        from snakemake_kochi.worker import worker
-        def turn(self, *arguments, before=worker.Worker._turn):
-            with Path("turns").open("a") as turns:
-                turns.write(".")
-            return before(self, *arguments)
-        worker.Worker._turn = turn
-        """,
+        COUNT_WAKE_UPS,
         cores=1,
         parent=parent.pid,
         cwd=site.directory,
@@ -315,10 +310,10 @@ def test_a_worker_sleeps_while_it_cannot_write_the_end_of_a_job_though_its_paren
         parent.kill()
         parent.wait()
         site.wait_until(lambda: faulty.count(fault) >= 2)
-        before = (site.directory / "turns").stat().st_size
+        before = site.wake_ups()
         site.wait_until(lambda: faulty.count(fault) >= 5)
-        turns = (site.directory / "turns").stat().st_size - before
-    assert turns < 60, "some for each of the tries"
+        wake_ups = site.wake_ups() - before
+    assert wake_ups < 60, "some for each of the tries"
     assert worker.wait() == 0
     assert [view.attempt for view in Queue(site.machine, "q").waiting()] == [2]
 
@@ -389,11 +384,14 @@ def test_a_number_of_which_it_is_not_known_whether_it_was_used_is_not_used(
     site: Site, faulty: FaultyFilesystem, is_in_allocation: bool
 ) -> None:
     site.machine.worker(3).directory.mkdir(parents=True)
+    allocation = "7" if is_in_allocation else None
+    root = str(site.root.directory)
+    settings = WorkerSettings(root, "local", queues=("q",), worker=3, allocation=allocation)
     with (
         faulty.fault("getattr", errno.EIO, "*/workers/3/worker.json"),
         pytest.raises(WorkerError, match="worker 3 on machine local cannot be started"),
     ):
-        start._number_and_queues(site.machine, ["q"], 3, is_in_allocation)
+        run_worker(settings)
 
 
 def test_an_output_on_a_full_disk_waits_for_room_and_is_whole(site: Site) -> None:

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from snakemake_kochi.queue import Queue, cancel, find_worker
-from snakemake_kochi.worker.echo import Echo
 from snakemake_kochi.worker.node.capacity import capacity_of_this_node
 from snakemake_kochi.worker.node.memory import OWN_MB
+from snakemake_kochi.worker.output import Echo
 
 
 def test_a_worker_tells_what_it_has(site):

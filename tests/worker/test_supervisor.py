@@ -128,15 +128,16 @@ def test_a_worker_that_waits_for_a_lock_gives_signs_of_life(site):
 
 
 def test_a_request_between_the_registration_and_the_first_turn_is_heeded(site):
-    # Where the zygotes are made, the worker is registered and does not look for signals yet.
-    change = """
+    # Where it looks for its CPUs again, the worker is registered and does not look for signals yet.
+    change = f"""
         import os, signal
-        from snakemake_kochi.worker import start
-        make = start._zygotes
-        def make_late(*arguments):
-            os.kill(os.getpid(), signal.SIGTERM)
-            return make(*arguments)
-        start._zygotes = make_late
+        look = os.sched_getaffinity
+        def look_late(pid):
+            if os.path.exists({str(site.machine.worker(0).state)!r}):
+                os.kill(os.getpid(), signal.SIGTERM)
+                os.sched_getaffinity = look
+            return look(pid)
+        os.sched_getaffinity = look_late
     """
     site.submit("echo > started")
     supervisor = site.start_changed(change, stay=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.result import Attempt
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.workers import PresumedDead
-from tests.worker.conftest import Site
+from tests.worker.conftest import COUNT_WAKE_UPS, Site
 
 UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
 SOON = {"idle_wait": 0.1}
@@ -56,20 +57,20 @@ def test_a_ticket_that_can_neither_start_nor_go_back_waits_for_room(
     waiting = site.machine.queue("q").waiting_ticket(0, 1)
     # When the last inode is gone the worker has claimed; the emptied shard is removed with that.
     site.start_changed(
-        """
+        f"""
         import os, time
         from pathlib import Path
-        from snakemake_kochi.worker import launch
-        begin = launch.Launcher.start
-        def start(self, claim):
-            shard = self._machine.queue("q").waiting_shard(claim.ticket.job)
-            if shard.exists():
-                shard.rmdir()
-            Path("claimed").touch()
-            while not Path("full").exists():
-                time.sleep(0.01)
-            return begin(self, claim)
-        launch.Launcher.start = start
+        real_open = os.open
+        def open_later(path, *arguments, **options):
+            if str(path) == {str(site.machine.job(0).log)!r}:
+                shard = Path({str(waiting.parent)!r})
+                if shard.exists():
+                    shard.rmdir()
+                Path("claimed").touch()
+                while not Path("full").exists():
+                    time.sleep(0.01)
+            return real_open(path, *arguments, **options)
+        os.open = open_later
         """,
         cores=1,
         stay=True,
@@ -165,26 +166,20 @@ def test_a_worker_of_a_dead_controller_sleeps_while_it_cannot_see_whether_to_lea
     fields = {"version": 1, "node": node, "process": {"pid": 5, "start": 5}, "left": True}
     write_atomically(state, to_json(fields))
     worker = site.start_changed(
-        """
+        textwrap.dedent("""
         import errno
-        from pathlib import Path
         from snakemake_kochi.queue.queue import Queue
-        from snakemake_kochi.worker.worker import Worker
-        claim, turn = Queue.claim, Worker._turn
-        tries = turns = 0
+        claim = Queue.claim
+        tries = 0
         def fail(self, *arguments, **options):
             global tries
             tries += 1
             if tries < 4:
                 raise OSError(errno.EIO, "Input/output error")
-            Path("turns").write_text(f"{turns}\\n")
             return claim(self, *arguments, **options)
-        def count(self, *arguments):
-            global turns
-            turns += 1
-            return turn(self, *arguments)
-        Queue.claim, Worker._turn = fail, count
-        """,
+        Queue.claim = fail
+        """)
+        + COUNT_WAKE_UPS,
         controller="c",
         allocation="7",
         cores=1,
@@ -195,7 +190,7 @@ def test_a_worker_of_a_dead_controller_sleeps_while_it_cannot_see_whether_to_lea
         **SOON,
     )
     assert worker.wait(60) == 0
-    assert int(site.wait_for("turns")) < 500
+    assert site.wake_ups() < 500
 
 
 def test_a_worker_that_leaves_when_all_is_done_does_not_while_that_cannot_be_seen(
@@ -283,19 +278,24 @@ def test_a_claim_whose_attempt_another_worker_began_is_not_requeued(site: Site) 
 
 
 def test_a_worker_that_goes_while_jobs_may_run_does_not_say_that_it_left(site: Site) -> None:
-    site.submit("sleep 1000")
+    site.submit("echo $$ > pid; exec sleep 1000")
     worker = site.start_changed(
         """
-        from snakemake_kochi.worker import worker
-        from snakemake_kochi.worker.slot import Slot
-        worker._LEAVE_PATIENCE = 0.3
-        Slot.advance = lambda *_: False  # it cannot be ended
+        import os
+        from pathlib import Path
+        waitid = os.waitid
+        def never_ends(kind, pid, options):
+            is_job = Path("pid").exists() and Path("pid").read_text() == f"{pid}\\n"
+            return None if is_job else waitid(kind, pid, options)
+        os.waitid = never_ends
         """,
         cores=1,
         heartbeat=0.1,
+        leave_patience=0.3,
+        cwd=site.directory,
         stderr=-3,
     )
-    site.wait_until(site.machine.job(0).attempt(1).exists)
+    site.wait_for("pid")
     presumed = PresumedDead(0, "elsewhere", 60.0, now())
     site.machine.worker(0).presumed_dead.write_bytes(to_json(presumed.to_dict()))
     assert worker.wait() == 1
@@ -309,24 +309,31 @@ def test_a_worker_that_cannot_publish_an_end_while_it_leaves_tries_it_each_secon
     site.submit("exit 3")
     worker = site.start_changed(
         """
-        import errno
+        import errno, os, select
         from pathlib import Path
         from snakemake_kochi.queue.queue import Queue
-        from snakemake_kochi.worker import worker
-        worker._LEAVE_PATIENCE = 2.5
         def finish_all(self, ended):
             Path("tried").open("a").write(".")
             return [OSError(errno.ENOSPC, "No space left on device")] * len(ended)
         Queue.finish_all = finish_all
-        def turn(self, *arguments, before=worker.Worker._turn):
-            return before(self, *arguments) and not Path("tried").exists()
-        worker.Worker._turn = turn
+        supervisor = os.getpid()
+        real_poll = select.poll
+        class Poll:
+            def __init__(self):
+                self.real = real_poll()
+                self.register, self.unregister = self.real.register, self.real.unregister
+            def poll(self, *arguments):
+                if os.getpid() != supervisor and Path("tried").exists():
+                    raise OSError(errno.ENOMEM, "Cannot allocate memory")
+                return self.real.poll(*arguments)
+        select.poll = Poll
         """,
         cores=1,
+        leave_patience=2.5,
         cwd=site.directory,
         stderr=-3,
     )
-    assert worker.wait() == 0
+    assert worker.wait() == 1
     assert 2 <= (site.directory / "tried").stat().st_size <= 4
     assert log_of(site).count("WARNING the end of job 0 cannot be written yet") == 1
     assert find_worker(site.machine, 0).state == "draining"

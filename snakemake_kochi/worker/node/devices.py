@@ -19,7 +19,7 @@ from itertools import groupby
 from pathlib import Path
 
 from snakemake_kochi.files import answered, make_directory
-from snakemake_kochi.queue.postponed import Complaints
+from snakemake_kochi.notices import Notices
 from snakemake_kochi.queue.ticket import Resources
 from snakemake_kochi.worker.node.capacity import Gpus
 
@@ -168,7 +168,7 @@ class Devices:
         self._free_cpus = set(self._cpus)
         self._free_gpus = list(gpus.names)
         self._held_still: set[int] = set()  # free CPUs whose locks it could not drop yet
-        self._complaints = Complaints()
+        self._notices = Notices(_log)
 
     def allot(self, wanted: Resources) -> Allotment:
         """Never waits: if too few CPUs are free, the job is not pinned. The caller knows from
@@ -202,9 +202,9 @@ class Devices:
                 self._leases = None
                 return None
             except OSError as error:
-                self._complaints.about(_NOT_PINNED, error)
+                self._notices.fault(_NOT_PINNED, error)
                 return None
-            self._complaints.over(_NOT_PINNED)
+            self._notices.over(_NOT_PINNED)
             if not held:
                 self._free_cpus.difference_update(chosen)
                 return frozenset(chosen)
@@ -229,7 +229,7 @@ class Devices:
         try:
             self._leases.release(self._held_still & self._free_cpus)
         except OSError as error:
-            self._complaints.about(_STILL_HELD, error)
+            self._notices.fault(_STILL_HELD, error)
         else:
             self._held_still.clear()
-            self._complaints.over(_STILL_HELD)
+            self._notices.over(_STILL_HELD)

@@ -1,45 +1,84 @@
-"""From a claim to a job that runs: log, process, attempt file, and only then its first step."""
+"""The jobs that a worker runs beside each other: starting them, and following them to their ends.
+
+A job starts in this order: log, process, attempt file, and only then its first step.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from snakemake_kochi.files import answered, is_there, make_directory, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.processes import NONCE_VARIABLE, this_node
+from snakemake_kochi.queue.processes import (
+    NONCE_VARIABLE,
+    ProcessIdentity,
+    send_signal,
+    this_node,
+)
 from snakemake_kochi.queue.queue import Claim
 from snakemake_kochi.queue.result import Attempt
-from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.queue.ticket import Resources, now
+from snakemake_kochi.worker.ends import Ends
 from snakemake_kochi.worker.node.devices import Allotment, Devices
 from snakemake_kochi.worker.node.memory import OomWatch
+from snakemake_kochi.worker.output import Echo
 from snakemake_kochi.worker.runners.choice import Runners
 from snakemake_kochi.worker.runners.interface import Execution
+from snakemake_kochi.worker.signals import reap_orphans
 from snakemake_kochi.worker.slot import Slot
+from snakemake_kochi.worker.state import StateFile
+
+_log = logging.getLogger(__name__)
 
 
 class AlreadyBegunError(Exception):
     """Another worker began this very attempt, or was given the next: the claim is not ours."""
 
 
-class Launcher:
-    """Starts the jobs of one worker."""
+class Slots:
+    """The running jobs of one worker; `state` and `echo` show them to others."""
 
     def __init__(
         self,
         machine: MachinePaths,
         environment: Mapping[str, str],
+        grace: float,
         runners: Runners,
         devices: Devices,
+        state: StateFile,
+        ends: Ends,
+        echo: Echo,
     ) -> None:
         self._machine = machine
         self._environment = environment
+        self._grace = grace
         self._runners = runners
         self._devices = devices
+        self._state = state
+        self._ends = ends
+        self._echo = echo
         self._oom = OomWatch()
+        self._slots: list[Slot] = []
 
-    def start(self, claim: Claim) -> Slot:
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self._slots)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def jobs(self) -> list[int]:
+        return [slot.claim.ticket.job for slot in self._slots]
+
+    @property
+    def resources(self) -> list[Resources]:
+        return [slot.claim.ticket.resources for slot in self._slots]
+
+    def start(self, claim: Claim) -> None:
         """Start a claimed ticket.
 
         Raises OSError or KochiError when a file or a process cannot be made, and AlreadyBegunError;
@@ -47,10 +86,15 @@ class Launcher:
         """
         allotment = self._devices.allot(claim.ticket.resources)
         try:
-            return self._start(claim, allotment)
+            slot = self._start(claim, allotment)
         except BaseException:
             self._devices.release(allotment)
             raise
+        self._slots.append(slot)
+        ticket = claim.ticket
+        _log.info("job %d (%s) started, attempt %d", ticket.job, ticket.name, ticket.attempt)
+        self._echo.job_started(ticket.job, ticket.name, slot.log, slot.offset)
+        self._note_running()
 
     def _start(self, claim: Claim, allotment: Allotment) -> Slot:
         paths = self._machine.job(claim.ticket.job)
@@ -60,7 +104,7 @@ class Launcher:
         try:
             offset = _write_header(log, claim)
             # The job's processes hold the log itself, not a pipe to the worker: however much they
-            # write, and whoever of them stays behind, the worker has nothing to wait for.
+            # write, and whichever of them stays behind, the worker never waits for them.
             environment = self._job_environment(claim, allotment)
             execution, skipped_runners = self._runners.start(
                 claim.ticket, log, environment, allotment.pinned
@@ -76,12 +120,8 @@ class Launcher:
         execution.release()
         return Slot(claim, execution, started, paths.log, offset, allotment, explain_kill)
 
-    def ended(self, slot: Slot) -> None:
-        """To be called when the last process of a job is gone: others may have its devices."""
-        self._devices.release(slot.allotment)
-
     def _record(self, claim: Claim, execution: Execution, skipped_runners: str) -> str:
-        """Write the attempt file; from then on anybody can find the job's processes."""
+        """Write the attempt file, by which anybody can find the job's processes from then on."""
         ticket = claim.ticket
         attempt = Attempt(
             job=ticket.job,
@@ -98,9 +138,9 @@ class Launcher:
         paths = self._machine.job(ticket.job)
         path = paths.attempt(ticket.attempt)
         if not write_exclusively(path, to_json(attempt.to_dict())):
-            # Only where neither the lock nor the rename kept two workers apart; this still does.
+            # Only if neither the lock nor the rename kept two workers apart; this still does.
             raise AlreadyBegunError(f"{what} was begun by another worker")
-        # Where that is not known now it is not started: others may be running it already.
+        # If that is not known now, the job does not start: others may be running it already.
         if is_there(paths.ended(ticket.attempt)) or is_there(paths.result):
             # This worker stood still after the claim, and was presumed dead.
             raise AlreadyBegunError(f"{what} has been given up by others")
@@ -120,6 +160,50 @@ class Launcher:
             "KOCHI_ATTEMPT": str(ticket.attempt),
             NONCE_VARIABLE: claim.nonce,
         }
+
+    def _note_running(self) -> None:
+        running = {slot.claim.ticket.job: slot.started for slot in self._slots}
+        idle_since = None if running else self._state.state.idle_since or now()
+        self._state.touch(running=running, idle_since=idle_since)
+
+    def requeue_all(self, grace: float) -> None:
+        """End all jobs within `grace` seconds, to requeue them; see `Slot.end`."""
+        for slot in self._slots:
+            slot.end("requeue", grace)
+
+    def kill_all(self) -> None:
+        for slot in self._slots:
+            slot.kill()
+
+    def advance(self) -> list[Slot]:
+        """Go on with ending jobs, and publish the ends of those that are over; return these."""
+        for slot in self._slots:
+            slot.poll()
+            if slot.is_overdue:
+                _log.info("job %d has had its run time", slot.claim.ticket.job)
+                slot.end("timeout", self._grace)
+        # After the polls: when the end of a process is visible, what it left behind is the worker's
+        # child already.
+        orphans = self._reap_orphans()
+        is_alone = len(self._slots) == 1
+        over = [slot for slot in self._slots if slot.advance(orphans, is_alone)]
+        published = self._ends.publish(over)
+        for slot, ending in published:
+            self._slots.remove(slot)
+            self._devices.release(slot.allotment)
+            self._echo.job_ended(slot.claim.ticket.job, ending)
+        if published:
+            self._note_running()
+        return [slot for slot, _ in published]
+
+    def _reap_orphans(self) -> list[ProcessIdentity]:
+        return reap_orphans({slot.pid for slot in self._slots}, self._runners.helpers)
+
+    def kill_orphans(self) -> None:
+        """Kill what is left of jobs that ended while others ran, and that nothing assigned to one
+        of them. Ends the runners first."""
+        self._runners.close()
+        send_signal(self._reap_orphans(), signal.SIGKILL)
 
 
 def _write_header(log: int, claim: Claim) -> int:

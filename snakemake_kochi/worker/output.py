@@ -1,26 +1,32 @@
-"""What a worker shows in its terminal: each job's output as it grows, never two jobs mixed."""
+"""The output of a worker: its log, and in its terminal the output of its jobs."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
 import os
 import sys
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
 from typing import BinaryIO
 
 from snakemake_kochi.files import answered
-from snakemake_kochi.queue.postponed import Complaints
-from snakemake_kochi.worker.troubles import RETRY
+from snakemake_kochi.notices import Notices
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.worker.settings import RETRY
+
+_log = logging.getLogger(__name__)
 
 WIDTH = 80
 _CHUNK = 2**16  # bytes
 _MOST_AT_ONCE = 2**24  # bytes
-_INTERVAL = 0.1  # seconds between two looks into a growing log
-# Seconds in which the log of a job that is over has to be readable: others wait for their turn.
+_INTERVAL = 0.1  # seconds between two reads of a growing log
+# Seconds in which the log of an ended job has to be readable: other jobs wait for their turn.
 _LOG_PATIENCE = 30.0
 _UNWRITTEN = "the jobs' output cannot be shown now"
 
@@ -33,34 +39,41 @@ class _Shown:
     offset: int
     ending: str | None = None
     begun: bool = False
-    last: bytes = b"\n"  # that was shown
+    last: bytes = b"\n"  # byte that was shown
     unreadable_since: float | None = None
 
 
 class Echo:
-    """Follows the logs of jobs in the order of their start.
+    """Shows each job's output as it grows, in the order of their starts, and never mixes two jobs.
 
-    The first that is not over is shown live; others wait in their log files for their turn. What
-    cannot be read or written ends no job: it is said in the worker's log, and tried again.
+    It follows the log of the first job that has not ended; the others wait in their log files for
+    their turn. A log or a terminal that fails ends no job: the worker's log says so, and it tries
+    again.
     """
 
-    def __init__(self, jobs: bool, stream: RawIOBase | BinaryIO | None = None) -> None:
-        """With `jobs` false only the worker's own lines are shown. `stream`, by default stdout, is
-        unbuffered: what it did not take is kept here."""
+    def __init__(
+        self,
+        jobs: bool,
+        stream: RawIOBase | BinaryIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """With `jobs` false it shows only the worker's own lines. `stream`, by default stdout, is
+        unbuffered: Echo keeps the bytes that it did not accept."""
         self._stream = stream or _raw_stdout()
         self._jobs = jobs
         self._queue: deque[_Shown] = deque()
         self._room = 0
         self._unwritten = b""
-        self._resume = 0.0  # when to try again what could not be written or read
-        self._complaints = Complaints()
+        self._clock = clock
+        self._resume = 0.0  # when to try again to write or read, in the seconds of the clock
+        self._notices = Notices(_log)
 
     @property
     def deadline(self) -> float:
-        """When `pump` will have something to do, in monotonic seconds."""
+        """When `pump` will have something to do, in the seconds of the clock."""
         if not self._queue and not self._unwritten:
             return math.inf
-        return max(self._resume, time.monotonic() + _INTERVAL)
+        return max(self._resume, self._clock() + _INTERVAL)
 
     def say(self, *lines: str) -> None:
         self._write("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
@@ -79,10 +92,10 @@ class Echo:
     def pump(self, everything: bool = False) -> None:
         """Show what has been written since the last time.
 
-        Unless `everything` is asked for, what a job wrote in one go is shown in parts: it may
-        write faster than a terminal shows it, and then the worker would do nothing else.
+        Unless `everything` is true, it shows a large output in parts: a job may write faster than a
+        terminal shows it, and then the worker would do nothing else.
         """
-        if time.monotonic() < self._resume and not everything:
+        if self._clock() < self._resume and not everything:
             return
         self._room = _MOST_AT_ONCE
         self._write(b"")
@@ -91,7 +104,7 @@ class Echo:
             if not shown.begun:
                 shown.begun = True
                 self.say(f"Kochi job {shown.name} (ID={shown.job}) started.", "-" * WIDTH)
-            # Asked before the log is read: what is written before the end is then not missed.
+            # Before it reads the log, so that it misses nothing that was written before the end.
             ending = shown.ending
             is_all = self._copy(shown, everything)
             if ending is None or not is_all:
@@ -104,7 +117,7 @@ class Echo:
             self._queue.popleft()
 
     def _copy(self, shown: _Shown, everything: bool) -> bool:
-        """Returns whether that was all there is."""
+        """Returns whether it copied everything."""
         try:
             with answered(lambda: shown.log.open("rb")) as stream:
                 stream.seek(shown.offset)
@@ -120,12 +133,12 @@ class Echo:
         except OSError as error:
             return self._is_given_up(shown, error)
         shown.unreadable_since = None
-        self._complaints.over(_unread(shown))
+        self._notices.over(_unread(shown))
         return not self._unwritten
 
     def _is_given_up(self, shown: _Shown, error: OSError) -> bool:
-        moment = time.monotonic()
-        self._complaints.about(_unread(shown), error)
+        moment = self._clock()
+        self._notices.fault(_unread(shown), error)
         self._resume = moment + RETRY
         if shown.ending is None:
             return False
@@ -133,12 +146,12 @@ class Echo:
             shown.unreadable_since = moment
         if moment < shown.unreadable_since + _LOG_PATIENCE:
             return False
-        self._complaints.over(_unread(shown))
+        self._notices.over(_unread(shown))
         self.say(f"(the rest of {shown.log} cannot be read: {error.strerror})")
         return True
 
     def _write(self, content: bytes) -> None:
-        """Write what could not be written before, and this; what is left is kept."""
+        """Write what could not be written before, and this; keep the rest."""
         self._unwritten += content
         try:
             while self._unwritten:
@@ -146,21 +159,21 @@ class Echo:
                 written = self._stream.write(self._unwritten)
                 self._unwritten = self._unwritten[written or 0 :]
                 if not written:
-                    self._resume = time.monotonic() + _INTERVAL
+                    self._resume = self._clock() + _INTERVAL
                     return
         except BrokenPipeError:
-            # `kochi work | head`: who reads no more does not want the jobs to fail. The descriptor
-            # itself is turned away: what the stream still holds is written again at the exit.
+            # `kochi work | head`: the jobs must not fail because nobody reads their output. The
+            # descriptor itself is redirected: at the exit the stream writes what it still holds.
             nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
             self._unwritten = b""
         except OSError as error:
             # `kochi work > log` on a full disk: the jobs' own logs may be elsewhere.
-            self._resume = time.monotonic() + RETRY
-            self._complaints.about(_UNWRITTEN, error)
+            self._resume = self._clock() + RETRY
+            self._notices.fault(_UNWRITTEN, error)
         else:
-            self._complaints.over(_UNWRITTEN)
+            self._notices.over(_UNWRITTEN)
 
 
 def _unread(shown: _Shown) -> str:
@@ -168,8 +181,59 @@ def _unread(shown: _Shown) -> str:
 
 
 def _raw_stdout() -> RawIOBase:
-    # Not sys.stdout.buffer: how much of what that holds was written before an error is not known.
+    # Not sys.stdout.buffer: after an error it does not tell how much of its content was written.
     try:
         return open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)
     except (AttributeError, OSError, ValueError):  # there is none, or it is closed
         return open(os.devnull, "wb", buffering=0)
+
+
+class _LogFile(logging.FileHandler):
+    """On a full disk it says once, on stderr, that it cannot be written, instead of a traceback for
+    each message. It keeps messages in memory, and writes them when there is room again."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8", errors="backslashreplace")
+        self._is_failing = False
+
+    def flush(self) -> None:
+        super().flush()
+        self._is_failing = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._is_failing:
+            self._is_failing = True
+            with contextlib.suppress(OSError, ValueError):
+                print(f"kochi worker: its log cannot be written now: {error}", file=sys.stderr)
+
+    def close(self) -> None:
+        # The messages that are lost then are not worth a worker's exit status.
+        with contextlib.suppress(OSError):
+            super().close()
+
+
+@contextlib.contextmanager
+def log_to_file(machine: MachinePaths, worker: int) -> Iterator[None]:
+    """Write messages of the worker and of its queues to its log, and warnings to stderr, too.
+    Raises OSError when the log cannot be created."""
+    logger = logging.getLogger("snakemake_kochi")
+    level = logger.level
+    to_file = _LogFile(machine.worker(worker).log)
+    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    to_terminal = logging.StreamHandler()
+    to_terminal.setLevel(logging.WARNING)
+    to_terminal.setFormatter(logging.Formatter("kochi worker: %(message)s"))
+    logger.setLevel(logging.INFO)
+    for handler in (to_file, to_terminal):
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in (to_file, to_terminal):
+            logger.removeHandler(handler)
+            with contextlib.suppress(OSError):
+                handler.close()
+        logger.setLevel(level)

@@ -1,0 +1,298 @@
+"""The tickets that a worker has claimed and not started, and those that it skips.
+
+Where jobs are short, a worker also claims tickets ahead: one lock then serves many of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.notices import Notices
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.capacity import Capacity
+from snakemake_kochi.queue.entries import Entry, find_entry, running_entries
+from snakemake_kochi.queue.job_set import JobSet
+from snakemake_kochi.queue.jobs import new_nonce
+from snakemake_kochi.queue.lock import QueueRemovedError
+from snakemake_kochi.queue.queue import Answer, Claim, Queue
+from snakemake_kochi.queue.result import UncountedReason, read_attempt
+from snakemake_kochi.queue.ticket import Kind, Resources, Ticket, read_ticket
+from snakemake_kochi.worker.settings import RETRY
+from snakemake_kochi.worker.walltime import Walltime
+
+_log = logging.getLogger(__name__)
+
+# Seconds. If the last jobs took less than _SHORT, the worker claims work for _AHEAD ahead.
+_SHORT = 0.1
+_AHEAD = 0.15
+_MOST_AHEAD = 32
+_FEWEST_KNOWN = 4  # jobs that must have ended before it expects anything of the next
+_KNOWN = 16
+# Seconds after which tickets that cannot start here are requeued: other workers may be idle.
+_PATIENCE = 1.0
+_UNKNOWN_INTERVAL = 5.0  # seconds
+_MOST_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """`at_once`: claims that can start now, in this order; `is_full`: a ticket has to wait for
+    room, claimed ahead or not."""
+
+    at_once: list[Claim]
+    is_full: bool
+
+
+class Claims:
+    """The claims of one worker but those of its running jobs: those that it holds ahead, in their
+    order, and those that it requeues."""
+
+    def __init__(
+        self,
+        machine: MachinePaths,
+        worker: int,
+        capacity: Capacity,
+        walltime: Walltime,
+        queue_of: Callable[[Ticket], Queue],
+        first: Sequence[Kind] = (),
+    ) -> None:
+        self._machine = machine
+        self._worker = worker
+        self._capacity = capacity
+        self._walltime = walltime
+        # Without it, short or small jobs would exhaust the time or memory of each worker that was
+        # requested for a long or a large one.
+        self._first = tuple(first)
+        self._queue_of = queue_of
+        self._held: deque[Claim] = deque()
+        self._moved = 0.0  # when one was last claimed or started, in monotonic seconds
+        self._durations: deque[float] = deque(maxlen=_KNOWN)
+        self._left: list[tuple[Claim, UncountedReason, str]] = []  # those still to requeue
+        self._retry_at = math.inf
+        self._unknown_due = 0.0
+        self._skipped: dict[str, dict[str, JobSet]] = {}  # by obstacle and queue
+        self._notices = Notices(_log)
+
+    def claim_from(self, queue: Queue, running: Sequence[Resources]) -> Claimed:
+        """Claim what has room beside the `running` jobs, and as much ahead as is good. Raises
+        OSError or KochiError."""
+        is_full = False
+        taken = list(running)
+        at_once: set[int] = set()
+        allowance = self.allowance()
+
+        def accept(ticket: Ticket) -> Answer:
+            nonlocal is_full
+            left = self._walltime.seconds_for_jobs()
+            if obstacle := self._capacity.obstacle(ticket.resources, left):
+                self._skip(ticket, obstacle)
+                return "pass"
+            # None starts before a ticket that has to wait.
+            if not is_full and self._capacity.fits(ticket.resources, taken):
+                taken.append(ticket.resources)
+                at_once.add(ticket.job)
+                return "take"
+            is_full = True
+            # A job that needs a worker for itself is better left to one that is idle, and so is
+            # everything while such a job runs.
+            is_exclusive = any(each.exclusive for each in (ticket.resources, *taken))
+            return "take" if allowance > 0 and not is_exclusive else "stop"
+
+        claims = queue.claim(
+            self._worker,
+            accept,
+            limit=self._capacity.cores + allowance,
+            is_first=self._is_first if self._first else None,
+        )
+        self._held.extend(claim for claim in claims if claim.ticket.job not in at_once)
+        self.keep()
+        return Claimed([claim for claim in claims if claim.ticket.job in at_once], is_full)
+
+    def _is_first(self, ticket: Ticket) -> bool:
+        return any(kind.has(ticket.resources) for kind in self._first)
+
+    def allowance(self) -> int:
+        """How many tickets it may claim beyond those that can start at once."""
+        if len(self._durations) < _FEWEST_KNOWN:
+            return 0
+        mean = sum(self._durations) / len(self._durations)
+        if mean >= _SHORT:
+            return 0
+        return min(_MOST_AHEAD, int(_AHEAD / max(mean, 0.001) * self._capacity.cores))
+
+    def job_ended(self, seconds: float) -> None:
+        """A job has ended that took so long."""
+        self._durations.append(seconds)
+
+    @property
+    def next_held(self) -> Claim | None:
+        """The first claim that it holds ahead."""
+        return self._held[0] if self._held else None
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The jobs that it holds ahead."""
+        return tuple(claim.ticket.job for claim in self._held)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._held and not self._left
+
+    @property
+    def deadline(self) -> float:
+        """When it requeues something unless a held job starts before, in monotonic seconds."""
+        return min(self._moved + _PATIENCE if self._held else math.inf, self._retry_at)
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether no held job has started for so long that they should be requeued."""
+        return bool(self._held) and time.monotonic() >= self._moved + _PATIENCE
+
+    def hold_first(self, claims: Sequence[Claim]) -> None:
+        """Hold these before all others: what they need to start is being made."""
+        self._held.extendleft(reversed(claims))
+        self.keep()
+
+    def keep(self) -> None:
+        """The held jobs are about to start."""
+        self._moved = time.monotonic()
+
+    def take_next(self) -> Claim:
+        """Take out the first one that it holds, to start it."""
+        self.keep()
+        return self._held.popleft()
+
+    def requeue_cancelled(self, cancelled: Collection[int]) -> None:
+        """Requeue the held claims of these jobs, which ends them."""
+        gone = [claim for claim in self._held if claim.ticket.job in cancelled]
+        self._held = deque(claim for claim in self._held if claim.ticket.job not in cancelled)
+        for claim in gone:
+            self.requeue(claim)
+
+    def requeue_held(self) -> None:
+        """Requeue all that it holds. The expectation that they are short was wrong, or no use."""
+        held = list(self._held)
+        self._held.clear()
+        self._durations.clear()
+        for claim in held:
+            self.requeue(claim)
+
+    def requeue(self, claim: Claim, reason: UncountedReason = "drained", detail: str = "") -> None:
+        """Requeue a claim that was not started; a cancelled ticket ends there. `reason` and
+        `detail` as of `Queue.requeue`.
+
+        If that fails, on a full disk for example, it is tried again. The job does not start after
+        all: on that disk the worker would claim and requeue it for ever.
+        """
+        what = f"job {claim.ticket.job} cannot be requeued yet"
+        try:
+            self._queue_of(claim.ticket).requeue(claim, reason, detail)
+        except QueueRemovedError as error:
+            _log.warning("job %d is not requeued: %s", claim.ticket.job, error.message)
+        except (OSError, KochiError) as error:
+            self._notices.fault(what, error)
+            self._left.append((claim, reason, detail))
+            self._retry_at = time.monotonic() + RETRY
+        else:
+            self._notices.over(what)
+
+    def retry(self) -> None:
+        """Try again to requeue what could not be requeued, if that is due."""
+        if time.monotonic() >= self._retry_at:
+            left, self._left, self._retry_at = self._left, [], math.inf
+            for claim, reason, detail in left:
+                self.requeue(claim, reason, detail)
+
+    def drop(self) -> None:
+        """Forget all of them: others decide about these tickets."""
+        self._held.clear()
+        self._left, self._retry_at = [], math.inf
+
+    def take_unknown_due(self) -> bool:
+        """Whether to look for unknown claims again; true once in a while."""
+        now = time.monotonic()
+        is_due = now >= self._unknown_due
+        if is_due:
+            self._unknown_due = now + _UNKNOWN_INTERVAL
+        return is_due
+
+    def requeue_unknown(self, queue: Queue, running: Collection[int]) -> None:
+        """Requeue the worker's claims in this queue of which it does not know, besides those of the
+        `running` jobs.
+
+        NFS may make the rename that is a claim, lose the answer, and report that there was no such
+        ticket. While the worker lives, nobody else would take it. Lists running/ of the queue;
+        raises OSError.
+        """
+        known = {*running, *self.held, *(claim.ticket.job for claim, _, _ in self._left)}
+        found = []
+        for entry in running_entries(queue.paths):
+            if entry.worker == self._worker and entry.job not in known:
+                try:
+                    self._require_not_begun(entry)
+                    ticket = read_ticket(entry.path).with_attempt(entry.attempt)
+                except FileNotFoundError:
+                    continue  # the listing was not of one moment
+                except DamagedFileError as error:
+                    self._notices.fault(f"job {entry.job} is left in {entry.path}", error)
+                    continue
+                _log.warning("job %d was claimed without this worker's knowledge", entry.job)
+                found.append(Claim(ticket, self._worker, new_nonce(), entry.path))
+        for claim in found:
+            self.requeue(claim)
+
+    def _require_not_begun(self, entry: Entry) -> None:
+        """Raise DamagedFileError if another worker began the job."""
+        path = self._machine.job(entry.job).attempt(entry.attempt)
+        try:
+            attempt = read_attempt(path)
+        except FileNotFoundError:
+            return
+        if attempt.worker != self._worker:
+            raise DamagedFileError(f"{path}: begun by worker {attempt.worker}")
+
+    def _skip(self, ticket: Ticket, obstacle: str) -> None:
+        # An obstacle stays one: the worker's capacity and its time only decrease. Thousands of
+        # tickets may share it, so only the first of them is logged.
+        if obstacle not in self._skipped:
+            _log.info("job %d (%s) is skipped: %s", ticket.job, ticket.name, obstacle)
+        by_queue = self._skipped.setdefault(obstacle, {})
+        by_queue.setdefault(ticket.queue, JobSet()).add(ticket.job)
+
+    def describe_skipped(self) -> list[str]:
+        """For people: a line for each of the first skipped tickets that still wait, and one for the
+        rest. Costs some directory listings for each of the first."""
+        with contextlib.suppress(OSError):
+            return self._describe_skipped()
+        return []
+
+    def _describe_skipped(self) -> list[str]:
+        lines: list[str] = []
+        for job, queue, obstacle in self._skipped_in_order():
+            entry = find_entry(self._machine.queue(queue), job)
+            if entry is None or entry.worker is not None:
+                continue  # another worker claimed it
+            if len(lines) == _MOST_SHOWN:
+                lines.append("and more; list them with: kochi show jobs")
+                break
+            with contextlib.suppress(FileNotFoundError, DamagedFileError):
+                name = read_ticket(entry.path).name
+                lines.append(f"Kochi job {name} (ID={job}) is left to other workers: {obstacle}.")
+        return lines
+
+    def _skipped_in_order(self) -> Iterator[tuple[int, str, str]]:
+        sets: Iterable[Iterator[tuple[int, str, str]]] = (
+            zip(jobs, repeat(queue), repeat(obstacle), strict=False)
+            for obstacle, by_queue in self._skipped.items()
+            for queue, jobs in by_queue.items()
+        )
+        return heapq.merge(*sets)

@@ -1,0 +1,224 @@
+"""The queues that a worker serves: which ones, which of them fail at the moment, when to look into
+them, and how long to wait for a job."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.notices import Notices
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue.capacity import format_duration
+from snakemake_kochi.queue.controllers import list_controllers
+from snakemake_kochi.queue.observation import Observer
+from snakemake_kochi.queue.queue import Queue
+from snakemake_kochi.queue.ticket import Ticket
+from snakemake_kochi.queue.workers import read_queues, subscribe, unsubscribe
+from snakemake_kochi.worker.orders import ControllerWatch
+from snakemake_kochi.worker.settings import RETRY, WorkerSettings
+from snakemake_kochi.worker.state import StateFile
+
+_log = logging.getLogger(__name__)
+
+Returned = TypeVar("Returned")
+
+_LIST = "the list of queues"  # no queue has such a name
+
+# Wake-up FIFOs do not work across nodes, so an idle worker looks into its queues by itself. Looking
+# more often is of use only while something happens.
+_LONGEST_INTERVAL = 5.0  # times the first interval
+_GROWTH = 1.5
+# A slow look is repeated less often: the filesystem has other users.
+_INTERVAL_PER_COST = 50.0
+
+
+class ServedQueues:
+    """Subscribes a worker to its queues, in their order; whoever started it may change them.
+
+    A transient fault of a queue, a full disk or a lock that cannot be opened for a moment, must not
+    end the worker, as its jobs would end with it. It goes on with the other queues and tries again
+    after RETRY seconds.
+    """
+
+    def __init__(self, machine: MachinePaths, state: StateFile) -> None:
+        self._machine = machine
+        self._state = state
+        self._observer = Observer(worker=state.state.worker)
+        self._queues: dict[str, Queue] = {}
+        self._retry_at: dict[str, float] = {}  # by the name of a queue that has a fault
+        self._next_retry = math.inf
+        self._notices = Notices(_log)
+
+    @property
+    def queues(self) -> list[Queue]:
+        return list(self._queues.values())
+
+    def queue_of(self, ticket: Ticket) -> Queue:
+        # The worker may have stopped serving it.
+        return self._queues.get(ticket.queue) or Queue(self._machine, ticket.queue)
+
+    def read(self) -> None:
+        """Read which queues to serve. If that fails, they stay as they are."""
+        self.tried(_LIST, self._read)
+
+    def _read(self) -> None:
+        worker, controller = self._state.state.worker, self._state.state.controller
+        wanted = {
+            name: self._queues.get(name) or Queue(self._machine, name, controller, self._observer)
+            for name in read_queues(self._machine, worker)
+        }
+        if list(wanted) == list(self._queues):
+            return
+        for queue in wanted.values():
+            subscribe(self._machine, worker, queue.paths)
+        for name in set(self._queues) - set(wanted):
+            unsubscribe(self._queues[name].paths, worker)
+        self._queues = wanted
+        self._state.update(queues=tuple(wanted))
+
+    def are_used(self) -> bool:
+        """Whether a run that handed jobs to one of the queues may still be active: when those jobs
+        have ended, more may come. Reads a small file for each run of the machine."""
+        with contextlib.suppress(OSError):
+            return any(
+                not each.is_dead
+                and (each.queues is None or not self._queues.keys().isdisjoint(each.queues))
+                for each in list_controllers(self._machine)
+            )
+        return True
+
+    def leave(self) -> None:
+        """Stop serving all of them."""
+        for queue in self.queues:
+            with contextlib.suppress(OSError):
+                unsubscribe(queue.paths, self._state.state.worker)
+
+    def tried(self, name: str, action: Callable[[], Returned]) -> Returned | None:
+        """What `action` returns; None when it raised OSError or KochiError. Then the queue of that
+        name has a fault, until something works with it."""
+        what = f"{name} cannot be used now"
+        try:
+            returned = action()
+        except (OSError, KochiError) as error:
+            self._retry_at[name] = time.monotonic() + RETRY
+            self._next_retry = min(self._next_retry, self._retry_at[name])
+            self._notices.fault(what, error)
+            return None
+        if self._retry_at.pop(name, None) is not None:
+            self._notices.over(what)
+        return returned
+
+    @property
+    def have_fault(self) -> bool:
+        return any(name in self._retry_at for name in self._queues)
+
+    def is_pausing(self, queue: Queue) -> bool:
+        """Whether it is too early to try this queue again."""
+        return time.monotonic() < self._retry_at.get(queue.name, 0.0)
+
+    @property
+    def deadline(self) -> float:
+        """When something is to be tried again, in monotonic seconds."""
+        return self._next_retry
+
+    def take_retry(self) -> bool:
+        """Whether something is to be tried again now. True once for each failure at most: the
+        worker may have no room for a job, and would try nothing."""
+        is_due = time.monotonic() >= self._next_retry
+        if is_due:
+            self._next_retry = math.inf
+        return is_due
+
+
+class Idle:
+    """For how long a worker without jobs waits for some, which depends on its queues and on whether
+    its controller is alive."""
+
+    def __init__(
+        self, settings: WorkerSettings, queues: ServedQueues, controller: ControllerWatch
+    ) -> None:
+        self._settings = settings
+        self._queues = queues
+        self._controller = controller
+        self.begin()
+
+    def begin(self) -> None:
+        """The worker is idle from now on, or counts as such."""
+        self._began = time.monotonic()
+
+    @property
+    def deadline(self) -> float:
+        """When the wait of a worker that stays is over, in monotonic seconds. Infinite where the
+        worker would not act upon it: once it is past, the worker would not sleep any more."""
+        timeout = self._settings.idle_timeout
+        is_sure = not self._controller.is_dead and not self._controller.is_in_doubt
+        return (
+            self._began + timeout
+            if self._settings.stay and timeout is not None and is_sure
+            else math.inf
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing to wait for."""
+        if not self._settings.stay:
+            # Between a build and its runs, for example, the queues are empty for a moment.
+            may_go_on = time.monotonic() < self._began + self._settings.between_jobs
+            return not self._queues.have_fault and not (may_go_on and self._queues.are_used())
+        if self._controller.is_dead:
+            return not self._queues.have_fault
+        # In doubt about its controller it waits for certainty: if that is dead, the allocations
+        # that wait are of no use.
+        return time.monotonic() >= self.deadline
+
+    @property
+    def reason(self) -> str:
+        """Why a worker that stays leaves, for people."""
+        if self._controller.is_dead:
+            return "the run that started it was killed, and it has no job"
+        return f"it had no job for {format_duration(self._settings.idle_timeout or 0.0)}"
+
+
+class Looks:
+    """When an idle worker looks into its queues: the intervals begin with `first` seconds, grow to
+    five times that while it finds nothing, and are at least fifty times as long as a look takes.
+    They are jittered, so that workers on many nodes do not compete for the lock."""
+
+    def __init__(self, first: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._first = first
+        self._clock = clock
+        self._interval = first
+        self._began = 0.0
+        self.deadline = 0.0  # of the next look, in the seconds of the clock
+
+    @property
+    def is_due(self) -> bool:
+        return self._clock() >= self.deadline
+
+    def reset(self) -> None:
+        """Something happened: look more often again."""
+        self._interval = self._first
+
+    def skip(self) -> None:
+        """A look was due, and there is no room for anything that it could find."""
+        self._wait(self._interval)
+
+    def begin(self) -> None:
+        """A look begins."""
+        self._began = self._clock()
+
+    def end(self, found: bool) -> None:
+        """A look is over; `found`: whether it found a ticket."""
+        cost = self._clock() - self._began
+        self._wait(max(self._interval, _INTERVAL_PER_COST * cost))
+        grown = min(self._interval * _GROWTH, _LONGEST_INTERVAL * self._first)
+        self._interval = self._first if found else grown
+
+    def _wait(self, interval: float) -> None:
+        self.deadline = self._clock() + random.uniform(0.5, 1.0) * interval
