@@ -180,11 +180,11 @@ def with_machine(file: Path, text: str, name: str, entry: str) -> str | None:
         end = "" if not text or text.endswith("\n") else "\n"
         added = f"{text}{end}{gap}machines:\n{textwrap.indent(entry, '  ')}"
     else:
-        line = document.locations.lines[("machines",)]
+        line = document.source_map.lines[("machines",)]
         if not _MACHINES_ALONE.match(lines[line - 1].rstrip("\n")):
             return None
         there = section(document.data, "machines")
-        first = document.locations.line(("machines", next(iter(there)))) if there else None
+        first = document.source_map.line(("machines", next(iter(there)))) if there else None
         before = re.match(" *", lines[first - 1]) if first is not None else None
         lines.insert(line, textwrap.indent(entry, before[0] if before is not None else "  "))
         added = "".join(lines)

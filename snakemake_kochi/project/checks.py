@@ -12,11 +12,11 @@ from humanfriendly.text import concatenate
 
 from snakemake_kochi.errors import ConfigError, nearest
 from snakemake_kochi.project.destinations import Destinations
-from snakemake_kochi.project.document import MAXIMUM_LINES, KeyPath, Problems
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.expressions import TemplateError
-from snakemake_kochi.project.grid import Batch, Choice, Phase, machines_named, select
+from snakemake_kochi.project.grid import Batch, ParameterValues, Phase, machines_named, select
 from snakemake_kochi.project.machines import LOCAL
+from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems
 from snakemake_kochi.project.templates import Template, Value, dependency_order, parse_value
 from snakemake_kochi.project.values import BATCH_NAME, SUBSTITUTED, environment_name
 
@@ -30,7 +30,7 @@ def check_experiments(experiments: Iterable[Experiment], machine: str) -> None:
     destinations = Destinations()
     found: list[tuple[Problems, KeyPath]] = []
     for experiment in experiments:
-        of_file = Problems(experiment.locations)
+        of_file = Problems(experiment.source_map)
         for batch in experiment.batches.values():
             problems = of_file.fork()
             experiment.points(batch, machine, destinations, problems)
@@ -101,7 +101,7 @@ def note_remarks(experiment: Experiment, remarks: Problems) -> None:
             if name not in defaults:
                 remarks.add(("batches", batch.name, "params", name), said)
     runs = [experiment.run, *(batch.run for batch in experiment.batches.values())]
-    if ("run",) in remarks.locations.lines and not any(run.script.strip() for run in runs):
+    if ("run",) in remarks.source_map.lines and not any(run.script.strip() for run in runs):
         remarks.add(("run",), "there is no script: nothing is run after the build")
 
 
@@ -119,7 +119,7 @@ def _check_variables(known: Iterable[str], path: KeyPath, problems: Problems) ->
 
 
 def _check_circles(
-    parameters: Mapping[str, tuple[Choice, ...]],
+    parameters: Mapping[str, tuple[ParameterValues, ...]],
     machines: Iterable[str],
     path: KeyPath,
     problems: Problems,
@@ -135,7 +135,7 @@ def _check_circles(
             problems.add_once(path, str(error), ("default_params",))
 
 
-def _all_values(choices: Iterable[Choice]) -> tuple[Value, ...]:
+def _all_values(choices: Iterable[ParameterValues]) -> tuple[Value, ...]:
     return tuple(parse_value(text) for choice in choices for text in choice.values)
 
 
@@ -179,7 +179,7 @@ class _References:
     def something_to_do(self, build: Phase, run: Phase, path: KeyPath) -> None:
         if build.script.strip() or run.script.strip():
             return
-        is_there = path in self.problems.locations.lines
+        is_there = path in self.problems.source_map.lines
         said = "a key 'script' was expected" if is_there else "the key 'run' is missing"
         self.problems.add(path, said)
 
@@ -239,7 +239,7 @@ class _InBatch(_References):
 
     def own(self, *keys: str, default: KeyPath) -> KeyPath:
         """The key path in the batch, or the default's if the batch does not override it."""
-        return self.problems.locations.first((*self.path, *keys), default)
+        return self.problems.source_map.first((*self.path, *keys), default)
 
     def check(self, machines: Iterable[str]) -> None:
         batch = self.batch

@@ -15,16 +15,10 @@ from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.git import run_git
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.circles import chain, find_circles, longest_chain
-from snakemake_kochi.project.document import (
-    Document,
-    KeyPath,
-    Problems,
-    Scalar,
-    read_text,
-    read_yaml,
-)
+from snakemake_kochi.project.document import Document, Scalar, read_text, read_yaml
 from snakemake_kochi.project.machine_file import Layers, read_machines
 from snakemake_kochi.project.machine_lookup import CommonFile, common_files, without
+from snakemake_kochi.project.problems import KeyPath, Problems
 from snakemake_kochi.project.reading import (
     check_name,
     check_recipes,
@@ -156,7 +150,7 @@ def load_project(
         file=file,
         machines=read_machines(layers),
         dependencies=_dependencies(document),
-        common_files=tuple(each.locations.file for each in below),
+        common_files=tuple(each.source_map.file for each in below),
     )
     _check_requirements(project, document)
     _check_circles(project, document)
@@ -231,7 +225,7 @@ def _recipe(
         on_machine="on_machine" in data and data["on_machine"].is_true,
         strict="strict" not in data or data["strict"].is_true,
         source_at=FrozenDict(
-            (key, p.locations.place(p.locations.first((*path, key), (*path[:2], key), path)))
+            (key, p.source_map.position(p.source_map.first((*path, key), (*path[:2], key), path)))
             for key in ("git", "branch", "commit_hash", "mirror_dir")
         ),
     )
@@ -258,7 +252,7 @@ def _check_recipe(recipe: Recipe, path: KeyPath, problems: Problems) -> None:
 
 def _check_places(recipe: Recipe, path: KeyPath, problems: Problems) -> None:
     def place(key: str) -> KeyPath:
-        return problems.locations.first((*path, key), (*path[:2], key))
+        return problems.source_map.first((*path, key), (*path[:2], key))
 
     if recipe.git is not None:
         is_path = ":" not in recipe.git.partition("/")[0]

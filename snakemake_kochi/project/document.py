@@ -1,9 +1,8 @@
-"""YAML as people write it: every scalar keeps its text, every key its line, no key is lost."""
+"""YAML as people write it: every scalar keeps its text and every key its line; no key is lost."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,8 @@ from typing import Any
 import yaml
 
 from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.project.problems import KeyPath, Problems, SourceMap
 from snakemake_kochi.project.values import implied_tag, unusable_character
-
-KeyPath = tuple[str | int, ...]
 
 _PREFIX = "tag:yaml.org,2002:"
 _KINDS = {
@@ -30,9 +28,6 @@ _KINDS = {
 MAXIMUM_NODES = 100_000
 MAXIMUM_DEPTH = 100
 _MOST_READ_AGAIN = 500_000  # characters, for a better message
-
-MAXIMUM_LINES = 20  # about one batch: thousands of points may have a problem each
-_MOST_LINES = 100  # about one file
 
 
 class Scalar(str):
@@ -67,133 +62,12 @@ class Scalar(str):
 
 
 @dataclass(frozen=True)
-class Locations:
-    """Where each key of a file is: lines count from 1."""
-
-    file: str
-    lines: Mapping[KeyPath, int]
-
-    def line(self, path: KeyPath) -> int | None:
-        """The line of a key, or of the nearest key around it."""
-        for length in range(len(path), -1, -1):
-            if path[:length] in self.lines:
-                return self.lines[path[:length]]
-        return None
-
-    def describe(self, path: KeyPath, message: str) -> str:
-        """One line for a person: `fib.yaml:12: batches.small.artifacts[0].dest: message`."""
-        return f"{self.place(path)}: {_shortened(message, 900)}"
-
-    def place(self, path: KeyPath) -> str:
-        """What such a line begins with: `fib.yaml:12: batches.small.artifacts[0].dest`."""
-        line = self.line(path)
-        place = self.file if line is None else f"{self.file}:{line}"
-        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-        return f"{place}: {_shortened(key.removeprefix('.'), 300)}" if key else place
-
-    def first(self, *paths: KeyPath) -> KeyPath:
-        """The first of the key paths that is in the file, else the last."""
-        return next((path for path in paths if path in self.lines), paths[-1])
-
-    def error(self, path: KeyPath, message: str) -> ConfigError:
-        return ConfigError(self.describe(path, message))
-
-
-def _shortened(text: str, most: int) -> str:
-    """A text in one line, with its middle left out: megabytes would bury what is said."""
-    if len(text) > most:
-        text = f"{text[: most // 2]} ... {text[-most // 2 :]}"
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-class Problems:
-    """Collects what is wrong with a file, so that a person sees all of it at once.
-
-    What is wrong is replaced or left out while the rest is checked; such places are marked as
-    unknown, so that nothing that only follows from one is told as a problem of its own.
-    """
-
-    def __init__(self, locations: Locations) -> None:
-        self.locations = locations
-        self._found: dict[str, tuple[int, int]] = {}  # message -> line, rank among its place's
-        self._counts: dict[KeyPath, int] = {}
-        self._unknown: set[KeyPath] = set()
-        self._examples: set[KeyPath] = set()
-
-    def __bool__(self) -> bool:
-        return bool(self._found)
-
-    def add(self, path: KeyPath, message: str) -> None:
-        text = self.locations.describe(path, message)
-        if text not in self._found:
-            rank = self._counts[path] = self._counts.get(path, 0) + 1
-            self._found[text] = (self.locations.line(path) or 0, rank)
-
-    def add_once(self, path: KeyPath, message: str, shared: KeyPath) -> None:
-        """Add it, unless the same was added at the place `shared`, which it may stem from."""
-        if self.locations.describe(shared, message) not in self._found:
-            self.add(path, message)
-
-    def add_example(self, path: KeyPath, message: str) -> None:
-        """Add what many points may have: of a place that batches share, the first of all batches is
-        enough."""
-        if path[0] == "batches":
-            self.add(path, message)
-        elif path not in self._examples:
-            self._examples.add(path)
-            self.add(path, message)
-
-    def mark_unknown(self, path: KeyPath) -> None:
-        self._unknown.add(path)
-
-    def is_unknown(self, path: KeyPath) -> bool:
-        return path in self._unknown
-
-    def fork(self) -> Problems:
-        """No problems yet, of the same file with the same unknown places and shared examples."""
-        other = Problems(self.locations)
-        other._unknown = self._unknown
-        other._examples = self._examples
-        return other
-
-    def take(self, other: Problems, limit: int, place: KeyPath) -> None:
-        """Add those that `other.lines(limit, place)` would show."""
-        for text, line in other._shown(limit, place):
-            self._found.setdefault(text, (line, 1))
-
-    def lines(self, limit: int | None = None, place: KeyPath = ()) -> list[str]:
-        """A line per problem, in the order of the file.
-
-        With more than `limit` every key gets its first one before any gets its second, and the
-        last line tells at `place` how many are left out.
-        """
-        return [text for text, _ in self._shown(limit, place)]
-
-    def raise_all(self, limit: int | None = _MOST_LINES, place: KeyPath = ()) -> None:
-        """Raise one ConfigError with the lines, if there are any."""
-        if self._found:
-            raise ConfigError("\n".join(self.lines(limit, place)))
-
-    def _shown(self, limit: int | None, place: KeyPath) -> list[tuple[str, int]]:
-        by_rank = sorted(self._found, key=lambda text: self._found[text][1])[:limit]
-        shown = [(text, self._found[text][0]) for text in by_rank]
-        shown.sort(key=lambda entry: entry[1])
-        left_out = len(self._found) - len(shown)
-        if left_out:
-            said = self.locations.describe(place, f"... and {left_out} more")
-            shown.append((said, shown[-1][1]))
-        return shown
-
-
-@dataclass(frozen=True)
 class Document:
-    """A YAML file: `data` holds dicts, lists and Scalars; `problems` what is known to be wrong,
-    `remarks` what is probably not meant."""
+    """A YAML file: `data` has dicts, lists and Scalars; `problems` what is wrong, `remarks` what is
+    probably not intended."""
 
     data: Any
-    locations: Locations
+    source_map: SourceMap
     problems: Problems
     remarks: Problems
 
@@ -207,7 +81,7 @@ class _Converter:
 
     def __init__(self, file: str) -> None:
         self.lines: dict[KeyPath, int] = {}
-        self.problems = Problems(Locations(file, self.lines))
+        self.problems = Problems(SourceMap(file, self.lines))
         self._open: set[int] = set()
 
     def convert(self, node: yaml.Node, path: KeyPath) -> Any:
@@ -375,8 +249,8 @@ def read_yaml(file: str, text: str) -> Document:
     data = {} if node is None else converter.convert(node, ())
     if isinstance(data, Scalar) and data.kind == "null":
         data = {}
-    locations = converter.problems.locations
-    return Document(data, locations, converter.problems, Problems(locations))
+    source_map = converter.problems.source_map
+    return Document(data, source_map, converter.problems, Problems(source_map))
 
 
 def read_text(file: Path, shown: str) -> str:

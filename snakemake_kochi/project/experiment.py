@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.project.destinations import Destinations
-from snakemake_kochi.project.document import MAXIMUM_LINES, KeyPath, Locations, Problems
 from snakemake_kochi.project.expressions import TemplateError
 from snakemake_kochi.project.grid import (
     Batch,
-    Choice,
     Grid,
+    ParameterValues,
     Phase,
     Point,
     PointTexts,
@@ -26,6 +25,7 @@ from snakemake_kochi.project.points import (
     resolve_all,
     varying_parameters,
 )
+from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems, SourceMap
 from snakemake_kochi.project.recipes import Requirement, override
 from snakemake_kochi.project.templates import Literal, Template, Value, parse_value
 from snakemake_kochi.project.values import SUBSTITUTED, name_problem, value_problem
@@ -43,7 +43,7 @@ class Experiment:
 
     name: str
     file: str
-    default_parameters: Mapping[str, tuple[Choice, ...]]
+    default_parameters: Mapping[str, tuple[ParameterValues, ...]]
     default_name: str
     default_queue: str | None
     default_duplicates: int
@@ -53,7 +53,7 @@ class Experiment:
     sources: tuple[str, ...] | None
     metrics: Mapping[str, str]
     requirements: tuple[Requirement, ...]
-    locations: Locations = field(repr=False, compare=False)
+    source_map: SourceMap = field(repr=False, compare=False)
     remarks: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -78,7 +78,7 @@ class Experiment:
         line per problem, the first ones of many.
         """
         batch = self.batch(batch_name)
-        problems = Problems(self.locations)
+        problems = Problems(self.source_map)
         destinations = Destinations()
         points = self.points(batch, machine, destinations, problems)
         destinations.finish()
@@ -118,7 +118,7 @@ class Experiment:
             wrong = name_problem(name) or value_problem(text)
             if wrong:
                 raise ConfigError(f"parameter '{name}': {wrong}")
-        problems = Problems(self.locations)
+        problems = Problems(self.source_map)
         place: dict[str, KeyPath] = {
             name: ("default_params", name) for name in (*self.default_parameters, *overrides)
         }
@@ -130,7 +130,7 @@ class Experiment:
         columns = {name: given.get(name) or columns[name] for name in place}
         self._check_complete(columns)
         if not (self.run.script.strip() or self.build.script.strip()):
-            raise self.locations.error(("run",), "a key 'script' was expected")
+            raise self.source_map.error(("run",), "a key 'script' was expected")
         (parameters,) = resolve_all(columns, place, problems)
         problems.raise_all()
         texts = PointTexts.parse(self.default_name, self.default_queue, ())
@@ -139,7 +139,7 @@ class Experiment:
             try:
                 cores = cores_of(parse_value(self.run.cores), parameters)
             except TemplateError as error:
-                raise self.locations.error(("run", "cores"), str(error)) from error
+                raise self.source_map.error(("run", "cores"), str(error)) from error
             point = replace(point, cores=cores)
         for key, wrong in point_problems(point):
             problems.add((f"default_{key}",), wrong)
@@ -232,7 +232,7 @@ class Experiment:
 
 
 def _choose(
-    parameters: Mapping[str, Iterable[Choice]],
+    parameters: Mapping[str, Iterable[ParameterValues]],
     place: Mapping[str, KeyPath],
     machine: str,
     problems: Problems,

@@ -14,25 +14,13 @@ from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.checks import check_references, note_grid_problems, note_remarks
 from snakemake_kochi.project.destinations import dest_problem, normalise_dest, src_problem
-from snakemake_kochi.project.document import (
-    MAXIMUM_LINES,
-    Document,
-    KeyPath,
-    Problems,
-    Scalar,
-    compose,
-    read_yaml,
-)
+from snakemake_kochi.project.document import Document, Scalar, compose, read_yaml
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.expressions import TemplateError
-from snakemake_kochi.project.grid import (
-    Artifact,
-    Batch,
-    Choice,
-    Phase,
-)
+from snakemake_kochi.project.grid import Artifact, Batch, ParameterValues, Phase
 from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.project.points import job_name_problem, queue_problem
+from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems
 from snakemake_kochi.project.reading import (
     check_name,
     check_recipes,
@@ -60,8 +48,7 @@ def is_experiment(text: str) -> bool:
     """Whether a text is an experiment: a YAML mapping with a mapping under the key `run`, or, if
     it is only to be built, under both `build` and `batches`.
 
-    A text that is no YAML but has a line `run:` is taken for one too, so that reading it tells what
-    is wrong instead of leaving it out silently.
+    A text that is not valid YAML but has a line `run:` counts, too: reading it reports the error.
     """
     if "run" not in text and "batches" not in text:
         return False
@@ -110,7 +97,7 @@ class _Reader:
 
     def __init__(self, document: Document, file: str) -> None:
         self.data: dict[str, Any] = document.data
-        self.locations = document.locations
+        self.source_map = document.source_map
         self.problems: Problems = document.problems
         self.remarks: Problems = document.remarks
         self.file = file
@@ -142,7 +129,7 @@ class _Reader:
             sources=None if sources is None else self._sources(sources),
             metrics=FrozenDict(self._metrics(section(data, "metrics"), ("metrics",))),
             requirements=requirements(data, (), self.problems),
-            locations=self.locations,
+            source_map=self.source_map,
         )
 
     def _batch(self, name: str, data: dict[str, Any]) -> Batch:
@@ -241,9 +228,9 @@ class _Reader:
             texts[text] = None
         return tuple(texts)
 
-    def _choices(self, value: Any, path: KeyPath) -> tuple[Choice, ...]:
+    def _choices(self, value: Any, path: KeyPath) -> tuple[ParameterValues, ...]:
         if not isinstance(value, list) or not any(isinstance(entry, dict) for entry in value):
-            return (Choice(self._values(value, path)),)
+            return (ParameterValues(self._values(value, path)),)
         choices = []
         for index, entry in enumerate(value):
             if not isinstance(entry, dict):
@@ -254,10 +241,10 @@ class _Reader:
                 self.problems.mark_unknown(path)
                 continue
             values = self._values(entry["value"], (*path, index, "value"))
-            choices.append(Choice(values, names(entry.get("machines"))))
+            choices.append(ParameterValues(values, names(entry.get("machines"))))
         return tuple(choices)
 
-    def _default(self, value: Any, path: KeyPath) -> tuple[Choice, ...]:
+    def _default(self, value: Any, path: KeyPath) -> tuple[ParameterValues, ...]:
         """As `_choices`, with one value in each."""
         entries = value if isinstance(value, list) else []
         if any(not isinstance(each, dict) or isinstance(each["value"], list) for each in entries):
@@ -286,7 +273,7 @@ class _Reader:
         try:
             parse_value(text)
         except TemplateError as error:
-            self.problems.add(self.locations.first(path, ("run", "cores")), str(error))
+            self.problems.add(self.source_map.first(path, ("run", "cores")), str(error))
             return ""
         return text
 

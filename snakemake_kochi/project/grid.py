@@ -59,7 +59,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ParameterValues:
     """Values of a parameter, on all machines (None) or some."""
 
     values: tuple[str, ...]
@@ -69,13 +69,13 @@ class Choice:
         return self.machines is None or machine in self.machines
 
 
-def select(choices: Iterable[Choice], machine: str) -> Choice | None:
+def select(choices: Iterable[ParameterValues], machine: str) -> ParameterValues | None:
     """The choice that counts on a machine: the last that matches."""
     matching = [choice for choice in choices if choice.on(machine)]
     return matching[-1] if matching else None
 
 
-def machines_named(parameters: Mapping[str, Iterable[Choice]]) -> set[str]:
+def machines_named(parameters: Mapping[str, Iterable[ParameterValues]]) -> set[str]:
     """Those for which a parameter has values of its own."""
     return {
         machine
@@ -95,7 +95,7 @@ class Batch:
     job_name: str
     queue: str | None
     duplicates: int
-    parameters: Mapping[str, tuple[Choice, ...]]
+    parameters: Mapping[str, tuple[ParameterValues, ...]]
     artifacts: tuple[Artifact, ...]
     requirements: tuple[Requirement, ...]
     build: Phase

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.document import Document, KeyPath
+from snakemake_kochi.project.document import Document
 from snakemake_kochi.project.machines import LOCAL, Machine
+from snakemake_kochi.project.problems import KeyPath
 from snakemake_kochi.project.reading import check_name, names, optional_text, script, section
 from snakemake_kochi.project.values import path_problem
 from snakemake_kochi.quantities import memory_of, walltime_of
@@ -53,7 +54,7 @@ def _machine(name: str, data: Mapping[str, Any], path: KeyPath, layers: Layers) 
         load_env_on_login_node=on_login_node,
         load_env_on_machine=on_machine,
         files=layers.files(name),
-        root_file=layers.origin((*path, "kochi_root")).locations.file,
+        root_file=layers.origin((*path, "kochi_root")).source_map.file,
     )
     _check(machine, data, path, layers)
     return machine
@@ -150,7 +151,7 @@ class Layers:
 
     def files(self, name: str) -> tuple[str, ...]:
         """Those that say something of a machine."""
-        return tuple(each.locations.file for each in self.documents if name in _machines(each))
+        return tuple(each.source_map.file for each in self.documents if name in _machines(each))
 
     def data(self, name: str) -> dict[str, Any]:
         """What they say of it: the nearest counts for each key, and for each of `allocation`. A
@@ -173,7 +174,7 @@ class Layers:
         """The file from which a key is."""
         for length in range(len(path), 1, -1):
             for document in self.documents:
-                if path[:length] in document.locations.lines:
+                if path[:length] in document.source_map.lines:
                     return document
         return self.documents[0]
 

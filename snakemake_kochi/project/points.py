@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from snakemake_kochi.files import is_name
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.document import KeyPath, Problems
 from snakemake_kochi.project.expressions import TemplateError
 from snakemake_kochi.project.grid import Batch, Point, PointTexts
+from snakemake_kochi.project.problems import KeyPath, Problems
 from snakemake_kochi.project.templates import Value, dependency_order, parse_value
 from snakemake_kochi.project.values import (
     BATCH_NAME,
@@ -85,7 +85,7 @@ def resolve_all(
     try:
         order = dependency_order(columns)
     except TemplateError as error:
-        raise problems.locations.error((), str(error)) from error
+        raise problems.source_map.error((), str(error)) from error
     names = list(columns)
     for combination in itertools.product(*columns.values()):
         templates = dict(zip(names, combination, strict=True))
@@ -147,7 +147,7 @@ def make_points(
         for duplicate in range(batch.duplicates):
             point = known[names].point(parameters, batch.name, duplicate, encoded)
             for key, wrong in point_problems(point):
-                at = problems.locations.first((*path, key), (f"default_{key}",), path)
+                at = problems.source_map.first((*path, key), (f"default_{key}",), path)
                 problems.add_example(at, wrong)
             points.append(point)
     if not batch.run.cores:
@@ -164,7 +164,7 @@ def _with_cores(
         except KeyError:  # of a parameter that has no value, which was noted
             yield point
         except TemplateError as error:
-            place = problems.locations.first(
+            place = problems.source_map.first(
                 ("batches", batch.name, "run", "cores"), ("run", "cores")
             )
             problems.add(place, str(error))

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from snakemake_kochi.files import is_name
-from snakemake_kochi.project.document import KeyPath, Problems, Scalar
+from snakemake_kochi.project.document import Scalar
+from snakemake_kochi.project.problems import KeyPath, Problems
 from snakemake_kochi.project.recipes import Project, Requirement
 
 

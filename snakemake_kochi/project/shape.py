@@ -11,7 +11,8 @@ import jsonschema
 import yaml
 
 from snakemake_kochi.errors import nearest
-from snakemake_kochi.project.document import Document, KeyPath, Scalar
+from snakemake_kochi.project.document import Document, Scalar
+from snakemake_kochi.project.problems import KeyPath
 from snakemake_kochi.resources import workflow_directory
 
 # What stands for a wrong thing while the rest is checked: present and harmless.
