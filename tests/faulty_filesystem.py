@@ -19,6 +19,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,8 +34,9 @@ class Fault:
     path in the filesystem, beginning with a slash (of two paths, either); `error`: an errno,
     or 0 for a call that is only to be counted.
 
-    With `done` the call is done and its answer lost: the error is what the caller hears. `times`:
-    how often (None: always). `is_directory` restricts it to directories, `between_directories` to
+    With `done` the call is done and its answer lost: the error is what the caller hears. One that
+    `hangs` has no answer as long as the fault is there. `times`: how often (None: always).
+    `is_directory` restricts it to directories, `between_directories` to
     calls with two paths that are not in one directory.
     """
 
@@ -46,6 +48,7 @@ class Fault:
     times: int | None = None
     is_directory: bool = False
     between_directories: bool = False
+    hangs: bool = False
 
 
 class FaultyFilesystem:
@@ -111,11 +114,12 @@ class FaultyFilesystem:
         times: int | None = None,
         is_directory: bool = False,
         between_directories: bool = False,
+        hangs: bool = False,
     ) -> Iterator[Fault]:
         """While entered, the filesystem has this fault."""
         self._numbers += 1
         fault = Fault(
-            self._numbers, call, path, error, done, times, is_directory, between_directories
+            self._numbers, call, path, error, done, times, is_directory, between_directories, hangs
         )
         self._faults[fault.number] = fault
         self._write()
@@ -155,11 +159,7 @@ class _Faults:
 
     def find(self, call: str, paths: tuple[str, ...], root: str) -> Fault | None:
         with self._lock:
-            found = os.stat(self._control / "faults")
-            if (found.st_ino, found.st_mtime_ns) != self._version:
-                self._version = (found.st_ino, found.st_mtime_ns)
-                text = (self._control / "faults").read_text()
-                self._faults = [Fault(**each) for each in json.loads(text)]
+            self._read()
             for fault in self._faults:
                 if not self._is_met(fault, call, paths, root):
                     continue
@@ -168,6 +168,18 @@ class _Faults:
                     file.write(f"{fault.number}\n")
                 return fault
         return None
+
+    def _read(self) -> None:
+        found = os.stat(self._control / "faults")
+        if (found.st_ino, found.st_mtime_ns) != self._version:
+            self._version = (found.st_ino, found.st_mtime_ns)
+            text = (self._control / "faults").read_text()
+            self._faults = [Fault(**each) for each in json.loads(text)]
+
+    def is_there(self, fault: Fault) -> bool:
+        with self._lock:
+            self._read()
+            return fault in self._faults
 
     def _is_met(self, fault: Fault, call: str, paths: tuple[str, ...], root: str) -> bool:
         return (
@@ -191,6 +203,8 @@ def _serve(
         def answer(self: _PassThrough, *arguments: Any) -> Any:
             names = (each for each in arguments[:2] if isinstance(each, str))
             fault = faults.find(call, tuple(name for name in names if name[:1] == "/"), backing)
+            while fault is not None and fault.hangs and faults.is_there(fault):
+                time.sleep(0.02)
             is_ill = fault is not None and fault.error
             if is_ill and not fault.done:
                 raise mfusepy.FuseOSError(fault.error)

@@ -51,7 +51,7 @@ class LocalWorkers:
     to a worker that serves it already, started by the user and for everybody; to one on another
     node, too, since what is measured here and there cannot be compared.
 
-    The scheduler's thread and the watcher's may both call.
+    The scheduler thread and the results thread may both call.
     """
 
     takes_requests = False

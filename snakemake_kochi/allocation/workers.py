@@ -27,7 +27,7 @@ _DEFAULT = "export KOCHI_DEFAULT_MACHINE={}"
 
 class WorkerProvider(Protocol):
     """Workers for the queues of one controller: started when jobs wait, and ended with it. The
-    scheduler's thread and the watcher's may both call. Where it `takes_requests`, all jobs of a
+    scheduler thread and the results thread may both call. Where it `takes_requests`, all jobs of a
     queue have the same one."""
 
     @property

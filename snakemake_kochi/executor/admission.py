@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
+from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.workers import WorkerProvider
 from snakemake_kochi.errors import KochiError, nearest
-from snakemake_kochi.executor.job_queues import JobQueues
-from snakemake_kochi.executor.translate import QUEUE, resources_of
+from snakemake_kochi.executor.internals import ExpectedJob, expected_job, has_threads_function
+from snakemake_kochi.executor.tickets import QUEUE, queue_of, resources_of
+from snakemake_kochi.notices import Notices
+from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Resources
 from snakemake_kochi.schedulers.interface import UnreachableError
+from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
+from snakemake_kochi.schedulers.resources import read_request, requested, unknown
 
-# What Snakemake has for a value that depends on files that are not there yet; and for one that
-# depends on a checkpoint, which is as if nothing was said.
-_NOT_KNOWN = ("<TBD>", 0)
 # Of one rule: to ask a job takes half a millisecond.
 _LOOKED_AT = 1_000
 _ALL_RULES = "all rules are shown by: snakemake --list-rules"
@@ -36,35 +38,103 @@ class Admitted:
 
 
 @dataclass(frozen=True)
-class _Foreseen:
-    """A job that may not be ready, as it will be as far as that can be told."""
+class Placed:
+    """Where a job goes, and what it takes of a worker there."""
 
-    name: str
-    threads: int
-    resources: Mapping[str, Any]
+    queue: str
+    resources: Resources
+    request: AllocationRequest = NO_REQUEST
+
+
+class JobQueues:
+    """One queue of the run's own for each request. Queues that others may serve have none."""
+
+    def __init__(
+        self, own_queue: str | None, are_granted: bool, logger: LoggerExecutorInterface
+    ) -> None:
+        """`own_queue`: the run's, None where all jobs go to another one; `are_granted`: whether
+        its workers are in allocations to which requests mean something."""
+        self._own_queue = own_queue
+        self._are_granted = are_granted
+        self._logger = logger
+        self._queues: dict[AllocationRequest, str] = {}
+        self._requests: dict[str, AllocationRequest] = {}
+        self._notices = Notices(logger)
+
+    def place(self, job: JobExecutorInterface, queue: str, wanted: Resources) -> Placed:
+        """`queue`: the one the job goes to, `wanted`: what it takes, if it requests nothing. Raises
+        KochiError, naming the rule and the resource."""
+        self._tell_unknown(job)
+        names = requested(job.resources)
+        if not self._are_granted:
+            self._tell_ignored(job, names, queue)
+            return Placed(queue, wanted)
+        is_alone = wanted.exclusive
+        request, wanted = read_request(job.name, job.resources, wanted)
+        if queue != self._own_queue:
+            self._tell_ignored(job, names if request != NO_REQUEST else [], queue)
+            return Placed(queue, wanted)
+        if is_alone:
+            # A worker without jobs may have a part of a node only, and other users' jobs beside it.
+            request = replace(request, whole_nodes=True)
+        if request == NO_REQUEST:
+            return Placed(queue, wanted)
+        if request not in self._queues:
+            own = f"{queue}-{request.name}"
+            self._queues[request], self._requests[own] = own, request
+        return Placed(self._queues[request], wanted, request)
+
+    def of(self, queue: str) -> AllocationRequest:
+        """The request that all jobs of a queue have."""
+        return self._requests.get(queue, NO_REQUEST)
+
+    def _tell_unknown(self, job: JobExecutorInterface) -> None:
+        for name, meant in unknown(job.resources).items():
+            text = f"Rule {job.name}, resource {name} is not known; {meant}"
+            self._notices.warning(text, key=("unknown", name))
+
+    def _tell_ignored(self, job: JobExecutorInterface, names: list[str], queue: str) -> None:
+        """Loud only where somebody may have meant them to count."""
+        if not names or not self._notices.is_new(("ignored", queue)):
+            return
+        verb = "has" if len(names) == 1 else "have"
+        said = f"Rule {job.name}: {', '.join(names)} {verb} no effect"
+        if queue == self._own_queue:
+            self._logger.debug(f"{said} here: the run's workers are in no allocations of Slurm.")
+        else:
+            self._logger.warning(f"{said} in queue {queue}, whose workers are there already.")
 
 
 class Admission:
-    """For one run. `queue_for`: the queue a job names, else the run's own; it raises KochiError."""
+    """For the jobs of one run."""
 
-    # The resource of a rule whose jobs may go to a queue that others of the run name: what a
-    # benchmark is built for is then where it runs, and no allocation is asked for only to build it.
+    # The resource of a rule whose jobs may join a queue that other jobs of the run name: a
+    # benchmark is then built where it runs, and no allocation is requested only to build it.
     JOINS = "kochi_joins"
 
     def __init__(
         self,
         workflow: Any,
-        requests: JobQueues,
+        machine: MachinePaths,
         workers: WorkerProvider,
-        queue_for: Callable[[JobExecutorInterface], str],
-        own_queue: str | None,
+        logger: LoggerExecutorInterface,
+        queue: str,
+        is_forced: bool,
+        has_workers: bool,
     ) -> None:
-        """`own_queue`: that of jobs that name none; None where all go to another one."""
+        """`queue`: that of jobs that name none or, where it `is_forced`, of all jobs; else it is
+        the run's own, and `has_workers`, if the run starts any."""
         self._workflow = workflow
-        self._requests = requests
+        self._machine = machine
         self._workers = workers
-        self._queue_for = queue_for
-        self._own_queue = own_queue
+        self._default_queue = queue
+        self._own_queue = None if is_forced else queue
+        self._has_workers = has_workers
+        self._queues = JobQueues(self._own_queue, workers.takes_requests, logger)
+
+    def request_of(self, queue: str) -> AllocationRequest:
+        """The allocation request that all jobs of a queue have."""
+        return self._queues.of(queue)
 
     def admit(self, jobs: Sequence[JobExecutorInterface]) -> Admitted:
         is_ours: dict[str, bool] = {}
@@ -80,7 +150,7 @@ class Admission:
         return Admitted(by_queue, refused)
 
     def _place(self, job: Any, is_ours: dict[str, bool]) -> tuple[str, Resources]:
-        placed = self._requests.place(job, self._queue_of(job), resources_of(job))
+        placed = self._queues.place(job, self._queue_of(job), resources_of(job))
         queue, wanted = placed.queue, placed.resources
         if queue not in is_ours:
             is_ours[queue] = self._workers.will_serve(queue)
@@ -92,12 +162,21 @@ class Admission:
 
     def _queue_of(self, job: Any) -> str:
         """Raises KochiError."""
-        joins = job.resources.get(self.JOINS) and not job.resources.get(QUEUE)
-        if joins and self._own_queue is not None:
+        if self._own_queue is None:
+            return self._default_queue
+        named = queue_of(job, self._machine)
+        if named is None and job.resources.get(self.JOINS):
             for queue in self._named_queues:
                 if self._workers.have_one_size or not self._workers.will_serve(queue):
                     return queue
-        return self._queue_for(job)
+        if named is None and not self._has_workers:
+            raise KochiError(
+                f"rule {job.name} names no queue, and with --kochi-workers 0 the run's own queue "
+                "has no worker: the job would wait for ever",
+                "Give the rule a queue (resources: kochi_queue=...), name one for all jobs with "
+                "--kochi-queue, or leave out --kochi-workers 0.",
+            )
+        return named or self._own_queue
 
     @cached_property
     def _named_queues(self) -> tuple[str, ...]:
@@ -122,16 +201,16 @@ class Admission:
         if errors:
             raise _all_of(errors)
 
-    def _of_each_rule(self, known: Collection[JobExecutorInterface]) -> Iterator[_Foreseen]:
+    def _of_each_rule(self, known: Collection[JobExecutorInterface]) -> Iterator[ExpectedJob]:
         """One job of each rule that is to be executed, but for the `known` ones; where a function
         gives a rule its threads, one for each number of them."""
         counts: Counter[str] = Counter()
         seen = set()
         for job in self._workflow.dag.needrun_jobs():
-            if job in known or counts[job.name] >= (_LOOKED_AT if _has_function(job) else 1):
+            if job in known or counts[job.name] >= (_LOOKED_AT if has_threads_function(job) else 1):
                 continue
             counts[job.name] += 1
-            if job.is_local or (found := _foresee(job)) is None:
+            if job.is_local or (found := expected_job(job)) is None:
                 continue
             if (found.name, found.threads) not in seen:
                 seen.add((found.name, found.threads))
@@ -155,36 +234,6 @@ def unknown_rules(workflow: Any) -> Iterator[str]:
                 # All rules of a workflow may be hundreds.
                 said = close if close.startswith("did you mean") else _ALL_RULES
                 yield f"{option}: there is no rule '{name}'; {said}"
-
-
-def _has_function(job: Any) -> bool:
-    """Whether a function gives the job's rule its threads."""
-    try:
-        threads = job.rule.resources["_cores"]
-        return not isinstance(getattr(threads, "value", threads), int)
-    except Exception:
-        # Newer versions of Snakemake refuse to say the value of a function; in others there may be
-        # something else in its place.
-        return True
-
-
-def _foresee(job: Any) -> _Foreseen | None:
-    """None where its resources cannot be told yet. They are computed beside the job: what it would
-    keep of them might be another value when its input is there."""
-    try:
-        # It waits for a checkpoint to know its input; and what a group takes together is known
-        # when it is ready.
-        if job.incomplete_input_expand or job.group is not None:
-            return None
-        found = job.rule.expand_resources(
-            job.wildcards_dict, job.input, job.attempt, skip_evaluation={"tmpdir"}
-        )
-        values = {name: value for name, value in found.items() if value not in _NOT_KNOWN}
-        return _Foreseen(job.name, int(found.get("_cores")), values)
-    except Exception:
-        # Whatever it is: a function of the user's that reads a file which is not there yet, or
-        # another Snakemake. The job is looked at when it is ready.
-        return None
 
 
 def _all_of(errors: Sequence[KochiError]) -> KochiError:

@@ -1,23 +1,17 @@
-"""Adopts what a run in this directory left that was killed or ended by its time limit: jobs
-that run, and results."""
+"""Adopts what an earlier run in this directory left, which was killed or ended by its time limit:
+running jobs, and results."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.errors import KochiError
 from snakemake_kochi.executor.identity import is_forced
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue import (
     Ended,
     Inbox,
@@ -25,23 +19,12 @@ from snakemake_kochi.queue import (
     OtherControllers,
     Running,
     Ticket,
-    find_job,
 )
 
 # Seconds. What its worker ends together with the dead controller is over by then.
 _ENDING_SECONDS = 15.0
 _PAUSE = 0.05
 _LOOK = 0.5
-
-
-@dataclass(frozen=True)
-class Held:
-    """A job that is not handed over before others have ended, which write the same files."""
-
-    queue: str
-    job: JobExecutorInterface
-    ticket: Ticket
-    behind: tuple[int, ...] = ()
 
 
 def await_others(
@@ -78,65 +61,6 @@ def await_others(
                 look_after(queue)
         time.sleep(_LOOK)
     return others.dead
-
-
-@dataclass(frozen=True)
-class Left:
-    """The jobs that a run leaves to the next one, which have not ended as far as is known; how many
-    of them run, and wait."""
-
-    jobs: tuple[int, ...]
-    running: int
-    waiting: int
-
-    @classmethod
-    def of(cls, machine: MachinePaths, jobs: Iterable[int]) -> Left:
-        states = {job: _state_of(machine, job) for job in sorted(jobs)}
-        many = Counter(states.values())
-        unended = tuple(job for job, state in states.items() if state != "ended")
-        return cls(unended, many["running"], many["waiting"])
-
-    def describe(self) -> str:
-        """For a run that is ended by its time limit."""
-        text = "The time limit of this run is reached, and it ends. "
-        if self.jobs:
-            text += (
-                f"{self.running} kochi jobs run on in their allocations, {self.waiting} wait for "
-                f"those. To end them, type: kochi cancel {' '.join(map(str, self.jobs))}\n"
-            )
-        return f"{text}The same command again goes on where it was, and does nothing twice."
-
-
-def _state_of(machine: MachinePaths, job: int) -> str:
-    with contextlib.suppress(OSError, KochiError):
-        return find_job(machine, job).state
-    return "unknown"
-
-
-def has_time_up(machine: MachinePaths) -> bool:
-    """Whether this process was launched, and ends because its own allocation is over."""
-    # Here: it matters at an interrupt only.
-    from snakemake_kochi.detached.launches import is_time_up, launch_of
-
-    process = ProcessIdentity.of(os.getpid())
-    launch = None if process is None else launch_of(machine, this_node(), process)
-    return launch is not None and is_time_up(launch)
-
-
-def keep_empty_directories(workflow: Any) -> None:
-    """At its end Snakemake would remove those for the outputs of jobs that go on."""
-    workflow.dag.cleanup_workdir = _do_nothing
-
-
-def leave_to_adopter(workflow: Any) -> None:
-    """Keep Snakemake from what it does at its end, in a directory whose jobs another run
-    has adopted: it would remove the empty directories for their outputs, and that run's lock."""
-    keep_empty_directories(workflow)
-    workflow.persistence.unlock = _do_nothing
-
-
-def _do_nothing() -> None:
-    pass
 
 
 class Adoption:

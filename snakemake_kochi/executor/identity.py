@@ -1,7 +1,7 @@
 """What makes a job of Snakemake the same work as a job of an earlier run.
 
-The one module that asks Snakemake for what its executor interface does not have. Where something
-is not there, or cannot be told for certain, a job has no identity: then it is done again.
+Where something is missing, or cannot be told for certain, a job has no identity: then it is done
+again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
+
+from snakemake_kochi.executor.internals import path_of_source, source_of_script
 
 
 class _UnknownError(Exception):
@@ -82,10 +84,8 @@ class Identities:
             if str(rule.wrapper).startswith("file:"):
                 raise _UnknownError
             return [str(rule.wrapper), getattr(self._workflow, "wrapper_prefix", None)]
-        path = rule.script or rule.notebook
-        if path is None:
-            return []
-        return [self._content(job._path_to_source_file(path))]
+        source = source_of_script(job)
+        return [] if source is None else [self._content(source)]
 
     def _software(self, job: Any) -> list[Any]:
         parts = [str(job.container_img_url), str(job.env_modules)]
@@ -97,11 +97,8 @@ class Identities:
         return parts
 
     def _content(self, source: Any) -> str:
-        """A digest of a source file, wherever Snakemake has it from."""
-        path = _path_of(source)
-        if not os.path.isabs(path):
-            # Of a repository, say: what Snakemake fetched of it.
-            path = self._workflow.sourcecache.get_path(source)
+        """A digest of a source file."""
+        path = path_of_source(source, self._workflow)
         found = os.stat(path)
         key = (path, found.st_mtime_ns, found.st_size)
         if key not in self._files:
@@ -139,16 +136,6 @@ def outputs_of_run(workflow: Any, directory: str) -> set[str] | None:
         return None
 
 
-def locks_of_run(workflow: Any, directory: str) -> tuple[str, ...]:
-    """The files by which a run's Snakemake keeps others from making the same files; none where
-    that cannot be told, as where it locks in a database."""
-    try:
-        files = workflow.persistence._lockfile.values()
-        return tuple(os.path.join(directory, file) for file in files)
-    except Exception:
-        return ()
-
-
 def relative_to(path: str, directory: str) -> str:
     """A path as `outputs_of` has it."""
     prefix = directory.rstrip("/") + "/"
@@ -163,13 +150,6 @@ def _single_jobs(job: Any) -> list[Any]:
 def _is_local(job: Any) -> bool:
     """Whether all of its files are on this filesystem and not in some storage."""
     return not any(getattr(path, "is_storage", False) for path in (*job.input, *job.output))
-
-
-def _path_of(source: Any) -> str:
-    try:
-        return str(source.get_path_or_uri(secret_free=True))
-    except TypeError:  # an older Snakemake
-        return str(source.get_path_or_uri())
 
 
 def _seen(path: str, made: Iterable[str]) -> list[Any]:

@@ -1,26 +1,24 @@
 """Plain shell jobs: their commands, as Snakemake itself would execute them.
 
-The text is made in the controller, not in a worker: it has the DAG, so that nobody has to build it
-a second time. What only the node knows, its temporary directory, is left open in the text. What is
-not certain to be equal to what Snakemake would execute is refused, and another runner serves.
-
-This module has all that the executor takes of Snakemake's private parts to do so.
+The controller makes the text, and no worker, because it has the DAG already. It leaves open what
+only the node knows, its temporary directory. A command that might differ from the one that
+Snakemake would execute is refused, and another runner serves.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
-from snakemake_kochi.executor.environment import added_by_snakefile
 from snakemake_kochi.executor.identity import relative_to
+from snakemake_kochi.executor.internals import SnakemakeShell
 from snakemake_kochi.executor.placeholders import (
     UnclearError,
     find_placeholders,
@@ -28,31 +26,6 @@ from snakemake_kochi.executor.placeholders import (
 )
 from snakemake_kochi.queue import Benchmark, ShellJob
 
-_PARTS = (
-    ("snakemake.shell", "shell.get_executable"),
-    ("snakemake.shell", "shell._get_process_prefix"),
-    ("snakemake.shell", "shell._process_suffix"),
-    ("snakemake.shell", "shell._process_args"),
-    ("snakemake.shell", "MAX_ARG_LEN"),
-    ("snakemake.common", "get_function_params"),
-    ("snakemake.utils", "SequenceFormatter"),
-    ("snakemake.utils", "QuotedFormatter"),
-    ("snakemake.rules", "InputFiles._plainstrings"),
-    ("snakemake.jobs", "Job.benchmark_repeats"),
-    ("snakemake.jobs", "Job.is_group"),
-    ("snakemake.jobs", "Job.resources"),
-    ("snakemake.jobs", "Job.threads"),
-    ("snakemake.rules", "Rule.is_shell"),
-)
-_OF_WORKFLOW = (
-    "storage_settings.shared_fs_usage",
-    "workflow_settings.cache",
-    "deployment_settings.deployment_method",
-    "output_settings.benchmark_extended",
-    "execution_settings.latency_wait",
-    "resource_settings",
-    "global_resources",
-)
 # What the function of a shell rule knows, of that what is the same here and in a job's process.
 _OF_JOB = ("input", "output", "log", "params", "wildcards", "threads", "resources", "rule")
 _BENCH_ITERATION = "bench_iteration"
@@ -69,10 +42,6 @@ _TO_BE_DETERMINED = "<TBD>"
 _TMPDIR = "system_tmpdir"
 # The longest path, and quotes around it.
 _ROOM = 4096 + 2
-
-
-class MissingPartsError(Exception):
-    """This Snakemake lacks what is needed; the text names it."""
 
 
 @dataclass(frozen=True)
@@ -95,51 +64,18 @@ class _Plan:
     knows_iteration: bool
 
 
-def missing_parts(workflow: Any) -> list[str]:
-    """The private parts of Snakemake that are not there, by name."""
-    missing = []
-    for module, name in _PARTS:
-        try:
-            _get(importlib.import_module(module), name)
-        except (ImportError, AttributeError):
-            missing.append(f"{module}.{name}")
-    for name in _OF_WORKFLOW:
-        try:
-            _get(workflow, name)
-        except AttributeError:
-            missing.append(f"workflow.{name}")
-    return missing
-
-
-def _get(start: Any, path: str) -> Any:
-    for name in path.split("."):
-        start = getattr(start, name)
-    return start
-
-
 class PlainShells:
     """Makes plain shell jobs of the jobs of one workflow. What depends on the rule or the run only
     is found out once: this is done in Snakemake's main thread, which everything waits for."""
 
     def __init__(self, workflow: Any) -> None:
         """Call when the Snakefile has been read. Raises MissingPartsError."""
-        if missing := missing_parts(workflow):
-            raise MissingPartsError(", ".join(missing))
+        self._shell = SnakemakeShell(workflow)
         self._workflow = workflow
-        self._shell = importlib.import_module("snakemake.shell").shell
-        limit: int = importlib.import_module("snakemake.shell").MAX_ARG_LEN
-        self._longest = limit - _ROOM
-        utils = importlib.import_module("snakemake.utils")
-        self._formatter = utils.SequenceFormatter(
-            separator=" ", element_formatter=utils.QuotedFormatter()
-        )
-        self._parameters_of = importlib.import_module("snakemake.common").get_function_params
         self._token = f"kochi_tmpdir_{secrets.token_hex(8)}"
         self._environment: Mapping[str, str] = {}
         self._why_none = self._of_run()
         self._latency_wait = float(workflow.execution_settings.latency_wait)
-        self._default: str | None = self._shell.get_executable()
-        self._suffix: str = self._shell._process_suffix
         self._prefixes: dict[str, str] = {}
         self._plans: dict[Any, _Plan | str] = {}
 
@@ -175,13 +111,13 @@ class PlainShells:
             return "no shared filesystem"
         if workflow.output_settings.benchmark_extended:
             return "extended benchmark"
-        if set(self._shell._process_args) - {"executable"}:
+        if self._shell.has_arguments:
             return "arguments of the shell"
         if os.getcwd() != workflow.workdir_init:
             # Where a job's process begins; the Snakefile has gone elsewhere, as it will there.
             return "workdir"
         try:
-            self._environment = added_by_snakefile()
+            self._environment = _environment_of_snakefile()
         except UnclearError as error:
             return str(error)
         return ""
@@ -203,7 +139,7 @@ class PlainShells:
         found = find_placeholders(template)
         taken = found.resources
         if "params" in found.names:
-            of_params = resources_taken(rule.params, self._parameters_of)
+            of_params = resources_taken(rule.params, self._shell.parameters_of)
             if "tmpdir" in of_params:
                 raise UnclearError("params of tmpdir")
             taken |= of_params
@@ -271,7 +207,7 @@ class PlainShells:
         if not isinstance(function, FunctionType):
             raise UnclearError("decorated function")
         known = function.__globals__
-        if known.get("shell") is not self._shell:
+        if known.get("shell") is not self._shell.function:
             raise UnclearError("shell is redefined")
         code = function.__code__
         evaluate = FunctionType(code, {**known, "shell": take}, "shell", function.__defaults__)
@@ -306,7 +242,7 @@ class PlainShells:
             if job.benchmark is not None and job.benchmark_repeats != 1:
                 raise UnclearError("bench_iteration in {}")
             values[_BENCH_ITERATION] = None if job.benchmark is None else 0
-        text: str = self._formatter.vformat(plan.template, (), values)
+        text = self._shell.format(plan.template, values)
         if _TO_BE_DETERMINED in text:
             raise UnclearError("value not known yet")
         return text
@@ -322,14 +258,15 @@ class PlainShells:
         if name == "rule":
             return job.rule.name
         value = getattr(job, name)
-        return value._plainstrings() if name in ("input", "output", "log") else value
+        is_files = name in ("input", "output", "log")
+        return self._shell.plain_texts(value) if is_files else value
 
     def _shell_job(self, job: Any, text: str, chosen: Any, token: str) -> ShellJob:
-        executable = self._default if chosen is None else chosen
+        executable = self._shell.default_executable if chosen is None else chosen
         if (prefix := self._prefixes.get(executable or "")) is None:
-            prefix = self._prefixes[executable or ""] = self._shell._get_process_prefix(executable)
-        script = " ".join((prefix, text, self._suffix)).strip()
-        if len(script) + 3 * script.count("'") > self._longest:
+            prefix = self._prefixes[executable or ""] = self._shell.prefix(executable)
+        script = " ".join((prefix, text, self._shell.suffix)).strip()
+        if len(script) + 3 * script.count("'") > self._shell.longest_argument - _ROOM:
             raise UnclearError("long")
         directory = self._workflow.workdir_init
         directories = [path for path in job.output if path.is_directory]
@@ -353,3 +290,24 @@ class PlainShells:
 
 def _base(resource: str) -> str:
     return resource.removesuffix("_mb").removesuffix("_mib")
+
+
+def _environment_of_snakefile() -> dict[str, str]:
+    """The variables that the Snakefile has set, as it would in the job's process, too.
+
+    Raises UnclearError where it changed one: the value it would have on the node is not known.
+    """
+    try:
+        block = Path("/proc/self/environ").read_bytes()
+    except OSError as error:
+        raise UnclearError("environment") from error
+    # What this process began with.
+    before = dict(entry.split(b"=", 1) for entry in block.split(b"\0") if b"=" in entry)
+    after = dict(os.environb)
+    for variables in (before, after):
+        variables.pop(b"LC_CTYPE", None)  # which Python itself sets
+    if changed := [name for name, value in before.items() if after.get(name) != value]:
+        raise UnclearError(f"{os.fsdecode(min(changed))} changed")
+    return {
+        os.fsdecode(name): os.fsdecode(after[name]) for name in sorted(after.keys() - before.keys())
+    }

@@ -1,22 +1,147 @@
-"""What Snakemake's plugin discovery finds.
+"""What Snakemake's plugin discovery finds: the executor and its options.
 
-Each start of a Snakemake imports it, with whatever executor and for each job that has a Snakemake
-of its own. So the rest of the package, a quarter of such a start, is imported for `--executor
-kochi` only.
+Each start of a Snakemake imports it, whatever its executor, and each inner Snakemake of a job does.
+The rest of the package takes a quarter of such a start: it is imported for `--executor kochi` only.
 """
 
-from __future__ import annotations
-
-from typing import Any
+# No `from __future__ import annotations`: Snakemake calls a setting's type on what was typed.
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Optional
 
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
+
+from snakemake_kochi.errors import KochiError, nearest
+
+if TYPE_CHECKING:
+    from snakemake_kochi.paths import MachinePaths
+
+# The cheapest first.
+RUNNERS = ("shell", "zygote", "command")
+
+common_settings = CommonSettings(
+    non_local_exec=True,
+    implies_no_shared_fs=False,
+    job_deploy_sources=False,
+    pass_default_storage_provider_args=True,
+    pass_default_resources_args=True,
+    # They go into the tickets' environment: everybody may read the arguments of a process.
+    pass_envvar_declarations_to_cmd=False,
+    auto_deploy_default_storage_provider=False,
+    # Results are noticed by our own thread, at once: there is nothing to wait for.
+    init_seconds_before_status_checks=0,
+)
 
 
 class Executor(RemoteExecutor):
     """Becomes a KochiExecutor when it is made."""
 
-    def __new__(cls, *arguments: Any, **options: Any) -> Executor:
+    def __new__(cls, *arguments: Any, **options: Any) -> "Executor":
         from snakemake_kochi.executor.executor import KochiExecutor
 
         made: Executor = super().__new__(KochiExecutor)
         return made
+
+
+class _WhereParser:
+    """What was typed for --kochi-where. The rules of a project have its results in a directory of
+    the machine: which one that is must be known before they are made, also for a dry run, which
+    has no executor of ours."""
+
+    def __init__(self) -> None:
+        self._has_waited = False
+
+    def __call__(self, text: str) -> str:
+        if text == "allocations":
+            from snakemake_kochi.allocation.found import find_machine
+            from snakemake_kochi.location import find_location
+            from snakemake_kochi.schedulers.commands import ONCE, USUAL
+
+            # Snakemake reads its command line twice where there is a profile.
+            pace = ONCE if self._has_waited else USUAL
+            try:
+                find_machine(find_location(), pace)
+            except KochiError:  # the executor says it, if it comes to that
+                self._has_waited = True
+        return text
+
+
+@dataclass
+class ExecutorSettings(ExecutorSettingsBase):
+    """Options as `--kochi-<name>`; the machine is $KOCHI_DEFAULT_MACHINE."""
+
+    queue: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "Send all jobs to this queue, which has workers of its own (started with "
+            "'kochi work -q QUEUE -b'); no worker is started.",
+            "env_var": False,
+            "required": False,
+        },
+    )
+    workers: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "Number of local workers to start for this run. Default: 1, or 0 with "
+            "--kochi-queue.",
+            "env_var": False,
+            "required": False,
+            "type": int,
+        },
+    )
+    where: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "Where the run's workers are: 'here', on this computer, or in 'allocations' of "
+            "the machine's scheduler. Default: in allocations if the machine has a 'scheduler' "
+            "or an 'alloc_script' in kochi.yaml, else here.",
+            "env_var": False,
+            "required": False,
+            "type": _WhereParser(),
+        },
+    )
+    cores: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "Cores that each local worker hands out to jobs. Default: --cores if given, "
+            "else the CPUs this process may use.",
+            "env_var": False,
+            "required": False,
+            "type": int,
+        },
+    )
+    runner: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "The fastest way in which a worker may execute a job: 'shell' (plain shell "
+            "commands without Snakemake; the default), 'zygote' (by a process that has parsed the "
+            "workflow already), or 'command' (a Snakemake of its own, as everywhere else). A job "
+            "that this way does not fit takes the next one.",
+            "env_var": False,
+            "required": False,
+        },
+    )
+
+
+def check_settings(settings: ExecutorSettings, machine: "MachinePaths") -> int:
+    """Refuse, by the option's name, what cannot be; return the number of workers to start.
+
+    Raises KochiError.
+    """
+    if settings.cores is not None and settings.cores < 1:
+        raise KochiError(f"--kochi-cores {settings.cores}: a number from 1 was expected")
+    if settings.workers is not None and settings.workers < 0:
+        raise KochiError(f"--kochi-workers {settings.workers}: a number from 0 was expected")
+    if settings.runner is not None and settings.runner not in RUNNERS:
+        raise KochiError(
+            f"--kochi-runner {settings.runner}: one of {', '.join(RUNNERS)} was expected",
+            nearest(settings.runner, RUNNERS),
+        )
+    if settings.queue is not None:
+        try:
+            machine.queue(settings.queue)
+        except KochiError as error:
+            raise KochiError(f"--kochi-queue: {error.message}", error.hint) from error
+    if settings.workers is not None:
+        return settings.workers
+    return 1 if settings.queue is None else 0

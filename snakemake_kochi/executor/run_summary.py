@@ -4,7 +4,7 @@ and what its rules asked for and used."""
 from __future__ import annotations
 
 import contextlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,8 +12,8 @@ from datetime import datetime
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.executor.plugin import RUNNERS
 from snakemake_kochi.executor.rule_usage import RuleUsage
-from snakemake_kochi.executor.tally import Tally
 from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Result, Ticket, WorkerState, find_worker, list_allocations
@@ -85,20 +85,47 @@ class _Spent:
         return self.of_all + self.of_cores / max(1, worker.capacity.cores)
 
 
+class _RunnerCounts:
+    """Counts jobs by runner, and by the reason why they were not executed by a faster one."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[str]] = {name: Counter() for name in RUNNERS}
+        self._examples: dict[str, int] = {}
+
+    def add(self, ticket: Ticket, result: Result) -> None:
+        if result.runner in self._counts:
+            chosen, reason = ticket.labels.get("runner", ""), ticket.labels.get("runner_reason", "")
+            if chosen != result.runner:
+                # The worker knows the reason, for each job.
+                example = self._examples.setdefault(chosen, result.job)
+                reason = f"not by {chosen}: see kochi show job {example}"
+            self._counts[result.runner][reason] += 1
+
+    def describe(self) -> str:
+        """As "kochi ran 12 jobs: 10 by shell, 2 by zygote (2 script)"; "" if there were none."""
+        total = sum(counts.total() for counts in self._counts.values())
+        parts = []
+        for name, counts in self._counts.items():
+            if counts:
+                whys = [f"{count} {why}" for why, count in counts.most_common() if why]
+                parts.append(f"{counts.total()} by {name}" + (f" ({', '.join(whys)})" * bool(whys)))
+        return f"kochi ran {pluralize(total, 'job')}: {', '.join(parts)}" if parts else ""
+
+
 class RunSummary:
     """Takes note of jobs as they end; what it keeps does not grow with their number."""
 
     def __init__(self, machine: MachinePaths, controller: str) -> None:
         self._machine = machine
         self._controller = controller
-        self._tally = Tally()
+        self._runners = _RunnerCounts()
         self._rules: dict[str, RuleUsage] = defaultdict(RuleUsage)
         self._useful: dict[int, _Spent] = defaultdict(_Spent)
         self._lost: dict[int, _Spent] = defaultdict(_Spent)
 
     def add(self, ticket: Ticket, result: Result) -> None:
         """Take note of a job that has ended."""
-        self._tally.add(ticket, result)
+        self._runners.add(ticket, result)
         self._add(ticket, result)
 
     def _add(self, ticket: Ticket, result: Result) -> None:
@@ -118,7 +145,7 @@ class RunSummary:
         `add`."""
         if first_worker is None:
             return []
-        said = [ran] if (ran := self._tally.describe()) else []
+        said = [ran] if (ran := self._runners.describe()) else []
         workers = self._workers(first_worker)
         allocated = [worker for worker in workers if worker.allocation is not None]
         asked: dict[str, str] = {}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from faulty_filesystem import FaultyFilesystem
 
-from snakemake_kochi.executor.cancelling import Cancelling
+from snakemake_kochi.executor.shutdown import Cancelling
 from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import Queue, Ticket
 

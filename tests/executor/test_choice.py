@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from support import run, write
 
-from snakemake_kochi.executor.choice import Choices
-from snakemake_kochi.executor.inner import InnerCommand
 from snakemake_kochi.executor.placeholders import UnclearError, resources_taken
+from snakemake_kochi.executor.tickets import Choices, InnerCommand
 
 pytestmark = pytest.mark.compatibility
 

@@ -12,7 +12,7 @@ import pytest
 from run_helpers import background
 from support import write
 
-from snakemake_kochi.executor.job_queues import JobQueues
+from snakemake_kochi.executor.admission import JobQueues
 from snakemake_kochi.files import is_name
 from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import (

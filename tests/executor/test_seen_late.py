@@ -16,7 +16,7 @@ from faulty_filesystem import FaultyFilesystem
 from run_helpers import results
 from support import run, wait_until, worker_command, write
 
-from snakemake_kochi.executor import executor
+from snakemake_kochi.executor.results import show_outputs
 from snakemake_kochi.files import show_new_files
 from snakemake_kochi.queue import Result, Ticket
 from snakemake_kochi.queue.processes import this_node
@@ -118,7 +118,7 @@ def test_a_directory_is_listed_once_for_many_outputs_and_not_for_those_that_are_
 
         def listings(node: str) -> int:
             with here.fault("readdir", 0, "/outputs") as listing:
-                executor._show_outputs([(ticket(name), ended(name, node)) for name in names])
+                show_outputs([(ticket(name), ended(name, node)) for name in names])
                 return here.count(listing)
 
         def ticket(name: str) -> Ticket:

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.executor.choice import Choice
-from snakemake_kochi.executor.inner import InnerCommand
-from snakemake_kochi.executor.translate import make_ticket, resources_of
+from snakemake_kochi.executor.tickets import Choice, InnerCommand, make_ticket, resources_of
 
 
 class Rule:

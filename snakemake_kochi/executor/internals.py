@@ -1,0 +1,232 @@
+"""Everything that the executor takes from Snakemake beyond its executor interface and the
+attributes of rules and jobs.
+
+Another version of Snakemake may lack any of it. Each part is checked here, and each has a fall-back
+that is slower or does less, but loses nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# ---- plain shell commands; fall-back: another runner, with a Snakemake
+
+_SHELL_PARTS = (
+    ("snakemake.shell", "shell.get_executable"),
+    ("snakemake.shell", "shell._get_process_prefix"),
+    ("snakemake.shell", "shell._process_suffix"),
+    ("snakemake.shell", "shell._process_args"),
+    ("snakemake.shell", "MAX_ARG_LEN"),
+    ("snakemake.common", "get_function_params"),
+    ("snakemake.utils", "SequenceFormatter"),
+    ("snakemake.utils", "QuotedFormatter"),
+    ("snakemake.rules", "InputFiles._plainstrings"),
+    ("snakemake.jobs", "Job.benchmark_repeats"),
+    ("snakemake.jobs", "Job.is_group"),
+    ("snakemake.jobs", "Job.resources"),
+    ("snakemake.jobs", "Job.threads"),
+    ("snakemake.rules", "Rule.is_shell"),
+)
+_WORKFLOW_PARTS = (
+    "storage_settings.shared_fs_usage",
+    "workflow_settings.cache",
+    "deployment_settings.deployment_method",
+    "output_settings.benchmark_extended",
+    "execution_settings.latency_wait",
+    "resource_settings",
+    "global_resources",
+)
+
+
+class MissingPartsError(Exception):
+    """This Snakemake lacks what is needed; the text names it."""
+
+
+class SnakemakeShell:
+    """How Snakemake formats a shell command, and starts a shell for it."""
+
+    def __init__(self, workflow: Any) -> None:
+        """Call when the Snakefile has been read. Raises MissingPartsError."""
+        if missing := _missing_parts(workflow):
+            raise MissingPartsError(", ".join(missing))
+        module = importlib.import_module("snakemake.shell")
+        utils = importlib.import_module("snakemake.utils")
+        self.function: Any = module.shell
+        self.longest_argument: int = module.MAX_ARG_LEN
+        self.default_executable: str | None = module.shell.get_executable()
+        self.suffix: str = module.shell._process_suffix
+        self.has_arguments = bool(set(module.shell._process_args) - {"executable"})
+        # The parameters of a function in a rule, by name.
+        self.parameters_of: Callable[[Any], Collection[str]] = importlib.import_module(
+            "snakemake.common"
+        ).get_function_params
+        self._formatter = utils.SequenceFormatter(
+            separator=" ", element_formatter=utils.QuotedFormatter()
+        )
+
+    def prefix(self, executable: str | None) -> str:
+        text: str = self.function._get_process_prefix(executable)
+        return text
+
+    def format(self, template: str, values: Mapping[str, Any]) -> str:
+        text: str = self._formatter.vformat(template, (), values)
+        return text
+
+    def plain_texts(self, files: Any) -> Any:
+        """The files of a job, without what Snakemake knows of them."""
+        return files._plainstrings()
+
+
+def _missing_parts(workflow: Any) -> list[str]:
+    missing = []
+    for module, name in _SHELL_PARTS:
+        try:
+            _get(importlib.import_module(module), name)
+        except (ImportError, AttributeError):
+            missing.append(f"{module}.{name}")
+    for name in _WORKFLOW_PARTS:
+        try:
+            _get(workflow, name)
+        except AttributeError:
+            missing.append(f"workflow.{name}")
+    return missing
+
+
+def _get(start: Any, path: str) -> Any:
+    for name in path.split("."):
+        start = getattr(start, name)
+    return start
+
+
+# ---- resources of jobs that are not ready; fall-back: a job is judged when it is ready
+
+# What Snakemake has for a value that depends on files that are not there yet; and for one that
+# depends on a checkpoint, which is as if it was not given.
+_NOT_KNOWN = ("<TBD>", 0)
+
+
+@dataclass(frozen=True)
+class ExpectedJob:
+    """A job that may not be ready, with the resources that it will have, as far as known."""
+
+    name: str
+    threads: int
+    resources: Mapping[str, Any]
+
+
+def expected_job(job: Any) -> ExpectedJob | None:
+    """None where its resources cannot be told yet. They are computed beside the job: the value it
+    would keep of them might differ when its input is there."""
+    try:
+        # It waits for a checkpoint to know its input; and what a group takes together is known
+        # when it is ready.
+        if job.incomplete_input_expand or job.group is not None:
+            return None
+        found = job.rule.expand_resources(
+            job.wildcards_dict, job.input, job.attempt, skip_evaluation={"tmpdir"}
+        )
+        values = {name: value for name, value in found.items() if value not in _NOT_KNOWN}
+        return ExpectedJob(job.name, int(found.get("_cores")), values)
+    except Exception:
+        # Whatever it is: a function of the user's that reads a file which is not there yet, or
+        # another Snakemake.
+        return None
+
+
+def has_threads_function(job: Any) -> bool:
+    """Whether a function gives the job's rule its threads; True where that is not known."""
+    try:
+        threads = job.rule.resources["_cores"]
+        return not isinstance(getattr(threads, "value", threads), int)
+    except Exception:
+        # Newer versions of Snakemake refuse to tell the value of a function.
+        return True
+
+
+# ---- source files; fall-back (an exception): a job without identity, which is done again
+
+
+def source_of_script(job: Any) -> Any:
+    """The source file of a job's `script:` or `notebook:`, None without one."""
+    path = job.rule.script or job.rule.notebook
+    return None if path is None else job._path_to_source_file(path)
+
+
+def path_of_source(source: Any, workflow: Any) -> str:
+    """Where a source file is on this computer, wherever Snakemake has it from."""
+    try:
+        path = str(source.get_path_or_uri(secret_free=True))
+    except TypeError:  # an older Snakemake
+        path = str(source.get_path_or_uri())
+    # Of a repository, say: what Snakemake fetched of it.
+    return path if os.path.isabs(path) else str(workflow.sourcecache.get_path(source))
+
+
+# ---- the working directory; fall-back: Snakemake's locks alone, and its own tidying up
+
+
+def locks_of_run(workflow: Any, directory: str) -> tuple[str, ...]:
+    """The files by which a run's Snakemake keeps others from making the same files; none where
+    that cannot be told, as where it locks in a database."""
+    try:
+        files = workflow.persistence._lockfile.values()
+        return tuple(os.path.join(directory, file) for file in files)
+    except Exception:
+        return ()
+
+
+def keep_empty_directories(workflow: Any) -> None:
+    """At its end Snakemake would remove the directories for the outputs of jobs that go on."""
+    workflow.dag.cleanup_workdir = _do_nothing
+
+
+def leave_to_adopter(workflow: Any) -> None:
+    """Keep Snakemake from tidying up in a directory that another run has adopted: it would remove
+    the empty directories for the outputs of that run's jobs, and its lock."""
+    keep_empty_directories(workflow)
+    workflow.persistence.unlock = _do_nothing
+
+
+def _do_nothing() -> None:
+    pass
+
+
+# ---- the scheduler; fall-back: it looks at all ready jobs once for each report
+
+_SCHEDULER_MODULES: Sequence[str] = ("snakemake.scheduling.job_scheduler", "snakemake.scheduler")
+
+
+class SchedulerWakes:
+    """Lets the scheduler deal in one pass with everything that was reported since its last one.
+
+    Each report wakes it once, and at each wake it looks at all jobs that are ready: with thousands
+    of them, and many short ones that end, it would do nothing else.
+    """
+
+    def __init__(self, workflow: Any) -> None:
+        self._workflow = workflow
+        settings = getattr(workflow, "remote_execution_settings", None)
+        # With immediate_submit the scheduler is not woken by reports of ends.
+        self._is_woken = not getattr(settings, "immediate_submit", True)
+
+    def drop(self) -> None:
+        """Call before a report. The report wakes the scheduler again, and a pass then looks at
+        everything: what was reported, stopped or has become possible before."""
+        wakes = getattr(getattr(self._workflow, "scheduler", None), "_open_jobs", None)
+        if self._is_woken and isinstance(wakes, threading.Semaphore):
+            while wakes.acquire(blocking=False):
+                pass
+
+    def end_timers(self) -> None:
+        """Call when the scheduler is at its end. It sets a timer with each pass, as long as the
+        period of --max-jobs-per-timespan, and Python would wait for the last of them."""
+        for thread in threading.enumerate():
+            if isinstance(thread, threading.Timer):
+                module = getattr(getattr(thread, "function", None), "__module__", None)
+                if module in _SCHEDULER_MODULES:
+                    thread.cancel()

@@ -1,0 +1,205 @@
+"""The results of a run: reported to Snakemake as they come in, with what happens to the workers."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from snakemake_interface_executor_plugins.executors.real import RealExecutor
+
+from snakemake_kochi.errors import KochiError, UserError
+from snakemake_kochi.executor.internals import SchedulerWakes
+from snakemake_kochi.executor.run import PendingJob, Run
+from snakemake_kochi.executor.submission import Submission
+from snakemake_kochi.files import last_lines, show_new_files
+from snakemake_kochi.notices import Notices
+from snakemake_kochi.queue import Result, Ticket
+from snakemake_kochi.queue.processes import this_node
+
+_log = logging.getLogger(__name__)
+
+# How long the inbox is not listed without a notification: none arrives from other nodes.
+_INBOX_SECONDS = 0.5
+# Between two looks at workers and queues: how soon a presumed dead worker is noticed.
+_LOOK_SECONDS = 0.5
+# How much longer than a look the time between two is: a look costs something for each pending job.
+_LOOK_SHARE = 30
+# For how many jobs each look searches a result whose delivery may be lost: a call for each.
+_SEARCHED = 64
+_LAST_LINES = 20
+_INNER_WORDS = (
+    "Building DAG of jobs...",
+    "Using shell: ",
+    "Select jobs to execute...",
+    "Execute 1 jobs...",
+)
+# As subprocess.CalledProcessError puts it.
+_COMMAND_STATUS = re.compile(r"non-zero exit status \d+|died with <Signals\.\w+: \d+>")
+
+
+class Results:
+    """A thread that sleeps until the inbox is notified, reports the results in it, and looks after
+    the run's queues and workers from time to time. An error that ends the run is reported to
+    Snakemake, which would wait for ever; then `has_broken_off` is set."""
+
+    def __init__(
+        self,
+        run: Run,
+        executor: RealExecutor,
+        submission: Submission,
+        wakes: SchedulerWakes,
+        has_workers: bool,
+    ) -> None:
+        """`has_workers`: whether the run has workers of its own."""
+        self._run = run
+        self._executor = executor
+        self._submission = submission
+        self._wakes = wakes
+        self._has_workers = has_workers
+        self._notices = Notices(_log)
+        self._next_look = 0.0
+        self._last_searched = -1  # the job
+        self.has_broken_off = False
+        self._thread = threading.Thread(target=self._watch, name="kochi-results", daemon=True)
+
+    def start(self) -> None:
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        self._thread.start()
+
+    def stop(self) -> None:
+        """When this returns nothing is reported any more, but by the thread itself, if that is the
+        caller."""
+        self._run.stopping.set()
+        self._run.inbox.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        run = self._run
+        try:
+            while not run.stopping.is_set():
+                until_look = max(0.0, self._next_look - time.monotonic())
+                results = run.inbox.wait(min(_INBOX_SECONDS, until_look))
+                self._report([*results, *run.pending.take_delivered()])
+                try:
+                    self._look_after_run()
+                except OSError as error:
+                    # What is not known now is looked at again; the jobs in the workers go on.
+                    self._notices.fault("the run cannot be looked after now", error)
+        except Exception as error:
+            self.has_broken_off = True
+            if isinstance(error, KochiError):
+                error = UserError(error.message, error.hint)
+            run.workflow.scheduler.executor_error_callback(error)
+
+    # ---- reports
+
+    def _report(self, results: Sequence[Result]) -> None:
+        found = [(self._run.pending.end(result.job), result) for result in results]
+        ended = [(pending, result) for pending, result in found if pending is not None]
+        show_outputs([(pending.ticket, result) for pending, result in ended if result.ok])
+        for pending, result in ended:
+            self._report_one(pending, result)
+
+    def _report_one(self, pending: PendingJob, result: Result) -> None:
+        self._wakes.drop()
+        self._run.summary.add(pending.ticket, result)
+        if result.worker is not None and result.reason != "cancelled":
+            self._run.workers.job_ended(result.worker)
+        if result.ok:
+            self._executor.report_job_success(pending.info)
+            return
+        self._run.failed.set()
+        self._executor.report_job_error(
+            pending.info,
+            msg=failure_message(pending.ticket, result),
+            aux_logs=[result.log],
+            see=f"kochi show log job {result.job}",
+        )
+
+    # ---- workers and queues
+
+    def _look_after_run(self) -> None:
+        run = self._run
+        if run.stopping.is_set():
+            return
+        if time.monotonic() >= self._next_look:
+            began = time.monotonic()
+            self._look()
+            took = time.monotonic() - began
+            self._next_look = began + max(_LOOK_SECONDS, _LOOK_SHARE * took)
+            if self._has_workers and not run.adoption.is_empty:
+                self._submission.hand_over_strays_anew()
+        if not run.adoption.is_empty:
+            self._submission.hand_over_held()
+
+    def _look(self) -> None:
+        run, queues = self._run, self._run.pending.by_queue()
+        run.queue_watch.look_for_room()
+        run.workers.look_after(queues)
+        for queue, tickets in queues.items():
+            run.queue_watch.look(queue, tickets, self._has_workers)
+        for queue in run.adoption.queues_of_ending() - queues.keys():
+            run.queue_watch.recover(queue)
+        for result in run.inbox.find_undelivered(self._next_to_search()):
+            run.pending.deliver(result)
+
+    def _next_to_search(self) -> list[int]:
+        """Some of the pending jobs, each in its turn."""
+        jobs = self._run.pending.numbers()
+        start = bisect.bisect_right(jobs, self._last_searched)
+        some = jobs[start : start + _SEARCHED]
+        self._last_searched = some[-1] if some else -1
+        return some
+
+
+def failure_message(ticket: Ticket, result: Result) -> str:
+    """How and where a job failed, and how its log ends."""
+    ending = last_lines(Path(result.log), 2 * _LAST_LINES)
+    lines = [f"kochi job {result.job} on node {result.node or '(none)'}: {result.describe()}"]
+    # The process that ended is the inner Snakemake, which always ends with 1; the exit status of
+    # the rule's own command is in its log.
+    if own := _COMMAND_STATUS.search("\n".join(ending)):
+        lines.append(f"the rule's command: {own[0]}")
+    if wildcards := ticket.labels.get("wildcards"):
+        lines.append(f"wildcards: {wildcards}")
+    shown = _without_report(ending)[-_LAST_LINES:]
+    lines += [f"    {line}" for line in shown]
+    return "\n        ".join(lines)
+
+
+def _without_report(lines: Sequence[str]) -> list[str]:
+    """The last lines of a log without the messages of the inner Snakemake: the controller's own
+    report repeats them, and the job's output would be lost in them."""
+    end = next((i for i, line in enumerate(lines) if line == "RuleException:"), len(lines))
+    kept = [line for line in lines[:end] if not line.startswith(_INNER_WORDS)]
+    return kept or list(lines)
+
+
+def show_outputs(ended: Sequence[tuple[Ticket, Result]]) -> None:
+    """Make the outputs of jobs on other nodes visible here before Snakemake looks for them. A
+    directory is listed only where an output is not visible, and once for all of them."""
+    here = this_node().host
+    outputs = {
+        os.path.join(ticket.directory, name): seen
+        for ticket, result in ended
+        if result.node != here
+        for name, seen in result.outputs.items()
+    }
+    for directory in {os.path.dirname(path) for path in outputs if _state(path) != outputs[path]}:
+        show_new_files(directory)
+
+
+def _state(path: str) -> tuple[int, int] | None:
+    """As in Result.outputs; None for what is not visible."""
+    with contextlib.suppress(OSError):
+        found = os.stat(path)
+        return found.st_mtime_ns, found.st_size
+    return None

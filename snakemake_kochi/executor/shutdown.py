@@ -1,0 +1,306 @@
+"""The end of a run: cancels its jobs, or leaves them to the next run, and tidies up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.executor.internals import keep_empty_directories, leave_to_adopter
+from snakemake_kochi.executor.results import Results
+from snakemake_kochi.executor.run import Run
+from snakemake_kochi.executor.submission import Submission
+from snakemake_kochi.files import has_room, is_there
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.processes import ProcessIdentity, this_node
+from snakemake_kochi.queue import cancel_all, find_job, remove_private_queues
+
+_PATIENCE = 15.0  # seconds
+_PATIENCE_WITHOUT_ROOM = 1.0
+_PAUSE = 0.05
+
+
+class Shutdown:
+    """Ends a run, in Snakemake's scheduler thread. Each step may be repeated: Snakemake calls once
+    more after an interrupt or an error of ours."""
+
+    def __init__(
+        self, run: Run, submission: Submission, results: Results, has_own_queues: bool
+    ) -> None:
+        """`has_own_queues`: whether the run made queues that are removed at its end."""
+        self._run = run
+        self._submission = submission
+        self._results = results
+        self._has_own_queues = has_own_queues
+        self._ending: set[int] = set()  # the jobs that were cancelled
+        self._has_given_summary = False
+        self._has_reported_cancelling = False
+        self._has_left = False  # its jobs, which go on
+        self.further_interrupts = FurtherInterrupts()
+
+    def cancel_jobs(self) -> None:
+        """Withdraw what waits, end what runs, and name what is left."""
+        run = self._run
+        # A report of its own for each cancelled job would bury what a person has to know.
+        self._results.stop()
+        run.failed.set()
+        if run.inbox.adopter is not None:
+            return
+        if run.workers.go_on_alone and _has_time_up(run.machine):
+            self._leave_jobs()
+            return
+        try:
+            cancelling = self._cancel_all()
+            cancelling.wait(self._is_urgent)
+        finally:
+            # Whatever cannot be read or written: no worker stays behind.
+            run.workers.stop(self._is_urgent)
+        for queue in self._submission.used_queues:
+            run.queue_watch.recover(queue)
+        if not self._has_reported_cancelling:
+            cancelling.report()
+            self._has_reported_cancelling = True
+
+    def _is_urgent(self) -> bool:
+        return self.further_interrupts.is_noted
+
+    def _cancel_all(self) -> Cancelling:
+        self._forget_what_is_not_handed_over()
+        self._ending.update(self._run.pending.numbers())
+        return Cancelling(self._run.machine, sorted(self._ending), self._run.logger)
+
+    def _leave_jobs(self) -> None:
+        """The time of the controller is over, and not that of its workers: everything goes on as
+        after its death, and the next run adopts it."""
+        if self._has_left:
+            return
+        self._has_left = True
+        self._forget_what_is_not_handed_over()
+        left = _Left.of(self._run.machine, self._run.pending.numbers())
+        self._run.workers.leave(is_needed=left.waiting > 0)
+        keep_empty_directories(self._run.workflow)
+        self._run.logger.warning(left.describe())
+
+    def _forget_what_is_not_handed_over(self) -> None:
+        for job in self._submission.never_handed_over():
+            self._run.pending.end(job)
+        self._submission.forget_held()
+
+    def end(self) -> None:
+        """End the workers, if they do not go on, and tidy up."""
+        run = self._run
+        self._results.stop()
+        if self._results.has_broken_off:
+            # Snakemake shuts down without waiting for jobs, or cancelling them.
+            self._results.has_broken_off = False
+            self.cancel_jobs()
+        if run.inbox.adopter is None and not self._has_left:
+            run.workers.stop(self._is_urgent)
+        self._close()
+
+    def end_unused(self) -> None:
+        """Where there was nothing to be done Snakemake does not shut down."""
+        if not self._submission.used_queues:
+            self.end()
+
+    def _close(self) -> None:
+        run = self._run
+        if run.inbox.adopter is not None:
+            # Jobs, queues and allocations belong to the adopter; local workers end with this
+            # process.
+            leave_to_adopter(run.workflow)
+            run.inbox.leave()
+            return
+        self._tidily(lambda: run.adoption.end(not run.failed.is_set()))
+        self._tidily(self._give_summary)
+        if self._has_own_queues and not self._has_left:
+            self._tidily(lambda: remove_private_queues(run.machine, run.inbox.identity))
+        if self._has_left or self._has_unended():
+            run.inbox.leave()
+        else:
+            run.inbox.close()
+
+    def _tidily(self, step: Callable[[], object]) -> None:
+        """A step of tidying up, without which the run has ended all the same."""
+        try:
+            step()
+        except (OSError, KochiError) as error:
+            self._run.logger.warning(f"Not everything could be tidied up after the run: {error}")
+
+    def _give_summary(self) -> None:
+        self._run.record.end()
+        if self._has_given_summary:
+            return
+        self._has_given_summary = True
+        unreported = self._run.pending.tickets()
+        if lines := self._run.summary.lines(self._run.record.first_worker, unreported):
+            self._run.logger.info("\n".join(lines))
+
+    def _has_unended(self) -> bool:
+        """Whether jobs of this run may go on after it, as far as is known: no other may then start
+        beside them."""
+        jobs = self._ending.union(self._run.pending.numbers())
+        try:
+            return any(not is_there(self._run.machine.job(job).result) for job in jobs)
+        except OSError:
+            return True
+
+
+class FurtherInterrupts:
+    """While entered, an interrupt (Ctrl-C) raises nothing and is only noted.
+
+    As an exception in the middle of the shutdown it would leave the rest of the jobs running.
+    """
+
+    def __init__(self) -> None:
+        self._noted = threading.Event()
+        self._previous: Any = None
+
+    @property
+    def is_noted(self) -> bool:
+        return self._noted.is_set()
+
+    def __enter__(self) -> FurtherInterrupts:
+        # Handlers can be set in the main thread only, and only there an interrupt is raised.
+        with contextlib.suppress(ValueError):
+            self._previous = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._noted.set()
+
+
+class Cancelling:
+    """Cancels jobs, all at once when this is made, and waits for their ends."""
+
+    def __init__(
+        self, machine: MachinePaths, jobs: Sequence[int], logger: LoggerExecutorInterface
+    ) -> None:
+        self._machine = machine
+        self._jobs = jobs
+        self._logger = logger
+        outcomes: Mapping[int, str | Exception]
+        try:
+            outcomes = cancel_all(machine, jobs)
+        except OSError as error:
+            # Not even the queues can be listed: the run's own workers end their jobs all the same.
+            outcomes = dict.fromkeys(jobs, error)
+        # A full disk, say: the others are cancelled all the same.
+        untold = {job: why for job, why in outcomes.items() if isinstance(why, Exception)}
+        self._told = [job for job in jobs if job not in untold]
+        self._cancelled = sum(
+            outcome != "ended" for job, outcome in outcomes.items() if job not in untold
+        )
+        for why, those in _by_reason(untold).items():
+            logger.error(f"kochi jobs {_numbers(those)} could not be told to end: {why}")
+
+    def wait(self, is_urgent: Callable[[], bool]) -> None:
+        """Until all cancelled jobs have ended, but not for long, and only until it becomes urgent.
+        On a full disk no end can be written, and none is awaited."""
+        patience = _PATIENCE if self._has_room() else _PATIENCE_WITHOUT_ROOM
+        deadline = time.monotonic() + patience
+        left = self._not_ended(self._told)
+        while left and time.monotonic() < deadline and not is_urgent():
+            time.sleep(_PAUSE)
+            left = self._not_ended(left)
+
+    def _has_room(self) -> bool:
+        with contextlib.suppress(OSError):
+            return has_room(self._machine.directory)
+        return True  # as far as is known
+
+    def _not_ended(self, jobs: Sequence[int]) -> list[int]:
+        return [job for job in jobs if not self._has_ended(job)]
+
+    def _has_ended(self, job: int) -> bool:
+        with contextlib.suppress(OSError):
+            return is_there(self._machine.job(job).result)
+        return False  # as far as is known
+
+    def report(self) -> None:
+        """Say how many were cancelled, or name what is left."""
+        left = self._not_ended(self._jobs)
+        numbers = _numbers(left)
+        if left and not self._has_room():
+            self._logger.error(
+                f"KOCHI_ROOT is full: no end could be written of kochi jobs {numbers}. Those in "
+                "this run's own workers have ended. Make room; the next run here sees to them all."
+            )
+        elif left:
+            self._logger.error(
+                f"Told to end, but not ended yet: kochi jobs {numbers}. See: kochi show jobs; if "
+                f"they stay, repeat with: kochi cancel {numbers}"
+            )
+        elif self._jobs:
+            jobs = "1 kochi job" if self._cancelled == 1 else f"{self._cancelled} kochi jobs"
+            self._logger.info(f"Cancelled {jobs}; nothing of this run is left.")
+
+
+def _by_reason(outcomes: Mapping[int, Exception]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for job, error in outcomes.items():
+        # Without the file's name, which differs for each job.
+        why = error.strerror if isinstance(error, OSError) else None
+        found[why or str(error)].append(job)
+    return found
+
+
+def _numbers(jobs: Sequence[int]) -> str:
+    return " ".join(map(str, jobs))
+
+
+@dataclass(frozen=True)
+class _Left:
+    """The jobs that a run leaves to the next one, as far as they are not known to have ended; how
+    many of them run, and wait."""
+
+    jobs: tuple[int, ...]
+    running: int
+    waiting: int
+
+    @classmethod
+    def of(cls, machine: MachinePaths, jobs: Iterable[int]) -> _Left:
+        states = {job: _state_of(machine, job) for job in jobs}
+        many = Counter(states.values())
+        unended = tuple(job for job, state in states.items() if state != "ended")
+        return cls(unended, many["running"], many["waiting"])
+
+    def describe(self) -> str:
+        """For a run that is ended by its time limit."""
+        text = "The time limit of this run is reached, and it ends. "
+        if self.jobs:
+            text += (
+                f"{self.running} kochi jobs run on in their allocations, {self.waiting} wait for "
+                f"those. To end them, type: kochi cancel {_numbers(self.jobs)}\n"
+            )
+        return f"{text}The same command again goes on where it was, and does nothing twice."
+
+
+def _state_of(machine: MachinePaths, job: int) -> str:
+    with contextlib.suppress(OSError, KochiError):
+        return find_job(machine, job).state
+    return "unknown"
+
+
+def _has_time_up(machine: MachinePaths) -> bool:
+    """Whether this process was launched, and ends because its own allocation is over."""
+    # Here: it matters at an interrupt only.
+    from snakemake_kochi.detached.launches import is_time_up, launch_of
+
+    process = ProcessIdentity.of(os.getpid())
+    launch = None if process is None else launch_of(machine, this_node(), process)
+    return launch is not None and is_time_up(launch)

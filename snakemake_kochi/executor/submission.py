@@ -1,0 +1,245 @@
+"""Handing over the jobs of a run: ready jobs become tickets in queues."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.real import RealExecutor
+from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
+
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.executor.admission import Admission
+from snakemake_kochi.executor.run import HandOver, PendingJob, Run
+from snakemake_kochi.executor.tickets import Tickets
+from snakemake_kochi.files import lacks_room, may_pass
+from snakemake_kochi.notices import Notices
+from snakemake_kochi.queue import (
+    Queue,
+    Resources,
+    Running,
+    Ticket,
+    cancel_all,
+    find_job,
+    shared_workers,
+)
+
+_log = logging.getLogger(__name__)
+
+_PAUSE = 0.5  # seconds before a hand-over that failed is tried again
+# How many jobs are handed over at once. Smaller batches would spend more on locking and syncing
+# than on tickets; larger ones would leave the workers idle meanwhile.
+_BATCH = 100
+
+
+class Submission:
+    """Snakemake's scheduler thread calls `submit`, the results thread the other methods: it hands
+    over what waited for jobs of an earlier run. Neither thread waits for the other: only `submit`
+    writes the run's own files, also for the jobs that it holds back."""
+
+    def __init__(
+        self, run: Run, executor: RealExecutor, admission: Admission, tickets: Tickets
+    ) -> None:
+        self._run = run
+        self._executor = executor
+        self._admission = admission
+        self._tickets = tickets
+        self._notices = Notices(_log)
+        self._has_checked = False  # which rules can never run
+        self._has_submitted = False
+        self._used_queues: set[str] = set()
+        # `append` and `popleft` are atomic: the first is called by one thread, the second by the
+        # other.
+        self._held: deque[HandOver] = deque()
+        self._late: deque[HandOver] = deque()  # what was held, and can be handed over
+        self._next_late = 0.0
+
+    @property
+    def used_queues(self) -> frozenset[str]:
+        return frozenset(self._used_queues)
+
+    def submit(self, jobs: Sequence[JobExecutorInterface]) -> None:
+        """Hand over all these jobs, in batches for each queue. Raises OSError and KochiError."""
+        admitted = self._admission.admit(jobs)
+        if not self._has_checked:
+            self._admission.refuse_what_never_runs(jobs, admitted.refused)
+            self._has_checked = True
+        for job, why in admitted.refused:
+            # Others run already, or have run: the run does not end because of this one.
+            self._run.failed.set()
+            self._executor.run_job_pre(job)
+            self._executor.report_job_error(SubmittedJobInfo(job), msg=why.sentences)
+        for queue, its_jobs in admitted.by_queue.items():
+            # The first ones run while the tickets of the others are made.
+            for start in range(0, len(its_jobs), _BATCH):
+                self._submit_batch(queue, its_jobs[start : start + _BATCH])
+
+    def _submit_batch(
+        self, queue: str, jobs: Sequence[tuple[JobExecutorInterface, Resources]]
+    ) -> None:
+        batch = []
+        for job, resources in jobs:
+            self._executor.run_job_pre(job)
+            ticket = self._tickets.of(job, resources)
+            if not self._adopt_or_hold(queue, job, ticket):
+                batch.append((job, ticket))
+        if batch:
+            hand_over = HandOver(queue, batch)
+            self._insist(queue, partial(self._hand_over, hand_over))
+
+    def _adopt_or_hold(self, queue: str, job: JobExecutorInterface, ticket: Ticket) -> bool:
+        """Await a job of an earlier run instead of handing over this one, or before that."""
+        run = self._run
+        if run.adoption.is_empty:
+            return False
+        found = run.adoption.find(job, ticket)
+        behind = run.adoption.clear_the_way(ticket) if found is None else ()
+        if found is None and not behind:
+            return False
+        self._insist(queue, partial(self._prepare, queue))
+        hand_over = HandOver(queue, [(job, ticket)], behind)
+        if found is None:
+            self._held.append(hand_over)
+            return True
+        number = found.ticket.job
+        run.record.adopt(number)
+        self._used_queues.add(found.ticket.queue)
+        how = "runs still" if isinstance(found, Running) else "has finished"
+        run.logger.info(
+            f"kochi job {number} of a run that was killed {how}: not started again, log: "
+            f"{run.machine.job(number).log}"
+        )
+        info = self._report_submission(job, found.ticket)
+        run.pending.adopt(PendingJob(info, found.ticket, hand_over))
+        # The delivery of its result may have come, and been skipped, before this.
+        if (ended := find_job(run.machine, number).result) is not None:
+            run.pending.deliver(ended)
+            run.inbox.wake()
+        return True
+
+    def _insist(self, queue: str, step: Callable[[], None]) -> None:
+        while not self._try(queue, step):
+            time.sleep(_PAUSE)
+
+    def _try(self, queue: str, step: Callable[[], None]) -> bool:
+        """Returns False where the step is to be tried again after a while, because of a full disk
+        or a transient fault of the filesystem: jobs of the run are on their way already. Raises
+        OSError and KochiError."""
+        problem = f"jobs for queue {queue} are handed over later"
+        try:
+            step()
+        except (OSError, KochiError) as error:
+            if not self._has_submitted or self._run.stopping.is_set() or not may_pass(error):
+                raise
+            if lacks_room(error):
+                self._run.queue_watch.no_room()
+            else:
+                self._notices.fault(problem, error)
+            return False
+        self._notices.over(problem)
+        self._run.queue_watch.found_room()
+        return True
+
+    def _prepare(self, queue: str) -> None:
+        """Note on disk, once, that jobs are about to go to the queue: their adopter looks there."""
+        self._used_queues.add(queue)
+        self._run.record.begin()
+        self._run.inbox.note_queue(queue)
+
+    def _hand_over(self, hand_over: HandOver) -> None:
+        run, name = self._run, hand_over.queue
+        self._prepare(name)
+        run.workers.serve([name], self._admission.request_of(name))
+        queue, again = Queue(run.machine, name), hand_over.numbered is not None
+        if hand_over.numbered is None:
+            numbered = queue.number([ticket for _, ticket in hand_over.jobs])
+            # Before they are in the queue: a result may come at once, an interrupt or an error at
+            # any moment.
+            run.pending.note(
+                [
+                    PendingJob(self._report_submission(job, ticket), ticket)
+                    for (job, _), ticket in zip(hand_over.jobs, numbered, strict=True)
+                ]
+            )
+            hand_over.numbered = numbered
+        queue.hand_over(hand_over.numbered, again)
+        self._log_numbers(hand_over.numbered)
+        run.pending.certain(hand_over.numbered)
+        self._has_submitted = True
+
+    def _report_submission(self, job: JobExecutorInterface, ticket: Ticket) -> SubmittedJobInfo:
+        info = SubmittedJobInfo(job, external_jobid=str(ticket.job))
+        # RealExecutor's, not RemoteExecutor's: that one would add the job to those it polls.
+        RealExecutor.report_job_submission(self._executor, info)
+        return info
+
+    def _log_numbers(self, tickets: Sequence[Ticket]) -> None:
+        """One message, however many they are: one each took Snakemake longer than the hand-over."""
+        first, last, queue = tickets[0].job, tickets[-1].job, tickets[0].queue
+        machine = self._run.machine
+        if first == last:
+            text = f"kochi job {first} in queue {queue}, log: {machine.job(first).log}"
+        else:
+            text = f"kochi jobs {first} to {last} in queue {queue}, logs: {machine.job_logs}"
+        self._run.logger.info(text, extra={"kochi_once": queue})
+
+    # ---- after an earlier run
+
+    def hand_over_held(self) -> None:
+        """Hand over the jobs that waited for others, if those have ended. Raises as `submit`."""
+        for _ in range(len(self._held)):
+            held = self._held.popleft()
+            is_ready = self._run.adoption.has_ended(held.behind)
+            (self._late if is_ready else self._held).append(held)
+        while self._late and time.monotonic() >= self._next_late:
+            late = self._late[0]
+            if not self._try(late.queue, partial(self._hand_over, late)):
+                self._next_late = time.monotonic() + _PAUSE
+                break
+            self._late.popleft()
+
+    def hand_over_strays_anew(self) -> None:
+        """Hand over anew the jobs that were adopted while they ran, and were requeued since into a
+        queue where only this run's own workers look: these run no tickets of another controller."""
+        strays = {
+            ticket.job: anew
+            for ticket, anew in self._run.pending.adopted()
+            if self._is_stray(ticket)
+        }
+        for job, outcome in cancel_all(self._run.machine, strays).items():
+            if isinstance(outcome, Exception):
+                continue  # the next look reports it
+            self._run.pending.end(job)
+            self._held.append(replace(strays[job], behind=(job,)))
+
+    def _is_stray(self, ticket: Ticket) -> bool:
+        machine = self._run.machine
+        if shared_workers(machine, ticket.queue):
+            return False
+        try:
+            return find_job(machine, ticket.job).state == "waiting"
+        except DamagedFileError:
+            return False  # its result, which the inbox reports
+
+    # ---- at the end of the run
+
+    def forget_held(self) -> None:
+        """Neither of the two threads hands over anything more."""
+        self._held.clear()
+        self._late.clear()
+
+    def never_handed_over(self) -> list[int]:
+        """The pending jobs whose hand-over was interrupted or failed, and which are in no queue."""
+        found: list[int] = []
+        for ticket in self._run.pending.uncertain():
+            try:
+                missing = Queue(self._run.machine, ticket.queue).find_missing([ticket])
+            except (OSError, KochiError):
+                continue  # not known now: it is cancelled as if it were there
+            found += [each.job for each in missing]
+        return found

@@ -1,0 +1,81 @@
+"""Results are reported while the filesystem does not answer the thread that hands over jobs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from faulty_filesystem import FaultyFilesystem
+from run_helpers import background
+from support import wait_until, write
+
+SNAKEFILE = """
+    localrules: gate
+
+    rule all:
+        input: "early", "late"
+
+    rule early:
+        output: "early"
+        shell: "touch began; while [ ! -e go ]; do sleep 0.05; done; exit 3"
+
+    rule gate:
+        output: "gate"
+        shell: "while [ ! -e open ]; do sleep 0.05; done; touch {output}"
+
+    rule late:
+        input: "gate"
+        output: "late"
+        shell: "exit 4"
+"""
+
+
+@pytest.fixture
+def filesystem(tmp_path: Path, isolated_environment: Path) -> Iterator[FaultyFilesystem]:
+    """It has the KOCHI_ROOT."""
+    with FaultyFilesystem(tmp_path / "backing", isolated_environment) as filesystem:
+        yield filesystem
+
+
+@contextmanager
+def started(directory: Path) -> Iterator[Path]:
+    """What a run says, of which one job runs, and another one is handed over when the file `open`
+    is there; until both have failed."""
+    write(directory / "Snakefile", SNAKEFILE)
+    said = directory / "said"
+    command = f"{sys.executable} -m snakemake --executor kochi -j4 --kochi-cores 2 --keep-going"
+    with background("sh", "-c", f"exec {command} > {said} 2>&1", cwd=directory) as run:
+        wait_until((directory / "began").exists)
+        yield said
+        assert run.wait(60) == 1, said.read_text()
+    for rule in ("early", "late"):
+        assert said.read_text().count(f"Error in rule {rule}:") >= 1
+
+
+def test_the_result_of_one_job_is_reported_while_the_hand_over_of_another_one_hangs(
+    tmp_path: Path, filesystem: FaultyFilesystem
+) -> None:
+    with (
+        started(tmp_path) as said,
+        filesystem.fault("create", 0, "*/submissions/*", hangs=True) as hanging,
+    ):
+        (tmp_path / "open").touch()
+        wait_until(lambda: filesystem.count(hanging), "the ticket is being written")
+        (tmp_path / "go").touch()
+        wait_until(lambda: "Error in rule early:" in said.read_text())
+        assert "kochi job 1 in queue" not in said.read_text()
+
+
+def test_a_result_is_reported_that_comes_before_the_hand_over_of_its_job_has_returned(
+    tmp_path: Path, filesystem: FaultyFilesystem
+) -> None:
+    with started(tmp_path) as said:
+        # It is removed when the ticket is in the queue.
+        with filesystem.fault("rmdir", 0, "*/submissions/*", hangs=True):
+            (tmp_path / "open").touch()
+            wait_until(lambda: "Error in rule late:" in said.read_text())
+            assert "kochi job 1 in queue" not in said.read_text()
+        (tmp_path / "go").touch()
