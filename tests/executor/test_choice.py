@@ -3,55 +3,67 @@
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import run, write
+from run_helpers import background
+from support import write
 
 from snakemake_kochi.executor.placeholders import UnclearError, resources_taken
 from snakemake_kochi.executor.tickets import Choices, InnerCommand
+from snakemake_kochi.paths import Root
+from snakemake_kochi.queue import Benchmark, Queue, ShellJob, Ticket
 
 pytestmark = pytest.mark.compatibility
 
-# Hands nothing over, and tells what was chosen for each job instead.
-TELL = """
-import json, os, sys
-from snakemake_kochi.executor import executor
+# Takes a part from a Snakemake that has read the workflow, so that only the executor misses it.
+WITHOUT = """
+import sys
 
-def tell(self, jobs):
-    found = {}
-    for job in jobs:
-        choice = self._choices.of(job, self._commands.of(job))
-        shell = choice.shell and {**choice.shell.to_dict(), "shown": choice.shell_command}
-        name = job.name if job.is_group() else job.rule.name
-        found[name] = [choice.runner, choice.why, shell]
-    with open("choices.json", "w") as stream:
-        json.dump(found, stream)
-    os._exit(0)
+class Without:
+    def find_spec(self, name, *_):
+        if name == "snakemake_kochi.executor.executor":
+            del sys.modules["{module}"]{holder}.{name}
 
-executor.KochiExecutor.run_jobs = tell
+sys.meta_path.insert(0, Without())
 from snakemake.cli import main
 main(sys.argv[1:])
 """
 
 
+def tickets(
+    directory: Path, *options: str, command: Sequence[str] = ("-m", "snakemake")
+) -> tuple[dict[str, Ticket], str]:
+    """The tickets of all jobs that are ready, by rule, in a queue that nobody serves; and what the
+    run says until they are there."""
+    where = ("--kochi-queue", "q", "--jobs", "100", "--cores", "8")
+    arguments = (*command, "--executor", "kochi", *where, *options)
+    said = []
+    with background(sys.executable, *arguments, cwd=directory) as run:
+        assert run.stdout is not None
+        while " in queue q, log" not in (line := run.stdout.readline()):
+            said.append(line)
+            assert line, f"it ended: {''.join(said)}"
+        found = [view.ticket for view in Queue(Root.find().machine("local"), "q").waiting()]
+    return {each.labels["rule"]: each for each in found if each is not None}, "".join(said)
+
+
 def choices(
-    directory: Path, snakefile: str, *options: str, before: str = "", told_in: Path | None = None
-) -> dict[str, Any]:
+    directory: Path, snakefile: str, *options: str
+) -> dict[str, tuple[str, str, ShellJob | None]]:
     """Runner, why, and the job for a shell of each rule that is ready."""
     write(directory / "Snakefile", snakefile)
-    where = ("--kochi-queue", "q", "--jobs", "100", "--cores", "8")
-    program = f"{before}\n{TELL}"
-    arguments = ("--executor", "kochi", *where, *options)
-    run(sys.executable, "-c", program, *arguments, cwd=directory)
-    where_told = told_in or directory
-    found: dict[str, Any] = json.loads((where_told / "choices.json").read_text())
-    return found
+    found, _ = tickets(directory, *options)
+    return {rule: choice_of(ticket) for rule, ticket in found.items()}
+
+
+def choice_of(ticket: Ticket) -> tuple[str, str, ShellJob | None]:
+    return ticket.labels["runner"], ticket.labels.get("runner_reason", ""), ticket.shell
 
 
 def whys(directory: Path, snakefile: str, *options: str) -> dict[str, str]:
@@ -249,7 +261,7 @@ def test_what_is_not_a_plain_shell_command_is_not_made_one(tmp_path: Path) -> No
         def of_tmpdir(wildcards, resources): return len(resources.tmpdir)
         LATE = "first"
         rule all:
-            input: expand("{n}", n=[*range(18), 19, "copy"]), "x/../18"
+            input: expand("{n}", n=[*range(17), 19, "copy"]), "x/../18"
         rule a_run:
             output: "0"
             run: shell("touch {output}")
@@ -308,9 +320,6 @@ def test_what_is_not_a_plain_shell_command_is_not_made_one(tmp_path: Path) -> No
         rule counting:
             output: "16"
             shell: f"touch {{output}} {count()}"
-        rule unknown:
-            output: "17"
-            shell: "touch {output} {no_such_name}"
         rule above:
             output: "x/../18"
             shell: "touch {output}"
@@ -341,11 +350,24 @@ def test_what_is_not_a_plain_shell_command_is_not_made_one(tmp_path: Path) -> No
         "aligned_tmpdir": "tmpdir",
         "late": "changed since it was read",
         "counting": "changed since it was read",
-        "unknown": "no_such_name in {}",
         "above": "path",
         "the_workflow": "workflow in {}",
         "plain": "",
     }
+
+
+def test_a_command_that_snakemake_cannot_format_gets_its_message(
+    tmp_path: Path, snakemake: Any
+) -> None:
+    text = """
+        rule unknown:
+            output: "a"
+            shell: "touch {output} {no_such_name}"
+        """
+    write(tmp_path / "Snakefile", text)
+    done = snakemake("--executor", "kochi", "--jobs", "1", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "NameError: The name 'no_such_name' is unknown in this context." in done.stdout
 
 
 ONE_RULE = """
@@ -440,23 +462,29 @@ def test_a_job_for_a_shell_has_all_that_has_to_be_seen_to(tmp_path: Path) -> Non
             threads: 2
             shell: "touch {output[0]} {resources.tmpdir}"
         """
-    _, _, shell = choices(tmp_path, snakefile, "--latency-wait", "7")["one"]
-    token = shell["temporary_directory"]
+    write(tmp_path / "Snakefile", snakefile)
+    ticket = tickets(tmp_path, "--latency-wait", "7")[0]["one"]
+    _, _, shell = choice_of(ticket)
+    assert shell is not None
+    token = shell.temporary_directory
     assert token.isidentifier()
-    assert shell["script"] == f"set -euo pipefail;  touch out/file {token}"
-    assert shell["shown"] == "touch out/file <TBD>"
-    assert shell["inputs"] == ["in.txt"]
-    assert shell["logs"] == ["logs/one.log"]
-    assert shell["directories"] == ["out/many"]
-    assert shell["benchmark"] == {"file": "bm/one.tsv", "repeats": 3}
-    assert (shell["threads"], shell["latency_wait"]) == (2, 7)
+    assert shell.script == f"set -euo pipefail;  touch out/file {token}"
+    assert shell.inputs == ("in.txt",)
+    assert shell.logs == ("logs/one.log",)
+    assert shell.directories == ("out/many",)
+    assert shell.benchmark == Benchmark("bm/one.tsv", 3)
+    assert (shell.threads, shell.latency_wait) == (2, 7)
+    # The same work, whatever the runner: Snakemake itself gives the command of the second one.
+    by_command = tickets(tmp_path, "--nolock", "--kochi-runner", "command")[0]["one"]
+    assert ticket.identity is not None
+    assert by_command.identity == ticket.identity
 
 
 @pytest.mark.parametrize(
     ("module", "holder", "name"),
     [
         ("snakemake.shell", ".shell", "_get_process_prefix"),
-        ("snakemake.utils", "", "QuotedFormatter"),
+        ("snakemake.shell", "", "MAX_ARG_LEN"),
         ("snakemake.rules", ".Rule", "is_shell"),
     ],
 )
@@ -464,28 +492,11 @@ def test_without_a_private_part_of_snakemake_the_next_runner_serves(
     tmp_path: Path, module: str, holder: str, name: str
 ) -> None:
     write(tmp_path / "Snakefile", ONE_RULE.format(directive="", text=""))
-    # When the workflow has been read, so that only the executor can miss it.
-    late = f"""
-import sys
-from snakemake_kochi.executor import executor
-post_init = executor.KochiExecutor.__post_init__
-def without(self):
-    del sys.modules["{module}"]{holder}.{name}
-    post_init(self)
-executor.KochiExecutor.__post_init__ = without
-{TELL}
-"""
-    done = run(
-        *(sys.executable, "-c", late, "--executor", "kochi", "--kochi-queue", "q", "--jobs", "1"),
-        cwd=tmp_path,
-    )
-    assert done.stdout.count("Shell commands are not executed directly") == 1
-    assert f"{name}." in done.stdout
-    assert json.loads((tmp_path / "choices.json").read_text())["one"] == [
-        "zygote",
-        "another Snakemake",
-        None,
-    ]
+    program = WITHOUT.format(module=module, holder=holder, name=name)
+    found, said = tickets(tmp_path, command=("-c", program))
+    assert said.count("Shell commands are not executed directly") == 1
+    assert f"{name}." in said
+    assert choice_of(found["one"]) == ("zygote", "another Snakemake", None)
 
 
 @pytest.mark.parametrize(
@@ -586,8 +597,7 @@ def test_what_the_snakefile_does_to_its_process_a_command_has_or_is_left_to_snak
             output: "out.txt"
             shell: "touch {{output}}"
         """
-    (directory := tmp_path / "elsewhere").mkdir()
-    found = choices(tmp_path, snakefile, told_in=directory if why == "workdir" else tmp_path)
-    runner, said, shell = found["one"]
+    (tmp_path / "elsewhere").mkdir()
+    runner, said, shell = choices(tmp_path, snakefile)["one"]
     assert (runner, said) == ("zygote" if why else "shell", why)
-    assert shell is None or shell["environment"].get("NEW") == ("word" if "NEW" in line else None)
+    assert shell is None or shell.environment.get("NEW") == ("word" if "NEW" in line else None)
