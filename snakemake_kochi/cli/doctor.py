@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -13,13 +12,10 @@ import click
 
 from snakemake_kochi.cli.options import duration, json_option, machine_option
 from snakemake_kochi.cli.output import coloured, print_json, remark, say, shown
-from snakemake_kochi.location import Location, find_location
+from snakemake_kochi.location import find_location
 
 if TYPE_CHECKING:
-    from snakemake_kochi.doctor import Finding, OtherNodes
-
-_DEADLINE = "10s"
-_WAIT = "10m"
+    from snakemake_kochi.doctor import Finding
 
 
 @click.command()
@@ -38,14 +34,14 @@ _WAIT = "10m"
 @click.option(
     "--wait",
     type=duration,
-    default=_WAIT,
+    default="10m",
     show_default=True,
     help="With --allocations: how long to wait for each node.",
 )
 @click.option(
     "--deadline",
     type=duration,
-    default=_DEADLINE,
+    default="10s",
     show_default=True,
     help="How long a check may take before it is said to hang; with another node they have more.",
 )
@@ -63,7 +59,7 @@ def command(
     One line for each check: ok, note, warning or failed, what was measured, and what to do. The
     exit status is 1 if anything failed. Whatever is made for it is removed again.
     """
-    from snakemake_kochi.doctor import Patient, diagnose
+    from snakemake_kochi.doctor import TrialAllocations, diagnose
 
     if allocations and queue is not None:
         raise click.UsageError("--allocations and -q: one of them was expected")
@@ -71,42 +67,26 @@ def command(
     location.require_here()
     if queue is not None:
         location.machine_paths.queue(queue)
-    project = None if location.project is None else location.project.directory
-    patient = Patient(
-        location.machine_paths,
-        location.machine.lock_directory,
-        location.machine.lock_kind,
-        project,
-        queue,
-        location.machine.has_allocations,
-    )
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # What was made and requested goes again.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _leave)
     findings: list[Finding] = []
     with contextlib.ExitStack() as stack:
-        others = stack.enter_context(_other_nodes(location, wait)) if allocations else None
+        others = None
+        if allocations:
+            others = stack.enter_context(TrialAllocations(location, wait, remark))
         # Closed at once after Ctrl-C, so that what was made is removed.
-        found = stack.enter_context(contextlib.closing(diagnose(patient, deadline, remark, others)))
-        for finding in found:
+        found = diagnose(location, deadline, remark, queue, others)
+        for finding in stack.enter_context(contextlib.closing(found)):
             findings.append(finding)
             if not as_json:
                 say(_line(finding))
-    failed = any(finding.verdict == "failed" for finding in findings)
+    has_failed = any(finding.verdict == "failed" for finding in findings)
     if as_json:
         checks = [finding.to_dict() for finding in findings]
-        print_json({"machine": location.machine.name, "failed": failed, "checks": checks})
-    return int(failed)
-
-
-@contextlib.contextmanager
-def _other_nodes(location: Location, wait: float) -> Iterator[OtherNodes]:
-    """From the machine's scheduler; given back whatever happens."""
-    from snakemake_kochi.allocation.trial import TrialAllocations
-    from snakemake_kochi.cli.other_nodes import NodesOfScheduler
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _leave)
-    with TrialAllocations(location, wait, remark) as allocations:
-        yield NodesOfScheduler(allocations)
+        print_json({"machine": location.machine.name, "failed": has_failed, "checks": checks})
+    return int(has_failed)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
@@ -114,8 +94,7 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _line(finding: Finding) -> str:
-    outcome = finding.outcome
     where = f" in {finding.directory}" if finding.directory else ""
-    advice = f". To do: {outcome.advice}" if outcome.advice else ""
-    text = " ".join(f"{finding.check}{where}: {outcome.measured}{advice}".splitlines())
-    return f"{coloured(outcome.verdict)}{' ' * (8 - len(outcome.verdict))}{shown(text)}"
+    advice = f". To do: {finding.advice}" if finding.advice else ""
+    text = " ".join(f"{finding.check}{where}: {finding.measured}{advice}".splitlines())
+    return f"{coloured(finding.verdict)}{' ' * (8 - len(finding.verdict))}{shown(text)}"

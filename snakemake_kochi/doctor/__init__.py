@@ -1,7 +1,7 @@
-"""Measures what the queue relies on: filesystems, locks, clocks, this node, and another one."""
+"""Measures what the queue relies on: filesystems, locks, clocks, this node, and other nodes."""
 
-from snakemake_kochi.doctor.diagnose import Patient, diagnose
-from snakemake_kochi.doctor.finding import Finding, Outcome, Verdict
-from snakemake_kochi.doctor.others import OtherNode, OtherNodes
+from snakemake_kochi.doctor.allocations import TrialAllocations
+from snakemake_kochi.doctor.checks import Finding, Outcome
+from snakemake_kochi.doctor.diagnose import diagnose
 
-__all__ = ["Finding", "OtherNode", "OtherNodes", "Outcome", "Patient", "Verdict", "diagnose"]
+__all__ = ["Finding", "Outcome", "TrialAllocations", "diagnose"]

@@ -1,81 +1,201 @@
-"""All checks, one after the other, each where it can be given up."""
+"""All checks, one after the other."""
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Generator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from snakemake_kochi.doctor.between_nodes import Pair
-from snakemake_kochi.doctor.child import Measurements
-from snakemake_kochi.doctor.finding import Finding, Outcome
-from snakemake_kochi.doctor.others import OtherNodes, examine_others
-from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.doctor import filesystem, locks, node, pair
+from snakemake_kochi.doctor.allocations import TrialAllocations, TrialWorker
+from snakemake_kochi.doctor.checks import (
+    Check,
+    Finding,
+    HangsError,
+    Outcome,
+    failed,
+    isolated,
+    run,
+    trial,
+)
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.location import Location
+from snakemake_kochi.locks.settings import (
+    LockSettings,
+    intended_lock_settings,
+    read_lock_settings,
+)
+from snakemake_kochi.paths import MachinePaths, TrialPaths
+from snakemake_kochi.processes import this_node
 
-
-@dataclass(frozen=True)
-class Patient:
-    """What is examined: a machine with the locks that are configured, a project if there is one,
-    and a queue with a worker on another node, if there is one; `has_others`: whether it has a
-    scheduler that gives other nodes."""
-
-    machine: MachinePaths
-    lock_dir: Path | None = None
-    lock_kind: str | None = None
-    project: Path | None = None
-    queue: str | None = None
-    has_others: bool = False
+_ROOT_OF_ALL = (
+    "kochi_root must be on a filesystem that all nodes see. To test whether this one is, type: "
+    "kochi doctor --allocations"
+)
+_PROJECT_OF_ALL = "The project must be on a filesystem that all nodes see."
+# What Snakemake itself keeps in a working directory: no snapshot of the sources has it.
+_IN_PROJECT = ".snakemake"
+_BETWEEN, _COMPUTE = "between nodes", "between compute nodes"
 
 
 def diagnose(
-    patient: Patient,
+    location: Location,
     deadline: float,
     remark: Callable[[str], None],
-    others: OtherNodes | None = None,
+    queue: str | None = None,
+    allocations: TrialAllocations | None = None,
 ) -> Generator[Finding]:
-    """The findings, as they come. `deadline`: seconds for a check to answer, before it is said to
-    hang; checks between nodes have more. `remark` is given what people should know meanwhile.
-    `others`: nodes to be had for the time of the tests, which are asked for if this one is fit.
+    """The findings about a machine, and the project if there is one, as they come.
 
-    Touches none of the directories itself, and leaves nothing in them. To be read to the end, or
-    closed.
+    `deadline`: seconds for a check to answer, before it is said to hang; checks between nodes have
+    more. `remark` gets what people should know meanwhile. `queue` has a worker on another node to
+    test with; `allocations` are requested for that if this node is fit.
+
+    Touches none of the directories itself, and leaves nothing in them. Read it to the end, or close
+    it.
     """
-    measurements = Measurements(deadline, remark)
-    nonce = secrets.token_hex(4)
-    machine = {
-        "nonce": nonce,
-        "name": patient.machine.name,
-        "machine": str(patient.machine.directory),
-    }
-    yield from measurements.run("node", {})
-    of_all = {"of_all": patient.has_others and patient.queue is None and others is None}
-    fine = True
-    for finding in measurements.run("machine", machine | of_all):
-        fine = fine and finding.verdict != "failed"
-        yield finding
-    lock_dir = None if patient.lock_dir is None else str(patient.lock_dir)
-    locks = {"lock_dir": lock_dir, "lock_kind": patient.lock_kind}
-    for finding in measurements.run("locks", machine | locks):
-        fine = fine and finding.verdict != "failed"
-        yield finding
-    if patient.project is not None:
-        project = {"nonce": nonce, "project": str(patient.project)}
-        yield from measurements.run("project", project | of_all)
-    if patient.queue is None and others is None:
-        start = "start a worker on another node (kochi work -q QUEUE -b)"
-        yield _untested("", "--allocations") if patient.has_others else _untested(start, "-q QUEUE")
-    elif not fine:
-        option = "--allocations" if patient.queue is None else f"-q {patient.queue}"
-        yield _untested("first mend what failed on this node", option)
-    elif others is not None:
-        yield from examine_others(measurements, machine, others)
+    doctor = _Doctor(location, deadline, remark)
+    option = "--allocations" if queue is None else f"-q {queue}"
+    is_tested = queue is not None or allocations is not None
+    has_scheduler = location.machine.has_allocations
+    of_all = has_scheduler and not is_tested
+    yield from run(node.CHECKS, deadline)
+    is_fit = True
+    for part in (doctor.machine(of_all), doctor.locks()):
+        for finding in part:
+            is_fit = is_fit and finding.verdict != "failed"
+            yield finding
+    yield from doctor.project(of_all)
+    if not is_tested:
+        start = "Start a worker on another node (kochi work -q QUEUE -b), then type here"
+        yield _untested("Type" if has_scheduler else start, option if has_scheduler else "-q QUEUE")
+    elif not is_fit:
+        yield _untested("First mend what failed on this node, then type here", option)
+    elif allocations is not None:
+        yield from doctor.allocated(allocations)
     else:
-        pair = Pair(str(patient.queue))
-        yield from measurements.run("between nodes", machine | {"pair": asdict(pair)})
+        yield from doctor.between_nodes(str(queue))
 
 
 def _untested(first: str, option: str) -> Finding:
-    then = f"{first}, then type here" if first else "type"
-    advice = f"{then[0].upper()}{then[1:]}: kochi doctor {option}"
-    return Finding("between nodes", "", Outcome("note", "not tested", advice))
+    return Finding("note", "not tested", f"{first}: kochi doctor {option}", _BETWEEN)
+
+
+class _Doctor:
+    def __init__(self, location: Location, deadline: float, remark: Callable[[str], None]) -> None:
+        self._location = location
+        self._machine = location.machine_paths
+        self._deadline, self._remark = deadline, remark
+        self._nonce = secrets.token_hex(4)
+
+    def machine(self, of_all: bool) -> Generator[Finding]:
+        where, paths = self._machine.directory, self._machine.trial(self._nonce)
+        advice = _ROOT_OF_ALL if of_all else ""
+        checks = [
+            *_of_directory(where, paths, advice),
+            Check("link", where, partial(filesystem.examine_link, paths)),
+            Check("wake-up", where, partial(filesystem.examine_wakeup, paths)),
+            Check("directories", where, partial(filesystem.examine_refusals, paths)),
+        ]
+        return self._in_trial(paths, checks)
+
+    def project(self, of_all: bool) -> Generator[Finding]:
+        if (project := self._location.project) is not None:
+            where = project.directory
+            paths = TrialPaths(where / _IN_PROJECT / f"kochi-doctor-{self._nonce}")
+            checks = _of_directory(where, paths, _PROJECT_OF_ALL if of_all else "")
+            yield from self._in_trial(paths, checks)
+
+    def _in_trial(self, paths: TrialPaths, checks: list[Check]) -> Generator[Finding]:
+        try:
+            with trial(paths, self._deadline, self._remark):
+                yield from run(checks, self._deadline)
+        except KochiError as error:
+            yield failed("directory", paths.directory.parent, error)
+
+    def locks(self) -> Generator[Finding]:
+        """All that can be told of the locks without another node."""
+        machine, configured = self._machine, self._location.machine
+        wanted = intended_lock_settings(machine, configured.lock_directory, configured.lock_kind)
+        examine = partial(locks.examine_settings, wanted)
+        (settings,) = run([Check("lock settings", machine.lock_settings, examine)], self._deadline)
+        yield settings
+        used = wanted
+        try:
+            # What is in use, whatever is configured by now.
+            if settled := isolated(partial(_settled, machine), self._deadline):
+                used = LockSettings.from_dict(machine, settled)
+            around = used.lock_dir or machine.directory
+            if settings.verdict == "failed" and not isolated(around.is_dir, self._deadline):
+                return
+        except HangsError:
+            return  # so did the check
+        paths, where, kind = used.paths.trial(self._nonce), used.paths.directory, used.kind
+        examine = partial(filesystem.examine_filesystem, where, for_flock=kind == "flock")
+        lock, exclusion = locks.examine_lock, locks.examine_exclusion
+        checks = [
+            Check("filesystem of locks", where, examine),
+            Check("lock", where, partial(lock, paths.lock("here"), kind), is_needed=True),
+            Check("lock between processes", where, partial(exclusion, paths.lock("here"), kind)),
+        ]
+        yield from self._in_trial(paths, checks)
+
+    def between_nodes(
+        self, queue: str, controller: str | None = None, first: TrialWorker | None = None
+    ) -> Generator[Finding]:
+        """With the worker of a queue: this node, or that of the `first` worker."""
+        machine, nonce = self._machine, self._nonce
+        other = pair.Pair(machine.name, str(machine.directory), nonce, queue, controller)
+        if first is None:
+            return pair.examine(other, self._remark, self._deadline)
+        # Directories of the test before may still be known there.
+        other = replace(other, nonce=f"{nonce}-2", what=_COMPUTE, here=first.node.host)
+        return pair.examine(other, self._remark, self._deadline, first.queue)
+
+    def allocated(self, allocations: TrialAllocations) -> Generator[Finding]:
+        """This node with an allocated one, and that with a second one: here with one of them is not
+        enough, where login nodes have their filesystems from other servers than compute nodes."""
+        first = allocations.get()
+        if isinstance(first, Outcome):
+            yield Finding(**asdict(first), check=_BETWEEN)
+            return
+        yield Finding("ok", first.said, check="allocation")
+        if this_node().can_see(first.node):
+            said = f"not tested: the allocation is on this very node ({first.node.host})"
+            advice = "Type the same on a login node."
+            yield Finding("warning", said, advice, _BETWEEN)
+        else:
+            yield from self.between_nodes(first.queue, first.controller)
+        second = allocations.get(not_on=first.nodes)
+        if isinstance(second, Outcome):
+            yield Finding(**asdict(second), check=_COMPUTE)
+            return
+        yield Finding("ok", second.said, check="allocation")
+        if second.node == first.node:
+            said = f"not tested: both allocations are on {first.node.host}"
+            advice = "Try again when other nodes are free, or in another partition."
+            yield Finding("warning", said, advice, _COMPUTE)
+            return
+        yield from self.between_nodes(second.queue, second.controller, first)
+
+
+def _of_directory(where: Path, paths: TrialPaths, of_all: str) -> list[Check]:
+    examine = partial(filesystem.examine_filesystem, paths.directory, of_all=of_all)
+    rename = partial(pair.examine_rename, paths)
+    return [
+        Check("filesystem", where, examine),
+        Check("space", where, partial(filesystem.examine_space, paths.directory)),
+        Check("clock", where, partial(filesystem.examine_clock, paths)),
+        Check("rename", where, rename, filesystem.RENAME_PATIENCE),
+    ]
+
+
+def _settled(machine: MachinePaths) -> dict[str, Any] | None:
+    with contextlib.suppress(DamagedFileError, OSError):
+        settled = read_lock_settings(machine)
+        return None if settled is None else settled.to_dict()
+    return None

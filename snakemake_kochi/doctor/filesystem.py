@@ -1,28 +1,36 @@
-"""What kind of filesystem a directory is on, what is free there, and what its clock says."""
+"""Whether a filesystem has what the queue relies on, or can do without: space, a clock, rename,
+link, FIFOs."""
 
 from __future__ import annotations
 
 import os
-import re
+import threading
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import humanfriendly
+import psutil
 
-from snakemake_kochi.doctor.finding import Outcome
-from snakemake_kochi.files import write_new
+from snakemake_kochi.doctor.checks import Outcome
+from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically, write_new
 from snakemake_kochi.locks.lock import advice
 from snakemake_kochi.paths import TrialPaths
+from snakemake_kochi.queue import WakeUp, notify
 
-_MOUNTS = Path("/proc/self/mountinfo")
 _LEAST_BYTES = 2**30
 _LEAST_INODES = 10_000
 _LEAST_SHARE = 0.05
 # Seconds. Kernels give files the time of their last tick, up to 10 ms ago.
 _TICK = 0.02
-SKEW_LIMIT = 1.0
+_SKEW_LIMIT = 1.0
 
 _OF_ONE_NODE = frozenset(
     ["btrfs", "ext2", "ext3", "ext4", "overlay", "ramfs", "tmpfs", "xfs", "zfs"]
@@ -30,63 +38,54 @@ _OF_ONE_NODE = frozenset(
 _IN_MEMORY = frozenset(["ramfs", "tmpfs"])
 # Options of nfs(5) and mount.lustre(8) with which flock is answered by the node itself.
 _LOCAL_LOCKS = frozenset(["nolock", "local_lock=flock", "local_lock=all", "localflock"])
+_ELSEWHERE = "Queues cannot be kept on this filesystem: name another kochi_root."
+
+_VERSION = 1
+_PADDING = "x" * 20_000  # more than a page, so that half a file can be seen
+_WRITING = 0.3  # seconds
+_READING = 60.0  # seconds at most
+RENAME_PATIENCE = 90.0  # seconds
+_LINKERS, _LINKS = 4, 25
+
+Mount = Any  # psutil's: device, mountpoint, fstype, opts
 
 
-@dataclass(frozen=True)
-class Mount:
-    point: Path
-    kind: str
-    source: str
-    options: frozenset[str]
+def find_mount(path: Path, mounts: Sequence[Mount]) -> Mount | None:
+    """Where a real path is mounted; of two mounts in one directory the later hides the earlier."""
+    around = [mount for mount in mounts if path.is_relative_to(mount.mountpoint)]
+    return max(reversed(around), key=lambda mount: len(Path(mount.mountpoint).parts), default=None)
 
 
-def find_mount(path: Path, lines: Iterable[str]) -> Mount | None:
-    """Where a real path is mounted, by the lines of mountinfo (proc_pid_mountinfo(5))."""
-    found = None
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        fields, about = left.split(" "), right.split(" ")
-        if len(fields) < 6 or len(about) < 3:
-            continue
-        point = Path(_unescaped(fields[4]))
-        # Of two at one place the later hides the earlier.
-        if path.is_relative_to(point) and (
-            found is None or len(point.parts) >= len(found.point.parts)
-        ):
-            options = frozenset(f"{fields[5]},{about[2].strip()}".split(","))
-            found = Mount(point, about[0], _unescaped(about[1]), options)
-    return found
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), text)
-
-
-def examine_filesystem(directory: Path, for_flock: bool = False, of_all: str = "") -> Outcome:
+def examine_filesystem(
+    directory: Path,
+    for_flock: bool = False,
+    of_all: str = "",
+    mounts: Sequence[Mount] | None = None,
+) -> Outcome:
     """`for_flock`: locks of this kind are made there; `of_all`: what to advise for a filesystem of
-    one node, where other nodes have to see it, and that is not tested."""
-    mount = find_mount(Path(os.path.realpath(directory)), _MOUNTS.read_text().splitlines())
+    one node, where other nodes have to see it, and that is not tested. `mounts`: by default those
+    of this node."""
+    known = psutil.disk_partitions(all=True) if mounts is None else mounts
+    mount = find_mount(Path(os.path.realpath(directory)), known)
     if mount is None:
         return Outcome("note", "the kernel does not say what is mounted there")
-    said = f"{mount.kind} ({mount.source} on {mount.point})"
-    local = sorted(mount.options & _LOCAL_LOCKS)
+    said = f"{mount.fstype} ({mount.device or 'none'} on {mount.mountpoint})"
+    local = sorted(_LOCAL_LOCKS.intersection(mount.opts.split(",")))
     if for_flock and local:
         said += f", with the option {local[0]}: flock excludes processes of one node only"
         return Outcome("warning", said, advice("flock"))
-    if of_all and mount.kind in _OF_ONE_NODE:
+    if of_all and mount.fstype in _OF_ONE_NODE:
         return Outcome("warning", f"{said}: usually of this node alone", of_all)
-    if mount.kind in _IN_MEMORY:
+    if mount.fstype in _IN_MEMORY:
         said += ": in the memory of this node, and gone when it is booted"
         return Outcome("warning", said, "Use another directory, unless it is for a test.")
-    if mount.kind in _OF_ONE_NODE:
-        said += ": usually of this node alone"
-    return Outcome("ok", said)
+    return Outcome("ok", f"{said}{': usually of this node alone' * (mount.fstype in _OF_ONE_NODE)}")
 
 
 def examine_space(directory: Path) -> Outcome:
     found = os.statvfs(directory)
     free, size = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
-    said = f"{_size(free)} of {_size(size)} free"
+    said = f"{format_size(free)} of {format_size(size)} free"
     is_short = free < _LEAST_BYTES or free < _LEAST_SHARE * size
     # Some filesystems have no fixed number of inodes.
     if found.f_files:
@@ -98,7 +97,7 @@ def examine_space(directory: Path) -> Outcome:
     return Outcome("ok", f"{said} (a quota may leave less)")
 
 
-def _size(number: int) -> str:
+def format_size(number: int) -> str:
     return str(humanfriendly.format_size(number, binary=True))
 
 
@@ -120,14 +119,159 @@ def judge_skew(skew: float, uncertainty: float, whose: str, here: str = "this no
         return Outcome("ok", f"{whose} agrees with {here}'s{exact}")
     said = f"{whose} is {_milliseconds(abs(skew))} {'ahead of' if skew > 0 else 'behind'}"
     said += f" {here}'s{exact}"
-    if abs(skew) - uncertainty < SKEW_LIMIT:
+    if abs(skew) - uncertainty < _SKEW_LIMIT:
         return Outcome("ok", said)
-    advice = (
+    return Outcome(
+        "warning",
+        said,
         "Have the clocks set (NTP): Snakemake compares times of files, and would run finished "
-        "work again, or not run what changed. The queue does not rely on clocks."
+        "work again, or not run what changed. The queue does not rely on clocks.",
     )
-    return Outcome("warning", said, advice)
 
 
 def _milliseconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 10 else f"{1000 * seconds:.0f} ms"
+
+
+# ---- rename: one process replaces a file, another one reads it
+
+
+@dataclass(frozen=True)
+class Sightings:
+    """What the reader saw.
+
+    `missing`, `partial`: how often the file was not there, or not whole; `stale`: how often the
+    filesystem had lost hold of it (ESTALE and the like); `lag`: seconds, the longest from a write
+    to when it was seen, by both clocks; `ended`: whether the last version was seen.
+    """
+
+    reads: int = 0
+    missing: int = 0
+    partial: int = 0
+    stale: int = 0
+    lag: float = 0.0
+    ended: bool = False
+
+
+def write_version(document: Path, number: int, last: bool = False) -> None:
+    content = {"number": number, "time": time.time(), "last": last, "padding": _PADDING}
+    write_atomically(document, to_json({"version": _VERSION, **content}))
+
+
+def write_versions(document: Path) -> int:
+    """Replace it for a while; return how often."""
+    number, until = 0, time.monotonic() + _WRITING
+    while time.monotonic() < until:
+        number += 1
+        write_version(document, number)
+    write_version(document, number + 1, last=True)
+    return number + 1
+
+
+def read_versions(
+    document: Path,
+    patience: float = _READING,
+    read: Callable[[Path, int], dict[str, Any]] = read_json,
+) -> Sightings:
+    """Read it until its last version comes, at most for `patience` seconds."""
+    seen: Counter[str] = Counter()
+    latest, lag, ended = None, 0.0, False
+    until = time.monotonic() + patience
+    while not ended and time.monotonic() < until:
+        seen["reads"] += 1
+        try:
+            found = read(document, _VERSION)
+        except FileNotFoundError:
+            seen["missing"] += 1
+        except DamagedFileError:
+            seen["partial"] += 1
+        except OSError:
+            seen["stale"] += 1
+        else:
+            ended = found["last"]
+            if latest not in (None, found["number"]):  # the first one was there before
+                lag = max(lag, time.time() - found["time"])
+            latest = found["number"]
+    return Sightings(lag=lag, ended=ended, **seen)
+
+
+def judge_sightings(seen: Sightings, written: int, whose: str) -> Outcome:
+    said = f"replaced {written} times, read {seen.reads} times by {whose}"
+    counts = {"missing": seen.missing, "only in part": seen.partial}
+    if bad := [f"{number} times {what}" for what, number in counts.items() if number]:
+        return Outcome("failed", f"{said}: {' and '.join(bad)}", _ELSEWHERE)
+    if not seen.ended:
+        return Outcome(
+            "failed",
+            f"{said}, but the last version was not seen within {_READING:g} seconds",
+            "Files of other processes must become visible: name another kochi_root.",
+        )
+    if seen.stale:
+        return Outcome("warning", f"{said}: {seen.stale} times the filesystem could not read it")
+    return Outcome("ok", f"{said}: always there and whole")
+
+
+# ---- what else a queue uses
+
+
+def examine_link(trial: TrialPaths) -> Outcome:
+    """Several try to make the same names at once; results are published that way."""
+    sources = [trial.link(f"source-{linker}") for linker in range(_LINKERS)]
+    for source in sources:
+        write_new(source, b"")
+    start = threading.Barrier(_LINKERS)
+
+    def link(source: Path) -> int:
+        """Returns how often it was the first."""
+        start.wait()
+        won = 0
+        for number in range(_LINKS):
+            with suppress(FileExistsError):
+                os.link(source, trial.link(str(number)))
+                won += 1
+        return won
+
+    try:
+        with ThreadPoolExecutor(_LINKERS) as linkers:
+            won = sum(linkers.map(link, sources))
+    except OSError as error:
+        return Outcome("failed", f"hard links cannot be made: {error.strerror}", _ELSEWHERE)
+    said = f"{_LINKERS} threads made {_LINKS} names: {won} times one succeeded"
+    if won != _LINKS:
+        return Outcome("failed", said, _ELSEWHERE)
+    make_directory(trial.other_directory)
+    between = "also between directories"
+    try:
+        os.link(sources[0], trial.other_directory / sources[0].name)
+    except OSError as error:
+        between = f"none between directories ({error.strerror}): results are copied"
+    return Outcome("ok", f"{said}; {between}")
+
+
+def examine_wakeup(trial: TrialPaths) -> Outcome:
+    """What wakes workers."""
+    with closing(WakeUp(trial.wakeup)) as wakeup:
+        if wakeup.is_silent:
+            said = "no FIFOs here: workers and controllers look ten times a second instead"
+            return Outcome("note", said)
+        if notify(trial.wakeup) and wakeup.wait(0):
+            return Outcome("ok", "a FIFO wakes its reader")
+    return Outcome("failed", "a FIFO did not wake its reader", "Name another kochi_root.")
+
+
+def examine_refusals(trial: TrialPaths) -> Outcome:
+    """What a queue can do without, where a filesystem refuses it."""
+    make_directory(trial.other_directory)
+    refused = []
+    for what, call in {
+        "a rename of a directory": partial(os.rename, trial.other_directory, trial.link("moved")),
+        "a symbolic link": partial(os.symlink, trial.document.name, trial.link("symbolic")),
+    }.items():
+        try:
+            call()
+        except OSError as error:
+            refused.append(f"{what} ({error.strerror})")
+    if refused:
+        said = f"refused: {', '.join(refused)}; what kochi does without it is slower"
+        return Outcome("note", said)
+    return Outcome("ok", "directories can be renamed, symbolic links made")

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn, cast
 
@@ -154,40 +155,56 @@ def main(arguments: list[str]) -> int:
 
 
 def _try(path: Path, kind: Kind, patience: float) -> tuple[str, str]:
+    try:
+        with contender(path, kind) as contend, hold(path, kind, patience=patience):
+            return "admitted" if contend() else "excluded", ""
+    except LockBusyError:
+        # Others try theirs just now, with the same file: we were kept out, that is enough.
+        return "excluded", ""
+    except KochiError as error:
+        return "refused", error.message
+
+
+@contextlib.contextmanager
+def contender(path: Path, kind: Kind, patience: float = 0.0) -> Iterator[Callable[[], bool]]:
+    """Another process of this node, and a call that has it try to take a lock, once each time, for
+    `patience` seconds: whether it got it. Call it before you take the lock yourself.
+
+    The call raises KochiError when the lock is refused, ChildProcessError when the process was
+    ended.
+    """
     ours, theirs = socket.socketpair()
     # Before there is a lock, or the thread that renews a lease: a fork must have neither.
     if os.fork() == 0:
         ours.close()
-        _contend(path, kind, theirs)
+        _contend(path, kind, patience, theirs)
     theirs.close()
+
+    def contend() -> bool:
+        ours.sendall(b"!")
+        if not (answer := ours.recv(4096)):
+            raise ChildProcessError("the second process was ended")
+        outcome, message = json.loads(answer)
+        if outcome == "refused":
+            raise KochiError(message, advice(kind))
+        return bool(outcome == "admitted")
+
     with ours:
-        try:
-            with hold(path, kind, patience=patience):
-                ours.sendall(b"!")
-                answer = ours.recv(4096)
-                if not answer:
-                    raise ChildProcessError("the second process was ended")
-        except LockBusyError:
-            # Others try theirs just now, with the same file: we were kept out, that is enough.
-            return "excluded", ""
-        except KochiError as error:
-            return "refused", error.message
-    outcome, message = json.loads(answer)
-    return outcome, message
+        yield contend
 
 
-def _contend(path: Path, kind: Kind, connection: socket.socket) -> NoReturn:
+def _contend(path: Path, kind: Kind, patience: float, connection: socket.socket) -> NoReturn:
     try:
         signal.alarm(_LIFETIME)
-        if connection.recv(1):
-            connection.sendall(json.dumps(_try_once(path, kind)).encode())
+        while connection.recv(1):
+            connection.sendall(json.dumps(_try_once(path, kind, patience)).encode())
     finally:
         os._exit(0)
 
 
-def _try_once(path: Path, kind: Kind) -> tuple[str, str]:
+def _try_once(path: Path, kind: Kind, patience: float) -> tuple[str, str]:
     try:
-        with hold(path, kind, patience=0):
+        with hold(path, kind, patience=patience):
             return "admitted", ""
     except LockBusyError:
         return "excluded", ""

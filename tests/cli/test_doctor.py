@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support import git, wait_until
 
-from snakemake_kochi.doctor import files, filesystem, node
+from snakemake_kochi.doctor import filesystem, node, pair
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.paths import Root
+from snakemake_kochi.paths import Root, TrialPaths
 from snakemake_kochi.queue import Queue, Ticket, find_job, list_jobs, list_workers, shared_workers
 
 from .conftest import COMMAND, Outcome
@@ -393,40 +393,47 @@ def test_a_machine_without_a_scheduler_has_no_allocations(kochi: Kochi) -> None:
     ],
 )
 def test_a_directory_is_on_the_innermost_of_its_mounts(path: str, kind: str, option: str) -> None:
-    lines = [
-        "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard",
-        "30 27 0:30 / /home rw,relatime - autofs systemd-1 rw",
-        "31 27 0:31 / /home rw,relatime shared:7 - nfs4 server:/home rw,vers=4.2,local_lock=none",
-        "32 31 254:0 /l /home/u/l rw - ext4 /dev/vda rw",
-        r"33 27 0:33 / /scratch/a\040b rw - lustre mds@tcp:/s rw,localflock",
-    ]
-    mount = filesystem.find_mount(Path(path), lines)
+    mount = filesystem.find_mount(
+        Path(path),
+        [
+            mounted("/", "ext4", "rw,discard"),
+            mounted("/home", "autofs", "rw"),
+            mounted("/home", "nfs4", "rw,vers=4.2,local_lock=none", "server:/home"),
+            mounted("/home/u/l", "ext4", "rw,discard"),
+            mounted("/scratch/a b", "lustre", "rw,localflock", "mds@tcp:/s"),
+        ],
+    )
     assert mount is not None
-    assert mount.kind == kind
-    assert option in mount.options
+    assert mount.fstype == kind
+    assert option in mount.opts.split(",")
 
 
-def test_flock_of_one_node_only_is_seen_from_the_mount(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text("31 27 0:31 / / rw - nfs server:/ rw,vers=3,local_lock=all\n")
-    monkeypatch.setattr(filesystem, "_MOUNTS", mounts)
-    assert filesystem.examine_filesystem(tmp_path).verdict == "ok"
-    assert filesystem.examine_filesystem(tmp_path, of_all="All must see it.").verdict == "ok"
-    outcome = filesystem.examine_filesystem(tmp_path, for_flock=True)
+def mounted(point: str, kind: str, options: str, device: str = "/dev/vda") -> Any:
+    return SimpleNamespace(device=device, mountpoint=point, fstype=kind, opts=options)
+
+
+def test_the_mounts_of_this_node_are_known(tmp_path: Path) -> None:
+    assert filesystem.examine_filesystem(tmp_path).verdict in ("ok", "warning")
+    assert " on /)" in filesystem.examine_filesystem(Path("/")).measured
+
+
+def test_flock_of_one_node_only_is_seen_from_the_mount(tmp_path: Path) -> None:
+    examine = partial(
+        filesystem.examine_filesystem,
+        tmp_path,
+        mounts=[mounted("/", "nfs", "rw,vers=3,local_lock=all", "server:/")],
+    )
+    assert examine().verdict == "ok"
+    assert examine(of_all="All must see it.").verdict == "ok"
+    outcome = examine(for_flock=True)
     assert outcome.verdict == "warning"
     assert "local_lock=all: flock excludes processes of one node only" in outcome.measured
 
 
-def test_a_filesystem_of_one_node_will_not_do_where_other_nodes_need_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text("27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard\n")
-    monkeypatch.setattr(filesystem, "_MOUNTS", mounts)
-    assert filesystem.examine_filesystem(tmp_path).verdict == "ok"
-    outcome = filesystem.examine_filesystem(tmp_path, of_all="All must see it.")
+def test_a_filesystem_of_one_node_will_not_do_where_other_nodes_need_it(tmp_path: Path) -> None:
+    mounts = [mounted("/", "ext4", "rw,discard")]
+    assert filesystem.examine_filesystem(tmp_path, mounts=mounts).verdict == "ok"
+    outcome = filesystem.examine_filesystem(tmp_path, of_all="All must see it.", mounts=mounts)
     assert outcome.verdict == "warning"
     assert outcome.measured == "ext4 (/dev/vda on /): usually of this node alone"
     assert outcome.advice == "All must see it."
@@ -462,27 +469,21 @@ def test_little_room_is_a_warning(
         {"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000"},
     ],
 )
-def test_a_cgroup_that_slows_jobs_down_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, str]
-) -> None:
+def test_a_cgroup_that_slows_jobs_down_is_a_warning(tmp_path: Path, limits: dict[str, str]) -> None:
     for name, text in limits.items():
         (tmp_path / name).write_text(f"{text}\n")
-    monkeypatch.setattr(node, "_cpu_groups", lambda: [tmp_path / "without", tmp_path])
-    outcome = node.examine_cpus()
+    outcome = node.examine_cpus([tmp_path / "without", tmp_path])
     assert outcome.verdict == "warning"
     assert "a cgroup allows the time of 0.5 CPUs" in outcome.measured
     assert "--cores 1" in outcome.advice
 
 
 @pytest.mark.parametrize("texts", [("max 100000",), ("-1", "100000"), ()])
-def test_a_cgroup_without_a_limit_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: tuple[str, ...]
-) -> None:
+def test_a_cgroup_without_a_limit_is_none(tmp_path: Path, texts: tuple[str, ...]) -> None:
     names = ("cpu.max",) if len(texts) == 1 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
     for name, text in zip(names, texts, strict=False):
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(node, "_cpu_groups", lambda: [tmp_path])
-    assert node.examine_cpus().verdict != "warning"
+    assert node.examine_cpus([tmp_path]).verdict != "warning"
 
 
 def test_gpus_are_told_as_a_worker_would_give_them_out(
@@ -506,37 +507,31 @@ def test_gpus_are_told_as_a_worker_would_give_them_out(
     assert node.examine_gpus().verdict == "warning"
 
 
-def test_a_file_that_was_missing_or_half_there_is_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_was_missing_or_half_there_is_a_failure(tmp_path: Path) -> None:
     last = {"number": 3, "time": 0.0, "last": True}
-    answers: list[object] = [FileNotFoundError(), DamagedFileError("half"), OSError("stale"), last]
+    answers = iter([FileNotFoundError(), DamagedFileError("half"), OSError("stale"), last])
 
-    def read(*_: object) -> object:
-        answer = answers.pop(0)
+    def read(*_: object) -> Any:
+        answer = next(answers)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    monkeypatch.setattr(files, "read_json", read)
-    seen = files.watch(tmp_path / "document")
+    seen = filesystem.read_versions(tmp_path / "document", read=read)
     assert (seen.reads, seen.missing, seen.partial, seen.stale, seen.ended) == (4, 1, 1, 1, True)
-    outcome = files.judge_sightings(seen, 3, "n2")
+    outcome = filesystem.judge_sightings(seen, 3, "n2")
     assert outcome.verdict == "failed"
     assert "1 times missing and 1 times only in part" in outcome.measured
 
 
 def test_a_reader_that_does_not_see_the_last_version_is_a_failure(tmp_path: Path) -> None:
-    files.write_version(tmp_path / "document", 1)
-    seen = files.watch(tmp_path / "document", patience=0.01)
+    filesystem.write_version(tmp_path / "document", 1)
+    seen = filesystem.read_versions(tmp_path / "document", patience=0.01)
     assert not seen.ended
-    assert files.judge_sightings(seen, 1, "n2").verdict == "failed"
+    assert filesystem.judge_sightings(seen, 1, "n2").verdict == "failed"
 
 
 def test_the_reader_is_another_process_and_says_what_it_saw(tmp_path: Path) -> None:
-    files.write_version(tmp_path / "document", 0, last=True)
-    command = [sys.executable, "-P", "-m", "snakemake_kochi.doctor.files"]
-    done = subprocess.run([*command, tmp_path / "document"], capture_output=True, text=True)
-    first, second = done.stdout.splitlines()
-    assert first == "reading"
-    assert json.loads(second)["ended"] is True
+    outcome = pair.examine_rename(TrialPaths(tmp_path))
+    assert outcome.verdict == "ok"
+    assert " times by another process: always there and whole; seen after " in outcome.measured

@@ -1,0 +1,191 @@
+"""Allocations of one core, with a worker in each, for as long as something is tried in them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import humanfriendly
+
+from snakemake_kochi.allocation.ending import end_allocations
+from snakemake_kochi.allocation.tracker import WaitReasons
+from snakemake_kochi.allocation.worker_command import WorkerCommand
+from snakemake_kochi.allocation.workers import make_scheduler
+from snakemake_kochi.doctor.checks import Outcome
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import last_lines, make_directory
+from snakemake_kochi.location import Location
+from snakemake_kochi.processes import Node
+from snakemake_kochi.queue import Queue, WorkerState, cancel, shared_workers
+from snakemake_kochi.queue.controllers import private_queue, remove_private_queues
+from snakemake_kochi.schedulers.interface import Allocation, RefusedError, UnreachableError
+from snakemake_kochi.schedulers.request import Wanted
+from snakemake_kochi.worker.settings import WorkerSettings
+
+# Seconds between two questions to the scheduler, at first and at most; between two looks for a
+# worker.
+_QUESTION, _LATER_QUESTION = 2.0, 10.0
+_LOOK = 0.1
+# Seconds for the trials themselves, and for the workers to leave after the last one.
+_TRIALS = 900.0
+_LEAVE_PATIENCE = 20.0
+# For how much longer a worker stays without a job than the next one is waited for.
+_LONGER = 1.2
+
+
+@dataclass(frozen=True)
+class TrialWorker:
+    """A worker that alone serves `queue`, for tickets of the `controller`. `nodes`: where its
+    allocation is, in the scheduler's words, "" if it says nothing; `said`: how it was got."""
+
+    node: Node
+    queue: str
+    controller: str
+    nodes: str
+    said: str
+
+
+class TrialAllocations:
+    """A context: at its end all allocations are cancelled, and nothing else of them is left but
+    the records of their jobs and workers, and the logs of those that failed.
+
+    The workers of a process that is killed leave by themselves, soon after `patience` seconds.
+    """
+
+    def __init__(self, location: Location, patience: float, tell: Callable[[str], None]) -> None:
+        """`patience`: seconds for each allocation to begin; `tell` gets what people should know
+        meanwhile. Raises KochiError for a machine that has no way to a compute node."""
+        machine = location.machine
+        if not machine.has_allocations:
+            raise KochiError(
+                f"machine {machine.name} has neither a scheduler nor an alloc_script: there is no "
+                "way to a compute node",
+                "Name the machine that has one with -m; or start a worker on another node, and "
+                "type here: kochi doctor -q QUEUE",
+            )
+        self._location, self._paths = location, location.machine_paths
+        self._patience, self._tell = patience, tell
+        self._log: Any = SimpleNamespace(info=tell, warning=tell, error=tell)
+        self._controller = f"doctor-{secrets.token_hex(4)}"
+        machine = replace(machine, allocation=replace(machine.allocation, nodes=1))
+        self._scheduler = make_scheduler(machine, f"kochi-{self._controller}")
+        self._reasons = WaitReasons()
+        self._queues: list[str] = []
+        self._settings: list[Path] = []
+        self._ids: dict[str, bool] = {}  # whether its log is of use
+
+    def __enter__(self) -> TrialAllocations:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._queues:
+            return
+        # Their workers see that, also where no scheduler can end them.
+        with contextlib.suppress(OSError):
+            os.rmdir(self._paths.controller(self._controller).directory)
+        end_allocations(self._scheduler, self._log, lambda: False)
+        deadline = time.monotonic() + _LEAVE_PATIENCE
+        while any(map(self._workers, self._queues)) and time.monotonic() < deadline:
+            time.sleep(_LOOK)
+        for queue in self._queues:
+            # Of a test that was interrupted.
+            for job in Queue(self._paths, queue).jobs():
+                cancel(self._paths, job.job)
+        remove_private_queues(self._paths, self._controller)
+        for id in (id for id, is_kept in self._ids.items() if not is_kept):
+            log = self._paths.allocation_log(self._controller, id)
+            for path in (log, log.with_suffix(".out"), log.with_suffix(".sh")):
+                path.unlink(missing_ok=True)
+        for path in self._settings:
+            path.unlink(missing_ok=True)
+
+    def get(self, not_on: str = "") -> TrialWorker | Outcome:
+        """One more, on none of these nodes if the scheduler can be told so, once it is there; or
+        why there is none: not tested is what cannot be had now, and the second node where there is
+        only one."""
+        try:
+            return self._get(not_on)
+        except KochiError as error:
+            said = " ".join(error.message.split())
+            if not_on and isinstance(error, RefusedError):
+                said = f"not tested, without a second node: {said}"
+                return Outcome("warning", said, error.hint or "")
+            return Outcome("failed", said, error.hint or "")
+
+    def _get(self, not_on: str) -> TrialWorker | Outcome:
+        queue = f"{private_queue(self._controller)}-{len(self._queues)}"
+        self._location.prepare_machine()
+        longest = self._scheduler.limits().seconds
+        self._queues.append(queue)
+        make_directory(self._paths.allocations)
+        make_directory(self._paths.controller(self._controller).directory)
+        settings = WorkerSettings(
+            str(self._location.root.directory),
+            self._paths.name,
+            (queue,),
+            stay=True,
+            # The first one waits for the second one.
+            idle_timeout=_LONGER * self._patience,
+            controller=self._controller,
+        )
+        self._settings.append(settings.path)
+        worker = WorkerCommand(settings, self._location.machine.load_env_on_machine)
+        seconds = min(self._patience + _TRIALS, longest or float("inf"))
+        wanted = Wanted(1, seconds=seconds, excluded=(not_on,) if not_on else ())
+        (id,) = self._scheduler.submit(wanted, worker, self._ids)
+        self._ids[id] = False
+        self._tell(f"Requested allocation {id}; waiting for its worker.")
+        return self._wait(id, queue)
+
+    def _wait(self, id: str, queue: str) -> TrialWorker | Outcome:
+        began, question = time.monotonic(), 0.0
+        reason = "it has not begun"
+        while (waited := time.monotonic() - began) <= self._patience:
+            for worker in self._workers(queue):
+                took = humanfriendly.format_timespan(waited)
+                said = f"a worker has come in {worker.allocation}, on {worker.node.host}, after "
+                nodes = self._find(id).nodes
+                return TrialWorker(worker.node, queue, self._controller, nodes, said + took)
+            if waited >= question:
+                question = waited + min(max(_QUESTION, waited / 10), _LATER_QUESTION)
+                allocation = self._find(id)
+                reason = allocation.reason or reason
+                for notice in self._reasons.lines([allocation]):
+                    self._tell(notice)
+                if allocation.state == "ended":
+                    raise self._end_of(allocation)
+            time.sleep(_LOOK)
+        with contextlib.suppress(KochiError):
+            self._scheduler.cancel([id])
+        said = f"no worker has come in allocation {id} for {self._patience:.0f} seconds: {reason}"
+        advice = "Try again later, or wait for longer: --wait 2h"
+        return Outcome("warning", f"not tested: {said}", advice)
+
+    def _workers(self, queue: str) -> list[WorkerState]:
+        with contextlib.suppress(OSError):
+            return shared_workers(self._paths, queue, self._controller)
+        return []  # not known now
+
+    def _find(self, id: str) -> Allocation:
+        """How it stands; where that cannot be said, it waits."""
+        try:
+            found = self._scheduler.find()
+        except UnreachableError as error:
+            return Allocation(id, "pending", f"the scheduler gives no answer: {error.message}")
+        return (
+            Allocation(id, "pending") if found is None else found.get(id, Allocation(id, "ended"))
+        )
+
+    def _end_of(self, allocation: Allocation) -> KochiError:
+        self._ids[allocation.id] = True
+        log = self._paths.allocation_log(self._controller, allocation.id)
+        why = "; ".join(filter(None, [allocation.reason, *last_lines(log, 2)]))
+        said = f"allocation {allocation.id} ended before its worker came"
+        return KochiError(f"{said}{': ' if why else ''}{why}", f"See its log: {log}")

@@ -1,0 +1,233 @@
+"""Checks, each in a process of its own with a deadline: a hanging filesystem hangs only that."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, NoReturn
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import make_directory
+from snakemake_kochi.paths import TrialPaths
+
+# Seconds from SIGKILL to the end. A process that hangs in the kernel does not end, and is left.
+_KILL_PATIENCE = 1.0
+# NFS keeps a file that is open on another node under another name, for some seconds.
+_REMOVAL_PATIENCE = 5.0
+INTERRUPTING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`verdict`: from good to bad; a note is about something that cannot be judged, or that was not
+    tested. `measured` is a sentence about what was seen, `advice` one about what to do, if
+    anything."""
+
+    verdict: Literal["ok", "note", "warning", "failed"]
+    measured: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Finding(Outcome):
+    """The outcome of one check; `directory` is where, "" if it is about the node."""
+
+    check: str = ""
+    directory: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        names = ("check", "directory", "verdict", "measured", "advice")
+        return {name: getattr(self, name) for name in names}
+
+
+class Check(NamedTuple):
+    """`patience`: seconds, where it may need more than others; after an error in one that
+    `is_needed` the rest is not tried."""
+
+    name: str
+    directory: Path | None
+    measure: Callable[[], Outcome]
+    patience: float = 0.0
+    is_needed: bool = False
+
+    def outcome(self) -> dict[str, str]:
+        return asdict(self.measure())
+
+
+class HangsError(KochiError):
+    """No answer came before the deadline."""
+
+
+def run(checks: Iterable[Check], patience: float) -> Generator[Finding]:
+    """The findings of checks, up to the first one that hangs. Each has `patience` seconds to
+    answer."""
+    for check in checks:
+        try:
+            found = isolated(check.outcome, max(patience, check.patience))
+        except KochiError as error:
+            yield failed(check.name, check.directory, error)
+            if check.is_needed or isinstance(error, HangsError):
+                return
+        else:
+            yield Finding(**found, check=check.name, directory=str(check.directory or ""))
+
+
+def failed(name: str, directory: Path | None, error: KochiError) -> Finding:
+    """The finding of a check that ended with an error."""
+    advice = error.hint or ""
+    if isinstance(error, HangsError):
+        advice = f"Look after the filesystem of {directory}. " if directory else ""
+        if {"lock", "locks"} & set(name.split()):  # not a clock
+            advice = "Name a directory with working locks in kochi.yaml (machines: NAME: lock_dir)"
+            advice += ", or use lock_kind: lease. "
+        advice += "What comes after it was not tried."
+    return Finding("failed", error.message, advice, name, str(directory or ""))
+
+
+@contextlib.contextmanager
+def trial(
+    paths: TrialPaths, patience: float, remark: Callable[[str], None]
+) -> Iterator[TrialPaths]:
+    """Have the directory in which things are tried; it goes again, with what else had to be made
+    for it. `remark` is told what cannot be removed. Raises KochiError."""
+    around = (paths.directory, *paths.directory.parents)
+    missing = isolated(lambda: [path for path in around if not path.is_dir()], patience)
+
+    def tell(is_left: bool) -> None:
+        if is_left:
+            remark(f"This is left behind: {paths.directory}")
+
+    with at_end(partial(_remove, missing), max(patience, 2 * _REMOVAL_PATIENCE), tell):
+        isolated(partial(make_directory, paths.directory), patience)
+        yield paths
+
+
+def _remove(made: list[str]) -> bool:
+    """Remove a directory, the first of them, with its content, and those that were made around it
+    if nobody has used them since. Returns whether it is left."""
+    deadline = time.monotonic() + _REMOVAL_PATIENCE
+    while os.path.exists(made[0]) and time.monotonic() < deadline:
+        shutil.rmtree(made[0], ignore_errors=True)
+        time.sleep(0.01)
+    for path in made[1:]:
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+    return os.path.exists(made[0])
+
+
+def isolated(work: Callable[[], Any], patience: float) -> Any:
+    """What the work returns, as it comes out of JSON, from a process that may hang.
+
+    Raises HangsError after `patience` seconds, and KochiError for what the work raises.
+    """
+    return _result(_start(work), patience)
+
+
+@contextlib.contextmanager
+def at_end(
+    work: Callable[[], Any], patience: float, tell: Callable[[Any], None] = lambda _: None
+) -> Iterator[None]:
+    """Have it done at the end in such a process, also when this one is killed; `tell` gets what it
+    returns, or the error."""
+    waits, release = os.pipe()
+
+    def wait() -> Any:
+        os.close(release)
+        os.read(waits, 1)
+        return work()
+
+    process = _start(wait)
+    os.close(waits)
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, process.mask)
+        yield
+    finally:
+        os.close(release)
+        try:
+            result = _result(process, patience)
+        except KochiError as error:
+            result = error
+        tell(result)
+
+
+class _Process(NamedTuple):
+    """`mask`: the signals that were blocked when it was started, which alone are blocked
+    again as soon as its end is certain."""
+
+    number: int
+    reader: int
+    mask: set[int | signal.Signals]
+
+
+def _start(work: Callable[[], Any]) -> _Process:
+    reader, writer = os.pipe()
+    # An exception by a signal would be lost in what Python calls at a fork, or lose the child.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)
+    if (child := os.fork()) == 0:
+        _do(work, writer)
+    os.close(writer)
+    return _Process(child, reader, mask)
+
+
+def _result(process: _Process, patience: float) -> Any:
+    deadline, said = time.monotonic() + patience, b""
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, process.mask)
+        # Its own children have the pipe, too: its end may come late.
+        while not said.endswith(b"\n"):
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([process.reader], [], [], left)[0]:
+                raise HangsError(f"no answer within {patience:g} seconds: it hangs")
+            if not (block := os.read(process.reader, 65536)):
+                raise KochiError("the process that measures was ended")
+            said += block
+    finally:
+        # Also after Ctrl-C.
+        os.close(process.reader)
+        _end(process.number)
+    answer = json.loads(said)
+    if "error" in answer:
+        raise KochiError(answer["error"], answer["hint"])
+    return answer["result"]
+
+
+def _do(work: Callable[[], Any], writer: int) -> NoReturn:
+    try:
+        os.setsid()  # Ctrl-C is for the one that waits
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            # Whoever reads what we print must not wait for one that hangs.
+            os.dup2(nothing, stream)
+        for number in INTERRUPTING:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTING)
+        try:
+            answer = {"result": work()}
+        except KochiError as error:
+            answer = {"error": error.message, "hint": error.hint}
+        except OSError as error:
+            file = f"{error.filename}: " if error.filename else ""
+            answer = {"error": f"{file}{error.strerror or error}", "hint": None}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}", "hint": None}
+        os.write(writer, json.dumps(answer, default=str).encode() + b"\n")
+    finally:
+        os._exit(0)
+
+
+def _end(child: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+        os.killpg(child, signal.SIGKILL)
+    deadline = time.monotonic() + _KILL_PATIENCE
+    while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.001)
