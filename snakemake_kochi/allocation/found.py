@@ -15,8 +15,9 @@ from snakemake_kochi.paths import Root
 from snakemake_kochi.project.machine_lookup import FOUND_VARIABLE
 from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.schedulers.commands import ONCE, Pace
+from snakemake_kochi.schedulers.environment import own_allocation
 from snakemake_kochi.schedulers.interface import RefusedError
-from snakemake_kochi.schedulers.native import BatchSystem, own_allocation, system_of_host
+from snakemake_kochi.schedulers.native import BatchSystem, system_of_host
 
 _log = logging.getLogger(__name__)
 _TEXT = """\

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.schedulers.native import node_for_bash
+from snakemake_kochi.schedulers.environment import node_for_bash
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
 
 # Bytes of a line with the name of a node.

@@ -157,7 +157,7 @@ def _ask(
         assign_queues(location.machine_paths, worker, [queue])
         note_asked(location.machine_paths, AskedWorker(worker, each, name))
         say(
-            f"Worker {worker} for queue {queue} was asked for: allocation {each}, "
+            f"Worker {worker} for queue {queue} was requested: allocation {each}, "
             f"log: {command.log(each)}"
         )
         if isinstance(scheduler, AllocScript) and (process := scheduler.process(each)) is not None:
@@ -190,7 +190,7 @@ def _say_why_they_wait(asked: list[_Asked]) -> None:
             remark(line)
         if any(each.advice for each in waiting):
             words = {each.scheduler.how_to_cancel: None for each in asked}
-            remark(f"To cancel what was asked for, type: {'; '.join(words)}")
+            remark(f"To cancel the requests, type: {'; '.join(words)}")
         if lines or not waiting:
             return
 

@@ -30,7 +30,7 @@ from snakemake_kochi.executor.tickets import Tickets
 from snakemake_kochi.location import Location
 from snakemake_kochi.locks.probe import probe_locks
 from snakemake_kochi.queue import Inbox, RunFile, private_queue
-from snakemake_kochi.schedulers.native import own_allocation
+from snakemake_kochi.schedulers.environment import own_allocation
 
 
 class KochiExecutor(Executor):

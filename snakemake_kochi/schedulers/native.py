@@ -1,7 +1,7 @@
 """The schedulers that Kochi knows natively, and what the folder of each provides.
 
-Three modules of a folder are named here: `options` and `environment`, which kochi.yaml's reader and
-workers load, and `system`, with all the rest.
+Its module `options` is loaded by all readers of kochi.yaml; `system` has all the rest. The module
+`environment` is for processes in an allocation; see `schedulers/environment.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from snakemake_kochi.schedulers.slurm import environment as _slurm_environment
 from snakemake_kochi.schedulers.slurm import options as _slurm_options
 
 if TYPE_CHECKING:
@@ -40,63 +39,6 @@ class Options(Protocol):
 
 
 OPTIONS: Mapping[str, Options] = {"slurm": _slurm_options}
-
-
-# ---- environment: what a process in an allocation is told
-
-
-class Environment(Protocol):
-    """What a scheduler's environment variables tell."""
-
-    NODE_VARIABLE: str
-    """The variable with the node's name."""
-
-    def own_allocation(self, environment: Mapping[str, str]) -> OwnAllocation | None:
-        """The allocation of the process that has this environment, if it is this scheduler's."""
-
-
-class OwnAllocation(Protocol):
-    """The allocation in which a process runs, as its environment tells. None: it does not."""
-
-    @property
-    def id(self) -> str:
-        """As the scheduler's commands take it."""
-
-    @property
-    def began(self) -> float | None:
-        """In seconds since the epoch."""
-
-    @property
-    def memory_mb(self) -> int | None:
-        """The MiB that the allocation has on this node, if they are limited."""
-
-    def seconds_left(self, expected: float | None) -> float | None:
-        """Until the allocation ends. `expected`: what is left of the requested time; with it, the
-        scheduler is not asked. None also where nothing limits it."""
-
-    def hosts(self) -> dict[str, int]:
-        """The names of its nodes, each with the number of CPUs that it has there. Raises OSError,
-        ValueError or SubprocessError."""
-
-    def is_for_jobs(self, name: str) -> bool:
-        """Whether a worker hands this environment variable on to its jobs."""
-
-
-_ENVIRONMENTS: tuple[Environment, ...] = (_slurm_environment,)
-
-
-def own_allocation(environment: Mapping[str, str]) -> OwnAllocation | None:
-    """The allocation of the process that has this environment; None outside of one."""
-    found = (each.own_allocation(environment) for each in _ENVIRONMENTS)
-    return next((each for each in found if each is not None), None)
-
-
-def node_for_bash() -> str:
-    """For bash on a node: the node's name, as its scheduler has it."""
-    name = "$HOSTNAME"
-    for each in _ENVIRONMENTS:
-        name = f"${{{each.NODE_VARIABLE}:-{name}}}"
-    return name
 
 
 # ---- system: the rest

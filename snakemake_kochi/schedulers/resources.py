@@ -1,4 +1,4 @@
-"""From a job's resources to a request, and to what the job takes of a worker.
+"""A job's resources as a request for its allocation, and as what it takes of a worker.
 
 The resources are those that Snakemake's Slurm executor reads. Those that are not here mean the same
 everywhere: threads, mem_mb, runtime, gpu. Neither that executor nor Kochi requests `disk_mb`:
@@ -34,14 +34,14 @@ _TEXTS = {
 }
 _CLUSTERS = ("clusters", "cluster", "slurm_cluster")
 _NUMBERS = ("nodes", "tasks", "tasks_per_node", "tasks_per_gpu", "cpus_per_task", "cpus_per_gpu")
-# All that makes a difference between allocations, or in what a job takes of a worker in one.
+# All resources that matter for an allocation, or for what a job takes of a worker in one.
 NAMES = frozenset(
     {*_TEXTS, *_CLUSTERS, *_NUMBERS, "gres", "gpu_model", "mem_mb_per_cpu", "mpi", "slurm_extra"}
 )
 
 
 class Values(Protocol):
-    """Resources by name. Snakemake's are a list of the values besides."""
+    """Resources by name, as Snakemake has them."""
 
     def keys(self) -> Iterable[str]: ...
 
@@ -73,7 +73,7 @@ class _Job:
         return text
 
     def number(self, name: str, least: int = 1) -> int | None:
-        """A whole number; one below `least` is returned, too."""
+        """A whole number; it may be below `least`, which is for the error."""
         value = self.values.get(name)
         if value is None or value == "":
             return None
@@ -85,12 +85,12 @@ class _Job:
 
 
 def requested(values: Values) -> list[str]:
-    """Which of a job's resources are about its allocation."""
+    """The names of a job's resources that are about its allocation."""
     return sorted(NAMES.intersection(values.keys()))
 
 
 def unknown(values: Values) -> dict[str, str]:
-    """Resources that look as if they were, with what was probably meant."""
+    """Unknown resources that look like such names, with what was probably meant."""
     names = [name for name in iter(values.keys()) if name.startswith("slurm_")]
     return {name: _meant(name) for name in names if name not in NAMES}
 
@@ -105,7 +105,8 @@ def _meant(name: str) -> str:
 def read_request(
     rule: str, values: Values, wanted: Resources
 ) -> tuple[AllocationRequest, Resources]:
-    """What a job requests, and what it takes of a worker then: `wanted` is that without a request.
+    """What a job requests, and what it then takes of a worker. `wanted`: the latter without a
+    request.
 
     Raises KochiError, naming the rule and the resource.
     """
@@ -132,7 +133,7 @@ def read_request(
 
 
 def _sized(job: _Job, wanted: Resources) -> Resources:
-    """With the cores and the memory that are said in Slurm's terms."""
+    """With the cores and the memory that are given in Slurm's terms."""
     cores = wanted.cores
     if (of_task := job.number("cpus_per_task")) is not None:
         cores = max(cores, of_task)
@@ -159,7 +160,7 @@ def _shaped(
     if job.values.get("mpi"):
         _check_mpi(job, tasks, of_node)
     elif wanted.gpus and (of_gpu or tasks):
-        # As Snakemake's Slurm executor has it: of each GPU.
+        # As Snakemake's Slurm executor understands it: for each GPU.
         tasks = (of_gpu or tasks or 1) * wanted.gpus
     if (tasks or 1) == 1 and (of_node or 1) == 1 and (nodes or 1) == 1:
         return request, wanted
@@ -178,8 +179,8 @@ def _shaped(
         gpus=wanted.gpus,
         whole_nodes=wanted.exclusive,
     )
-    # On the first node, where it runs, it has at least one task's cores; how many GPUs, Slurm
-    # decides. What it starts elsewhere is not for a worker to confine.
+    # On the first node, where it runs, it has at least one task's cores; Slurm decides how many
+    # GPUs. A worker does not confine what the job starts elsewhere.
     on_first = cores * (of_node or 1)
     return request, replace(
         wanted, cores=on_first, exclusive=True, pinned=False, memory_mb=memory_mb, gpus=0
@@ -199,8 +200,8 @@ def _check_mpi(job: _Job, tasks: int | None, of_node: int | None) -> None:
 def _generic_resources(
     job: _Job, options: list[str], gpus: int
 ) -> tuple[str | None, str | None, int]:
-    """Those that are no GPUs, the model of GPU, and the number of GPUs. Takes --gres out of the
-    options."""
+    """Other generic resources than GPUs, the model of GPU, and the number of GPUs. It removes
+    --gres from the options."""
     name, said = "gres", job.text("gres")
     for option in [each for each in options if each.startswith("--gres=")]:
         options.remove(option)

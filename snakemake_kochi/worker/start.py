@@ -29,7 +29,7 @@ from snakemake_kochi.queue.workers import (
     assign_queues,
     read_queues,
 )
-from snakemake_kochi.schedulers.native import own_allocation
+from snakemake_kochi.schedulers.environment import own_allocation
 from snakemake_kochi.worker.node.capacity import Gpus, capacity_of_this_node, find_gpus
 from snakemake_kochi.worker.node.devices import CpuLeases, Devices, layout_of
 from snakemake_kochi.worker.output import WIDTH, Echo, log_to_file

@@ -136,7 +136,7 @@ def test_allocations_are_given_back_to_slurm(
     said = [line.partition(", log: ")[0] for line in done.out.splitlines()]
     ids = in_queue(cluster)
     assert said == [
-        f"Worker {number} for queue q was asked for: allocation {each}"
+        f"Worker {number} for queue q was requested: allocation {each}"
         for number, each in enumerate(ids)
     ]
     machine = Root.find().machine("own")
@@ -150,7 +150,7 @@ def test_allocations_are_given_back_to_slurm(
 
     # One that was cancelled by hand is told of once, and not for ever.
     told = kochi("alloc", "-q", "r").out
-    assert told.startswith("Worker 3 for queue r was asked for: allocation ")
+    assert told.startswith("Worker 3 for queue r was requested: allocation ")
     fourth = told.split()[9].rstrip(",")
     cluster.run("scancel", fourth)
     wait_until(lambda: in_queue(cluster) == ids)

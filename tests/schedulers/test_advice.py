@@ -62,7 +62,7 @@ def test_of_a_limit_that_may_be_too_small_for_one_job_it_is_told_how_to_see_it(r
 )
 def test_of_what_is_used_up_another_account_is_advised(reason, key):
     said = advice(reason, "12", "own")
-    assert said.startswith("What may be used is used up")
+    assert said.startswith("The budget is exhausted")
     assert f"Another {key} or a shorter time may help" in said
 
 

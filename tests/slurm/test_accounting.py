@@ -348,8 +348,8 @@ def test_what_an_account_may_not_run_now_waits_and_is_told_with_how_to_see_the_l
 @pytest.mark.parametrize(
     ("limited", "reason", "told"),
     [
-        ("GrpTRESMins=cpu=0", "AssocGrpCPUMinutesLimit", "What may be used is used up"),
-        ("GrpTRES=cpu=1", "AssocGrpCpuLimit", "never if it asks for more than the limit"),
+        ("GrpTRESMins=cpu=0", "AssocGrpCPUMinutesLimit", "The budget is exhausted"),
+        ("GrpTRES=cpu=1", "AssocGrpCpuLimit", "never if it requests more than the limit"),
         ("MaxTRES=cpu=1", "AssocMaxCpuPerJobLimit", "It does not begin by itself"),
         ("MaxWall=10", "AssocMaxWallDurationPerJobLimit", "It does not begin by itself"),
     ],

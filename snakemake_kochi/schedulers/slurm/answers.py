@@ -50,7 +50,7 @@ _TRANSIENT = (
 _PLACE = ("partition",)
 _TIME = ("time",)
 _SIZE = ("cores", "memory", "gpus")
-# What sbatch says when it refuses for good, and the keys of `allocation` that it may be about.
+# What sbatch says when it refuses for good, and the keys of `allocation` that may be the reason.
 _REFUSALS: dict[str, tuple[str, ...]] = {
     "invalid partition name": _PLACE,
     "no partition specified": _PLACE,
@@ -83,8 +83,8 @@ _REFUSALS: dict[str, tuple[str, ...]] = {
     "cluster": ("arguments",),
 }
 
-# Why an allocation that waits will not begin by itself, by how squeue's reason begins, and the keys
-# to change. What only takes long is not here: Priority, Resources, limits of what runs together.
+# Reasons of squeue for which a waiting allocation does not begin by itself, and the keys to change.
+# Reasons that only take long are not here: Priority, Resources, limits of what runs together.
 _HOPELESS: dict[str, tuple[str, ...]] = {
     "AccountNotAllowed": ("account", "partition"),
     "AssocMaxWallDurationPerJobLimit": ("time", "account"),
@@ -101,28 +101,28 @@ _HOPELESS: dict[str, tuple[str, ...]] = {
     "QOSTimeLimit": ("time", "qos"),
     "ReservationDeleted": ("reservation",),
 }
-# Limits of one job, whose names are made of these and a resource.
+# How the names of limits of one job end; they begin with a resource.
 _HOPELESS_ENDS: dict[str, tuple[str, ...]] = {
     "PerJob": (*_SIZE, "time", "qos"),
     "PerJobLimit": (*_SIZE, "time", "qos"),
     "PerNode": _SIZE,
 }
-# Limits of what runs together, of an account or a QOS: waiting helps, unless one job is more than
-# they allow. And what an account may use in all, as long as it is used up.
+# Limits of what runs together, of an account or a QOS: waiting helps, unless one job exceeds them.
+# And the budget of an account, while it is exhausted.
 _SHARED_LIMITS = {"Assoc": "account", "QOS": "qos"}
 _BUDGET = re.compile(r"Grp(?!\w*Run)\w*Minutes")
-# What shows them. A parent account's are not shown, as those who ask may not see them.
+# Commands that show them, but not those of a parent account, which users may not see.
 _SHOW = {
     "account": "sacctmgr show associations user=$USER "
     "format=account,partition,qos,maxjobs,maxsubmitjobs,maxwall,maxtres,grptres,grptresmins",
     "qos": "sacctmgr show qos format=name,maxjobspu,maxsubmitjobspu,maxwall,maxtres,maxtrespu,"
     "grptres,grptresmins",
 }
-# Held by Slurm itself, for nodes that could not begin it.
+# Slurm itself holds the job, because nodes could not begin it.
 _FAILED = ("JobHoldMaxRequeue", "launch failed requeued held")
 _HELD = ("JobHeldAdmin", "JobHeldUser", *_FAILED)
-# Ended by its script, as by the check for KOCHI_ROOT, or as slurmstepd could not open the log; of
-# which older ones say that there was a signal 53. Not a prolog's failure, nor that of a node.
+# Its script ended it, as in the check for KOCHI_ROOT, or slurmstepd could not open the log, which
+# older versions call signal 53. Failures of a prolog or of a node have other reasons.
 _MAYBE_BLIND = ("NonZeroExitCode", "JobLaunchFailure", "RaisedSignal:53")
 _NEVER = "DependencyNeverSatisfied"
 _MAYBE = {
@@ -130,16 +130,16 @@ _MAYBE = {
     "PartitionInactive": _PLACE,
     "ReqNodeNotAvail": ("time", "partition", "reservation"),
 }
-# Of an array that has not begun: 12_[1-3,5%2].
+# Jobs of an array that have not begun: 12_[1-3,5%2].
 _SEVERAL = re.compile(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]")
-# squeue(1), JOB STATE CODES. What is not here is over; what is stopped goes on some day.
+# squeue(1), JOB STATE CODES. All other states are final; a stopped job goes on some day.
 _PENDING = frozenset({"CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"})
 _RUNNING = frozenset(
     {"COMPLETING", "RESIZING", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
 )
-# Ended by people, or for others: that tells nothing of a node.
+# People ended it, or it had to make room: that says nothing about a node.
 _CANCELLED = frozenset({"CANCELLED", "PREEMPTED", "REVOKED"})
-# What sacct, and squeue of the first node, say of one that has not begun.
+# The nodes of a job that has not begun, as sacct and squeue write them.
 _NO_NODES = ("None assigned", "n/a")
 # The first of `a[01-04,7],b3` is a01.
 _FIRST_NODE = re.compile(r"([^\[,]*)(?:\[(\w+)[^\]]*\])?([^\[,]*)")
@@ -154,22 +154,22 @@ def run(command: Sequence[str], patience: float, text: str = "") -> str:
 
 
 def is_transient(said: str) -> bool:
-    """Whether a command that said this may succeed another time."""
+    """Whether a command that printed this may succeed another time."""
     return any(words in said.lower() for words in _TRANSIENT)
 
 
 def concerned(said: str) -> tuple[str, ...]:
-    """The keys of `allocation` that a refusal of sbatch's may be about; none where not known."""
+    """The keys of `allocation` that may be the reason of a refusal by sbatch, if they are known."""
     return next((keys for words, keys in _REFUSALS.items() if words in said.lower()), ())
 
 
 def has_failed(reason: str) -> bool:
-    """Whether an allocation waits because nodes could not begin it. On others another one may."""
+    """Whether an allocation waits because nodes could not begin it. Other nodes may."""
     return reason.replace("_", " ").strip("()").startswith(_FAILED)
 
 
 def may_be_blind(reason: str) -> bool:
-    """Whether an allocation that has ended may have done so because its node sees other files."""
+    """Whether an allocation may have ended because its node sees other files."""
     return reason.strip("()").startswith(_MAYBE_BLIND)
 
 
@@ -179,14 +179,14 @@ def is_unknown_partition(said: str) -> bool:
 
 
 def where(machine: str, keys: Iterable[str]) -> str:
-    """For people, where the keys are: "machines: own: allocation: time, qos in kochi.yaml". The
-    machine is told by its name, or as "own in FILE" if its file is another one."""
+    """Where the keys are, for people: "machines: own: allocation: time, qos in kochi.yaml".
+    `machine`: its name, or "own in FILE" if its file is another one."""
     name, _, file = machine.partition(" in ")
     return f"machines: {name}: allocation: {', '.join(keys) or '...'} in {file or 'kochi.yaml'}"
 
 
 def advice(reason: str, allocation: str, machine: str) -> str:
-    """What to do about an allocation that waits for this reason; "" where waiting is all."""
+    """What to do about an allocation that waits for this reason; "" if it only has to wait."""
     plain = reason.replace("_", " ").strip("()")
     word = plain.partition(",")[0]
     if any(plain.startswith(held) for held in _HELD):
@@ -222,26 +222,26 @@ def advice(reason: str, allocation: str, machine: str) -> str:
 def _advice_on_limit(word: str, key: str, machine: str) -> str:
     if _BUDGET.search(word):
         return (
-            "What may be used is used up, or less is left than it asks for. To see limits, type: "
+            "The budget is exhausted, or less is left than the request. To see limits, type: "
             f"{_SHOW[key]}. Another {key} or a shorter time may help: "
             f"{where(machine, [key, 'time'])}."
         )
     return (
-        "It begins when others under this limit have ended, and never if it asks for more than "
-        f"the limit is. To see limits, type: {_SHOW[key]}. What to change: "
+        "It begins when others under this limit have ended, and never if it requests more than "
+        f"the limit. To see limits, type: {_SHOW[key]}. What to change: "
         f"{where(machine, [key, 'max_workers', *_SIZE])}."
     )
 
 
 def how_to_see_limits(keys: Iterable[str]) -> str:
-    """What to type to see the accounts, QOSs and limits of the user's, where a refusal is about
-    keys of these; "" if not."""
+    """The command that shows the user's accounts, QOSs and limits, if a refusal is about one of
+    these keys, else ""."""
     return _SHOW["account"] if _SHOW.keys() & set(keys) else ""
 
 
 def read_listing(said: str, machine: str) -> dict[str, Allocation]:
-    """All allocations by id, those that have ended included, from lines of id, state, nodes and
-    reason with | between them. Other lines are left out: names of clusters, messages of the day."""
+    """All allocations by id, including ended ones, from lines of id, state, nodes and reason,
+    separated by |. Other lines are ignored: names of clusters, messages of the day."""
     lines = (line.split("|", 3) for line in said.splitlines() if line.count("|") >= 3)
     return {
         id: Allocation(
@@ -257,13 +257,13 @@ def read_listing(said: str, machine: str) -> dict[str, Allocation]:
 
 
 def first_node(nodes: str) -> str:
-    """The one on which the worker is, of those of an allocation as Slurm writes them."""
+    """The node with the worker: the first of an allocation's nodes, as Slurm writes them."""
     found = _FIRST_NODE.match(nodes)
     return "".join(filter(None, found.groups())) if found else ""
 
 
 def _each(ids: str) -> Iterator[str]:
-    """The allocations behind what a listing names: `12_[1-3]` are three."""
+    """The allocations that an entry of a listing stands for: `12_[1-3]` are three."""
     if (found := _SEVERAL.fullmatch(ids)) is None:
         yield ids
         return
@@ -274,7 +274,7 @@ def _each(ids: str) -> Iterator[str]:
 
 
 def _state(word: str) -> State:
-    """Of `CANCELLED by 1000` the first word counts."""
+    """The state by the first word: `CANCELLED by 1000`."""
     word = word.partition(" ")[0]
     if word in _PENDING:
         return "pending"

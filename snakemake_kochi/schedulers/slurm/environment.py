@@ -57,12 +57,12 @@ def default_partition() -> str | None:
 
 
 def own_allocation(environment: Mapping[str, str]) -> SlurmAllocation | None:
-    """See `native.own_allocation`."""
+    """See `environment.own_allocation`."""
     return SlurmAllocation(environment) if environment.get("SLURM_JOB_ID") else None
 
 
 class SlurmAllocation:
-    """See `native.OwnAllocation`: the job in which a process with this environment runs."""
+    """See `environment.OwnAllocation`: the job in which a process with this environment runs."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment

@@ -62,7 +62,7 @@ _REFUSED_TO_RULES = {
     "cpus-per-gpu": "resource cpus_per_gpu is for that",
     "gpus": "resource gpu is for that",
 }
-_OF_JOBS = "kochi asks for what its jobs need; how much a node has at most says the key"
+_OF_JOBS = "kochi requests what its jobs need; how much a node has at most says the key"
 # What a key of a machine says, a rule may override, and the size of workers is known by.
 _REFUSED_TO_MACHINES = {
     **_REFUSED,

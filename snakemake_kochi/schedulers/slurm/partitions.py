@@ -20,22 +20,22 @@ from snakemake_kochi.schedulers.slurm.answers import where
 
 # sinfo(1), %G: gpu:2, gpu:a100:2, either followed by (S:...).
 _GPUS = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)")
-# sbatch(1), --constraint: features of which each node has all, or one. Of what else may be said
-# there, Slurm alone knows what it means.
+# sbatch(1), --constraint: each node has all of the features, or one. Only Slurm understands other
+# expressions.
 _ALL_OF = re.compile(r"[\w.-]+(?:&[\w.-]+)*")
 _ONE_OF = re.compile(r"[\w.-]+(?:\|[\w.-]+)+")
 # scontrol(1): show node, show partition. None limits where it says UNLIMITED.
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S+)")
 
-# The fields of a partition's nodes that are asked for, in sinfo's words.
+# The fields of a partition's nodes, as sinfo is asked for them.
 LISTED = "%P|%l|%c|%m|%G|%f|%D"
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Nodes of one kind in a partition, be they up or down now; `seconds`: the longest that an
-    allocation may have, None if nothing limits it; `gpus`: how many of each model, "" for one that
-    is not told; `count`: how many nodes, None where that is not known."""
+    """Nodes of one kind in a partition, whether up or down. `seconds`: the longest time of an
+    allocation, None without a limit; `gpus`: how many of each model, "" for an unknown one;
+    `count`: how many nodes, None if that is not known."""
 
     name: str
     is_default: bool
@@ -47,9 +47,9 @@ class Partition:
 
 
 def read_partitions(said: str) -> list[Partition]:
-    """From what sinfo says with `--format` as LISTED, and without the last two:
-    `main*|1-00:00:00|4|4096|gpu:a100:2|big,new|12`. Lines that are not like this are left out:
-    sites print messages of the day."""
+    """From the output of sinfo with LISTED as its format, possibly without the last two fields:
+    `main*|1-00:00:00|4|4096|gpu:a100:2|big,new|12`. Other lines are ignored: sites print messages
+    of the day."""
     found = []
     for line in said.splitlines():
         fields = line.strip().split("|")
@@ -79,13 +79,13 @@ def limits_of(
     is_other: bool = False,
     gpu_model: str | None = None,
 ) -> Limits:
-    """What may be asked for in the partitions of that name, several with commas between them, by
-    default in the default one. Where the settings say something, that counts, but for cores that no
-    node has: what asks for them would wait for ever. Where the partition `is_other` than the
-    settings', their time counts only for jobs that do not say how long they take.
+    """What may be requested in the partitions of that name, separated by commas, by default in the
+    default one. The settings take precedence, except for cores that no node has: such a request
+    would wait for ever. If the partition `is_other` than the settings', their time counts only for
+    jobs that do not say how long they take.
 
-    Raises RefusedError for a partition that is not there, or has fewer nodes than one allocation is
-    to have.
+    Raises RefusedError for a partition that does not exist, or has fewer nodes than one allocation
+    is to have.
     """
     chosen = _featured(_chosen(partitions, name, machine), settings.constraints.get("constraint"))
     if gpu_model is not None:
@@ -99,7 +99,7 @@ def limits_of(
         )
         for each in chosen
     )
-    if not nodes:  # nobody could be asked
+    if not nodes:  # Slurm could not be asked
         nodes = (Capacity(settings.cores or 1, settings.memory_mb or 0, settings.gpus or 0),)
     longest = [each.seconds for each in chosen]
     most = None if None in longest else max(filter(None, longest), default=None)
@@ -116,7 +116,7 @@ def limits_of(
         ),
         seconds,
         nodes=nodes,
-        # Of a partition's longest time, which may be a month, nobody asks for all.
+        # A partition's longest time may be a month: nobody requests all of it.
         asks_for_all=settings.time is not None,
         usual=usual,
     )
@@ -126,7 +126,7 @@ def _chosen(partitions: Sequence[Partition], name: str | None, machine: str) -> 
     if not partitions:
         return []
     if name is None:
-        # One that the site's own submission script chooses, if there is no default.
+        # Without a default, the site's own submission script chooses one.
         return [each for each in partitions if each.is_default] or list(partitions)
     known = {each.name for each in partitions}
     names = name.split(",")
@@ -140,7 +140,7 @@ def _chosen(partitions: Sequence[Partition], name: str | None, machine: str) -> 
 
 
 def _check_number_of_nodes(chosen: Sequence[Partition], wanted: int, machine: str) -> None:
-    """An allocation is in one partition."""
+    """One partition must have all nodes of an allocation."""
     there: dict[str, int] = {}
     for each in chosen:
         if each.count is None:
@@ -155,7 +155,7 @@ def _check_number_of_nodes(chosen: Sequence[Partition], wanted: int, machine: st
 
 
 def _featured(chosen: list[Partition], constraint: str | None) -> list[Partition]:
-    """Those with the features that are asked for; where none has, it is for Slurm to say."""
+    """The nodes with the requested features; if none has them, all: Slurm then says so."""
     if constraint and _ALL_OF.fullmatch(constraint):
         wanted = set(constraint.split("&"))
         return [each for each in chosen if wanted <= each.features] or chosen
@@ -166,7 +166,7 @@ def _featured(chosen: list[Partition], constraint: str | None) -> list[Partition
 
 
 def _with_model(chosen: list[Partition], model: str) -> list[Partition]:
-    """Those with GPUs of the model, and those alone counted; where none has, as above."""
+    """The nodes with GPUs of the model, counting only these; if none has them, all, as above."""
     return [
         replace(each, node=replace(each.node, gpus=number))
         for each in chosen
@@ -176,7 +176,7 @@ def _with_model(chosen: list[Partition], model: str) -> list[Partition]:
 
 
 def _largest(nodes: Iterable[Capacity]) -> tuple[Capacity, ...]:
-    """Without those of which another has as much of everything."""
+    """Without nodes for which another one has as much of everything."""
     different = sorted(
         set(nodes), key=lambda node: (node.cores, node.memory_mb, node.gpus), reverse=True
     )
@@ -197,7 +197,7 @@ def _largest(nodes: Iterable[Capacity]) -> tuple[Capacity, ...]:
 
 @dataclass(frozen=True)
 class _Node:
-    """`cores`, `memory_mb`: as sinfo has them; `given`: what jobs can have."""
+    """`cores`, `memory_mb`: as sinfo has them; `given`: the same that jobs can have."""
 
     partitions: frozenset[str]
     cores: int
@@ -206,8 +206,8 @@ class _Node:
 
 
 def without_withheld(partitions: Sequence[Partition], nodes: str, limits: str) -> list[Partition]:
-    """Partitions with what jobs can have, by what `scontrol --oneliner` says of nodes, and of
-    partitions. What it does not tell of, or not in these words, stays as it is."""
+    """The partitions with what jobs can have, by the output of `scontrol --oneliner` for nodes and
+    for partitions (`limits`). What it does not mention, or not in these words, stays as it is."""
     known = list(filter(None, map(_node, nodes.splitlines())))
     most = {fields.get("PartitionName"): fields for fields in map(_fields, limits.splitlines())}
     return [
@@ -218,7 +218,7 @@ def without_withheld(partitions: Sequence[Partition], nodes: str, limits: str) -
 
 
 def _given(partition: Partition, known: Sequence[_Node]) -> Iterator[Partition]:
-    """One for each amount that there is on nodes of this kind."""
+    """One partition for each amount that jobs can have on nodes of this kind."""
     own = partition.node
     given = {
         node.given
@@ -241,7 +241,7 @@ def _node(line: str) -> _Node | None:
     cores, memory = _number(fields, "CPUTot"), _number(fields, "RealMemory")
     if not cores or not memory:
         return None
-    # Since 22.05; before that, only the cores that are kept are told.
+    # CPUEfctv exists since 22.05; older versions only tell the reserved cores.
     kept = (_number(fields, "CoreSpecCount") or 0) * (_number(fields, "ThreadsPerCore") or 1)
     given = _number(fields, "CPUEfctv") or cores - kept
     left = memory - (_number(fields, "MemSpecLimit") or 0)
@@ -250,7 +250,7 @@ def _node(line: str) -> _Node | None:
 
 
 def _fields(line: str) -> dict[str, str]:
-    # The first of a name: comments of administrators, which come last, may have anything.
+    # The first field of a name counts: the comments of administrators come last, and may have any.
     return dict(reversed(_FIELD.findall(line)))
 
 

@@ -104,8 +104,8 @@ class Slurm:
     # ---- submission
 
     def submit(self, wanted: Wanted, worker: WorkerScript, known: Collection[str]) -> list[str]:
-        """See `Scheduler.submit`. What an earlier call submitted without an answer is returned by
-        the next one, and nothing more is submitted by it."""
+        """See `Scheduler.submit`. If an earlier call submitted without getting an answer, this one
+        returns those allocations, and submits nothing."""
         log = worker.log("%j" if wanted.count == 1 else "%A_%a")
         arguments = sbatch_arguments(self._name, self._settings, wanted, worker.grace, log)
         command = ["sbatch", "--parsable", *arguments]
@@ -133,7 +133,7 @@ class Slurm:
     def _attempt(
         self, command: list[str], script: str, count: int, known: Collection[str]
     ) -> list[str]:
-        # The answer to the last attempt may have got lost, and not the attempt.
+        # The last attempt may have succeeded, and only its answer got lost.
         if self._is_uncertain and (lost := self._lost(known)):
             return lost
         if self._has_given_up.is_set():
@@ -155,22 +155,22 @@ class Slurm:
         return [number] if count == 1 else [f"{number}_{index}" for index in range(1, count + 1)]
 
     def _lost(self, known: Collection[str]) -> list[str]:
-        """The allocations of a submission that nobody knows of. Raises UnreachableError."""
+        """The allocations of a submission whose answer got lost. Raises UnreachableError."""
         numbers = set(map(_number, known)) | set(map(_number, self._given))
         lost = [id for id in self.find() or {} if _number(id) not in numbers]
         if not lost:
             return []
         first = min(map(_number, lost), key=int)
-        # There may be another.
+        # There may be another such submission.
         self._is_uncertain = any(_number(id) != first for id in lost)
         return [id for id in lost if _number(id) == first]
 
     def _explained(self, error: RefusedError, wanted: Wanted) -> RefusedError:
-        """A refusal, with where to change what, and how."""
+        """The refusal, with what to change, and where."""
         keys = concerned(error.message)
         hints = [f"See {where(self._machine, keys)}."]
         if asked := wanted.request.describe():
-            hints.append(f"By its resources, the rule asks for {asked}.")
+            hints.append(f"The rule's resources request {asked}.")
         if is_unknown_partition(error.message):
             hints.append(self._nearest_partition(wanted))
             hints.append("To see all, type: sinfo --summarize")
@@ -182,8 +182,8 @@ class Slurm:
                 "sinfo --exact --format='%P %D %c %m %G %f %l' (partition, number, cores, MiB, "
                 "GPUs, features, time)"
             )
-        asked = f"{error.message}\nIt was asked for {wanted.describe()}."
-        return RefusedError(asked, " ".join(hints))
+        message = f"{error.message}\nThe request was for {wanted.describe()}."
+        return RefusedError(message, " ".join(hints))
 
     def _nearest_partition(self, wanted: Wanted) -> str:
         name = self._partition(settings_for(wanted.request, self._settings))
@@ -207,15 +207,15 @@ class Slurm:
         return self._partitions
 
     def _shown(self, what: str) -> str:
-        """What scontrol says of them; "" where it does not: what sinfo said has to do then."""
+        """What scontrol says of them; "" if it fails: then the answer of sinfo has to do."""
         try:
             return self._run("scontrol", "--all", "--oneliner", "show", what)
         except KochiError:
             return ""
 
     def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
-        """By the machine's settings, and for the rest by the nodes of the partition and its longest
-        time. Slurm is asked once, and need not answer where the settings say all."""
+        """What the machine's settings say and, for the rest, the nodes of the partition and its
+        longest time. It asks Slurm once, and needs no answer if the settings say everything."""
         settings = settings_for(request, self._settings)
         partitions: list[Partition] = []
         try:
@@ -246,14 +246,14 @@ class Slurm:
         except UnreachableError:
             pass
         except RefusedError:
-            # It is not there or has no database, which is so on many clusters, and for good.
+            # Many clusters have no sacct, or no database: that does not change.
             if isinstance(failure, NoProgramError):
                 return None
         raise UnreachableError(failure.message) from failure
 
     def ends(self, ids: Collection[str]) -> dict[str, Allocation]:
-        """See `Scheduler.ends`. Slurm's controller keeps what has ended for some minutes, but for
-        what was cancelled of an array before it began; the database, if there is one, all."""
+        """See `Scheduler.ends`. Slurm's controller keeps ended jobs for some minutes, except those
+        of an array that were cancelled before they began. The database, if any, keeps them all."""
         found: dict[str, Allocation] = {}
         failure: KochiError | None = None
         for ask in (partial(self._squeue, "--states=all"), self._sacct):
@@ -275,7 +275,7 @@ class Slurm:
         )
 
     def _sacct(self) -> str:
-        # Without a time, those that wait since yesterday would not be there.
+        # Without a time, sacct would leave out jobs that wait since yesterday.
         since = (self._born - timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%S")
         return self._run(
             *("sacct", "--allocations", "--noheader", "--parsable2", f"--name={self._name}"),
@@ -284,8 +284,9 @@ class Slurm:
         )
 
     def _accounted(self, found: dict[str, Allocation]) -> dict[str, Allocation]:
-        """What the database may not know yet has not ended for that. One of an array, or that was
-        requeued into the queue, it may go on to call pending when it was cancelled there."""
+        """What runs or may come to run, by an answer of the database. A job that it does not know
+        yet has not ended. Of an array, and of a requeued job, it may report what was cancelled as
+        pending for ever."""
         now = time.monotonic()
         if self._is_uncertain and now - self._tried < self._unaccounted_if_lost:
             raise UnreachableError("sacct may not know yet of what was just submitted")
@@ -303,7 +304,7 @@ class Slurm:
             named = [f"--name={self._name}", f"--user={os.getuid()}"]
             self._run("scancel", "--quiet", *(which or named))
         except RefusedError as error:
-            if "invalid job id" not in error.message.lower():  # which is over
+            if "invalid job id" not in error.message.lower():  # that job is over
                 raise
         for id in which or list(self._given):
             self._given.pop(id, None)
@@ -319,7 +320,7 @@ class Slurm:
         return ("scancel", *self._where, "--quiet", *named)
 
     def _run(self, program: str, *arguments: str, text: str = "") -> str:
-        """One of Slurm's commands, at the clusters at which this one's allocations are."""
+        """Run one of Slurm's commands for the clusters that have the allocations."""
         where = () if program == "sbatch" else self._where
         return run([program, *where, *arguments], self._pace.answer, text)
 
@@ -327,7 +328,7 @@ class Slurm:
     def _where(self) -> tuple[str, ...]:
         if not any(self._clusters):
             return ()
-        # The default one has a name that is not known here.
+        # The name of the default cluster is not known here.
         which = "all" if "" in self._clusters else ",".join(sorted(self._clusters))
         return (f"--clusters={which}",)
 
@@ -337,5 +338,5 @@ def _says_all(settings: AllocationSettings) -> bool:
 
 
 def _number(allocation: str) -> str:
-    """That of the submission, of an allocation that may be one of an array."""
+    """The number of the submission, also for an allocation of an array."""
     return allocation.partition("_")[0]

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from snakemake_kochi.schedulers.native import own_allocation
+from snakemake_kochi.schedulers.environment import own_allocation
 from snakemake_kochi.worker.runners.interface import Exit
 
 _PROCESS = Path("/proc/self")
