@@ -36,7 +36,7 @@ from snakemake_kochi.worker.output import WIDTH, Echo, log_to_file
 from snakemake_kochi.worker.runners.choice import Runners
 from snakemake_kochi.worker.runners.command import CommandRunner
 from snakemake_kochi.worker.runners.shell import ShellRunner
-from snakemake_kochi.worker.runners.zygote import ZygoteRunner
+from snakemake_kochi.worker.runners.zygote.runner import ZygoteRunner
 from snakemake_kochi.worker.settings import Surroundings, WorkerSettings
 from snakemake_kochi.worker.signals import Wake, adopt_orphans
 from snakemake_kochi.worker.supervisor import run_kept

@@ -25,4 +25,4 @@ def test_the_line_at_the_end_names_a_job_of_which_is_shown_why(
     assert done.returncode == 0
     assert "kochi ran 1 job: 1 by command (1 not by zygote: see kochi show job 0)" in done.stdout
     shown = kochi("show", "job", "0", cwd=tmp_path)
-    assert "runner command (no zygote: to read it starts threads (see " in shown.stdout
+    assert "runner command (no zygote: its parse starts threads (see " in shown.stdout

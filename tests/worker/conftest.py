@@ -88,7 +88,10 @@ class Site:
         if "worker" not in settings:
             settings.setdefault("queues", ("q",))
         program = options.pop("program", ())
-        command = worker_command(self.root.directory, self.directory, **settings)
+        # Beside the directory of the jobs, which some tests list or fill.
+        aside = self.directory.with_name(f"{self.directory.name}-settings")
+        aside.mkdir(exist_ok=True)
+        command = worker_command(self.root.directory, aside, **settings)
         process = subprocess.Popen(
             [*prefix, *([sys.executable, *program, command[-1]] if program else command)],
             stdin=subprocess.DEVNULL,

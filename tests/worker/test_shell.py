@@ -230,7 +230,7 @@ def test_without_snakemakes_benchmarks_the_next_runner_serves(site):
     submit(site, "true", benchmark=Benchmark("one.tsv"))
     site.start_changed(change)
     assert result_of(site.ended(0)).runner == "command"
-    assert "benchmarks have no BenchmarkRecord" in site.machine.worker(0).log.read_text()
+    assert "snakemake.benchmark has no BenchmarkRecord" in site.machine.worker(0).log.read_text()
 
 
 WAITING = "echo $$ > pid; echo partial > out.txt; sleep 100; echo whole > out.txt"

@@ -88,8 +88,9 @@ def test_a_spawner_that_was_killed_is_replaced(site):
 
 def test_what_a_spawner_that_stands_still_was_asked_for_is_done_once(site):
     change = """
-        from snakemake_kochi.worker.runners import spawner
-        spawner._PATIENCE = 0.3
+        from snakemake_kochi.worker import start
+        from snakemake_kochi.worker.runners.shell import ShellRunner, Spawner
+        start.ShellRunner = lambda: ShellRunner(Spawner(patience=0.3))
     """
     submit(site, "true")
     site.start_changed(change, stay=True)
@@ -103,8 +104,9 @@ def test_what_a_spawner_that_stands_still_was_asked_for_is_done_once(site):
 def test_no_job_is_lost_or_done_twice_while_spawners_are_killed(site):
     scripts = [f"echo {number} >> done" for number in range(60)]
     change = """
-        from snakemake_kochi.worker.runners import spawner
-        spawner._MOST_FAILURES = 10_000
+        from snakemake_kochi.worker import start
+        from snakemake_kochi.worker.runners.shell import ShellRunner, Spawner
+        start.ShellRunner = lambda: ShellRunner(Spawner(most_failures=10_000))
     """
     site.start_changed(change, stay=True, cores=2)
     jobs = submit(site, *scripts)
@@ -147,9 +149,9 @@ def test_what_dies_between_spawner_and_job_gives_no_job_the_process_of_another(s
     values = {"marker": str(marker), "program": spawner_process.__file__}
     program = write(tmp_path / "killed_between.py", _KILLED_BETWEEN.format(**values))
     change = f"""
-        from types import SimpleNamespace
-        from snakemake_kochi.worker.runners import spawner
-        spawner.spawner_process = SimpleNamespace(__file__={str(program)!r})
+        from snakemake_kochi.worker import start
+        from snakemake_kochi.worker.runners.shell import ShellRunner, Spawner
+        start.ShellRunner = lambda: ShellRunner(Spawner(program={str(program)!r}))
     """
     submit(site, *[f"echo {number} >> done" for number in range(6)])
     assert site.start_changed(change, cores=1).wait(60) == 0

@@ -278,7 +278,7 @@ def test_a_workflow_that_starts_threads_is_left_to_the_command(site):
     jobs = workflow.submit("made", 1, 2)
     site.start()
     assert workflow.runners_of(*jobs) == ["command"] * 2
-    assert worker_log(site).count("to the next runner: to read it starts threads") == 1
+    assert worker_log(site).count("to the next runner: its parse starts threads") == 1
 
 
 def test_a_workflow_that_asks_how_many_cores_it_has_learns_those_of_the_job(site):
@@ -489,8 +489,9 @@ def test_an_error_that_passes_takes_the_zygote_from_few_jobs(site, workflow):
         with filesystem.fault("create", errno.EIO, "*/workers/0/zygote-0.log", times=1):
             worker = site.start_changed(
                 """
-                from snakemake_kochi.worker.runners import zygote
-                zygote._RETRY = 0.1
+                from functools import partial
+                from snakemake_kochi.worker import start
+                start.ZygoteRunner = partial(start.ZygoteRunner, retry=0.1)
                 """,
                 cores=1,
                 stay=True,

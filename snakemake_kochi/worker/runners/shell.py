@@ -1,28 +1,45 @@
-"""Plain shell commands of Snakemake's, without a Snakemake: prepared here, and executed."""
+"""Plain shell commands of Snakemake's, without a Snakemake: prepared here, and executed.
+
+A small process, the spawner, forks the processes of the jobs. Only a job with a benchmark is forked
+off the worker itself.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import os
 import shlex
 import shutil
-from collections.abc import Collection, Mapping
+import socket
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from snakemake_kochi.queue.ticket import ShellJob, Ticket
-from snakemake_kochi.worker.runners.benchmarking import load_benchmarks, run_measured
+import snakemake_kochi
+from snakemake_kochi.queue.ticket import Benchmark, ShellJob, Ticket
+from snakemake_kochi.worker.runners import spawner_process
 from snakemake_kochi.worker.runners.child import Child, fork_child
 from snakemake_kochi.worker.runners.interface import RunnerUnavailableError
-from snakemake_kochi.worker.runners.job_process import enter, execute, say
-from snakemake_kochi.worker.runners.preparation import (
+from snakemake_kochi.worker.runners.job_process import (
+    CANNOT_EXECUTE,
+    NOT_FOUND,
     TEMPORARY_SOURCES,
-    UnpreparedError,
+    UNPREPARED,
+    execute_shell_job,
     find_temporary_directory,
-    prepare,
+    say,
 )
-from snakemake_kochi.worker.runners.spawner import Spawner, SpawnerFailedError
+from snakemake_kochi.worker.runners.snakemake_internals import UnfitError, load_benchmarks
 
-_UNPREPARED = 1  # as of a Snakemake that refuses a job
+_log = logging.getLogger(__name__)
+
+# Linux lets a message of a socket have some 200 KiB.
+_MOST_BYTES = 128 * 1024
 
 
 class ShellRunner:
@@ -30,8 +47,8 @@ class ShellRunner:
 
     name = "shell"
 
-    def __init__(self) -> None:
-        self._spawner = Spawner()
+    def __init__(self, spawner: Spawner | None = None) -> None:
+        self._spawner = spawner or Spawner()
         self._temporary: dict[tuple[str | None, ...], str] = {}
 
     @property
@@ -67,14 +84,17 @@ class ShellRunner:
             # Else it is forked off the worker itself, which takes longer.
             with contextlib.suppress(SpawnerFailedError):
                 return self._spawn(ticket, shell, log, environment, cpus)
-        benchmarks = None if shell.benchmark is None else load_benchmarks()
-        return fork_child(
-            self.name,
-            ticket,
-            log,
-            cpus,
-            lambda: _run_shell(ticket, shell, dict(environment), benchmarks),
-        )
+        measure = None
+        if shell.benchmark is not None:
+            try:
+                # Once, by the worker: it takes 0.04 s of CPU and 4 MB. In the forked process it
+                # would take as long for each job, just before something is to be measured.
+                module = load_benchmarks()
+            except UnfitError as error:
+                raise RunnerUnavailableError(error.message) from error
+            measure = partial(_measure, module, ticket, shell.benchmark, environment)
+        work = partial(execute_shell_job, ticket, shell, environment, measure=measure)
+        return fork_child(self.name, ticket, log, cpus, work)
 
     def _spawn(
         self,
@@ -117,7 +137,11 @@ class ShellRunner:
 def _require_here(shell: ShellJob, environment: Mapping[str, str]) -> None:
     """Raises RunnerUnavailableError for what a Snakemake on this node would do in another way."""
     program = shell.executable
-    if not (os.access(program, os.X_OK) if "/" in program else _find(program, environment)):
+    if "/" in program:
+        is_there = os.access(program, os.X_OK)
+    else:
+        is_there = shutil.which(program, path=environment.get("PATH")) is not None
+    if not is_there:
         raise RunnerUnavailableError(f"no {program} on this node")
     if shell.temporary_directory and shell.temporary_directory in shell.script:
         for name in TEMPORARY_SOURCES:
@@ -127,26 +151,145 @@ def _require_here(shell: ShellJob, environment: Mapping[str, str]) -> None:
                 raise RunnerUnavailableError(f"{name} is {path!r}, which takes quotes")
 
 
-def _find(program: str, environment: Mapping[str, str]) -> str | None:
-    return shutil.which(program, path=environment.get("PATH"))
+# ---- benchmarks
 
 
-def _run_shell(
-    ticket: Ticket, shell: ShellJob, environment: dict[str, str], benchmarks: Any
+def _measure(
+    module: Any,
+    ticket: Ticket,
+    benchmark: Benchmark,
+    environment: Mapping[str, str],
+    arguments: list[str],
 ) -> int:
-    """Becomes the command, if it is not measured; returns an exit status."""
-    if status := enter(ticket, environment):
-        return status
+    """Execute a command under Snakemake's own benchmark, as often as the rule wants it, and write
+    the file if all went well; returns an exit status.
+
+    The process that the worker forked stays, as a supervisor, and starts the command as its child:
+    in the same session, so that what ends the one reaches the other.
+    """
+    # The worker's own log is closed here.
+    logging.getLogger().handlers[:] = [logging.StreamHandler()]
+    records = []
+    for _ in range(benchmark.repeats):
+        record = module.BenchmarkRecord()
+        try:
+            process = subprocess.Popen(arguments, env=environment)
+        except OSError as error:
+            say(ticket, f"the command {arguments[0]!r} cannot be executed: {error.strerror}")
+            return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
+        with module.benchmarked(process.pid, record):
+            status = process.wait()
+        if status:
+            return status if status > 0 else 128 - status
+        records.append(record)
     try:
-        script = prepare(ticket, shell, environment)
-    except (UnpreparedError, OSError) as error:
-        say(ticket, str(error))
-        return _UNPREPARED
-    arguments = [shell.executable, "-c", script]
-    if shell.benchmark is None:
-        return execute(ticket, shell.executable, arguments, environment)
-    try:
-        return run_measured(benchmarks, ticket, shell.benchmark, arguments, environment)
+        module.write_benchmark_records(records, benchmark.file, False)
     except OSError as error:
         say(ticket, f"the benchmark cannot be written: {error}")
-        return _UNPREPARED
+        return UNPREPARED
+    return 0
+
+
+# ---- the spawner, as the worker has it
+
+
+class SpawnerFailedError(Exception):
+    """It did not answer, or the request is too large for it. No process of the job can begin: its
+    gate is never opened."""
+
+
+class Spawner:
+    """Starts the process when it is needed, and again when it has died; after some failures in a
+    row it is not used any more."""
+
+    def __init__(
+        self,
+        patience: float = 10.0,
+        most_failures: int = 3,
+        program: str = spawner_process.__file__,
+    ) -> None:
+        """`patience`: seconds that an answer may take; it takes a millisecond, and the start of the
+        process thirty. `most_failures`: in a row. `program`: the file that the process executes."""
+        self._patience = patience
+        self._most_failures = most_failures
+        self._program = program
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: socket.socket | None = None
+        self._failures = 0
+        self._requests = 0
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return () if self._process is None else (self._process.pid,)
+
+    @property
+    def is_usable(self) -> bool:
+        return self._failures < self._most_failures
+
+    def spawn(self, request: Mapping[str, Any], log: int, held: int) -> int:
+        """Returns the number of a new child of the worker, the leader of a session, that does what
+        is requested once it reads its release from `held`.
+
+        Raises OSError when there can be no process, and SpawnerFailedError.
+        """
+        self._requests += 1
+        data = json.dumps({**request, "number": self._requests}).encode()
+        if len(data) > _MOST_BYTES:
+            raise SpawnerFailedError(f"the request has {len(data)} bytes")
+        try:
+            if self._link is None:
+                self._link = self._start()
+            answer = self._ask(self._link, data, (log, held))
+        except (OSError, SpawnerFailedError) as error:
+            self._failures += 1
+            _log.warning("the spawner of shell jobs does not work: %s", error)
+            self.close()
+            raise SpawnerFailedError(str(error)) from error
+        self._failures = 0
+        if answer < 0:
+            raise OSError(-answer, os.strerror(-answer))
+        return answer
+
+    def _ask(self, link: socket.socket, data: bytes, descriptors: Sequence[int]) -> int:
+        socket.send_fds(link, [data], descriptors)
+        # What was killed in between can leave an answer behind that nobody waited for.
+        request = 0
+        while request != self._requests:
+            if not (found := link.recv(64)):
+                raise SpawnerFailedError("it has died")
+            request, answer = map(int, found.split())
+        if answer == 0:
+            raise SpawnerFailedError("what it had forked was killed")
+        if answer > 0:
+            # Raises ChildProcessError for what is no child of the worker.
+            os.waitid(os.P_PID, answer, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return answer
+
+    def _start(self) -> socket.socket:
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(self._patience)
+        # Ours, and for what is imported only where it is needed, those of the worker.
+        packages = [str(Path(snakemake_kochi.__file__).parents[1])]
+        packages += [path for path in sys.path if os.path.isabs(path)]
+        command = [sys.executable, "-I", "-S", self._program]
+        with its:
+            self._process = subprocess.Popen(
+                [*command, str(its.fileno()), str(os.getpid()), *packages],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                pass_fds=[its.fileno()],
+                start_new_session=True,
+            )
+        return ours
+
+    def close(self) -> None:
+        """End it; it is started again for the next request."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        if self._process is not None:
+            self._process.kill()
+            with contextlib.suppress(ChildProcessError):
+                self._process.wait()
+            self._process = None

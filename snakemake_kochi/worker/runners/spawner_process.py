@@ -1,13 +1,13 @@
 """The spawner: a small process that forks the main processes of shell jobs for a worker.
 
-A fork costs what the forking process has in memory, and both pay for it, the child and afterwards
-the parent; a worker has several times more than this. Started by path, as
+The cost of a fork grows with the memory of the forking process, and both processes pay for it; a
+worker has several times the memory of this one. It is started by its path, as
 `python -I -S spawner_process.py <socket> <pid of the worker> <directories of packages>...`.
 
 A request is one message, a JSON object, with two file descriptors beside it: the log, and the gate
-from which the job's process reads its release. The answer is the request's number and that of this
-process, which by then is a child of the worker, or instead of it the negative number of an error,
-or 0 where the process may be there and cannot be known.
+from which the job's process reads its release. The answer is the request's number, and the number
+of the job's process, which by then is a child of the worker; instead of the latter, the negative
+number of an error, or 0 where the process may exist and cannot be known.
 """
 
 from __future__ import annotations
@@ -29,12 +29,10 @@ from snakemake_kochi.worker.runners.job_process import (
     CANNOT_EXECUTE,
     await_release,
     end_with_parent,
-    enter,
-    execute,
+    execute_shell_job,
     lead_session,
     say,
 )
-from snakemake_kochi.worker.runners.preparation import UnpreparedError, prepare
 
 _MOST_BYTES = 1 << 20
 _DESCRIPTORS = 2
@@ -45,7 +43,7 @@ def main(link: socket.socket, worker: int) -> None:
     """Serve the worker until it closes its end, or dies."""
     end_with_parent()
     link.set_inheritable(False)
-    # What a job ignores it is to have from whoever started the worker, not from Python.
+    # A job ignores the signals that whoever started the worker ignores, and not Python's.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -56,7 +54,7 @@ def main(link: socket.socket, worker: int) -> None:
         if not request:
             return
         for descriptor in descriptors:
-            # By a flag it would be for nothing: socket.recv_fds ignores all that it is given.
+            # socket.recv_fds ignores its argument for flags.
             os.set_inheritable(descriptor, False)
         _spawn(link, worker, json.loads(request), *descriptors)
         for descriptor in descriptors:
@@ -109,25 +107,12 @@ def _be_job(
         lead_session(log, request["cpus"])
         _answer(link, request, os.getpid())
         await_release(held, worker)
-        status = _run(job, request)
+        shell: Any = SimpleNamespace(**request["shell"])
+        status = execute_shell_job(job, shell, request["environment"], request["temporary"])
     except BaseException as error:
         say(job, repr(error))
     finally:
         os._exit(status)
-
-
-def _run(job: Any, request: dict[str, Any]) -> int:
-    """Becomes the command; returns only when that cannot be, with an exit status."""
-    environment = request["environment"]
-    shell: Any = SimpleNamespace(**request["shell"])
-    if status := enter(job, environment):
-        return status
-    try:
-        script = prepare(job, shell, environment, request["temporary"])
-    except (UnpreparedError, OSError) as error:
-        say(job, str(error))
-        return 1
-    return execute(job, shell.executable, [shell.executable, "-c", script], environment)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A zygote: a process that has parsed a workflow, and copies itself for each job.
 
-Started by a worker as `python -m snakemake_kochi.worker.runners.zygote_process <socket> <pid of the
-worker>`, in the directory of the workflow. It ends when the worker closes the socket, and when it
-was not used for a while.
+A worker starts it as `python -m snakemake_kochi.worker.runners.zygote.process SOCKET PID`, with the
+worker's pid, in the directory of the workflow. It ends when the worker closes the socket, and when
+it was not used for a while.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import importlib.util
 import os
 import select
 import signal
@@ -20,6 +19,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from snakemake_kochi.processes import child_pids
@@ -27,23 +27,24 @@ from snakemake_kochi.worker.runners.job_process import (
     CANNOT_EXECUTE,
     end_with_parent,
     lead_session,
+    show_awaited,
 )
-from snakemake_kochi.worker.runners.preparation import show_awaited
-from snakemake_kochi.worker.runners.zygote_copies import Copies, Job
-from snakemake_kochi.worker.runners.zygote_end import (
-    ToldToEnd,
-    end_as_others_do,
+from snakemake_kochi.worker.runners.snakemake_internals import (
+    ParsedWorkflow,
+    UnfitError,
+    parse,
+    pose_as_snakemake,
+)
+from snakemake_kochi.worker.runners.zygote.copies import (
+    Copies,
+    Job,
+    Randomness,
+    Variables,
     end_as_python_does,
-    end_in_order_if_told,
-    hold_back_the_end,
-    keep_what_is_there,
-    let_end,
+    keep_temporary_directories,
 )
-from snakemake_kochi.worker.runners.zygote_messages import VERSION, receive, send
-from snakemake_kochi.worker.runners.zygote_randomness import Randomness
-from snakemake_kochi.worker.runners.zygote_reads import Reads
-from snakemake_kochi.worker.runners.zygote_snakemake import ParsedWorkflow, UnfitError, parse
-from snakemake_kochi.worker.runners.zygote_variables import Variables
+from snakemake_kochi.worker.runners.zygote.link import VERSION, receive, send
+from snakemake_kochi.worker.runners.zygote.reads import Reads
 
 # Seconds without a job. A run whose jobs come in waves is to find it there; a worker that stays
 # serves many runs, each of which has a zygote of its own, of some 100 MiB.
@@ -51,12 +52,22 @@ _IDLE = 300.0
 # Before each job all are looked at, for a microsecond or two each, or more on a network's disk.
 _MOST_READS = 2000
 _NOT_PARSED = "its parse failed"
+_TERM = (signal.SIGTERM,)
+
+
+class ToldToEnd(BaseException):
+    """SIGTERM, of the worker or of a scheduler that ends the allocation: the zygote ends, and
+    Snakemake removes its temporary directory. Passes through what catches each Exception."""
+
+
+def _tell_to_end(number: int, frame: FrameType | None) -> NoReturn:
+    raise ToldToEnd
 
 
 def main(link: socket.socket, worker: int) -> None:
     end_with_parent()
     try:
-        end_in_order_if_told()
+        signal.signal(signal.SIGTERM, _tell_to_end)
         message, _ = receive(link)
         if message is None or os.getppid() != worker:
             return
@@ -78,7 +89,7 @@ def _prepare_and_serve(link: socket.socket, worker: int, message: Mapping[str, A
         return "the worker is of another release"
     arguments: list[str] = message["arguments"]
     cores = ("--cores", str(message["cores"]))
-    _pose_as_snakemake([*arguments, *cores])
+    pose_as_snakemake([*arguments, *cores])
     variables = Variables()
     randomness = Randomness()
     reads = Reads([".snakemake"])
@@ -96,23 +107,14 @@ def _prepare_and_serve(link: socket.socket, worker: int, message: Mapping[str, A
         gc.collect()
         _require_nothing_shared(descriptors, randomness)
         _import_if_safe(workflow.wanted_modules)
-        hold_back_the_end()
+        # Not in the middle of making a copy, which would get the exception, too.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _TERM)
         if len(reads) > _MOST_READS:
             raise UnfitError(f"it reads more than {_MOST_READS} files and directories")
-        keep_what_is_there()
+        keep_temporary_directories()
         _Zygote(link, worker, workflow, reads, randomness, variables).serve()
 
     return "" if parse(arguments, cores, begin, serve) else _NOT_PARSED
-
-
-def _pose_as_snakemake(arguments: list[str]) -> None:
-    """What `python -m snakemake` finds in `sys`."""
-    # Started with -P: in the workflow's directory there may be modules of any name.
-    if not os.environ.get("PYTHONSAFEPATH"):
-        sys.path.insert(0, os.getcwd())
-    main_module = importlib.util.find_spec("snakemake.__main__")
-    assert main_module is not None and main_module.origin is not None
-    sys.argv = [main_module.origin, *arguments]
 
 
 def _descriptors() -> set[tuple[int, str]]:
@@ -127,13 +129,13 @@ def _descriptors() -> set[tuple[int, str]]:
 def _require_nothing_shared(before: set[tuple[int, str]], randomness: Randomness) -> None:
     """In processes of their own each job would have these for itself. Raises UnfitError."""
     for _, path in _descriptors() - before:
-        raise UnfitError(f"to read it opens {path}, and does not close it")
+        raise UnfitError(f"its parse opens {path}, and does not close it")
     if child_pids():
-        raise UnfitError("to read it starts processes that it does not wait for")
+        raise UnfitError("its parse starts processes that it does not wait for")
     if randomness.has_others:
-        raise UnfitError("to read it makes a generator of random numbers")
+        raise UnfitError("its parse makes a generator of random numbers")
     if not _is_safe_to_fork():
-        raise UnfitError("to read it starts threads")
+        raise UnfitError("its parse starts threads")
 
 
 def _is_safe_to_fork() -> bool:
@@ -199,12 +201,15 @@ class _Zygote:
         poll = select.poll()
         poll.register(self._link, select.POLLIN)
         while True:
-            # First who waits already.
+            # A job that waits already comes first.
             if not poll.poll(0):
                 self._copies.refill()
-            with let_end():
-                is_asked = poll.poll(_IDLE * 1000)
-            if not is_asked:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _TERM)
+            try:
+                has_message = poll.poll(_IDLE * 1000)
+            finally:
+                signal.pthread_sigmask(signal.SIG_BLOCK, _TERM)
+            if not has_message:
                 return
             self._copies.refill(0)
             message, descriptors = receive(self._link)
@@ -217,8 +222,8 @@ class _Zygote:
     def _answer(self, message: Mapping[str, Any], log: int, held: int) -> dict[str, Any]:
         if (changed := self._changed()) is not None:
             return {"stale": changed}
-        if name := self._variables.asked_of((*message["set"], *message["unset"])):
-            return {"unfit": f"to read it asks for the variable {name}, and each job has its own"}
+        if name := self._variables.read_of((*message["set"], *message["unset"])):
+            return {"unfit": f"its parse reads the variable {name}, and each job has its own"}
         try:
             return {"pid": self._copies.give(message, [log, held])}
         except OSError as error:
@@ -236,7 +241,8 @@ class _Zygote:
         """The life of a job's process. Nothing may return or raise from here."""
         status = CANNOT_EXECUTE
         try:
-            end_as_others_do()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _TERM)
             # The worker is to see the end of the zygote, also while jobs run.
             self._link.close()
             message, (log, held) = await_job()
@@ -246,22 +252,18 @@ class _Zygote:
                 if os.getppid() == self._worker:
                     os.close(held)
                     os.close(log)
-                    self._take_over(message)
+                    self._variables.set_own(message["set"], message["unset"])
+                    sys.argv[1:] = message["job"]
+                    self._randomness.renew()
                     show_awaited(message["options"])
                     status = _execute(self._workflow, message["options"])
         finally:
             os._exit(status)
 
-    def _take_over(self, message: Mapping[str, Any]) -> None:
-        """Give the process the job's environment and arguments, and randomness of its own."""
-        self._variables.adopt(message["set"], message["unset"])
-        sys.argv[1:] = message["job"]
-        self._randomness.renew()
-
 
 def _execute(workflow: ParsedWorkflow, options: list[str]) -> int:
-    """Run the job, and end as Python does, but for what is to be done only at the zygote's own
-    end: its temporary directory is there for other jobs, too."""
+    """Run the job, and end as Python does, except for what belongs to the zygote's own end: its
+    temporary directory is there for other jobs, too."""
     status = 1
     try:
         status = workflow.run(options)
@@ -284,7 +286,7 @@ def _exit_status(error: SystemExit) -> int:
 
 
 def _memory_mb() -> int:
-    """What this process alone has, in MiB, and its share of what it has together with others."""
+    """The memory of this process, in MiB, with its share of what it has in common with others."""
     try:
         rollup = Path("/proc/self/smaps_rollup").read_text()
     except OSError:  # before Linux 4.14

@@ -1,9 +1,18 @@
-"""A zygote as its worker has it: a process, a socket, and what it answered."""
+"""A zygote as its worker has it: a process, a socket, and the messages between the two.
+
+A message is a JSON object in one message of the socket, with file descriptors beside it. To the
+zygote, once: `{"version", "arguments", "cores"}`, the arguments of Snakemake that all jobs have in
+common, and the number of cores of the first job. From it: `{"ready": true, "memory_mb",
+"reads_cores"}` or `{"failed": why}`. Then, for each job, `{"job": all its arguments, "options": the
+arguments that are its own, "cpus", "set", "unset"}` with the log and the gate beside it. The answer
+is `{"pid"}`, `{"stale": what}`, `{"failed": why}`, or `{"unfit": why}`, which holds for each zygote
+of this workflow.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import logging
+import json
 import os
 import select
 import socket
@@ -14,21 +23,60 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.worker.runners.zygote_messages import (
-    VERSION,
-    LinkBrokenError,
-    make_link,
-    receive,
-    send,
-)
 
-_log = logging.getLogger(__name__)
+VERSION = 2
+# Both ends are of one installation, or the zygote refuses; no message comes near that.
+_MOST_BYTES = 1 << 20
+_MOST_DESCRIPTORS = 2
 
-_MODULE = "snakemake_kochi.worker.runners.zygote_process"
+_MODULE = "snakemake_kochi.worker.runners.zygote.process"
 # Seconds. Every job without a zygote needs as long to read its workflow.
 _START_PATIENCE = 60.0
 # Seconds for a copy of a process, some milliseconds as a rule: as long the worker's loop waits.
 _FORK_PATIENCE = 3.0
+
+
+class LinkBrokenError(KochiError):
+    """What came is no message, or nothing can be sent."""
+
+
+def make_link() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a connection that keeps messages apart."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(link: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    """Raises LinkBrokenError, also when it cannot be sent at once and the link does not block."""
+    data = json.dumps(message).encode()
+    try:
+        socket.send_fds(link, [data], descriptors)
+    except OSError as error:  # among them: too large for one message
+        raise LinkBrokenError(f"a message cannot be sent: {error.strerror}") from error
+
+
+def receive(link: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """A message, None at the end, and the file descriptors that came with it.
+
+    Raises LinkBrokenError; BlockingIOError when nothing is there and the link does not block.
+    """
+    try:
+        data, descriptors, flags, _ = socket.recv_fds(link, _MOST_BYTES, _MOST_DESCRIPTORS)
+    except ConnectionResetError:  # it ended before it had read all
+        return None, []
+    for descriptor in descriptors:
+        # socket.recv_fds ignores its argument for flags.
+        os.set_inheritable(descriptor, False)
+    if not data:
+        return None, []
+    try:
+        message = json.loads(data)
+    except ValueError as error:
+        message = error
+    if not isinstance(message, dict) or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise LinkBrokenError(f"no message of version {VERSION}: {data[:80]!r}")
+    return message, descriptors
 
 
 class ZygoteFailedError(KochiError):
@@ -38,8 +86,9 @@ class ZygoteFailedError(KochiError):
 class ZygoteLink:
     """`is_ready`: whether it can make processes; `failure`: why it never will again, or None;
     `is_unfit`: whether that is so for each zygote of this workflow. `reads_cores`: whether the
-    workflow, while it was parsed, asked how many cores it has, and `memory_mb`: what it takes, both
-    known once it is ready. `served`: how many processes it made; `used`: when the last one."""
+    workflow, while it was parsed, read how many cores it has, and `memory_mb`: the memory that the
+    zygote takes, both known once it is ready. `served`: how many processes it made; `used`: when
+    the last one was made."""
 
     def __init__(
         self,
@@ -52,8 +101,8 @@ class ZygoteLink:
     ) -> None:
         """Starts it; raises OSError.
 
-        `arguments`: Snakemake's, but for what is a job's own; `cores`: as how many the workflow is
-        to be told while it is parsed; `log`: what it says, and what the workflow prints while it is
+        `arguments`: Snakemake's, without those of a single job; `cores`: the number of cores for
+        the parse; `log`: the file for its messages, and for what the workflow prints while it is
         parsed.
         """
         self.is_ready = False

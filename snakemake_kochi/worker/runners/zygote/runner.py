@@ -20,8 +20,8 @@ from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.worker.runners.child import Child
 from snakemake_kochi.worker.runners.interface import RunnerUnavailableError
-from snakemake_kochi.worker.runners.zygote_link import ZygoteFailedError, ZygoteLink
-from snakemake_kochi.worker.runners.zygote_messages import JOB_OPTIONS
+from snakemake_kochi.worker.runners.snakemake_internals import JOB_OPTIONS
+from snakemake_kochi.worker.runners.zygote.link import ZygoteFailedError, ZygoteLink
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +35,6 @@ _WORTH_IT = 3
 _MOST_WASTED = 3
 # Seconds for one that was told to end, before it is killed.
 _END_PATIENCE = 2.0
-# Seconds after an error of the filesystem; meanwhile jobs go to the next runner.
-_RETRY = 10.0
 
 # Seconds. One that was not used for so long was not wasted; its workflow had nothing for it.
 _UNUSED = 60.0
@@ -112,10 +110,17 @@ class ZygoteRunner:
     name = "zygote"
 
     def __init__(
-        self, paths: WorkerPaths, environment: Mapping[str, str], cpus: int, memory_mb: int
+        self,
+        paths: WorkerPaths,
+        environment: Mapping[str, str],
+        cpus: int,
+        memory_mb: int,
+        retry: float = 10.0,
     ) -> None:
-        """`environment`: what all jobs start from; `cpus`: how many CPUs a job has that is not
-        pinned to some; `memory_mb`: what the worker has."""
+        """`environment`: that from which all jobs start; `cpus`: the number of CPUs of a job that
+        is not pinned to some; `memory_mb`: the memory of the worker. After an error of the
+        filesystem the jobs go to the next runner for `retry` seconds."""
+        self._retry = retry
         self._paths = paths
         self._environment = dict(environment)
         self._cpus = cpus
@@ -249,7 +254,7 @@ class ZygoteRunner:
         except OSError as error:
             workflow = self._workflows[plan.key]
             if error.errno in IN_TROUBLE:
-                workflow.not_before = time.monotonic() + _RETRY
+                workflow.not_before = time.monotonic() + self._retry
                 self._complaints.about("no zygote can be started now", error)
             else:
                 self._give_up(plan.key, str(error))

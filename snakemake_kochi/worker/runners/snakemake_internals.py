@@ -1,8 +1,11 @@
-"""The parts of Snakemake that a zygote uses: it parses a workflow once, and runs single jobs of it
-in copies of the process.
+"""All private parts of Snakemake that the runners use, and the checks that they are there.
 
-Snakemake's own `cli.args_to_api` does both, by way of `SnakemakeApi.workflow`, which is replaced:
-the first time its result is kept, and the workflow parsed; in the copies that is given back.
+A zygote parses a workflow once, and runs single jobs of it in copies of its process. Snakemake's
+own `cli.args_to_api` does both, through `SnakemakeApi.workflow`, which is replaced: the first call
+keeps its result and parses the workflow; in the copies it returns that result.
+
+Where a part is missing, UnfitError says so and the next runner serves. Nothing of Snakemake is
+imported before it is needed.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import argparse
 import atexit
 import contextlib
 import importlib
+import importlib.util
+import os
 import platform
 import sys
 import tempfile
@@ -20,7 +25,24 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.worker.runners.zygote_messages import JOB_OPTIONS
+
+# All options that distinguish the arguments of one job from those of another; with any other
+# option the workflow may have to be parsed differently.
+JOB_OPTIONS = frozenset(
+    {
+        "--allowed-rules",
+        "--attempt",
+        "--cores",
+        "--force-use-threads",
+        "--local-groupid",
+        "--target-jobs",
+        "--unneeded-temp-files",
+        "--wait-for-files",
+        # In place of the other for more than twenty files. It is below the workflow's own
+        # directory, as they are, and stays for as long as a job of the run may need it.
+        "--wait-for-files-file",
+    }
+)
 
 # What Snakemake imports when it needs it, between parsing and the end of a job; each import takes a
 # job longer than to run it. Some are only in some releases.
@@ -45,13 +67,45 @@ _IMPORTED_LATE = (
     "snakemake.template_rendering",
     "snakemake.wrapper",
 )
-
 # What it imports for each job that is a script, if it is there.
 _IMPORTED_FOR_SCRIPTS = ("nbformat", "numpy", "pandas")
 
+_OF_CLI = ("SnakemakeApi", "args_to_api", "parse_args", "print_exception")
+_OF_BENCHMARK = ("BenchmarkRecord", "benchmarked", "write_benchmark_records")
+_OF_WORKFLOW = ("output_settings", "resource_settings", "storage_settings", "global_resources")
+
 
 class UnfitError(KochiError):
-    """No zygote can be made of this workflow, or with this Snakemake."""
+    """A runner cannot serve this workflow, or not with this Snakemake."""
+
+
+def load_benchmarks() -> Any:
+    """`snakemake.benchmark`. Raises UnfitError."""
+    return _load("snakemake.benchmark", _OF_BENCHMARK)
+
+
+def _load(name: str, parts: Sequence[str]) -> Any:
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        raise UnfitError(f"{name} cannot be loaded: {error}") from error
+    _require(f"this Snakemake's {name}", module, parts)
+    return module
+
+
+def _require(what: str, owner: object, parts: Sequence[str]) -> None:
+    if missing := [part for part in parts if not hasattr(owner, part)]:
+        raise UnfitError(f"{what} has no {', '.join(missing)}")
+
+
+def pose_as_snakemake(arguments: list[str]) -> None:
+    """Make `sys` what `python -m snakemake` finds there."""
+    # Started with -P: in the workflow's directory there may be modules of any name.
+    if not os.environ.get("PYTHONSAFEPATH"):
+        sys.path.insert(0, os.getcwd())
+    main_module = importlib.util.find_spec("snakemake.__main__")
+    assert main_module is not None and main_module.origin is not None
+    sys.argv = [main_module.origin, *arguments]
 
 
 class ParsedWorkflow:
@@ -60,8 +114,8 @@ class ParsedWorkflow:
     def __init__(
         self, cli: Any, parser: Any, settings: argparse.Namespace, api: Any, reads_cores: bool
     ) -> None:
-        """`settings`: what is set for all of its jobs; `reads_cores`: whether it asked for the
-        number of cores."""
+        """`settings`: the options that all its jobs have in common; `reads_cores`: whether it read
+        the number of cores."""
         self.reads_cores = reads_cores
         self._cli = cli
         self._parser = parser
@@ -71,16 +125,15 @@ class ParsedWorkflow:
 
     @property
     def wanted_modules(self) -> tuple[str, ...]:
-        """Those that its jobs will import."""
+        """The modules that its jobs will import."""
         kinds = ("script", "notebook", "wrapper")
         rules = self._api._workflow.rules
         has_scripts = any(getattr(rule, kind, None) for rule in rules for kind in kinds)
         return _IMPORTED_FOR_SCRIPTS if has_scripts else ()
 
     def run(self, options: list[str]) -> int:
-        """Do what `snakemake` does with the arguments of all jobs and these options of one, all of
-        the workflow's parse excepted; returns its exit status. To be called once, in a copy of the
-        process."""
+        """Do what `snakemake` does with the arguments of all jobs and these options of one, except
+        for the parse; returns its exit status. To be called once, in a copy of the process."""
         parsed = self._api
 
         class Api(self._cli.SnakemakeApi):  # type: ignore[name-defined]
@@ -106,7 +159,7 @@ class ParsedWorkflow:
 
 
 def _adapt(parsed: Any, api: Any, resource_settings: Any, storage_settings: Any, **_: Any) -> Any:
-    """The parsed workflow, with all that is not the same for each of its jobs."""
+    """The parsed workflow, with all that differs between its jobs."""
     workflow = parsed._workflow
     parsed.snakemake_api = api
     workflow.output_settings = api.output_settings
@@ -118,21 +171,18 @@ def _adapt(parsed: Any, api: Any, resource_settings: Any, storage_settings: Any,
     workflow.resource_settings.cores = resource_settings.cores
     workflow.global_resources["_cores"] = resource_settings.cores
     workflow.storage_settings.unneeded_temp_files = storage_settings.unneeded_temp_files
-    _give_cache(workflow.sourcecache)
-    return parsed
-
-
-def _give_cache(cache: Any) -> None:
-    """Copies of scripts that another job has made may be of scripts that have changed since."""
+    # Copies of scripts that another job has made may be of scripts that have changed since.
+    cache = workflow.sourcecache
     parent = Path(cache.runtime_cache_path).parent
     own = tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True)
     atexit.register(own.cleanup)
     cache._runtime_cache_path = own.name
+    return parsed
 
 
 def _options_of(parser: Any) -> argparse.ArgumentParser:
-    """What understands the options of a job as `parser` does, which reads its configuration again
-    for each, and goes through 150 options: a quarter of the time of a job."""
+    """A parser that understands the options of a job as `parser` does. That one reads its
+    configuration again each time, and goes through 150 options: a quarter of the time of a job."""
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     known = parser._option_string_actions
     for name in JOB_OPTIONS.intersection(known):
@@ -146,14 +196,18 @@ def parse(
     begin: Callable[[], None],
     serve: Callable[[ParsedWorkflow], None],
 ) -> bool:
-    """Parse the workflow, and call `serve` in the middle of Snakemake, which clears up when that
+    """Parse the workflow, and call `serve` in the middle of Snakemake, which clears up when `serve`
     returns or raises; `begin` is called before anything of the workflow is read. `cores`: further
-    arguments, that hold for the parse alone.
+    arguments, for the parse alone.
 
     Returns whether the workflow was parsed; if not, Snakemake has said why on stderr. Raises
     UnfitError, also that of `serve`.
     """
-    cli = _load()
+    cli = _load("snakemake.cli", _OF_CLI)
+    for name in _IMPORTED_LATE:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    platform.platform()  # kept by Python; it starts a program to find out
     parser, settings = cli.parse_args([*arguments, *cores])
     of_all_jobs = parser.parse_args(arguments)
     unfit: list[UnfitError] = []
@@ -204,9 +258,7 @@ def _parsed(
 
 
 def _check(workflow: Any) -> None:
-    for name in ("output_settings", "resource_settings", "storage_settings", "global_resources"):
-        if not hasattr(workflow, name):
-            raise UnfitError(f"this Snakemake's workflow has no {name}")
+    _require("this Snakemake's workflow", workflow, _OF_WORKFLOW)
     if not hasattr(workflow.sourcecache, "_runtime_cache_path"):
         raise UnfitError("this Snakemake keeps sources in another way")
     # Its file descriptors would be shared by all jobs.
@@ -218,7 +270,7 @@ def _check(workflow: Any) -> None:
 
 @contextlib.contextmanager
 def _noting_cores() -> Iterator[list[str]]:
-    """Yields a list that is not empty any more when a workflow asked how many cores it has."""
+    """Yields a list that is no longer empty once a workflow has read how many cores it has."""
     from snakemake.workflow import Workflow
 
     own = Workflow.cores
@@ -233,19 +285,3 @@ def _noting_cores() -> Iterator[list[str]]:
         yield reads
     finally:
         Workflow.cores = own
-
-
-def _load() -> Any:
-    """snakemake.cli, and all that is imported late."""
-    try:
-        cli = importlib.import_module("snakemake.cli")
-    except ImportError as error:
-        raise UnfitError(f"Snakemake cannot be loaded: {error}") from error
-    for name in ("SnakemakeApi", "args_to_api", "parse_args", "print_exception"):
-        if not hasattr(cli, name):
-            raise UnfitError(f"this Snakemake has no snakemake.cli.{name}")
-    for name in _IMPORTED_LATE:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    platform.platform()  # kept by Python; it starts a program to find out
-    return cli
