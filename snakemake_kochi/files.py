@@ -39,7 +39,7 @@ _LONGEST_STALE_PAUSE = 0.2
 # What is answered where there is no room, for anybody or for this user.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 # What network filesystems answer while a server is away, or another takes its place.
-IN_TROUBLE = frozenset(
+TRANSIENT = frozenset(
     {
         errno.ESTALE,
         errno.EIO,
@@ -207,7 +207,7 @@ def lacks_room(error: BaseException | None) -> bool:
 
 def may_pass(error: BaseException | None) -> bool:
     """Whether an error is one of a filesystem that is full, in trouble or away, or comes of one."""
-    return _comes_of(NO_ROOM | IN_TROUBLE, error)
+    return _comes_of(NO_ROOM | TRANSIENT, error)
 
 
 def _comes_of(numbers: Collection[int], error: BaseException | None) -> bool:

@@ -41,7 +41,10 @@ _log = logging.getLogger(__name__)
 
 # In heartbeats: its worker has ended two of them before others may requeue its jobs.
 _LOOK_INTERVAL = 1
-_LEFTOVER_PATIENCE = 30.0  # seconds
+# Seconds.
+_LEFTOVER_PATIENCE = 30.0
+_KILL_PAUSE = 0.001
+_LONGEST_KILL_PAUSE = 0.1
 _FAILURE = 1
 
 
@@ -188,18 +191,20 @@ class _Supervisor:
 
     def _end_leftovers(self) -> None:
         """Kill (SIGKILL) the descendants: when they are orphaned, they become children."""
-        deadline = time.monotonic() + _LEFTOVER_PATIENCE
-        pause = 0.001
-        while children := _living_children():
-            if time.monotonic() > deadline:
-                pids = ", ".join(map(str, children))
-                self._say(f"processes {pids} of its jobs cannot be ended")
-                return
-            for pid in children:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(pause)
-            pause = min(pause * 2, 0.1)
+        if not _kill_children():
+            return
+        # Here: most workers leave nothing behind, and the supervisor is to stay small.
+        from tenacity import Retrying, retry_if_result, stop_after_delay, wait_exponential
+
+        again = Retrying(
+            retry=retry_if_result(bool),
+            stop=stop_after_delay(_LEFTOVER_PATIENCE),
+            wait=wait_exponential(_KILL_PAUSE, max=_LONGEST_KILL_PAUSE),
+            retry_error_callback=lambda _: _kill_children(),
+        )
+        if left := again(_kill_children):
+            pids = ", ".join(map(str, left))
+            self._say(f"processes {pids} of its jobs cannot be ended")
 
     def _say(self, message: str) -> None:
         # It opens the log for this one line: the log is the worker's.
@@ -207,12 +212,16 @@ class _Supervisor:
             _log.warning("the supervisor of worker %d: %s", self._worker, message)
 
 
-def _living_children() -> list[int]:
-    """Reap all children that have ended, and return the others."""
+def _kill_children() -> list[int]:
+    """Reap the children that have ended, and kill the others; returns these."""
     with contextlib.suppress(ChildProcessError):
         while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is not None:
             pass
-    return child_pids()
+    children = child_pids()
+    for pid in children:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    return children
 
 
 def _end_alike(ended: os.waitid_result) -> int:

@@ -26,7 +26,7 @@ from tests.worker.conftest import COUNT_WAKE_UPS, Site
 
 SOON = {"idle_wait": 0.1}
 UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
-TROUBLES = [errno.EIO, errno.ESTALE]
+FAULTS = [errno.EIO, errno.ESTALE]
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def ends_well(site: Site, job: int) -> bool:
     return result is not None and result.ok and result.attempt == 1 and result.worker == 0
 
 
-@pytest.mark.parametrize("error", [*TROUBLES, errno.ENOENT])
+@pytest.mark.parametrize("error", [*FAULTS, errno.ENOENT])
 def test_a_run_is_not_taken_for_over_while_that_is_not_known(
     site: Site, faulty: FaultyFilesystem, error: int
 ) -> None:
@@ -92,7 +92,7 @@ def test_a_worker_does_not_cancel_a_job_while_it_cannot_see_whether_to(
     assert log_of(site).count("WARNING whether jobs are to be cancelled is not known now") == 1
 
 
-@pytest.mark.parametrize("error", TROUBLES)
+@pytest.mark.parametrize("error", FAULTS)
 def test_a_log_that_cannot_be_read_for_a_while_is_shown_whole(
     site: Site, faulty: FaultyFilesystem, error: int
 ) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import IN_TROUBLE, NO_ROOM, is_there, write_atomically
+from snakemake_kochi.files import NO_ROOM, TRANSIENT, is_there, write_atomically
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.result import Result, UncountedReason
 from snakemake_kochi.queue.workers import read_worker, subscribers
@@ -30,7 +30,7 @@ MOST_FAILURES = 10
 _FIRST_WATCHED = 5
 _CHECK_INTERVAL = 1.0  # seconds
 _PATIENCE = 10.0  # seconds for a shell that does nothing
-# Seconds for which an error of IN_TROUBLE counts as transient, and ends no other job of the worker.
+# Seconds for which an error of TRANSIENT counts as transient, and ends no other job of the worker.
 _PASSES_WITHIN = 30.0
 _FSTAB = Path("/etc/fstab")
 # These say nothing about the node: the job, or its user, may have removed or closed a directory.
@@ -201,7 +201,7 @@ class Health:
         now = self._clock()
         if self._doubt is None:
             self._doubt = _Doubt(directory, now, now)
-            if fault.errno in IN_TROUBLE:
+            if fault.errno in TRANSIENT:
                 _log.warning("%s; nothing is started until it can", cause)
         self._doubt.looked = now
         if not self._may_pass(fault.errno, self._doubt.since):
@@ -254,7 +254,7 @@ class Health:
 
     def _may_pass(self, number: int | None, since: float) -> bool:
         """Whether an error first seen then, in monotonic seconds, may be a transient fault."""
-        return number in IN_TROUBLE and self._clock() < since + _PASSES_WITHIN
+        return number in TRANSIENT and self._clock() < since + _PASSES_WITHIN
 
 
 def _enter(directory: str) -> _Fault | None:

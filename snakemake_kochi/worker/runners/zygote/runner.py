@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from snakemake_kochi.files import IN_TROUBLE
+from snakemake_kochi.files import TRANSIENT
 from snakemake_kochi.paths import WorkerPaths
 from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.ticket import Ticket
@@ -253,7 +253,7 @@ class ZygoteRunner:
             link = ZygoteLink(program, arguments, cores, directory, environment, self._free_log())
         except OSError as error:
             workflow = self._workflows[plan.key]
-            if error.errno in IN_TROUBLE:
+            if error.errno in TRANSIENT:
                 workflow.not_before = time.monotonic() + self._retry
                 self._complaints.about("no zygote can be started now", error)
             else:
