@@ -1,4 +1,5 @@
-"""Results: journaled, committed to a branch per machine, merged into one for people.
+"""Results: journaled, committed to a branch per machine, and merged into one branch for people.
 
-Import from its modules: this one runs in each run of a batch, thousands of times.
+Import from the modules, not from here: every run of a batch imports this package, thousands of
+times.
 """

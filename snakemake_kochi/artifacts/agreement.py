@@ -46,8 +46,8 @@ _logger = logging.getLogger(__name__)
 def agreed_commit(paths: ProjectPaths, machine: str) -> str | None:
     """The newest commit up to which no result is missing; None when that is not known.
 
-    "", which any branch agrees with, where nothing was ever noted: what lies in results/ of before
-    (of an earlier release, of a KOCHI_ROOT that was emptied) may have been discarded.
+    "", with which any branch agrees, where nothing was ever noted: older results in results/ (of an
+    earlier release, of an emptied KOCHI_ROOT) may have been discarded.
     """
     try:
         if is_there(paths.disagreement(machine)):
@@ -61,16 +61,19 @@ def agreed_commit(paths: ProjectPaths, machine: str) -> str | None:
 
 
 def begin_to_agree(paths: ProjectPaths, machine: str) -> None:
-    """Call with the committer's lock held, before the results are looked at for an agreement."""
+    """Call with the committer's lock held, before the results are compared."""
     with suppress(OSError):
         _note_agreed(paths, machine, None)
         paths.disagreement(machine).unlink(missing_ok=True)
 
 
 def agree(paths: ProjectPaths, machine: str, commit: str) -> None:
-    """Note that no result is missing in a commit. Who has disagreed meanwhile, without the lock, is
-    not overruled. Call with the committer's lock held."""
-    with suppress(OSError):  # an older note is as true
+    """Note that no result is missing in a commit.
+
+    A process that disagreed meanwhile, without the lock, is not overruled. Call with the
+    committer's lock held.
+    """
+    with suppress(OSError):  # an older note is just as true
         _note_agreed(paths, machine, commit)
 
 
@@ -81,18 +84,18 @@ def _note_agreed(paths: ProjectPaths, machine: str, commit: str | None) -> None:
 
 
 def disagree(paths: ProjectPaths, machine: str) -> None:
-    """Note that a result may lie in a working directory alone."""
+    """Note that a result may exist in a working directory only."""
     marker = paths.disagreement(machine)
     try:
         make_directory(marker.parent)
         marker.touch(mode=0o600)
     except OSError:
-        with suppress(OSError):  # a full disk has room for no new file, but for another name
+        with suppress(OSError):  # a full disk has no room for a new file, but for another name
             move(paths.agreement(machine), marker)
 
 
 def note_directory(paths: ProjectPaths, machine: str, directory: Path) -> None:
-    """Note that Snakemake runs in a directory: its results are looked at, too."""
+    """Note that Snakemake runs in a directory, so that its results are examined, too."""
     file = paths.working_directory(machine, directory)
     with suppress(OSError):
         if not is_there(file):
@@ -102,7 +105,7 @@ def note_directory(paths: ProjectPaths, machine: str, directory: Path) -> None:
 
 
 def discard_results(paths: ProjectPaths, machine: str, project: Path) -> None:
-    """Note of all results that lie in working directories that they are not to be committed."""
+    """Note that no result in any working directory is to be committed."""
     identities = []
     for working in _directories(paths, machine, project):
         with _reading(working):
@@ -115,13 +118,13 @@ def discard_results(paths: ProjectPaths, machine: str, project: Path) -> None:
 def missing_results(
     paths: ProjectPaths, machine: str, project: Path, recorded: Collection[str]
 ) -> tuple[list[JournalEntry], bool]:
-    """What lies in working directories with its record, which is not among those recorded; as if
-    it were journaled. And whether that is all: a directory that cannot be read now is named, and
-    the others are looked at.
+    """The results in working directories, with a record, that are not among the recorded ones; in
+    the form of journal entries. And whether that is all: an unreadable directory is named, and the
+    others are examined.
 
-    What was changed or removed since its run is not what the record tells of, and is skipped;
-    so is what is too large for git, and what was discarded. Raises OSError when KOCHI_ROOT
-    cannot be read now.
+    Skipped are results that changed or vanished since their run, because the record does not
+    describe them, results that are too large for git, and discarded results. Raises OSError when
+    KOCHI_ROOT cannot be read now.
     """
     discarded = _discarded(paths, machine)
     entries, read = [], []
@@ -142,7 +145,7 @@ def missing_results(
 
 @contextmanager
 def _reading(working: WorkingPaths) -> Iterator[None]:
-    """Go on without a directory that cannot be read now: its disk may never come back."""
+    """Skip a directory that cannot be read now: its disk may never come back."""
     try:
         yield
     except OSError as error:
@@ -154,7 +157,7 @@ def _reading(working: WorkingPaths) -> Iterator[None]:
 
 
 def told_missed(count: int, machine: str) -> str:
-    """What `missing_results` are, for people."""
+    """Describe `missing_results` for people."""
     results = "1 result that lay" if count == 1 else f"{count} results that lay"
     return (
         f"{results} in results/{machine} and in no commit: the branch was deleted or moved, or a "
@@ -182,7 +185,7 @@ def _records(working: WorkingPaths) -> Iterator[tuple[Path, Mapping[str, Any]]]:
             if is_name(record["identity"]) and record["machine"] == working.machine:
                 yield file, record
         except FileNotFoundError:
-            continue  # its run is just done again
+            continue  # its run is just repeated
         except (DamagedFileError, KeyError, TypeError) as error:
             _logger.warning("%s: not a record, and its result not committed (%s)", file, error)
 
@@ -199,7 +202,7 @@ def _directories(paths: ProjectPaths, machine: str, project: Path) -> Sequence[W
 
 def _files_called(name: str, directory: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
-        # Left out, they would count as looked at.
+        # If it were left out, they would count as examined.
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             raise error
 

@@ -1,10 +1,11 @@
-"""Which attempt of a job counts: where two have a result of the same point, the later one.
+"""Which attempt of a job counts: of two with a result of the same point, the later one.
 
-A worker that stood still is presumed dead, and its job begins again elsewhere. If it wakes, or if
-only the worker stood still and not its job, two attempts come to an end. The queue's
-`ended-<n>.json` (docs/queue.md) says which of them was given up, before the next one begins. A job
-may make many results, by a Snakemake of its own, and its next attempt makes only those that are
-missing: what an attempt that was given up has made counts until a later one has made it again.
+A worker that hangs is presumed dead, and its job begins again elsewhere. If the worker wakes up, or
+if only the worker hung and not its job, two attempts finish. The queue's `ended-<n>.json`
+(docs/queue.md) names the attempt that was given up before the next one began.
+
+A job may make many results, by a Snakemake of its own, and its next attempt makes only the missing
+ones. So a result of an attempt that was given up counts until a later attempt has made it again.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _POINT = ("experiment", "batch", "name", "parameters", "duplicate")
 
 
 def is_given_up(paths: ProjectPaths, record: Mapping[str, Any]) -> bool:
-    """Whether the attempt that a record is of was given up, so that a later one may count.
+    """Whether the attempt of a record was given up, so that a later one may count.
 
-    Where that is not known now it counts: then its record goes when the later one's comes.
+    If that is not known now, the record counts; it is removed when the later one's record comes.
     """
     if (job := _job(paths, record)) is None:
         return False
@@ -33,7 +34,7 @@ def is_given_up(paths: ProjectPaths, record: Mapping[str, Any]) -> bool:
         ended = read_json(job.ended(int(record["attempt"])))
     except (OSError, DamagedFileError):
         return False
-    # Numbers are given again when KOCHI_ROOT was emptied; nonces are not.
+    # Numbers are reused after KOCHI_ROOT was emptied; nonces are not.
     return bool(record["nonce"]) and ended.get("nonce") == record["nonce"]
 
 
@@ -56,7 +57,7 @@ def is_same_point(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def is_redone(record: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
-    """Whether another record is that of a later attempt of the same job, and of the same point."""
+    """Whether another record is of a later attempt of the same job, and of the same point."""
     try:
         is_later = int(later["attempt"]) > int(record["attempt"])
         is_of_job = all(later[key] == record[key] for key in ("machine", "queue", "job"))
@@ -66,8 +67,10 @@ def is_redone(record: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
 
 
 def stop_if_given_up(paths: ProjectPaths, record: Mapping[str, Any]) -> None:
-    """End this process, and all of its job, if its attempt was given up. Raises PhaseError where
-    it is not a process of that job alone."""
+    """End this process, and all of its job, if its attempt was given up.
+
+    Raises PhaseError where it is not a process of that job alone.
+    """
     if not is_given_up(paths, record):
         return
     message = (
@@ -76,14 +79,14 @@ def stop_if_given_up(paths: ProjectPaths, record: Mapping[str, Any]) -> None:
     )
     if os.getpgid(0) == os.getsid(0):
         # Not by an exit status: a Snakemake around this would remove the outputs of a failed job,
-        # which are those of the attempt that counts.
+        # which belong to the attempt that counts.
         print(f"kochi: {message}", file=sys.stderr, flush=True)
         os.killpg(0, signal.SIGKILL)
     raise PhaseError(message)
 
 
 def _job(paths: ProjectPaths, record: Mapping[str, Any]) -> JobPaths | None:
-    """The job of the queue that a record is of; None for a run that no worker did."""
+    """The job of a record in the queue; None for a run without a worker."""
     try:
         if not record["queue"] or int(record["attempt"]) < 1:
             return None

@@ -1,5 +1,5 @@
-"""The artifact branches: kochi_artifacts in a worktree for people; for us one for each machine, by
-the name under which its results are published."""
+"""The artifact branches: kochi_artifacts in a worktree for people, and one branch per machine,
+named after the name under which its results are published."""
 
 from __future__ import annotations
 
@@ -30,18 +30,21 @@ from snakemake_kochi.paths import ProjectPaths
 
 _REF = f"refs/heads/{MERGED}"
 _LOCK_TIMEOUT = 60.0  # seconds; a commit takes far less
-# The project is the user's own: in a partial clone git fetches what it lacks and needs.
+# The project belongs to the user: in a partial clone git fetches missing objects.
 _LAZY = {"GIT_NO_LAZY_FETCH": "0"}
 
 
 @dataclass(frozen=True)
 class SyncReport:
-    """`name`: under which the machine's results are published. `results`: committed from the
-    journal just now; `missed`: committed from working directories, as they were in no commit;
-    `commits`: merged (0: there was nothing new); `commit`: where kochi_artifacts is now;
-    `directory`: its worktree. `stranger`: a remote-tracking branch of that name with which the one
-    here has no commit in common, "" for none. `ahead`: other remote-tracking branches, of that name
-    or of kochi_artifacts, with the number of their commits that the one here lacks."""
+    """The outcome of a synchronisation.
+
+    `name`: under which the machine's results are published. `results`: how many were committed from
+    the journal just now; `missed`: from working directories, because no commit had them; `commits`:
+    how many were merged (0: nothing new); `commit`: where kochi_artifacts is now; `directory`: its
+    worktree. `stranger`: a remote-tracking branch of that name without a commit in common with the
+    local one, "" for none. `ahead`: other remote-tracking branches, of that name or of
+    kochi_artifacts, with the number of their commits that the local branch lacks.
+    """
 
     machine: str
     name: str
@@ -70,13 +73,13 @@ def initialise(
     machine: str = LOCAL,
     name: str | None = None,
 ) -> str:
-    """Create the branch kochi_artifacts and a worktree for it at a directory, and fix the name
-    under which the machine's results are published: `name`, where one is given. Returns it.
+    """Create the branch kochi_artifacts with a worktree in a directory, and fix the name under
+    which the machine's results are published: `name`, if given. Returns the name.
 
-    The branch starts with an empty commit or, if a remote has it or the machine's own, from there;
-    one that exists already is used. `root` is KOCHI_ROOT. Raises KochiError when the branch has a
-    worktree (it says where), and when the directory is not empty or below a repository's own
-    directory or `root`; GitError.
+    The branch starts with an empty commit, or from the branch of a remote or of the machine, if
+    there is one; an existing branch is used. `root` is KOCHI_ROOT. Raises KochiError when the
+    branch has a worktree (and says where), and when the directory is not empty or below a
+    repository's own directory or `root`; GitError.
     """
     existing = _worktrees(repository).get(MERGED)
     if existing is not None and existing.exists():
@@ -101,7 +104,7 @@ def initialise(
             made = run_git(repository, "commit-tree", "--no-gpg-sign", empty, "-m", message)
             start = made.decode().strip()
         update_ref(repository, _REF, start, "")
-    # Twice --force: a worktree that was removed by hand, locked or not, is still in git's list.
+    # --force twice: git still lists a worktree that was removed by hand, locked or not.
     words = ("worktree", "add", "--quiet", "-f", "-f", os.fspath(place), MERGED)
     run_git(repository, *words, environment=_LAZY, transports=TRANSPORTS)
     return name
@@ -110,11 +113,11 @@ def initialise(
 def synchronise(
     repository: Path, paths: ProjectPaths, machine: str, is_here: bool = True
 ) -> SyncReport:
-    """Commit what is in the journal, and what lies in results/ and is in no commit, if the machine
-    `is_here`; merge the machine's branch into kochi_artifacts.
+    """Commit the journal, and results in results/ that no commit has if the machine `is_here`; then
+    merge the machine's branch into kochi_artifacts. The repository may be any of its worktrees.
 
-    The repository may be any of its worktrees. Raises KochiError when not initialised, or when the
-    worktree has changes that are not committed; GitError when the merge fails: it is undone then.
+    Raises KochiError when not initialised, or when the worktree has uncommitted changes; GitError
+    when the merge fails: then it is undone.
     """
     directory = _worktrees(repository).get(MERGED)
     if directory is None or not directory.is_dir():
@@ -146,9 +149,9 @@ def synchronise(
 def discard(repository: Path, paths: ProjectPaths, machine: str) -> int:
     """Delete a machine's branch and its journal; return how many results were in them.
 
-    What was merged into kochi_artifacts stays there. What lies in results/ stays there, too, and is
-    not committed again. Raises NameNotFoundError, with the nearest
-    machine, when there is neither; GitError when the branch is checked out.
+    Merged results stay in kochi_artifacts. Results in results/ stay there, too, and are not
+    committed again. Raises NameNotFoundError, with the nearest machine, when there is neither;
+    GitError when the branch is checked out.
     """
     published = published_name(repository, machine)
     name = branch_called(published)
@@ -190,15 +193,15 @@ def log(repository: Path, machine: str, limit: int = 10) -> tuple[Commit, ...]:
 
 
 def _refuse_private(repository: Path, directory: Path, root: Path | None) -> None:
-    """Raise KochiError for a directory in which a worktree would be among the files of git's, which
-    would take them for hooks or refs, or of ours."""
+    """Raise KochiError for a directory in which a worktree would lie among the files of git, which
+    would take them for hooks or refs, or among ours."""
     place = directory.resolve()
     beside = shlex.quote(f"{repository}-artifacts")
     hint = f"Choose a directory outside of it; type, for example: kochi artifact init {beside}"
     if root is not None and place.is_relative_to(root.resolve()):
         raise KochiError(f"{directory} is in KOCHI_ROOT, {root}, where kochi keeps its own", hint)
     existing = next(path for path in (place, *place.parents) if path.is_dir())
-    # It answers also for a bare repository, and for a .git that is elsewhere.
+    # It also answers for a bare repository, and for a .git directory elsewhere.
     told = run_git(existing, "rev-parse", "--is-inside-git-dir", accept=(0, 128))
     if told.strip() == b"true" or ".git" in map(str.lower, place.parts):
         raise KochiError(f"{directory} is where git keeps a repository itself", hint)
@@ -250,15 +253,16 @@ def _worktrees(repository: Path) -> dict[str, Path]:
 
 
 def _remote_start(repository: Path, name: str) -> str:
-    """The branch as a colleague has pushed it, or one's own results, pushed from another clone; a
-    second root would be merged for ever after."""
+    """The branch that a colleague pushed, or the user from another clone; a second root would cause
+    a merge of unrelated histories for ever."""
     refs = dict(refs_elsewhere(repository, MERGED))
     own = (commit for _, commit in refs_elsewhere(repository, branch_called(name)))
     return refs.get(f"refs/remotes/origin/{MERGED}") or next(iter(refs.values()), next(own, ""))
 
 
 def _stranger(repository: Path, branch: str) -> str:
-    """A remote's branch of the same name that began by itself: a clone's, of an earlier release."""
+    """A remote branch of the same name with a root of its own, as clones of an earlier release made
+    it."""
     if not (tip := tip_of(repository, f"refs/heads/{branch}")):
         return ""
     for ref, commit in refs_elsewhere(repository, branch):
@@ -268,7 +272,7 @@ def _stranger(repository: Path, branch: str) -> str:
 
 
 def _ahead(repository: Path, branch: str) -> Iterator[tuple[str, int]]:
-    """The remotes' branches of the same name which have commits that the one here lacks."""
+    """Remote branches of the same name with commits that the local branch lacks."""
     if not tip_of(repository, f"refs/heads/{branch}"):
         return
     for ref, commit in refs_elsewhere(repository, branch):

@@ -1,4 +1,4 @@
-"""What git's fast-import is told: the commits that put results on a branch."""
+"""The input of git's fast-import: the commits that add results to a branch."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ class UnreadableEntryError(Exception):
 
 
 def records_directory(name: str) -> str:
-    """Where in the branch the records are of what is published under a name."""
+    """The directory of the branch with the records of results that are published under a name."""
     return f"{name}/{RESERVED}/records"
 
 
 def record_path(name: str, identity: str) -> str:
-    """Where in the branch the record of a result is. One directory for all would be written anew,
-    whole, by every commit."""
+    """The path in the branch of a result's record.
+
+    In one directory for all, every commit would have to write that directory anew.
+    """
     shard = hashlib.sha256(identity.encode()).hexdigest()[:2]
     return f"{records_directory(name)}/{shard}/{identity}.json"
 
@@ -39,10 +41,10 @@ def record_path(name: str, identity: str) -> str:
 def stream_commits(
     parent: str, name: str, entries: Sequence[JournalEntry], superseded: Sequence[str]
 ) -> Iterator[bytes]:
-    """The commands of fast-import (see git-fast-import(1)) that put entries, and remove superseded
-    paths, on top of a commit ("": none); the answer is the last commit's id.
+    """The commands of fast-import (see git-fast-import(1)) that add entries to a commit ("": none),
+    and remove superseded paths; the answer is the id of the last commit.
 
-    Raises UnreadableEntryError, and DamagedFileError for a file that is not what its entry says.
+    Raises UnreadableEntryError, and DamagedFileError for a file that differs from its entry.
     """
     for mark, group in enumerate(_compatible(entries), start=1):
         yield from _stream_commit(mark, parent, name, group, superseded if mark == 1 else ())
@@ -51,7 +53,7 @@ def stream_commits(
 
 
 def _compatible(entries: Sequence[JournalEntry]) -> list[list[JournalEntry]]:
-    """Split the entries, in order, where one would overwrite what another of its commit wrote."""
+    """Split the entries, in order, where one would overwrite a file of its own commit."""
     groups: list[list[JournalEntry]] = []
     files: set[str] = set()
     directories: set[str] = set()
@@ -77,7 +79,7 @@ def _stream_commit(
     who = f"{COMMITTER['GIT_COMMITTER_NAME']} <{COMMITTER['GIT_COMMITTER_EMAIL']}>"
     count = len(entries)
     subject = f"{count} result{'s' if count != 1 else ''} from {name}"
-    # An identity is what was run, when, and a nonce, with dots between.
+    # An identity is the name of the run, its time and a nonce, with dots between them.
     labels = {entry.identity.rsplit(".", 2)[0] for entry in entries}
     if len(labels) == 1:
         subject = f"{labels.pop()}: {subject}"
@@ -107,7 +109,7 @@ def _content(file: Path, size: int) -> Iterator[bytes]:
             size -= len(block)
             yield block
     if size:
-        # Git would take the commands that follow for the rest of the file.
+        # Otherwise git would take the following commands for the rest of the file.
         raise DamagedFileError(f"{file}: changed while it was read")
     yield b"\n"
 

@@ -1,9 +1,9 @@
 """The committer: many journaled results become one commit on the machine's branch.
 
-Of the user's repository only objects are added and the branch's ref is moved, by compare-and-swap.
-Git's fast-import reads just the directories that change, so a commit costs the same however many
-artifacts the branch has. It works in a repository of a moment (it leaves crash reports in the
-repository it works for) that writes its objects to the user's.
+In the user's repository it only adds objects and moves the ref of the branch, by compare-and-swap.
+Git's fast-import reads only the directories that change, so the cost of a commit does not depend on
+the number of artifacts in the branch. fast-import leaves crash reports in its repository, so it
+runs in a temporary one that writes its objects to the user's.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from snakemake_kochi.git import run_git, stream_git, update_ref
 from snakemake_kochi.locks import Held, LockBusyError, find_lock_settings
 from snakemake_kochi.paths import ProjectPaths
 
-_MOVED_AT_MOST = 20  # commits by others between our reading the branch and moving it
+_MOVED_AT_MOST = 20  # commits by others between reading the branch and moving it
 
 __all__ = [
     "commit_in_burst",
@@ -72,9 +72,10 @@ _logger = logging.getLogger(__name__)
 def committer_lock(
     paths: ProjectPaths, machine: str, timeout: float
 ) -> AbstractContextManager[Held]:
-    """The lock whose holder alone moves the machine's branch. Timeout in seconds, 0: no waiting.
+    """The lock whose holder alone moves the machine's branch.
 
-    Raises LockBusyError when others hold it for longer, KochiError when it cannot be held.
+    Timeout in seconds, 0: no waiting. Raises LockBusyError when others hold it for longer,
+    KochiError when it cannot be held.
     """
     locks = find_lock_settings(paths.machine(machine))
     return locks.hold(locks.paths.project(paths).committer, patience=timeout)
@@ -85,24 +86,28 @@ def commit_pending(
 ) -> int:
     """Commit all journaled results of a machine in one commit; return how many were committed.
 
-    Artifacts go to <name>/<dest>, the name being that under which the machine's results are
-    published (`published.py`), records to `record_path`. When another process is committing
-    this waits for `patience` seconds, and then returns 0: that one looks into the journal again
-    after it has let go of the lock, or somebody has promised to, so nothing stays behind. Killed
-    at any point, the next call completes the work, and a result whose record is in the branch is
-    not committed again. Where a destination was a file and is now a directory, or the reverse, or
-    the same file, the newest result wins; the older is in the history (for that, results that
-    exclude each other go into commits of their own). An entry is removed when the branch is seen to
-    have its commit. One that is damaged is set aside with a warning, and so is one of an attempt
-    that was given up and whose point a later one has made again; one that cannot be read now stays.
-    If the branch is checked out somewhere only the ref moves, and that worktree shows the new
-    results as deleted until `git reset --hard`.
+    Artifacts go to <name>/<dest>, where <name> is that under which the machine's results are
+    published (`published.py`), records to `record_path`. When another process is committing, this
+    waits for `patience` seconds and then returns 0. Nothing stays behind: that process reads the
+    journal again after releasing the lock, or another one has promised to.
 
-    Raises GitError and OSError; the results stay in the journal then.
+    If it is killed at any point, the next call completes the work, and a result whose record is in
+    the branch is not committed again. Where a destination was a file and is now a directory, or the
+    reverse, or the same file, the newest result wins; the older one is in the history (therefore
+    results that exclude each other go into commits of their own). An entry is removed when the
+    branch has its commit. A damaged entry is set aside with a warning, and so is one of an attempt
+    that was given up and whose point a later attempt has made again. An entry that cannot be read
+    now stays.
+
+    If the branch is checked out somewhere, only the ref moves, and that worktree shows the new
+    results as deleted until `git reset --hard`. Raises GitError and OSError; then the results stay
+    in the journal.
     """
     branch_called(machine)
     committed = 0
-    seen: tuple[str, ...] = ()  # an entry that cannot be removed must not keep us here for ever
+    seen: tuple[
+        str, ...
+    ] = ()  # an entry that cannot be removed must not keep this loop running for ever
     while (waiting := pending(paths, machine)) and waiting != seen:
         seen = waiting
         try:
@@ -118,8 +123,9 @@ def commit_pending(
 def commit_in_burst(
     repository: Path, paths: ProjectPaths, machine: str, patience: float = 0.0
 ) -> int:
-    """As `commit_pending`, but what is journaled meanwhile is left to those who have promised to
-    commit it, if there are any: a run that went on for as long as others end would not end.
+    """As `commit_pending`, but results that are journaled meanwhile are left to the processes that
+    have promised to commit them, if there are any: otherwise a run would not end as long as others
+    end.
 
     Raises KochiError, too, when others hold the lock for longer than a `patience` above 0.
     """
@@ -127,7 +133,7 @@ def commit_in_burst(
     committed = 0
     try:
         with committer_lock(paths, machine, patience):
-            # Before, too: those who end meanwhile need not come here and find it locked.
+            # Noted before, too: runs that end meanwhile need not come here and find the lock held.
             note_commit(paths, machine)
             state, entries = _commit_journal(repository, paths, machine)
         committed = len(entries)
@@ -135,7 +141,8 @@ def commit_in_burst(
         if patience:
             raise _busy(patience) from None
         entries = []
-    # Asked after the lock was let go: who found it locked, with no promise, has relied on that.
+    # Asked after releasing the lock: a process that found it held, without a promise, relied on
+    # this one.
     if not is_commit_promised(paths, machine):
         committed += commit_pending(repository, paths, machine)
     if entries:
@@ -150,14 +157,13 @@ def commit_missing(
     patience: float = 0.0,
     thorough: bool = False,
 ) -> int:
-    """Commit what lies in working directories with its record and is in no commit; return how many
-    results that were.
+    """Commit results in working directories, with a record, that no commit has; return how many.
 
-    They are looked at one by one only when the branch does not contain what was committed to it (it
-    was deleted or moved), when a result could not be journaled, or if `thorough`: where no commit
-    was ever noted, only then. What a later
-    commit of the branch, or of kochi_artifacts, has removed is not committed again. Raises GitError
-    and OSError, and KochiError when others hold the lock for longer than `patience` (seconds).
+    They are examined one by one only when the branch does not contain what was committed to it (it
+    was deleted or moved), when a result could not be journaled, or if `thorough`; where no commit
+    was ever noted, only if `thorough`. Results that a later commit of the branch, or of
+    kochi_artifacts, has removed are not committed again. Raises GitError and OSError, and
+    KochiError when others hold the lock for longer than `patience` (seconds).
     """
     if not thorough and _is_agreed(repository, paths, machine, read_branch(repository, machine)):
         return 0  # asked without the lock first: others may be committing for long
@@ -173,7 +179,7 @@ def commit_missing(
 def _commit_journal(
     repository: Path, paths: ProjectPaths, machine: str
 ) -> tuple[Branch, list[JournalEntry]]:
-    """Returns what was committed, and the branch as it was before."""
+    """Returns the number of commits made, and the branch as it was before."""
     for _ in range(_MOVED_AT_MOST):
         state = read_branch(repository, machine)
         identities = pending(paths, machine)
@@ -196,7 +202,7 @@ def _commit_journal(
 def _commit_missing(
     repository: Path, paths: ProjectPaths, machine: str, thorough: bool = False
 ) -> tuple[Branch, list[JournalEntry]]:
-    """Returns what was committed, and the branch as it was before."""
+    """Returns the number of results committed, and the branch as it was before."""
     for _ in range(_MOVED_AT_MOST):
         state = read_branch(repository, machine)
         if not thorough and _is_agreed(repository, paths, machine, state):
@@ -222,8 +228,11 @@ def _put_into_branch(
     machine: str,
     entries: Sequence[JournalEntry],
 ) -> tuple[str, list[JournalEntry]] | None:
-    """Commit entries, but those that cannot be read now. Returns the commit that the branch has
-    then, and the entries in it; None when the branch is not what it was: look again."""
+    """Commit entries, except those that cannot be read now.
+
+    Returns the commit of the branch afterwards, and the entries in it; None when the branch has
+    moved: read it again.
+    """
     commit, readable = state.tip, list(entries)
     try:
         while readable:
@@ -238,16 +247,16 @@ def _put_into_branch(
     except GitError:
         if tip_of(repository, state.ref) == state.tip:
             raise
-        return None  # somebody else has moved the branch: build on what it is now
+        return None  # another process has moved the branch: build on its new commit
     if not readable:
         commit = state.tip
-    # The copies of the results are removed after this. Who deletes the branch later is noticed by
-    # `_is_agreed`.
+    # The copies of the results are removed after this. `_is_agreed` notices if somebody deletes the
+    # branch later.
     return (commit, readable) if contains(repository, state.ref, commit) else None
 
 
 def _is_agreed(repository: Path, paths: ProjectPaths, machine: str, state: Branch) -> bool:
-    """Whether the branch still contains what was committed to it."""
+    """Whether the branch still contains everything that was committed to it."""
     agreed = agreed_commit(paths, machine)
     return agreed is not None and (
         agreed in ("", state.tip) or contains(repository, state.ref, agreed)
@@ -273,7 +282,7 @@ def _not_now(identity: str, why: Exception) -> None:
 def _whole_entries(
     paths: ProjectPaths, machine: str, identities: Sequence[str]
 ) -> list[JournalEntry]:
-    """The entries in the order they were journaled. Damaged ones are set aside."""
+    """The entries in the order in which they were journaled. Damaged ones are set aside."""
     entries = []
     for identity in identities:
         directory = paths.journal(machine) / identity
@@ -281,10 +290,10 @@ def _whole_entries(
             entry = read_entry(directory)
         except DamagedFileError as damaged:
             set_aside(paths.damaged_results(machine), directory, damaged.message)
-            # What the run left in its working directory may be whole.
+            # The files that the run left in its working directory may be intact.
             disagree(paths, machine)
         except FileNotFoundError:
-            continue  # where locks do not work another committer may have committed and removed it
+            continue  # where locks do not work, another committer may have committed and removed it
         except (OSError, KochiError) as error:
             _not_now(identity, error)
         else:
@@ -299,7 +308,7 @@ def _counting(
     machine: str,
     entries: Sequence[JournalEntry],
 ) -> list[JournalEntry]:
-    """The entries but those that a later attempt has made again, which are set aside."""
+    """The entries without those that a later attempt has made again, which are set aside."""
     counting = []
     for entry in entries:
         if _is_redone(repository, paths, state, machine, entry, entries):
@@ -321,7 +330,7 @@ def _is_redone(
     entry: JournalEntry,
     others: Sequence[JournalEntry] = (),
 ) -> bool:
-    """Whether an entry is of an attempt that was given up, and one of the others or the branch has
+    """Whether an entry is of an attempt that was given up, while another entry or the branch has
     the same point of a later attempt."""
     if not is_given_up(paths, entry.record):
         return False
@@ -334,8 +343,8 @@ def _is_redone(
 def _superseded(
     repository: Path, paths: ProjectPaths, state: Branch, machine: str, entry: JournalEntry
 ) -> list[str]:
-    """The records in the branch that an entry takes the place of: those of the same point, of
-    attempts that were given up after they had been committed."""
+    """The records in the branch that an entry replaces: of the same point, of attempts that were
+    given up after they had been committed."""
     if not (nonces := earlier_nonces(paths, entry.record)):
         return []
     return [
@@ -352,7 +361,7 @@ def _import(
     machine: str,
     entries: Sequence[JournalEntry],
 ) -> str:
-    """Write the commits' objects and return the id of the last."""
+    """Write the objects of the commits and return the id of the last."""
     superseded = [
         path for entry in entries for path in _superseded(repository, paths, state, machine, entry)
     ]
@@ -361,7 +370,7 @@ def _import(
         prefix=".commit.", suffix=".tmp", dir=place, ignore_cleanup_errors=True
     ) as temporary:
         form = f"--object-format={state.object_format}"
-        # $GIT_DIR, as init in the current directory would be confused by a repository above it.
+        # $GIT_DIR, because init in the current directory would find a repository above it.
         scratch = {"GIT_DIR": temporary}
         run_git(
             Path(temporary), "init", "--quiet", "--bare", "--template=", form, environment=scratch
@@ -382,7 +391,7 @@ def _import(
 
 
 def _sharing(repository: Path) -> Sequence[str]:
-    """With whom the user's repository is shared: the one of a moment does not know."""
+    """With whom the user's repository is shared: the temporary one does not know."""
     found = run_git(repository, "config", "--get", "core.sharedRepository", accept=(0, 1))
     value = os.fsdecode(found.removesuffix(b"\n"))
     return ("-c", f"core.sharedRepository={value}") if value else ()

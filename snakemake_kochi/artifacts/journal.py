@@ -46,7 +46,7 @@ Found = TypeVar("Found")
 VERSION = 1
 RESERVED = ".kochi"  # the branch's own directory in each machine's
 MEBIBYTE = 1 << 20
-SIZE_LIMIT = 100 * MEBIBYTE  # bytes; what is larger does not go into git
+SIZE_LIMIT = 100 * MEBIBYTE  # bytes; larger files do not go into git
 _BLOCK = MEBIBYTE
 _NOT_LEFT = (FileNotFoundError, NotADirectoryError, PermissionError)
 COMMIT_INTERVAL = 5.0  # seconds
@@ -57,8 +57,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Result:
-    """What one attempt leaves behind. `identity` (a name, see files.is_name) names that attempt;
-    `files` maps each destination to the file that goes there; `record` is JSON."""
+    """The result of one attempt.
+
+    `identity` (a name, see files.is_name) names that attempt; `files` maps each destination to its
+    file; `record` is JSON.
+    """
 
     identity: str
     files: Mapping[str, Path]
@@ -79,12 +82,12 @@ class JournalEntry:
 def journal(
     paths: ProjectPaths, machine: str, result: Result, size_limit: int = SIZE_LIMIT
 ) -> None:
-    """Copy a result into the journal; when this returns it outlives a crash of the computer.
+    """Copy a result into the journal; when this returns, it survives a crash of the computer.
 
-    The same identity a second time changes nothing. Raises KochiError for a destination that
-    cannot be one and for two that exclude each other, ArtifactTooLargeError for a file over
-    `size_limit` (bytes), PhaseError for a file that is missing or no regular file, OSError when the
-    journal cannot be written. Then nothing is journaled.
+    Journaling the same identity again changes nothing. Raises KochiError for an invalid destination
+    and for two that exclude each other, ArtifactTooLargeError for a file over `size_limit` (bytes),
+    PhaseError for a file that is missing or no regular file, OSError when the journal cannot be
+    written. Then nothing is journaled.
     """
     if not is_name(result.identity):
         raise KochiError(f"a result cannot be called {result.identity!r}: not a name")
@@ -121,7 +124,7 @@ def journal(
 
 def check_destinations(destinations: Iterable[str]) -> None:
     """Raise KochiError for a destination that cannot be a path below the machine's directory of the
-    branch, and for two of which one is a directory of the other."""
+    branch, and for two destinations of which one is a directory of the other."""
     chosen = set(destinations)
     for dest in sorted(chosen):
         parts = dest.split("/")
@@ -147,35 +150,37 @@ def check_destinations(destinations: Iterable[str]) -> None:
 
 
 def pending(paths: ProjectPaths, machine: str) -> tuple[str, ...]:
-    """Identities of the results waiting in the journal. Raises OSError when not known now."""
+    """Identities of the results in the journal. Raises OSError when not known now."""
     return tuple(sorted(filter(is_name, list_names(paths.journal(machine)))))
 
 
 def is_commit_due(paths: ProjectPaths, machine: str) -> bool:
     """Whether a process that has just journaled a result should commit: the last commit was some
-    seconds ago, or it is not known when. A run that takes long is then committed at once, short
-    ones many together."""
+    seconds ago, or its time is unknown.
+
+    The result of a long run is then committed at once, those of short runs together.
+    """
     try:
         age = time.time() - paths.committed(machine).stat().st_mtime
     except OSError:
         return True
-    # The clock that the filesystem goes by may be ahead of ours.
+    # The clock of the filesystem may be ahead of ours.
     return not 0 <= age < COMMIT_INTERVAL
 
 
 def note_commit(paths: ProjectPaths, machine: str) -> None:
-    """Have `is_commit_due` know that somebody commits now."""
+    """Tell `is_commit_due` that a commit happens now."""
     with suppress(OSError):  # on a full disk each run commits by itself
         paths.committed(machine).touch(mode=0o600)
 
 
 def read_entry(directory: Path) -> JournalEntry:
-    """Read a journal entry and check that it is whole.
+    """Read a journal entry and check that it is complete.
 
     Raises DamagedFileError when it certainly is not, FileNotFoundError when it is gone. Another
-    OSError or KochiError says that it may be read later, or by a newer version.
+    OSError or KochiError means that it may be readable later, or by a newer version.
     """
-    # The version is looked at here: an entry that is too new for us is not damaged.
+    # The version is checked here: an entry that is too new for this release is not damaged.
     content = _whole(directory, lambda: read_json(directory / "entry.json"))
     try:
         if (version := int(content["version"])) > VERSION:
@@ -202,11 +207,8 @@ def read_entry(directory: Path) -> JournalEntry:
 
 
 def _whole(directory: Path, read: Callable[[], Found]) -> Found:
-    """What `read` returns.
-
-    A file that is missing in an entry, which appears as a whole, is damage only when the directory
-    does not list it, either: a look-up alone may be answered from a cache.
-    """
+    """The result of `read`. An entry appears as a whole, so a missing file is damage only when the
+    directory does not list it either: a look-up alone may be answered from a cache."""
     try:
         return read()
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -219,21 +221,21 @@ def _whole(directory: Path, read: Callable[[], Found]) -> Found:
 
 
 def _size(file: Path) -> int:
-    # Opened: NFS asks the server then, and may answer a stat from what it remembers.
+    # Opened, because NFS then asks the server; it may answer a stat from its cache.
     with open(file, "rb") as stream:
         return os.fstat(stream.fileno()).st_size
 
 
 def set_aside(place: Path, entry: Path, why: str) -> None:
-    """Move an entry that is not to be committed to where it is in nobody's way; never delete it.
-    Where that fails it stays, and is none of the others' concern."""
+    """Move an entry that must not be committed out of the way; never delete it. If that fails it
+    stays, and does not block the other entries."""
     try:
         target = make_directory(place) / entry.name
         if is_there(target):
             target = place / f"{entry.name}.{secrets.token_hex(4)}"
         move(entry, target)
     except FileNotFoundError:
-        return  # where locks do not work another committer may have committed and removed it
+        return  # where locks do not work, another committer may have committed and removed it
     except OSError as error:
         _logger.warning("%s; it cannot be set aside now: %s", why, error)
     else:
@@ -241,11 +243,11 @@ def set_aside(place: Path, entry: Path, why: str) -> None:
 
 
 def remove_entries(paths: ProjectPaths, machine: str, identities: Iterable[str]) -> None:
-    """Remove committed entries, and what journaling processes killed long ago have left. What
-    cannot be removed now is by a later commit."""
+    """Remove committed entries, and leftovers of journaling processes that were killed long ago. A
+    later commit removes what cannot be removed now."""
     directory = paths.journal(machine)
     for identity in identities:
-        # Half a removal would look like a damaged entry; the record in the branch tells otherwise.
+        # A half-removed entry looks like a damaged one; the record in the branch tells otherwise.
         shutil.rmtree(directory / identity, ignore_errors=True)
     with suppress(OSError):
         for leftover in directory.glob(".*.tmp"):
@@ -255,7 +257,7 @@ def remove_entries(paths: ProjectPaths, machine: str, identities: Iterable[str])
 
 
 def _copy(dest: str, source: Path, target: Path, size_limit: int) -> int:
-    """Copy durably and return the size: what was read counts, a file may still grow."""
+    """Copy durably and return the size: the bytes read count, because a file may still grow."""
     try:
         # A named pipe would block for ever, here or in open().
         if is_there(source) and not source.is_file():
@@ -265,7 +267,7 @@ def _copy(dest: str, source: Path, target: Path, size_limit: int) -> int:
             writer.flush()
             sync(writer.fileno())
     except OSError as error:
-        # Others say that it is not known now: what the run has made is not to be thrown away.
+        # Other errors mean "not known now": the products of the run must not be thrown away.
         if error.filename != str(source) or not isinstance(error, _NOT_LEFT):
             raise
         raise PhaseError(
@@ -294,20 +296,20 @@ def _rename_new(beside: Path, entry: Path) -> None:
     try:
         move(beside, entry)
     except OSError:
-        # The same result journaled by somebody else in the meantime is as good.
+        # The same result, journaled by another process in the meantime, is just as good.
         if not is_there(entry):
             raise
 
 
-_KEPT = 86400.0  # seconds for which the file of a process that was killed stays
+_KEPT = 86400.0  # seconds for which the file of a killed process stays
 
 
 @contextmanager
 def promise_to_commit(paths: ProjectPaths, machine: str) -> Iterator[None]:
-    """Promise to look into the journal of a machine after leaving this."""
+    """Promise to read the journal of a machine after leaving this context."""
     with ExitStack() as stack:
-        # Where there can be no such lock, or the disk is full, nobody sees the promise, and each
-        # run commits.
+        # If the lock is impossible, or the disk is full, nobody sees the promise, and each run
+        # commits.
         with suppress(KochiError, OSError):
             locks = find_lock_settings(paths.machine(machine))
             own = locks.paths.project(paths).promise(secrets.token_hex(8))
@@ -318,13 +320,13 @@ def promise_to_commit(paths: ProjectPaths, machine: str) -> Iterator[None]:
 
 
 def is_commit_promised(paths: ProjectPaths, machine: str) -> bool:
-    """Whether somebody will look into the journal later than now, so that a result which is in it
-    already need not be committed by the caller."""
+    """Whether another process will read the journal later than now, so that the caller need not
+    commit a result that is already in it."""
     try:
         locks = find_lock_settings(paths.machine(machine))
         project = locks.paths.project(paths)
-        # Of two that ask about one that was killed, one may hear that it is held: by the other,
-        # who commits for both.
+        # Two processes may ask at once about one that was killed, and one of them may hear that the
+        # lock is held: by the other one, which commits for both.
         return any(
             is_held(project.promise(name), locks.kind) for name in list_names(project.promises)
         )
@@ -335,7 +337,7 @@ def is_commit_promised(paths: ProjectPaths, machine: str) -> bool:
 def _remove_old(locks: LockSettings, project: ProjectLockPaths) -> None:
     for name in list_names(project.promises):
         promise = project.promise(name)
-        with suppress(KochiError, OSError):  # another has just removed it
+        with suppress(KochiError, OSError):  # another process has just removed it
             if time.time() - os.stat(promise).st_mtime > _KEPT and not is_held(promise, locks.kind):
                 _remove(promise)
 

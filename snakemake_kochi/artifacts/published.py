@@ -33,7 +33,8 @@ _LONGEST = 60
 
 
 def branch_called(name: str) -> str:
-    """The branch of what is published under a name. Raises KochiError when git allows none."""
+    """The branch of the results that are published under a name. Raises KochiError when git forbids
+    the name."""
     if ".." in name or name.endswith((".", ".lock")) or not is_name(name) or "@{" in name:
         raise KochiError(
             f"{name!r} cannot be used: it becomes part of the name of a git branch",
@@ -43,34 +44,40 @@ def branch_called(name: str) -> str:
 
 
 def published_name(repository: Path, machine: str) -> str:
-    """The name that was noted, else the one that would be. Raises GitError."""
+    """The noted name, else the default name. Raises GitError."""
     return _name_of(_notes(_own_directory(repository)), machine, names_of(repository))
 
 
 def fix_name(own_directory: Path, machine: str, names: Collection[str]) -> str:
-    """As `published_name`, and note it: the host may be called otherwise tomorrow. The directory is
-    the repository's own; `names`: as of `names_of`. Of several hosts the first one's counts."""
+    """As `published_name`, and note the name: the host may have another name tomorrow.
+
+    The directory is the repository's own; `names`: as of `names_of`. Of several hosts the first
+    one's name counts.
+    """
     notes = _notes(own_directory)
     name = _name_of(notes, machine, names)
     if _noted(notes / machine) != name:
-        with suppress(OSError):  # a colleague's repository: the name is found anew each time
+        with suppress(OSError):  # a colleague's repository: the name is computed each time
             if not _note_first(notes / machine, name):
-                # A client of NFS may have taken a file that is there for missing.
+                # A client of NFS may have reported an existing file as missing.
                 if noted := _noted(notes / machine):
                     return noted
-                _note(notes / machine, name)  # what is in it is no name
+                _note(notes / machine, name)  # its content is not a name
     return name
 
 
 def fix_published_name(repository: Path, machine: str) -> str:
-    """As `fix_name`; call where a run begins: its jobs may be on hosts of other names. Raises
-    GitError."""
+    """As `fix_name`; call it where a run begins, because its jobs may run on hosts with other
+    names. Raises GitError."""
     return fix_name(_own_directory(repository), machine, names_of(repository))
 
 
 def choose_name(repository: Path, machine: str, name: str) -> None:
-    """Publish a machine's results under a name from now on. Raises KochiError when it cannot be
-    one, when another machine has it, and while results under the former name are not merged."""
+    """Publish a machine's results under a name from now on.
+
+    Raises KochiError for an invalid name, when another machine has it, and while results under the
+    former name are not merged.
+    """
     branch_called(name)
     notes = _notes(_own_directory(repository))
     for other in list_names(notes):
@@ -86,21 +93,21 @@ def choose_name(repository: Path, machine: str, name: str) -> None:
 
 
 def default_name(person: str, host: str) -> str:
-    """As "ada-laptop", of what a computer says of both."""
+    """Like "ada-laptop", from the names of user and computer."""
     words = [re.sub(r"[^a-z0-9_]+", "-", word.lower()).strip("-") for word in (person, host)]
     return "-".join(word for word in words if word)[:_LONGEST].strip("-") or LOCAL
 
 
 def names_of(repository: Path) -> list[str]:
-    """All names under which something is published in branches here."""
+    """All names under which branches of this repository publish something."""
     prefix = f"refs/heads/{MERGED}_"
     listed = run_git(repository, "for-each-ref", "--format=%(refname)", f"{prefix}*")
     return [ref.removeprefix(prefix) for ref in listed.decode().splitlines()]
 
 
 def refs_elsewhere(repository: Path, name: str) -> Iterator[tuple[str, str]]:
-    """The remote-tracking branches of a name, as (ref, commit); the newest first, `origin` first of
-    two that are as new."""
+    """The remote-tracking branches of a name, as (ref, commit); the newest first, and `origin`
+    first of two with the same age."""
     listed = run_git(
         repository,
         *("for-each-ref", "--sort=-committerdate"),
@@ -124,7 +131,7 @@ def _notes(own_directory: Path) -> Path:
 def _name_of(notes: Path, machine: str, names: Collection[str]) -> str:
     if noted := _noted(notes / machine):
         return noted
-    # Kochi, and our releases before this, have published under this name.
+    # Kochi, and earlier releases, published under this name.
     if machine != LOCAL or LOCAL in names:
         return machine
     try:
@@ -143,7 +150,7 @@ def _noted(file: Path) -> str:
 
 
 def _note_first(file: Path, name: str) -> bool:
-    """False where there is a note already."""
+    """False where a note exists already."""
     file.parent.mkdir(parents=True, exist_ok=True)
     content = f"{name}\n".encode()
     try:

@@ -1,4 +1,4 @@
-"""What a machine's branch has: where it is, and whose records are in it."""
+"""The content of a machine's branch: its commit, and the records in it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Branch:
     """A machine's branch at one moment.
 
     `name` is that under which the results are published, their directory in the branch. `tip` is ""
-    before the first commit; `start` is what the next commit is based on: the tip, else the newest
-    commit under that name in kochi_artifacts, else the branch as it was fetched from elsewhere, or
-    what is in a kochi_artifacts that was fetched, else "".
+    before the first commit. `start` is the base of the next commit: the tip, else the newest commit
+    under that name in kochi_artifacts, else the branch as fetched from a remote, or a fetched
+    kochi_artifacts, else "".
     """
 
     name: str
@@ -36,8 +36,11 @@ class Branch:
 
 
 def read_branch(repository: Path, machine: str) -> Branch:
-    """Call with the committer's lock held, or only look. Raises GitError, also where the repository
-    is not there but one above it is, and KochiError for a machine whose name git does not allow."""
+    """Call with the committer's lock held, or only to read.
+
+    Raises GitError, also where the repository is missing but there is one above it, and KochiError
+    for a machine whose name git forbids.
+    """
     branch_called(machine)
     ours = f"refs/heads/{MERGED}_"
     heads = f"--glob={ours}*"
@@ -45,9 +48,9 @@ def read_branch(repository: Path, machine: str) -> Branch:
     words = ("--show-prefix", *options, heads, "--symbolic-full-name", heads)
     prefix, object_format, *rest = run_git(repository, "rev-parse", *words)[:-1].split(b"\n")
     if prefix:
-        # Its .git is away for a moment: git has found the repository that it lies in.
+        # Its .git is missing for a moment, and git has found the repository above it.
         raise GitError(f"{repository}: there is no git repository now")
-    # The path, which may have line ends, then commits, then as many refs.
+    # The path, which may contain line ends, then commits, then as many refs.
     refs = [os.fsdecode(line) for line in rest if line.startswith(b"refs/heads/")]
     count = len(rest) - 2 * len(refs)
     tips = {ref: tip.decode() for ref, tip in zip(refs, rest[count:], strict=False)}
@@ -66,15 +69,16 @@ def tip_of(repository: Path, ref: str) -> str:
 
 
 def _start(repository: Path, name: str) -> str:
-    """What a branch goes on from that was deleted, or is not here yet, as in a clone; "" for none.
+    """The commit from which a branch continues that was deleted, or is not here yet, as in a clone;
+    "" for none.
 
-    Where two branches have no commit in common, each file that differs is a conflict.
+    In branches without a common commit each file that differs would be a conflict.
     """
     if merged := tip_of(repository, f"refs/heads/{MERGED}"):
         found = _last_of(repository, merged, name)
         pushed = refs_elsewhere(repository, branch_called(name))
         elsewhere = next((commit for _, commit in pushed), "")
-        # What was merged here may be older than what the same person has pushed from another clone.
+        # Results merged here may be older than those that the same user pushed from another clone.
         return elsewhere if elsewhere and is_ancestor(repository, found, elsewhere) else found
     for _, commit in refs_elsewhere(repository, branch_called(name)):
         return commit
@@ -97,12 +101,12 @@ def is_ancestor(repository: Path, commit: str, other: str) -> bool:
     try:
         run_git(repository, "merge-base", "--is-ancestor", commit, other)
     except GitError:
-        return False  # or there is no such commit any more
+        return False  # or that commit no longer exists
     return True
 
 
 def recorded(repository: Path, state: Branch, identities: Sequence[str]) -> set[str]:
-    """Those of the identities whose record is in the branch already."""
+    """The identities whose record is in the branch already."""
     if not state.start or not identities:
         return set()
     asked = "".join(f"{state.start}:{record_path(state.name, name)}\n" for name in identities)
@@ -132,17 +136,17 @@ def ever_recorded(repository: Path, state: Branch) -> set[str]:
 def records_beside(
     repository: Path, state: Branch, entry: JournalEntry
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The paths and contents of the records that came into the branch with the artifacts which an
-    entry is to replace.
+    """The paths and contents of the records that came into the branch with the artifacts that an
+    entry will replace.
 
-    Git looks for the newest commit that has changed one of them, so this costs the same however
-    many results there are.
+    Git looks for the newest commit that changed one of them, so the cost does not depend on the
+    number of results.
     """
     dest = next((f"{state.name}/{dest}" for dest in sorted(entry.files)), "")
     if not dest or not state.start:
         return
     if not paths_in(repository, state.start, [dest]):
-        return  # git would go through all of the history
+        return  # git would read all of the history
     if commit := last_change(repository, state.start, [dest]):
         _, blobs = _changed_by(repository, state, commit)
         yield from _contents(repository, blobs)
@@ -151,8 +155,11 @@ def records_beside(
 def records_of(
     repository: Path, state: Branch, commit: str, paths: Collection[str]
 ) -> Iterator[tuple[dict[str, Any], set[str]]]:
-    """The records that came with a commit of a branch, each with those of the paths that it is the
-    first of. Read one by one, until each path that the commit has changed has had its record."""
+    """The records that came with a commit of a branch, each with those of the paths for which it is
+    the first.
+
+    They are read one by one, until each path that the commit changed has its record.
+    """
     changed, blobs = _changed_by(repository, state, commit)
     left = changed.intersection(paths)
     for _, record in _contents(repository, blobs) if left else ():
@@ -166,7 +173,7 @@ def records_of(
 
 
 def paths_in(repository: Path, commit: str, paths: Sequence[str]) -> list[str]:
-    """Those of the paths that a commit has ("" has none)."""
+    """The paths that a commit contains ("" contains none)."""
     asked = [path for path in paths if "\n" not in path] if commit else []
     if not asked:
         return []
@@ -177,7 +184,7 @@ def paths_in(repository: Path, commit: str, paths: Sequence[str]) -> list[str]:
 
 
 def last_change(repository: Path, start: str, paths: Sequence[str]) -> str:
-    """The newest commit of a history that has changed one of the paths, "" for none."""
+    """The newest commit of a history that changed one of the paths, "" for none."""
     if not paths:
         return ""
     words = ("--literal-pathspecs", "rev-list", "--max-count=1", start, "--", *paths)
@@ -187,8 +194,8 @@ def last_change(repository: Path, start: str, paths: Sequence[str]) -> str:
 def _changed_by(
     repository: Path, state: Branch, commit: str
 ) -> tuple[set[str], list[tuple[str, str]]]:
-    """What a commit has added or changed under the name: the artifacts, and the records, each with
-    its object."""
+    """The artifacts and records under the name that a commit added or changed, each with its
+    object."""
     options = ("-r", "--root", "--no-commit-id", "--no-renames", "--no-abbrev", "--diff-filter=AM")
     told = run_git(repository, "diff-tree", *options, "--raw", "-z", commit, "--", state.name)
     fields = told.split(b"\0")
@@ -212,7 +219,9 @@ def _contents(
             if len(header) != 3:
                 continue  # an object that is missing
             content = answers.read(int(header[2]) + 1)
-            with suppress(ValueError, TypeError):  # what somebody has changed by hand is no record
+            with suppress(
+                ValueError, TypeError
+            ):  # a record that somebody edited by hand is no record
                 yield path, dict(json.loads(content))
 
 

@@ -32,9 +32,9 @@ from snakemake_kochi.files import list_names, make_directory, read_json, to_json
 from snakemake_kochi.paths import ProjectPaths
 
 VERSION = 1
-_MOST_COMMITS = 20  # of the past are looked at
-_MOST_PATHS = 500  # in one command
-_MOST_RECORDS = 20_000  # are read in all
+_MOST_COMMITS = 20  # how many past commits are examined
+_MOST_PATHS = 500  # per command
+_MOST_RECORDS = 20_000  # how many are read completely
 
 _IsAncestor = Callable[[str, str], bool]
 
@@ -58,10 +58,12 @@ def note_replaced(
     machine: str,
     entries: Sequence[JournalEntry],
 ) -> None:
-    """Note which newer results the entries, committed on top of `state.start`, have replaced. Of
-    many commits or records of before only some are looked at. Needs no lock, and takes a second
-    where they are large: others are not to wait for it."""
-    with suppress(OSError, GitError):  # they are committed, whatever can be said of it
+    """Note the newer results that the entries, committed on top of `state.start`, have replaced.
+
+    Of many commits or records only some are examined. Needs no lock: with large commits it takes a
+    second, for which others must not wait.
+    """
+    with suppress(OSError, GitError):  # they are committed, whatever can be said of them
         if (found := _find(repository, state, entries)) is None:
             return
         file = make_directory(paths.replaced(machine)) / f"{secrets.token_hex(8)}.json"
@@ -70,7 +72,7 @@ def note_replaced(
 
 
 def take_replaced(paths: ProjectPaths, machine: str) -> Replaced | None:
-    """What is noted, for somebody who is told now; None where there is nothing."""
+    """The notes, for a process that tells the user now; None if there are none."""
     place = paths.replaced(machine)
     try:
         files = [place / name for name in sorted(list_names(place)) if name.endswith(".json")]
@@ -114,7 +116,7 @@ def _find(repository: Path, state: Branch, entries: Sequence[JournalEntry]) -> R
                 break
         remaining = [path for path in left if path not in seen]
         if len(remaining) == len(left):
-            break  # changed by hand, without a record; or there are more than we look at
+            break  # changed by hand, without a record; or more than are examined
         left = remaining
     return Replaced(count, example) if count else None
 

@@ -1,4 +1,5 @@
-"""Install, build and run: a script of the user's, executed in an environment of ours.
+"""Install, build and run: each executes a script of the user's in an environment of ours.
 
-Import from its modules: this one runs in each run of a batch, thousands of times.
+Import from the modules, not from here: every run of a batch imports this package, thousands of
+times.
 """

@@ -1,6 +1,6 @@
-"""What the rules run: `python -m snakemake_kochi.phases install | build | run`.
+"""The program that rules run: `python -m snakemake_kochi.phases install | build | run`.
 
-$KOCHI_FREEZE names the freeze of the run. Not for people: they type `kochi` or `snakemake`.
+$KOCHI_FREEZE names the freeze of the run. People type `kochi` or `snakemake` instead.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-# Imported where it is used: a run, of which there are thousands, needs neither YAML nor git.
+# Imported where it is used: the runs, of which there are thousands, need neither YAML nor git.
 def _install(file: Path, options: argparse.Namespace) -> None:
     from snakemake_kochi.phases.freeze import load_freeze
     from snakemake_kochi.phases.install import AGAIN_VARIABLE, NEWEST_VARIABLE, install_recipe
@@ -112,7 +112,7 @@ def _run(file: Path, options: argparse.Namespace) -> None:
     installs = _installs(options.installs)
     build = read_build(options.build)
     if not is_there(build.tree):
-        # What is finished has none made for it; then somebody forced it to run.
+        # Finished work needs none; this one was forced to run.
         build = _built(file, options)
     record = run_task(freeze, task, build, installs, outputs)
     options.record.write_bytes(to_json(record))
@@ -120,7 +120,7 @@ def _run(file: Path, options: argparse.Namespace) -> None:
 
 
 def _installs(manifests: Sequence[Path]) -> tuple[Install, ...]:
-    """Raises PhaseError when one is gone."""
+    """Raises PhaseError when an installation is gone."""
     installs = merge(read_manifest(path) for path in manifests)
     gone = [f"-d {each.dependency}:{each.recipe}" for each in installs if not is_there(each.prefix)]
     if gone:

@@ -1,7 +1,7 @@
-"""What the runs of one batch need of a freeze, in a small file of its own.
+"""The part of a freeze that the runs of one batch need, in a small file of its own.
 
-A freeze holds the texts of all experiments. A run that read them again would take the longer the
-larger the grid, and a batch the square of it.
+A freeze contains the texts of all experiments. If each run read them, a run would take longer the
+larger the grid, and a batch the square of that.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ BATCH_FREEZE_VERSION = 2
 
 @dataclass(frozen=True)
 class BatchFreeze:
-    """`experiment` is the experiment's name, `file` its path in the project, `batch` is empty for a
-    job outside any batch. `job_name` and `artifacts` are templates, `snapshot` is JSON, with the
-    `diff` of the freeze. `recipes` has of each recipe in use, by `dependency:recipe`, what its
-    installation was made by: "script" and "envs"."""
+    """`experiment` is the name of the experiment, `file` its path in the project; `batch` is empty
+    for a job outside of any batch. `job_name` and `artifacts` are templates, `snapshot` is JSON,
+    with the `diff` of the freeze. `recipes` has for each recipe in use, by `dependency:recipe`,
+    what made its installation: "script" and "envs"."""
 
     root: str
     directory: str
@@ -94,7 +94,7 @@ class BatchFreeze:
         return self.paths.workspaces(self.machine_name)
 
     def point(self, parameters: Mapping[str, str], duplicate: int) -> Point:
-        """One point from its resolved parameters, without making the whole grid."""
+        """One point from its resolved parameters, without the whole grid."""
         texts = PointTexts.parse(self.job_name, None, self.artifacts)
         encoded = {name: encode_component(value) for name, value in parameters.items()}
         encoded["batch_name"] = encode_component(self.batch)
@@ -102,10 +102,10 @@ class BatchFreeze:
 
 
 def load_batch_freeze(freeze: Path, experiment: str, batch: str) -> BatchFreeze:
-    """What a batch needs of a freeze; `freeze` and `experiment` name their files.
+    """The part of a freeze for a batch; `freeze` and `experiment` name their files.
 
-    The first run of a batch writes it. Raises DamagedFileError; and as `load_freeze`,
-    NameNotFoundError and ConfigError when it is not there yet.
+    The first run of a batch writes it. Raises DamagedFileError; and, as `load_freeze`,
+    NameNotFoundError and ConfigError when it does not exist yet.
     """
     digest = digest_of([BATCH_FREEZE_VERSION, experiment, batch])
     file = ProjectPaths.batch_freeze(freeze, digest)
@@ -113,7 +113,7 @@ def load_batch_freeze(freeze: Path, experiment: str, batch: str) -> BatchFreeze:
         return _from_json(file, read_json(file, BATCH_FREEZE_VERSION))
     except FileNotFoundError:
         pass
-    # Imported here: it brings in YAML, its schemas and git, which took longer than most runs.
+    # Imported here: it loads YAML, its schemas and git, which takes longer than most runs.
     from snakemake_kochi.phases.freeze import load_freeze
 
     whole = load_freeze(freeze)
@@ -141,7 +141,7 @@ def _phase(data: Mapping[str, Any]) -> Phase:
 
 
 def _shown(name: str, value: str) -> str:
-    # Imported here: it brings in git, which jobs that only read this file do not need.
+    # Imported here: it loads git, which jobs that only read this file do not need.
     from snakemake_kochi.snapshot.confidential import is_secret_variable
 
     return "(not told)" if is_secret_variable(name, value) else value

@@ -1,4 +1,4 @@
-"""Building an experiment: a source tree of the snapshot with what the build script made in it."""
+"""Building an experiment: a source tree of the snapshot, with the products of the build script."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Phase
 from snakemake_kochi.snapshot import Entry, digest_sources, materialise, select_sources
 
-# What an experiment's code is not, unless its `sources:` say otherwise: Kochi's own files, the
-# workflow and its documentation. Patterns as in .gitignore.
+# Files that are no code of an experiment, unless its `sources:` say otherwise: Kochi's own files,
+# the workflow and its documentation. Patterns as in .gitignore.
 NOT_SOURCES = (
     "/kochi.yaml",
     "Snakefile",
@@ -37,7 +37,7 @@ NOT_SOURCES = (
 
 
 def source_files(freeze: Freeze, experiment: Experiment) -> tuple[Entry, ...]:
-    """An experiment's code: the files under its `sources:`, so that an edited README or an empty
+    """The code of an experiment: the files under its `sources:`. An edited README or an empty
     commit changes nothing."""
     return select_sources(freeze.entries, *_source_patterns(freeze, experiment))
 
@@ -55,12 +55,11 @@ def build_experiment(
     variables: Mapping[str, str],
     installs: Sequence[Install],
 ) -> Build:
-    """Build, unless what determines the build was built already.
+    """Build, unless the same build exists already.
 
-    What determines it: the experiment's code, the build script, its parameters (`variables`:
-    KOCHI_PARAM_<NAME> -> value), the installations it uses and the machine's environment. An
-    experiment without a build script gets the bare source tree. Raises PhaseError when the script
-    fails.
+    The experiment's code, the build script, its parameters (`variables`: KOCHI_PARAM_<NAME> ->
+    value), the installations it uses and the machine's environment determine a build. An experiment
+    without a build script gets the bare source tree. Raises PhaseError when the script fails.
     """
     description = {
         "sources": digest_sources(freeze.entries, *_source_patterns(freeze, experiment)),
@@ -77,7 +76,8 @@ def build_experiment(
     with freeze.root.explaining(), locks.hold(own) as lock:
         if is_there(place.manifest):
             return Build(digest, place.tree)
-        # Built in its final place: compilers write the path they run in into what they make.
+        # Built in its final place: compilers write the path of their working directory into
+        # products.
         shutil.rmtree(place.directory, ignore_errors=True)
         make_directory(place.directory)
         materialise(freeze.paths.store, freeze.snapshot.tree, place.tree)
@@ -108,7 +108,7 @@ def build_experiment(
                 reason=f"the build script ended with exit status {status}",
                 output=last_lines(place.log, LAST_LINES),
             )
-        # A run of another commit may use the same build: it is given its own.
+        # A run of another commit may use the same build: it gets its own .git.
         give_repository(None, place.tree)
         record = description | {
             "version": BUILD_VERSION,

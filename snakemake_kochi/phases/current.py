@@ -1,4 +1,4 @@
-"""Which installations are in use, and whether they are what kochi.yaml describes now."""
+"""Which installations are in use, and whether they match kochi.yaml."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ State = Literal["installed", "stale", "NOT installed"]
 
 @dataclass(frozen=True)
 class RecipeState:
-    """A recipe and the installation in use, if there is one.
+    """A recipe and the installation in use, if any.
 
-    "stale": the recipe was changed, or something it was built on installed again, since. A newer
-    source is not looked for. `since` is ISO 8601.
+    "stale": since then, the recipe was changed, or one of its dependencies was installed again.
+    Newer sources are not looked up. `since` is ISO 8601.
     """
 
     recipe: Recipe
@@ -41,7 +41,7 @@ def recipe_states(
 def current_installs(
     paths: ProjectPaths, machine: Machine, recipes: Sequence[Recipe]
 ) -> tuple[Install, ...]:
-    """The installations in use of recipes as `Project.resolve` gives them, in the same order.
+    """The installations in use of recipes as `Project.resolve` returns them, in the same order.
 
     Raises PhaseError, with the line to type, when one is not installed or is stale.
     """
@@ -63,10 +63,8 @@ def current_installs(
 
 
 def read_install(paths: ProjectPaths, machine: str, recipe: Recipe, digest: str) -> Install:
-    """One installation of a recipe, whether it is still the one in use or not.
-
-    Raises PhaseError when it is gone, DamagedFileError.
-    """
+    """One installation of a recipe, in use or not. Raises PhaseError when it is gone,
+    DamagedFileError."""
     place = paths.install(machine, recipe.dependency, recipe.name, digest)
     try:
         return _install(read_json(place.manifest, MANIFEST_VERSION), recipe)
@@ -82,7 +80,7 @@ def _line_to_type(recipes: Sequence[str]) -> str:
 
 def _install(data: Mapping[str, Any], recipe: Recipe) -> Install:
     install = Install(**{field.name: data[field.name] for field in fields(Install)})
-    # An edited activate_script asks for no new installation, so the one of that time is old.
+    # An edited activate_script needs no new installation, so the recorded one is out of date.
     return replace(install, activate_script=recipe.activate_script)
 
 

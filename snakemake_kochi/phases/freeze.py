@@ -1,4 +1,4 @@
-"""What a run was frozen to when it started: edits made afterwards do not reach it.
+"""The freeze of a run: its code and configuration at its start, which later edits do not change.
 
 A freeze is a JSON file below KOCHI_ROOT, named by the digest of its content. The main process of a
 run takes it while the Snakefile is parsed; the processes of its jobs read the same file, which
@@ -62,12 +62,12 @@ EXPERIMENT_GLOBS = ("*.yaml", "*.yml", "experiments/**/*.yaml", "experiments/**/
 class Freeze:
     """The state of a project at the start of a run.
 
-    `config` is the text of kochi.yaml, `common` the files whose machines count below it,
+    `config` is the text of kochi.yaml, `common` the files with machines that it overrides,
     `experiments` the text of each experiment by its path, `sources` the resolved source of each
     recipe whose source is on this computer, by `dependency:recipe`: {"git", "commit"} or {"mirror",
-    "tree", "base"}; `without_source` says why there is none where there should be one. `diff` is
-    what the snapshot has other than the commit that was checked out, as far as that is shown.
-    `git_directory` is what copies of the snapshot get as their `.git`, or None.
+    "tree", "base"}; `without_source` says why an expected source is missing. `diff` shows how the
+    snapshot differs from the checked-out commit, without confidential parts. `git_directory`
+    becomes the `.git` of copies of the snapshot, or is None.
     """
 
     file: Path
@@ -124,11 +124,11 @@ def take_freeze(
     *,
     named: str | None = None,
 ) -> Freeze:
-    """Freeze the project that a directory belongs to, for one machine. The `named` file is an
-    experiment whatever is in it.
+    """Freeze the project of a directory for one machine. The `named` file is an experiment whatever
+    its content.
 
-    Raises GitError outside a repository, KochiError without a kochi.yaml, ConfigError when a file
-    is wrong.
+    Raises GitError outside of a repository, KochiError without a kochi.yaml, ConfigError when a
+    file is wrong.
     """
     directory = find_project(start)
     config_file = configuration_file(directory)
@@ -140,7 +140,7 @@ def take_freeze(
     paths = root.project(directory)
     root.secure(paths.directory)
     with root.explaining():
-        # Before any of the run's processes comes first, and settles the default.
+        # Done before a process of the run could be the first and settle the default.
         settle_locks(root.machine(machine), used.lock_directory, used.lock_kind)
     outputs = own_outputs(start, directory, root)
     snapshot = freeze(directory, paths.store, outputs)
@@ -197,7 +197,7 @@ def load_freeze(file: Path) -> Freeze:
             experiments=data["experiments"],
             sources=data["sources"],
             without_source=data.get("without_source", {}),
-            diff=data.get("diff", ""),  # of an earlier release
+            diff=data.get("diff", ""),  # written by an earlier release
             git_directory=data.get("git_directory"),
         )
     except (KeyError, TypeError) as error:
@@ -210,12 +210,12 @@ def _difference(
     try:
         return difference(directory, paths.store, snapshot, matcher(outputs))
     except GitError as error:
-        # It determines nothing: a shallow or partial clone need not have the commit's files.
+        # It determines nothing: a shallow or partial clone need not have the files of the commit.
         return f"[could not be had: {error.message}]\n"
 
 
 def own_outputs(start: Path, directory: Path, root: Root) -> list[str]:
-    """Patterns for what a run in `start` writes: its outputs must not count as its code."""
+    """Patterns for the files that a run in `start` writes: its outputs must not count as code."""
     patterns = ["/results/", *SNAKEMAKE_STATE]
     own = ((start.resolve(), "results/"), (root.directory.resolve(), ""))
     for path, below in own:
@@ -226,7 +226,7 @@ def own_outputs(start: Path, directory: Path, root: Root) -> list[str]:
 
 
 def glob_escape(path: str) -> str:
-    """A path as a pattern of .gitignore that matches just it."""
+    """A path as a pattern of .gitignore that matches only this path."""
     return "".join(f"\\{character}" if character in "*?[]\\!#" else character for character in path)
 
 
@@ -237,8 +237,8 @@ def _experiment_files(directory: Path, globs: Sequence[str]) -> list[Path]:
 def _local_sources(
     project: Project, paths: ProjectPaths
 ) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """The sources that are on this computer, by recipe, and what is wrong with the others: the
-    concern of whoever needs the recipe, not of every run of the project."""
+    """The sources that are on this computer, by recipe, and what is wrong with the others. A
+    missing source concerns runs that need the recipe, and not every run of the project."""
     sources, without = {}, {}
     for recipe in (recipe for each in project.dependencies.values() for recipe in each.values()):
         try:
@@ -252,8 +252,8 @@ def _local_sources(
 
 
 def check_sources(project: Project, recipes: Iterable[Recipe]) -> None:
-    """Raise a ConfigError with a line for each recipe whose source is to be on this computer and
-    is not."""
+    """Raise a ConfigError with a line for each recipe whose source must be on this computer and is
+    not."""
     lines = []
     for recipe in recipes:
         try:
@@ -265,8 +265,11 @@ def check_sources(project: Project, recipes: Iterable[Recipe]) -> None:
 
 
 def _local_source(recipe: Recipe, project: Project, paths: ProjectPaths) -> dict[str, str] | None:
-    """Resolve a source that is on this computer: cheap, so it is looked at in every run. A remote
-    one is asked only when it is installed. Raises GitError when it is not there."""
+    """Resolve a source on this computer, which is cheap and done in every run.
+
+    A remote source is resolved only at its installation. Raises GitError when the source is
+    missing.
+    """
     commit = _local_commit(recipe, project)
     if (mirrored := project.mirror_directory(recipe)) is not None:
         mirror = mirrored.resolve()
@@ -303,8 +306,8 @@ def _require_directory(path: Path, place: str) -> None:
 
 
 def _refuse_around(mirror: Path, store: Path, recipe: Recipe) -> None:
-    """Without a repository's .gitignore all files count: what is kept would be part of itself, and
-    it is somebody's home or disk that is mirrored."""
+    """Without a repository's .gitignore all files count: the store would contain itself, and the
+    mirrored directory would be a home or a whole disk."""
     if not store.resolve().is_relative_to(mirror):
         return
     if not any(is_there(each / ".git") for each in (mirror, *mirror.parents)):

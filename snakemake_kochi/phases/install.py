@@ -1,4 +1,4 @@
-"""Installing a recipe: into a prefix of its own for good, manifest last, made current at once."""
+"""Installing a recipe: into a permanent prefix of its own, manifest last, then made current."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.recipes import Recipe
 from snakemake_kochi.snapshot import fetch_source, materialise, resolve_source
 
-# Recipes, as DEPENDENCY:RECIPE and separated by blanks: those to be installed anew, and those of
-# whose repositories the newest commit is wanted.
+# Recipes, as DEPENDENCY:RECIPE and separated by blanks: those to install again, and those whose
+# repositories are asked for their newest commit.
 AGAIN_VARIABLE = "KOCHI_INSTALL_AGAIN"
 NEWEST_VARIABLE = "KOCHI_INSTALL_NEWEST"
 
@@ -56,14 +56,14 @@ def install_recipe(
     before: Install | None = None,
     newest: bool = False,
 ) -> tuple[Install, ...]:
-    """Install a recipe, unless what determines it is installed already; return its install set.
+    """Install a recipe, unless the same installation exists already; return its install set.
 
-    What determines it: the recipe, the machine's environment, the commit or tree of its source and
-    the installations it depends on. With `again` it is installed anew, in a new prefix. `before` is
-    what it was when it was installed last: the commit of a remote repository is that one's, unless
-    the `newest` is wanted. The one that was current stays in place for jobs that use it; a failed
+    The recipe, the machine's environment, the commit or tree of its source and the installations on
+    which it depends determine an installation. With `again` it is installed again, in a new prefix.
+    `before` is its last installation: a remote repository is used at that commit, unless the
+    `newest` is requested. The previously current installation stays for jobs that use it; a failed
     installation changes nothing that worked. Raises PhaseError when the script fails, GitError when
-    the source cannot be had.
+    the source is not available.
     """
     source = _source(freeze, recipe, None if newest else before)
     paths, machine = freeze.paths, freeze.machine_name
@@ -91,7 +91,7 @@ def install_recipe(
 
 
 def recipe_description(machine: Machine, recipe: Recipe) -> dict[str, object]:
-    """What of a recipe and its machine determines the installation: a change makes it stale."""
+    """What determines the installation, of a recipe and its machine: a change makes it stale."""
     return {
         "recipe": {
             "git": recipe.git,
@@ -109,7 +109,7 @@ def recipe_description(machine: Machine, recipe: Recipe) -> dict[str, object]:
 def _description(
     machine: Machine, recipe: Recipe, dependencies: Sequence[Install], source: Mapping[str, str]
 ) -> dict[str, object]:
-    # The base commit of a mirror is provenance: an empty commit there changes nothing.
+    # The base commit of a mirror is only provenance: an empty commit there changes nothing.
     determining = {key: value for key, value in source.items() if key != "base"}
     return recipe_description(machine, recipe) | {
         "source": determining,
@@ -118,14 +118,14 @@ def _description(
 
 
 def is_described_by(record: Mapping[str, Any], machine: Machine, recipe: Recipe) -> bool:
-    """Whether an installation (its `current_record`) was made from a recipe as it is now, looking
-    at kochi.yaml only and not at whether there is a newer source."""
+    """Whether an installation (its `current_record`) was made from a recipe as it is now, by
+    kochi.yaml only, without looking for newer sources."""
     dependencies = [
         Install(**{field.name: used[field.name] for field in fields(Install)})
         for used in record["depends"]
     ]
     digest = digest_of(_description(machine, recipe, dependencies, record["source"]))
-    # Installed again, it has a number after its digest.
+    # An installation made again has a number after its digest.
     return bool(record["digest"].partition("-")[0] == digest)
 
 
@@ -143,7 +143,7 @@ def _source(freeze: Freeze, recipe: Recipe, before: Install | None) -> dict[str,
         return {}
     where = local_repository(recipe.git, freeze.directory) or recipe.git
     if where == recipe.git and before is not None and before.source.get("git") == recipe.git:
-        # Finished work came from it; a branch is looked up when somebody asks for that.
+        # Finished work is based on it; a branch is looked up only on request.
         return dict(before.source)
     return {
         "git": recipe.git,
@@ -159,9 +159,9 @@ def _serial(
     again: bool,
     before: Install | None,
 ) -> int:
-    """The number of the newest installation of this digest, or the next one's."""
+    """The number of the newest installation of this digest, or of the next one."""
     known, _, number = before.digest.partition("-") if before is not None else ("", "", "")
-    # With KOCHI_ROOT emptied it is the same one that is made again, under the same name.
+    # After KOCHI_ROOT was emptied, the same installation is made again, under the same name.
     serial = int(number) if known == digest and number else 1
     while True:
         following = paths.install(machine, recipe.dependency, recipe.name, f"{digest}-{serial + 1}")
@@ -181,7 +181,7 @@ def _install(
     place: InstallPaths,
     lock: Held,
 ) -> None:
-    # Without a manifest nobody uses what is there: it is the rest of an installation that failed.
+    # Without a manifest nobody uses the directory: it is left from a failed installation.
     shutil.rmtree(place.directory, ignore_errors=True)
     make_directory(place.prefix)
     _get_source(freeze, recipe, install, place)
@@ -242,7 +242,7 @@ def _get_source(freeze: Freeze, recipe: Recipe, install: Install, place: Install
 
 
 def _make_current(place: InstallPaths, link: Path) -> None:
-    """Switch the link to an installation by one rename: there is always a whole one behind it."""
+    """Switch the link to an installation by one rename: it always leads to a complete one."""
     try:
         link_atomically(link, place.directory)
     except OSError as error:

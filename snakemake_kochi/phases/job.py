@@ -38,7 +38,7 @@ from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.project.values import parse_assignment
 from snakemake_kochi.snapshot import materialise
 
-# A command that is found but cannot be executed, in the language of shells.
+# The exit status of shells for a command that exists but cannot be executed.
 _CANNOT_EXECUTE = 126
 
 
@@ -55,7 +55,7 @@ def job_command(
 
     `copy` is the directory in the copy ("." for its top), or None for the current directory.
     """
-    # -P: a git.py or yaml.py in the user's directory must not be imported in place of the library.
+    # -P: a git.py or yaml.py in the user's directory must not replace the library.
     words = [sys.executable, "-P", "-m", "snakemake_kochi.phases.job"]
     for install in installs:
         words += ["--install", f"{install.dependency}:{install.recipe}:{install.digest}"]
@@ -68,9 +68,9 @@ def job_command(
 
 
 def command_in_environment(environment: Environment, command: Sequence[str]) -> list[str]:
-    """An argument list that prepares an environment and then executes a command, word for word."""
+    """An argument list that prepares an environment and then executes a command as it is."""
     script = (
-        # Scripts that are sourced see our arguments as theirs, and some act on them.
+        # Sourced scripts see our arguments as their own, and some act on them.
         '_kochi_command=("$@"); set --\n'
         + environment.preamble()
         + 'exec -- "${_kochi_command[@]}"\n'
@@ -79,19 +79,19 @@ def command_in_environment(environment: Environment, command: Sequence[str]) -> 
 
 
 def execute(command: Sequence[str], variables: dict[str, str]) -> NoReturn:
-    """Become a command: its exit status, its signals, are then its own."""
+    """Become a command: its exit status and signals are then those of this process."""
     sys.stdout.flush()
     os.execvpe(command[0], list(command), variables)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one job; return its exit status. Errors of ours are printed, with status 1."""
+    """Run one job; return its exit status. Our own errors are printed, with status 1."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
     options = _parser().parse_args(words[:end])
     clean_up_on_sigterm()
     try:
-        # Not for the command: a Snakemake that it runs has a freeze of its own.
+        # Not for the command: a Snakemake started by it has a freeze of its own.
         freeze = load_freeze(Path(os.environ.pop("KOCHI_FREEZE")))
         installs = [_install(freeze, text) for text in options.install]
         if options.experiment:
@@ -148,9 +148,9 @@ def _run_experiment(
 
 @contextmanager
 def _copy_of(freeze: Freeze) -> Iterator[Path]:
-    """The frozen sources in a private directory, which is gone afterwards."""
+    """The frozen sources in a private directory, which is deleted afterwards."""
     with scratch_directory(freeze.workspaces) as scratch:
-        # Called as the project: scripts and makefiles may look at the name of where they are.
+        # Named like the project: scripts and makefiles may look at the name of their directory.
         directory = scratch / (freeze.directory.name or "project")
         materialise(freeze.paths.store, freeze.snapshot.tree, directory)
         give_repository(freeze.git_directory, directory)

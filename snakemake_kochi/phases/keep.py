@@ -1,8 +1,8 @@
-"""Keeping what a run made: journaled first, then committed to the machine's artifact branch.
+"""Keeping the products of a run: journaled first, then committed to the machine's artifact branch.
 
-Not every run commits: git takes longer than many a run does. In a burst one run in some seconds
-commits what all have journaled, and the process that has started them commits the rest at its end.
-A run that outlives that process commits at once.
+Not every run commits, because git takes longer than many a run. In a burst one run in some seconds
+commits what all have journaled, and the process that started them commits the rest at its end. A
+run that outlives that process commits at once.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _PATIENCE = 30.0  # seconds
 
 
 def keep_result(freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequence[Output]) -> None:
-    """Journal a run's artifacts and record, and commit what is journaled if that is due.
+    """Journal a run's artifacts and record, and commit the journal if that is due.
 
-    Raises KochiError when the artifacts are not what can be kept. That they cannot be journaled or
-    committed now (a full disk, a branch somebody holds) does not fail the run, which would lose
-    what it has made: they lie in the results directory, with the record, and are committed later.
-    What is too large for git, of a project outside of git, or not among the record's artifacts
-    stays there alone.
+    Raises KochiError for invalid artifacts. If they cannot be journaled or committed now (a full
+    disk, a branch that somebody holds), the run does not fail, which would lose its products: they
+    are in the results directory, with the record, and are committed later. Only there stay files
+    that are too large for git, those of a project outside of git, and those that are not among the
+    record's artifacts.
     """
     paths, machine = freeze.paths, freeze.machine_name
     if freeze.snapshot["base"] is None and not _is_repository(freeze.repository):
-        # Or it is one, without a commit, whose .git is away for a moment.
+        # Or it is one, without a commit, whose .git is missing for a moment.
         disagree(paths, machine)
         print(f"kochi: {freeze.directory} is no git repository: artifacts stay in results/ alone")
         return
@@ -53,7 +53,7 @@ def keep_result(freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequenc
     try:
         journal(paths, machine, result)
     except ArtifactTooLargeError as error:
-        # Not a failed run: that would throw away what may have taken hours.
+        # The run has not failed: that would discard the work of hours.
         print(f"kochi: not kept in git, only in results/: {error}", file=sys.stderr)
         return
     except OSError as error:
@@ -66,7 +66,7 @@ def keep_result(freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequenc
         return
     if is_commit_due(paths, machine) or not is_commit_promised(paths, machine):
         with _not_now():
-            from snakemake_kochi.artifacts.committer import commit_in_burst  # it brings in git
+            from snakemake_kochi.artifacts.committer import commit_in_burst  # loads git
 
             commit_in_burst(freeze.repository, paths, machine)
 
@@ -74,15 +74,17 @@ def keep_result(freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequenc
 def commit_at_exit(
     repository: Path, paths: ProjectPaths, machine: str, wanted: Callable[[], bool]
 ) -> None:
-    """Have this process commit at its end what runs have left in the journal, and what lies in
-    results/ in the current directory and is in no commit, if `wanted` says so then. Killed, it
-    leaves that to those that run still, and to the next process."""
+    """At the end of this process, commit what runs left in the journal, and results in results/ in
+    the current directory that no commit has, if `wanted` says so then.
+
+    If this process is killed, runs that are still running and the next process do so.
+    """
     promise = ExitStack()
     promise.enter_context(promise_to_commit(paths, machine))
     note_directory(paths, machine, Path.cwd().resolve())
     was_repository = _is_repository(repository)
     if was_repository and wanted():
-        from snakemake_kochi.artifacts.published import fix_published_name  # it brings in git
+        from snakemake_kochi.artifacts.published import fix_published_name  # loads git
 
         with suppress(GitError, OSError):  # as for a result that cannot be committed now
             fix_published_name(repository, machine)
@@ -112,7 +114,7 @@ def _is_repository(directory: Path) -> bool:
     try:
         return is_there(directory / ".git")
     except OSError:
-        return True  # not known now: git will say
+        return True  # not known now: git will tell
 
 
 @contextmanager

@@ -29,9 +29,11 @@ from snakemake_kochi.snapshot import (
 
 
 def with_source_from(frozen: Freeze, git: str) -> Freeze:
-    """The same freeze, but with the commit that is checked out in the project as it is in another
-    repository (a URL or a local path), submodules included, and with what the working tree has
-    changed of that. Raises GitError when the commit cannot be had there."""
+    """The same freeze, but with the checked-out commit and its submodules from another repository
+    (a URL or a local path), and with the changes of the working tree.
+
+    Raises GitError when the commit is not available there.
+    """
     base = frozen.snapshot.base
     if base is None:
         raise GitError(
@@ -62,7 +64,7 @@ def _fetch(frozen: Freeze, git: str, base: str) -> Snapshot:
         excluded = own_outputs(Path.cwd(), frozen.directory, frozen.root)
         fetched = list_entries(store, freeze(directory, store, excluded).tree)
         modules = submodules(directory)
-    # Of a submodule that is checked out here nothing is fetched: its files may have been deleted.
+    # A submodule that is checked out here is not fetched: its files may have been deleted.
     own = [path for path in modules if _has_any_below(frozen.entries, path)]
     gone = [*own, *deleted_files(frozen.directory, base)]
     below = _without(fetched, gone)
@@ -74,7 +76,7 @@ def _has_any_below(entries: Sequence[Entry], directory: str) -> bool:
 
 
 def _without(entries: Sequence[Entry], paths: Sequence[str]) -> list[Entry]:
-    """Those that are neither at one of the paths nor below one."""
+    """The files that are neither at one of the paths nor below one."""
     gone = frozenset(paths)
 
     def is_gone(path: str) -> bool:

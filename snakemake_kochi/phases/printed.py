@@ -21,14 +21,14 @@ from typing import Any, BinaryIO
 from snakemake_kochi.files import answered
 
 WIDTH = 80
-# It is in each run's artifact: the end of a long build is what tells something.
+# It is in each run's artifact, and the end of a long build is the interesting part.
 MOST_OF_BUILD = 64 * 1024  # bytes
 
 
 def write_printed(
     file: Path, name: str, job: str, build_log: Path, captured: Path
 ) -> dict[str, int]:
-    """Write the artifact; return where in it the run's own output is, as the record's `output`."""
+    """Write the artifact; return the range of the run's own output in it, as in the record."""
     rule = b"-" * WIDTH + b"\n"
     with file.open("wb") as target:
         target.write(_encoded(f"Kochi job {name} (ID={job}) started.\n"))
@@ -48,9 +48,9 @@ def _write_build(target: BinaryIO, log: Path) -> None:
     try:
         text = answered(lambda: _end_of_build(log))
     except FileNotFoundError:
-        return  # of a build without a script, or made before logs were kept
+        return  # a build without a script, or made before logs were kept
     except OSError as error:
-        # The run has ended well, maybe after hours: it does not fail for that.
+        # The run has succeeded, maybe after hours: it does not fail for that.
         text = _encoded(
             f"[the build's output, {log}, cannot be read now: {error.strerror or error}]\n"
         )
@@ -84,7 +84,7 @@ def _ends_a_line(file: Path, size: int) -> bool:
 
 
 def own_output(record: Mapping[str, Any], file: Path) -> str:
-    """What the run itself has printed, from the artifact beside its record."""
+    """The run's own output, from the artifact beside its record."""
     content = answered(file.read_bytes)
     if (place := record.get("output")) is not None:
         content = content[place["start"] : place["start"] + place["size"]]

@@ -27,11 +27,11 @@ MANIFEST_VERSION = 1
 
 @dataclass(frozen=True)
 class Install:
-    """One recipe in the prefix it was installed to.
+    """One recipe in the prefix of its installation.
 
-    `digest` names what determined it; `source` is where its code came from: {} or
-    {"git", "commit"} or {"mirror", "tree", "base"}. Nothing here depends on when it was installed,
-    so that installing the same again makes nothing stale.
+    `digest` names what determined it; `source` is the origin of its code: {} or {"git", "commit"}
+    or {"mirror", "tree", "base"}. Nothing here depends on the time of the installation, so that
+    installing the same again makes nothing stale.
     """
 
     dependency: str
@@ -43,14 +43,14 @@ class Install:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """What a dependant was built against."""
+        """What dependants were built against."""
         return self.digest, self.activate_script
 
 
 def merge(sets: Iterable[Sequence[Install]]) -> tuple[Install, ...]:
-    """Put several install sets together, dependencies first, each dependency once.
+    """Join several install sets, dependencies first, each dependency once.
 
-    Raises PhaseError when two of them hold different installations of one dependency.
+    Raises PhaseError when two of them contain different installations of one dependency.
     """
     merged: dict[str, Install] = {}
     for installs in sets:
@@ -66,8 +66,8 @@ def merge(sets: Iterable[Sequence[Install]]) -> tuple[Install, ...]:
 
 
 def write_manifest(path: Path, machine: str, installs: Sequence[Install]) -> None:
-    """Write an install set as `{"version", "machine", "installs": [...]}`, the last one being the
-    recipe itself, the others what it depends on."""
+    """Write an install set as `{"version", "machine", "installs": [...]}`, with the recipe last,
+    after its dependencies."""
     data = {
         "version": MANIFEST_VERSION,
         "machine": machine,
@@ -104,15 +104,17 @@ BUILD_VERSION = 1
 
 @dataclass(frozen=True)
 class Build:
-    """A finished build: its digest, and the directory that holds sources and products."""
+    """A finished build: its digest, and the directory with sources and products."""
 
     digest: str
     tree: Path
 
 
 def write_build(path: Path, build: Build) -> None:
-    """Write which build to use as `{"version", "digest", "tree"}`: the same bytes for the same
-    build, so that finding it again makes no run stale."""
+    """Write which build to use as `{"version", "digest", "tree"}`.
+
+    The same build gives the same bytes, so that finding it again makes no run stale.
+    """
     make_directory(path.parent)
     data = {"version": BUILD_VERSION, "digest": build.digest, "tree": str(build.tree)}
     write_atomically(path, to_json(data))
@@ -135,13 +137,13 @@ class Failure:
 
 
 def forget_failure(output: Path) -> None:
-    """Call when the phase begins, and when it was told."""
+    """Call when the phase begins, and when its failure was told."""
     with suppress(OSError):
         _beside(output).unlink(missing_ok=True)
 
 
 def note_failure(output: Path, error: KochiError) -> None:
-    """Without which the run has failed all the same."""
+    """The run has failed even if this cannot be written."""
     failure = (
         Failure(error.reason, error.output)
         if isinstance(error, PhaseError)
@@ -153,7 +155,7 @@ def note_failure(output: Path, error: KochiError) -> None:
 
 
 def read_failure(output: Path) -> Failure | None:
-    """What is noted there, None if nothing."""
+    """The noted failure, None if there is none."""
     try:
         data = read_json(_beside(output), VERSION)
         return Failure(str(data["reason"]), tuple(map(str, data["output"])))

@@ -1,4 +1,4 @@
-"""Running one point of an experiment in a private workspace, and keeping what it made."""
+"""Running one point of an experiment in a private workspace, and keeping its products."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from snakemake_kochi.phases.script import Environment, Stopwatch, run_script, so
 from snakemake_kochi.project.grid import Phase, Point
 
 RECORD_VERSION = 1
-# What the worker tells a job of itself; under another executor a job is told the same names.
+# What the worker tells a job of itself; under another executor a job sees the same names.
 _STANDALONE = {
     "KOCHI_WORKER_ID": "local",
     "KOCHI_QUEUE": "",
@@ -38,8 +38,11 @@ _STANDALONE = {
 
 @dataclass(frozen=True)
 class Output:
-    """An artifact of a point and the file it goes to. `source` is a path in the workspace, for
-    type "file"; `destination` the path below the machine's directory in the artifact branch."""
+    """An artifact of a point and its file.
+
+    `source` is a path in the workspace, for type "file"; `destination` is the path below the
+    machine's directory in the artifact branch.
+    """
 
     type: str
     destination: str
@@ -49,9 +52,11 @@ class Output:
 
 @dataclass(frozen=True)
 class Task:
-    """One point to run: its name, all its parameters, and those of them its script gets to see
-    (`variables`: KOCHI_PARAM_<NAME> -> value). `batch` is empty for a job outside any batch, and so
-    is `identity` (see `run_identity`)."""
+    """One point to run: its name, all its parameters, and those that its script sees (`variables`:
+    KOCHI_PARAM_<NAME> -> value).
+
+    `batch` is empty for a job outside of any batch, and so is `identity` (see `run_identity`).
+    """
 
     name: str
     batch: str
@@ -62,8 +67,10 @@ class Task:
 
 
 def run_identity(phase: Phase, load_environment: str, point: Point, build_file: str) -> str:
-    """A digest of what determines a run and what is kept of it. In the name of the file that says
-    which build is used is what determines that one."""
+    """A digest of everything that determines a run and its artifacts.
+
+    The name of the file that says which build to use contains what determines the build.
+    """
     return digest_of(
         {
             "script": phase.script,
@@ -108,7 +115,7 @@ def run_task(
                 environment,
                 freeze.run.strict,
                 scratch,
-                # A job by hand may print whatever it likes, for as long as it likes.
+                # A job by hand may print anything, for as long as it likes.
                 captured if task.batch else None,
             )
         if status != 0:
@@ -144,8 +151,8 @@ def run_task(
 
 def _copy(tree: Path, directory: Path) -> Path:
     """Make a private copy of a build."""
-    # cp shares the blocks where the filesystem can; hard links would let a run that edits a file
-    # in place change the build.
+    # cp shares blocks where the filesystem can; with hard links, a run that edits a file in place
+    # would change the build.
     command = ["cp", "-a", "--reflink=auto", "--", str(tree), str(directory)]
     copied = subprocess.run(command, capture_output=True, check=False)
     if copied.returncode != 0:
@@ -155,12 +162,12 @@ def _copy(tree: Path, directory: Path) -> Path:
 
 
 def _renew(freeze: BatchFreeze, build: Build, directory: Path) -> None:
-    """What of a build's snapshot is no source of it (README, other experiments) may be older than
-    the run's snapshot: git in the copy would call that a change."""
+    """Files of a build's snapshot that are no sources of it (README, other experiments) may be
+    older than the run's snapshot: git in the copy would report them as changed."""
     manifest = freeze.paths.build(freeze.machine_name, build.digest).manifest
     was, now = read_json(manifest, BUILD_VERSION)["snapshot"], freeze.snapshot["tree"]
     if was != now:
-        # Imported here: it brings in git, and most runs are of the snapshot of their build.
+        # Imported here: it loads git, and most runs use the snapshot of their build.
         from snakemake_kochi.snapshot import renew
 
         renew(freeze.paths.store, was, now, directory)
@@ -222,7 +229,7 @@ def _seen_by(phase: Phase, task: Task) -> dict[str, str]:
 
 
 def _file_of(output: Output, directory: Path, printed: Path) -> Path:
-    """The file that an artifact is a copy of, without links."""
+    """The file of which an artifact is a copy, without links."""
     if output.type == "stdout":
         return printed
     file = directory / str(output.source)
@@ -235,8 +242,10 @@ def _file_of(output: Output, directory: Path, printed: Path) -> Path:
 
 
 def _is_elsewhere(output: Output, files: Mapping[str, Path], allowed: Sequence[Path]) -> bool:
-    """Whether a link leads out of the `allowed` directories: published by mistake, or by
-    deceit. The run does not fail, which would throw away what may have taken hours."""
+    """Whether a link leads out of the `allowed` directories, by mistake or on purpose.
+
+    The run does not fail, which would discard the work of hours.
+    """
     if output.type != "file":
         return False
     real = files[output.destination]

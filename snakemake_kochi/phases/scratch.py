@@ -1,4 +1,4 @@
-"""Private directories of a phase, below KOCHI_ROOT and gone afterwards, whatever happens."""
+"""Private directories of a phase, below KOCHI_ROOT and deleted afterwards, whatever happens."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _NAME = re.compile(
 
 @contextmanager
 def scratch_directory(workspaces: Path) -> Iterator[Path]:
-    """A new empty directory for the calling process, in one that is made if need be.
+    """A new empty directory for the calling process, in a directory that is made if necessary.
 
-    Its name tells the process it belongs to, for good, so that what a killed one left is removed:
-    by the next phase where that process could be seen, or, after the next boot, on that host.
+    Its name identifies its process for good. So the next phase removes what a killed process left,
+    where it can see that process, or after the next boot of that host.
     """
     parent = make_directory(workspaces)
     _sweep(parent)
@@ -42,9 +42,8 @@ def scratch_directory(workspaces: Path) -> Iterator[Path]:
 
 
 def give_repository(git_directory: str | None, copy: Path) -> None:
-    """Give a copy of the project a `.git` of its own, in which git says what it said in the working
-    tree (see `snapshot.keep_repository`), in place of the one it may have, and one to each
-    submodule in it; None: no `.git`, neither here nor there."""
+    """Give a copy of the project a `.git` of its own, in which git answers as in the working tree
+    (see `snapshot.keep_repository`), and one to each submodule in it. None: no `.git` at all."""
     _remove_repository(copy)
     if git_directory is None:
         return
@@ -66,7 +65,7 @@ def _remove_repository(copy: Path) -> None:
 
 
 def _submodules(repository: Path) -> dict[str, str]:
-    """By the path of each submodule the `.git` that is kept for it."""
+    """The kept `.git` of each submodule, by its path."""
     # A script may have done anything to its copy.
     with suppress(FileNotFoundError, NotADirectoryError, DamagedFileError):
         return read_json(repository / SUBMODULES)
@@ -74,7 +73,7 @@ def _submodules(repository: Path) -> dict[str, str]:
 
 
 def _here() -> tuple[str, str, str]:
-    """This host, its boot and the pid namespace, each short: scripts make sockets in there, whose
+    """This host, its boot and the pid namespace, each short: scripts create sockets in there, whose
     paths may have 107 characters."""
     node = this_node()
     host = hashlib.sha256(f"{node.host}\0{node.machine}".encode()).hexdigest()[:8]
@@ -83,7 +82,7 @@ def _here() -> tuple[str, str, str]:
 
 
 def _sweep(parent: Path) -> None:
-    # What cannot be looked at or removed now is left to the next phase.
+    # The next phase handles what cannot be read or removed now.
     with suppress(OSError):
         for entry in list_names(parent):
             if _is_forsaken(entry):
@@ -97,9 +96,9 @@ def _is_forsaken(entry: str) -> bool:
     if found is None or found["host"] != host:
         return False
     if found["boot"] != boot:
-        # As in Node.has_rebooted_since: two hosts of one name are told apart by their ids only.
+        # As in Node.has_rebooted_since: only ids tell two hosts of one name apart.
         return this_node().machine != "" and "00000000" not in (found["boot"], boot)
     if found["namespace"] != namespace:
-        # A container of this host: its numbers mean nothing here.
+        # A container of this host: its process ids mean nothing here.
         return False
     return not ProcessIdentity(int(found["pid"]), int(found["start"])).is_alive()

@@ -19,7 +19,7 @@ from snakemake_kochi.processes import child_pids
 _FOLLOW_SECONDS = 0.05
 SAVED_THREADS_VARIABLE = "KOCHI_SAVED_THREADS"
 # Snakemake sets them to a rule's `threads` for each shell command: a benchmark with OpenMP would
-# be measured with one thread.
+# run with one thread.
 _THREADS_VARIABLES = (
     "OMP_NUM_THREADS",
     "GOTO_NUM_THREADS",
@@ -28,7 +28,7 @@ _THREADS_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
-# Between our own processes; a script that starts a Snakemake must not hand them on to it.
+# For our own processes; a Snakemake that a script starts must not inherit them.
 _OWN_VARIABLES = (
     "KOCHI_FREEZE",
     "KOCHI_FREEZE_OWNER",
@@ -37,8 +37,8 @@ _OWN_VARIABLES = (
 )
 
 
-# Of a hook or an alias in which snakemake was started: git in a script would work on the user's
-# repository, where the script's own directory is one.
+# Set by a hook or an alias in which snakemake was started: git in a script would work on the user's
+# repository instead of the script's own directory.
 _FOREIGN_VARIABLES = (
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_COMMON_DIR",
@@ -55,8 +55,8 @@ _FOREIGN_VARIABLES = (
 class Environment:
     """What a script finds when it starts.
 
-    `load_environment` is the machine's load_env_script, `installs` the recipes in use,
-    dependencies first, `variables` what is added to the environment of this process.
+    `load_environment` is the machine's load_env_script, `installs` the recipes in use, dependencies
+    first, `variables` what is added to the environment of this process.
     """
 
     load_environment: str
@@ -66,7 +66,7 @@ class Environment:
     def preamble(self) -> str:
         """Bash that loads the machine's modules, exports the prefixes and activates the recipes.
 
-        No `set -u` yet: module systems and the customary `$LD_LIBRARY_PATH` read unset variables.
+        Without `set -u`: module systems and the customary `$LD_LIBRARY_PATH` read unset variables.
         """
         lines = [self.load_environment, "set -e -o pipefail"]
         for install in self.installs:
@@ -78,8 +78,8 @@ class Environment:
 
 
 def source_variables(base: str | None, dirty: bool) -> dict[str, str]:
-    """What a script is told of the source it works on: the commit that was checked out, "" without
-    one, and whether the snapshot is anything but that commit."""
+    """What a script is told of its source: the checked-out commit, "" without one, and whether the
+    snapshot differs from it."""
     return {"KOCHI_COMMIT": base or "", "KOCHI_DIRTY": "true" if dirty else "false"}
 
 
@@ -100,7 +100,7 @@ def run_script(
 ) -> int:
     """Run a bash script in a directory and return its exit status (128 + n after signal n).
 
-    With `strict` it stops at the first command that fails (`set -euo pipefail`). With `output`,
+    With `strict` it stops at the first failing command (`set -euo pipefail`). With `output`,
     standard output and error go to that file and from there to our own standard output; without,
     they are ours. Files are left in `scratch`, a private directory.
     """
@@ -108,8 +108,7 @@ def run_script(
     preamble.write_text(environment.preamble(), "utf-8", "surrogateescape")
     body.write_text(script + "\n", "utf-8", "surrogateescape")
     mode = "set -euo pipefail" if strict else "set +e +o pipefail"
-    # Sourced, not appended: bash then names the user's script and its own line numbers.
-    # A file, not -c: a long script does not fit into one argument.
+    # Sourced, not appended: bash then reports the user's script with its own line numbers.
     starter = scratch / "start.sh"
     starter.write_text(f". {shlex.quote(str(preamble))}\n{mode}\n. {shlex.quote(str(body))}\n")
     command = ["bash", str(starter)]
@@ -122,13 +121,13 @@ def run_script(
 
 
 def saved_threads() -> str:
-    """The numbers of threads that this process was given, to be handed to a phase in
-    $KOCHI_SAVED_THREADS past Snakemake, as JSON."""
+    """The numbers of threads given to this process, as JSON, to pass them around Snakemake to a
+    phase in $KOCHI_SAVED_THREADS."""
     return json.dumps({n: os.environ[n] for n in _THREADS_VARIABLES if n in os.environ})
 
 
 def own_environment() -> dict[str, str]:
-    """The environment of this process without what Snakemake and we put there."""
+    """The environment of this process without the variables of Snakemake and ours."""
     removed = (*_OWN_VARIABLES, *_FOREIGN_VARIABLES)
     variables = {name: os.environ[name] for name in os.environ if name not in removed}
     if (saved := os.environ.get(SAVED_THREADS_VARIABLE)) is not None:
@@ -141,8 +140,8 @@ def own_environment() -> dict[str, str]:
 def _run_followed(
     command: Sequence[str], directory: Path, variables: Mapping[str, str], output: Path
 ) -> int:
-    # To a file and not through a pipe: a background child that keeps the pipe open would hold up
-    # the job for as long as it lives.
+    # To a file and not through a pipe: a background child that keeps the pipe open would delay the
+    # job as long as it lives.
     with output.open("wb") as writer, output.open("rb") as reader:
         process = subprocess.Popen(
             command, cwd=directory, env=variables, stdout=writer, stderr=subprocess.STDOUT
@@ -166,8 +165,8 @@ def _copy(reader: object) -> None:
 def clean_up_on_sigterm() -> None:
     """Let a cancelled phase end through the blocks that delete its workspace.
 
-    The whole process group is told, so a script that is running ends by itself, and must be given
-    its time for that.
+    The whole process group gets the signal, so a running script ends by itself, and needs the time
+    to do so.
     """
 
     def leave(number: int, _: object) -> None:

@@ -1,7 +1,7 @@
-"""What the rules run for a batch: `python -m snakemake_kochi.results EXPERIMENT BATCH ...`.
+"""The program that rules run for a batch: `python -m snakemake_kochi.results EXPERIMENT BATCH ...`.
 
-$KOCHI_FREEZE names the freeze of the run, which says what the runs of the batch are: as arguments,
-their files would be too many. Not for people.
+$KOCHI_FREEZE names the freeze of the run, which lists the runs of the batch: there may be too many
+for arguments.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _collect(options: argparse.Namespace) -> None:
     experiment = freeze.experiment(options.experiment)
     grid = experiment.grid(options.batch, freeze.machine_name)
     files = BatchFiles.of(experiment.name, grid)
-    # Of a module with a `prefix:` all files are below another directory.
+    # In a module with a `prefix:` all files are below another directory.
     is_below = options.table.endswith(f"/{files.table}")
     top = options.table.removesuffix(files.table) if is_below else ""
     captured = files.captured

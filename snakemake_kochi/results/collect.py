@@ -1,4 +1,4 @@
-"""The table and the plot of a batch: of all its runs, or of those that there are."""
+"""The table and the plot of a batch: of all its runs, or of those with a result."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from snakemake_kochi.project.grid import Grid, Point
 from snakemake_kochi.results.plot import draw
 from snakemake_kochi.results.table import Unmatched, as_markdown, read_runs, summarise
 
-# On the terminal; the Markdown has more.
+# on the terminal; the Markdown has more
 _MOST_REASONS = 4
 _MOST_LINES = 3
 _MOST_IN_MARKDOWN = 50
-_MOST_NAMED = 3  # of the runs that have a reason in common
+_MOST_NAMED = 3  # of the runs that share a reason
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run and its files. `captured`: the artifact with what it printed, if there is one."""
+    """A run and its files. `captured`: the artifact with its output, if any."""
 
     point: Point
     record: Path
@@ -34,7 +34,8 @@ class Run:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Why a run has no result, and the last lines it, or what it waited for, printed."""
+    """Why a run has no result, and the last lines that it, or the phase for which it waited,
+    printed."""
 
     reason: str
     output: Sequence[str] = ()
@@ -50,7 +51,7 @@ class Target:
 
 
 def collect(grid: Grid, file: str, runs: Sequence[Run], target: Target) -> None:
-    """Write the table and the plot of all runs of a batch; `file` is its experiment's.
+    """Write the table and the plot of all runs of a batch; `file` is that of its experiment.
 
     Raises PhaseError, and writes nothing, when a metric matches in none of the runs.
     """
@@ -70,11 +71,11 @@ def collect_what_is_there(
     left_out: Mapping[str, LeftOut],
     target: Target,
 ) -> None:
-    """Write the table and the plot of a batch that did not come to its end, and say so.
+    """Write the table and the plot of an incomplete batch, and say so. `left_out`: the runs without
+    a result, by their records.
 
-    `left_out`: the runs without a result, by their records. The files are dated back, so that
-    Snakemake takes them for out of date: the next run makes them of all results. Where there is no
-    result at all, a table of before stays.
+    The files get an old date, so that Snakemake takes them for out of date: the next run makes them
+    from all results. Without any result, an older table stays.
     """
     there = [run for run in runs if str(run.record) not in left_out]
     missing = [(run, left_out[str(run.record)]) for run in runs if str(run.record) in left_out]
@@ -125,7 +126,7 @@ def _text(grid: Grid, parts: Sequence[str]) -> bytes:
 
 
 def _has_table(markdown: Path) -> bool:
-    # Without, it says only what was missing then. (What runs printed is indented in it.)
+    # Without this, it says only what was missing then. (What runs printed is indented in it.)
     with suppress(FileNotFoundError), markdown.open("rb") as lines:
         return any(line.startswith(b"|") for line in lines)
     return False
@@ -191,7 +192,7 @@ def _without_result(grid: Grid, missing: Sequence[tuple[Run, LeftOut]], of: int)
     for reason, (runs, output) in list(_by_reason(missing).items())[:_MOST_IN_MARKDOWN]:
         yield f"**{_names(grid, runs, of)}**: {reason}"
         if output:
-            # Indented, and not in a fence, which it may have a line of itself.
+            # Indented, and not in a fence, because it may contain such a line itself.
             yield "\n".join(f"    {line}" for line in output)
 
 

@@ -11,16 +11,19 @@ from matplotlib.figure import Figure
 
 from snakemake_kochi.results.table import as_numbers, measurements
 
-# More values than this would print over each other; then matplotlib chooses.
+# More values than this would overlap; then matplotlib chooses.
 _MOST_TICKS = 12
-# A column of our own; no parameter's name has a space.
+# A column of our own; no name of a parameter has a space.
 _PLACE = "place on the axis"
 
 
 def draw(runs: pandas.DataFrame, varying: Sequence[str], title: str, path: Path) -> None:
     """Draw the first metric (`run_seconds` if there is none) of each point: median, with bars from
-    minimum to maximum. The axis is the varying parameter with the most values, a line stands for
-    each combination of the others. PNG, 150 dots per inch."""
+    minimum to maximum.
+
+    The axis is the varying parameter with the most values; each combination of the others is a
+    line. PNG, 150 dots per inch.
+    """
     measured = measurements(runs)
     metric = measured[1] if len(measured) > 1 else measured[0]
     # No pyplot: it keeps global state and looks for a display.

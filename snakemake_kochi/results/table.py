@@ -15,7 +15,7 @@ from snakemake_kochi.files import read_json
 from snakemake_kochi.phases.printed import own_output
 from snakemake_kochi.phases.run import RECORD_VERSION
 
-# The columns of a run beside its parameters and metrics; no parameter may be called so.
+# The columns of a run beside its parameters and metrics; reserved names of parameters.
 SECONDS = "run_seconds"
 _FIXED = {"run_node": "node", "run_started": "started", SECONDS: "seconds"}
 _SHOWN = 3  # lines
@@ -42,12 +42,12 @@ def read_runs(
     records: Sequence[Path], captured: Sequence[Path], metrics: Mapping[str, str]
 ) -> tuple[pandas.DataFrame, list[Unmatched]]:
     """One row per run: its parameters as texts, `duplicate`, `run_node`, `run_started`,
-    `run_seconds` and the metrics; and the metrics that some runs do not have.
+    `run_seconds` and the metrics; and the metrics that some runs lack.
 
-    `captured` are the artifacts with the runs' standard outputs in the order of `records`. A metric
-    is a regular expression with one group; its last match in what the run itself has printed
-    counts, and a run without a match has no value. Metrics that are numbers in all runs are
-    numeric; parameters stay the texts they are: 1.10 is not 1.1.
+    `captured` are the artifacts with the runs' standard outputs, in the order of `records`. A
+    metric is a regular expression with one group. Its last match in the run's own output counts; a
+    run without a match has no value. Metrics that are numbers in all runs are numeric; parameters
+    stay texts: 1.10 is not 1.1.
     """
     if metrics and not captured:
         raise ConfigError(
@@ -101,8 +101,7 @@ def as_numbers(column: pandas.Series[Any]) -> pandas.Series[Any]:
 
 
 def measurements(runs: pandas.DataFrame) -> list[str]:
-    """The columns that were measured: `run_seconds`, then the metrics that are numbers, in some
-    run at least."""
+    """The measured columns: `run_seconds`, and the metrics that are numbers in some run."""
     position = list(runs.columns).index(SECONDS)
     return [
         name
@@ -112,8 +111,8 @@ def measurements(runs: pandas.DataFrame) -> list[str]:
 
 
 def summarise(runs: pandas.DataFrame, varying: Sequence[str]) -> pandas.DataFrame:
-    """One row per point: the parameters that vary, the number of runs, and of each measurement
-    the median, minimum and maximum over the duplicates."""
+    """One row per point: the parameters that vary, the number of runs, and the median, minimum and
+    maximum of each measurement over the duplicates."""
     keys = list(varying)
     grouped = runs.groupby(keys, sort=False, dropna=False) if keys else runs.groupby(lambda _: 0)
     columns: dict[str, Any] = {"(runs)": grouped.size()}
@@ -126,7 +125,7 @@ def summarise(runs: pandas.DataFrame, varying: Sequence[str]) -> pandas.DataFram
 
 def as_markdown(summary: pandas.DataFrame) -> str:
     """A summary as a Markdown table."""
-    # As texts, or six digits of a count of nanoseconds would be all that is shown of it.
+    # As texts: numbers would be cut to six digits, also a count of nanoseconds.
     columns = {name: summary[name].map(_readable) for name in summary}
     table: str = pandas.DataFrame(columns).to_markdown(
         index=False, disable_numparse=True, stralign="right"
