@@ -46,7 +46,7 @@ class BuildRule:
     values: Mapping[tuple[str, ...], tuple[str, ...]]
 
     def file(self, point: Point) -> str:
-        """The output for the build that a point needs."""
+        """The output for the build of a point."""
         return self.output.format(
             **{
                 wildcard_name(name): short_component(point.parameters[name])
@@ -66,7 +66,7 @@ class BuildRule:
         ]
 
     def serving(self, other: BuildRule) -> BuildRule:
-        """This rule for the points of another batch that shares it, too."""
+        """This rule, also for the points of another batch that shares it."""
         return replace(self, values={**self.values, **other.values})
 
 
@@ -82,7 +82,7 @@ class BatchFiles:
 
     @classmethod
     def of(cls, experiment: str, grid: Grid) -> BatchFiles:
-        """Of an experiment by name."""
+        """The files of a batch of an experiment, by name."""
         directories = Directories(grid.machine)
         stem = directories.collected(experiment, grid.batch)
         return cls(
@@ -114,7 +114,7 @@ class BatchFiles:
 
     @property
     def captured(self) -> list[str]:
-        """The files that hold the runs' standard output, in the order of `records`, or none."""
+        """The files with the standard output of the runs, in the order of `records`, or none."""
         for index, artifact in enumerate(self.grid.artifacts):
             if artifact.type == "stdout":
                 return files_of(self.groups, index)
@@ -123,7 +123,7 @@ class BatchFiles:
 
 @dataclass(frozen=True)
 class BatchRules:
-    """What the rules of one batch are made of."""
+    """The parts of the rules of one batch."""
 
     name: str
     experiment: Experiment
@@ -170,7 +170,7 @@ class BatchRules:
                 "strict": verbatim(grid.run.strict),
                 "artifacts": verbatim([artifact.type for artifact in grid.artifacts]),
                 "load_environment": verbatim(freeze.machine.load_env_on_machine),
-                # For people alone: the name of a build says as much.
+                # For people only: the name of a build contains it.
                 **_source_params(freeze, experiment),
             },
         )
@@ -187,13 +187,13 @@ class BatchRules:
         return [f"{name}={value}" for name, value in point.parameters.items()]
 
     def seen_by_run(self, point: Point) -> list[str]:
-        """What a run sees of its parameters: a change makes it stale."""
+        """The parameters that a run sees: a change makes it stale."""
         variables = [f"{name}={value}" for name, value in point.environment(self.grid.run).items()]
         variables.append(self.build.file(point))
         return variables + [artifact.src for artifact in point.artifacts if artifact.src]
 
     def is_finished(self, kept: Kept, group: RunGroup, wildcards: Mapping[str, str]) -> bool:
-        """Whether the results of a point are there and are what would be made now."""
+        """Whether the results of a point exist and are those that would be made now."""
         try:
             record = read_json(Path(group.record.format(**wildcards)), RECORD_VERSION)
         except (FileNotFoundError, DamagedFileError):
@@ -204,7 +204,7 @@ class BatchRules:
         files = (pattern.format(**wildcards) for pattern in group.artifacts)
         return (
             record.get("run") == run_identity(self.grid.run, self.load_environment, point, build)
-            # Of a newer commit of a recipe's branch, the names of builds say nothing.
+            # The names of builds do not contain a newer commit of a recipe's branch.
             and made_of | {"": record["build"]} == kept.made(build, self.installs)
             and all(map(is_there, files))
         )
@@ -247,8 +247,8 @@ def _build_rule(
         batch="" if shared else grid.batch,
         phase=grid.build,
         output="/".join([directories.builds(name, key), *parts, "build.json"]),
-        # Batches share a build rule, each with values of its own: any value will do that does not
-        # run into the next directory.
+        # Batches share a build rule, each with values of its own: any value is allowed that does
+        # not contain a directory separator.
         constraints={wildcard_name(p): "[^/]+" for p in parameters},
         installs=tuple(installed.values()),
         values={
@@ -260,9 +260,12 @@ def _build_rule(
 
 
 def _source_params(freeze: Freeze, experiment: Experiment) -> dict[str, Verbatim]:
-    """The files of an experiment's code as params: when they changed, Snakemake shows the params
-    that differ, and so the names of the files. Each run has them, and Snakemake looks at each: so
-    several files share one where there are many, and of very many there is one digest."""
+    """The files of an experiment's code as params: when they change, Snakemake shows the params
+    that differ, and so the names of the files.
+
+    Each run has them, and Snakemake compares each: so several files share one where there are many,
+    and very many share one digest.
+    """
     texts: dict[int, list[str]] = defaultdict(list)
     files = source_files(freeze, experiment)
     for index, entry in enumerate(files):

@@ -1,8 +1,8 @@
-"""Finished work whose builds or installations are gone, as after KOCHI_ROOT was emptied.
+"""Finished work whose builds or installations are gone, for example after KOCHI_ROOT was emptied.
 
-Where a rule needs a file that is missing, Snakemake has it made, and then runs all that has it as
-input, finished or not. So what is finished gets another file in its place that says the same and
-that no rule makes.
+If an input file is missing, Snakemake makes it, and then repeats every job with that input,
+finished or not. So a finished job gets another input file with the same content, which no rule
+makes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.products import read_build, read_manifest
 
 try:
-    # How Snakemake has a file stand for another when it compares the sets of input files.
+    # How Snakemake lets a file stand for another when it compares the sets of input files.
     from snakemake.io import sourcecache_entry
-except ImportError:  # then what is finished runs again when what it came from is made again
+except ImportError:  # then finished work is repeated when its inputs are made again
     sourcecache_entry = None
 
 Digests = dict[str, str]
@@ -30,10 +30,10 @@ Digests = dict[str, str]
 
 @dataclass(frozen=True)
 class Kept:
-    """What the inputs of jobs are, while one Snakefile is parsed; `workflow` is Snakemake's.
+    """The inputs of jobs, while one Snakefile is parsed; `workflow` is Snakemake's.
 
-    `forgets`: files that stand for installations and builds that are no more are deleted when they
-    are asked for first, so that Snakemake makes them again for what needs them.
+    `forgets`: files that stand for vanished installations and builds are deleted at the first
+    question, so that Snakemake makes them again for jobs that need them.
     """
 
     workflow: Any = None
@@ -42,7 +42,7 @@ class Kept:
     _digests: dict[str, Digests | None] = field(default_factory=dict)
 
     def is_there(self, file: str) -> bool:
-        """Whether a file was there when this was asked first."""
+        """Whether a file existed at the first question."""
         if file not in self._known:
             if self.forgets:
                 forget_if_gone(Path(file))
@@ -53,7 +53,7 @@ class Kept:
         return all(map(self.is_there, files))
 
     def input_files(self, files: Iterable[str], is_finished: Callable[[], bool]) -> list[str]:
-        """These files, of which a finished job does without those that are gone."""
+        """These files; a finished job does without those that are gone."""
         wanted = list(files)
         if self.are_there(wanted) or sourcecache_entry is None or self.is_forced():
             return wanted
@@ -62,9 +62,12 @@ class Kept:
         return [file if self.is_there(file) else _stand_in(file) for file in wanted]
 
     def made(self, build: str, installs: Iterable[str]) -> Digests | None:
-        """What a build and the installations of some manifests are, or were when they were there
-        last: the digests, of installations by dependency, of the build by "". None where that is
-        not known, or not one thing: what depends on a newer installation is to be made yet."""
+        """The digests of a build and of the installations of some manifests, now or when they last
+        existed: of installations by dependency, of the build by "".
+
+        None where they are unknown or ambiguous: then what depends on a newer installation must be
+        made first.
+        """
         together: Digests = {}
         for file in (build, *installs):
             if file not in self._digests:
@@ -76,7 +79,7 @@ class Kept:
         return together
 
     def is_forced(self) -> bool:
-        """Whether something finished is to run all the same (`--forceall`, `--forcerun`)."""
+        """Whether finished work must be repeated all the same (`--forceall`, `--forcerun`)."""
         settings = getattr(self.workflow, "dag_settings", None)
         names = ("forceall", "forcerun", "forcetargets")
         return any(getattr(settings, name, False) for name in names)
@@ -88,7 +91,7 @@ def _stand_in(file: str) -> str:
 
 
 def forget_if_gone(file: Path) -> None:
-    """Delete a manifest or a build file whose installations or build are no more."""
+    """Delete a manifest or a build file whose installations or build are gone."""
     with suppress(FileNotFoundError):
         with suppress(DamagedFileError):
             if _are_there(_directories(file)):
@@ -114,7 +117,7 @@ def _digests(file: Path) -> Digests | None:
 
 
 def _are_there(directories: Iterable[Path]) -> bool:
-    """Also where it is not known now: nothing is made again for that."""
+    """True also where it is not known now: nothing is repeated for that."""
     try:
         return all(map(is_there, directories))
     except OSError:

@@ -1,4 +1,4 @@
-"""What the rule library asks for while a Snakefile is parsed: recipes, builds, batches as rules."""
+"""The library that a Snakefile asks for recipes, builds and batches as rules."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Library:
             for recipes in self.freeze.project.dependencies.values()
             for recipe in recipes.values()
         )
-        # Rules of one's own have them as input without asking.
+        # The user's own rules may have them as input.
         for rule in rules:
             self.kept.is_there(rule.manifest)
         return rules
@@ -118,7 +118,7 @@ class Library:
 
     @for_snakemake
     def batch(self, experiment: str, batch: str) -> BatchRules:
-        """One batch by name; NameNotFoundError with the nearest."""
+        """One batch by name; NameNotFoundError with the nearest name."""
         known = {f"{b.experiment.name} {b.grid.batch}": b for b in self.batches}
         wanted = f"{experiment} {batch}"
         if wanted not in known:
@@ -129,11 +129,13 @@ class Library:
     def threads_of_run(
         workflow: Any, batch: BatchRules, group: RunGroup
     ) -> int | Callable[[Mapping[str, str]], int]:
-        """What the runs ask for. All cores for one that wants to be alone, where Snakemake itself
-        hands out cores (`--executor local --cores N`); a worker looks at the resource
-        `kochi_exclusive`."""
+        """The threads of a run.
+
+        All cores for an exclusive run where Snakemake itself shares out cores (`--executor local
+        --cores N`); a worker uses the resource `kochi_exclusive`.
+        """
         least = 1
-        # Not given: then workers hand them out.
+        # Without --cores, workers share out cores.
         with suppress(WorkflowError):
             if batch.grid.run.exclusive and isinstance(workflow.cores, int):
                 least = workflow.cores
@@ -147,8 +149,9 @@ class Library:
     ) -> list[str]:
         """The file that says which build a run uses, as its input."""
         if batch.without_source is not None:
-            # Not left to the install rule alone: Snakemake takes no heed of an error further down
-            # when a result is there, and then begins its run without input, deleting it.
+            # Not left to the install rule alone: Snakemake ignores an error of an input function
+            # further down when a result exists, and then starts the run without input and deletes
+            # the result.
             raise ConfigError(batch.without_source)
         return self.kept.input_files(
             [batch.build.file(group.point(wildcards))],
@@ -165,9 +168,11 @@ class Library:
 
     @for_snakemake
     def activation(self, requirement: str) -> str:
-        """A bash file that brings a recipe into a shell: sourced, it sets
-        KOCHI_INSTALL_PREFIX_<DEP> and KOCHI_RECIPE_<DEP> and runs the activate scripts, of
-        what the recipe depends on, too."""
+        """A bash file that brings a recipe into a shell.
+
+        Sourced, it sets KOCHI_INSTALL_PREFIX_<DEP> and KOCHI_RECIPE_<DEP> and runs the activate
+        scripts, also of the recipes on which it depends.
+        """
         return self._recipe(requirement).activation
 
     @for_snakemake
@@ -191,10 +196,10 @@ class Library:
 def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     """The library of the project in the working directory, on the machine that is meant there.
 
-    Snakemake's main process freezes the project; the processes of its jobs, and a second call
-    while the same workflow is parsed, take the freeze that is there. `config["kochi_experiments"]`
-    is a list of globs, relative to the project, that say where experiments are looked for;
-    `config["kochi_git_remote"]` is a repository from which the commit that is checked out is to be.
+    Snakemake's main process freezes the project; the processes of its jobs, and a second call while
+    the same workflow is parsed, use the existing freeze. `config["kochi_experiments"]` is a list of
+    globs, relative to the project, of experiment files; `config["kochi_git_remote"]` is a
+    repository from which the checked-out commit is fetched.
     """
     owner = f"{os.getpid()}-{id(workflow):x}"
     file = os.environ.get(FREEZE_VARIABLE)
@@ -213,8 +218,7 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     os.environ[_OWNER_VARIABLE] = owner
     os.environ[PYTHON_VARIABLE] = sys.executable
     os.environ[SAVED_THREADS_VARIABLE] = saved_threads()
-    # What a job's process reads was checked by the main process before there was a job.
-    # What is probably not meant is said once, not by each of them.
+    # The main process checked what the process of a job reads.
     is_first = not (inherited or again)
     library = Library(freeze, is_checked=inherited, is_first=is_first, workflow=workflow)
     if is_first:
@@ -224,7 +228,7 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
 
 def chosen_machine() -> str:
     """The name of the machine that is meant in the working directory. Raises ConfigError."""
-    # Not read twice where it is said: the freeze reads the project.
+    # Not read twice where the machine is named: the freeze reads the project.
     return os.environ.get("KOCHI_DEFAULT_MACHINE") or machine_among(
         load_project(find_project(Path.cwd())).machines
     )

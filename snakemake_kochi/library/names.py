@@ -21,7 +21,7 @@ from snakemake_kochi.project.values import encode_component
 
 _LONGEST = 64
 _MANIFEST = "manifest.json"
-# A value of `params:`, or a function of the wildcards, which it does not look at.
+# a value of `params:`, or a function of the wildcards that ignores them
 Verbatim = Any
 
 
@@ -31,8 +31,8 @@ def identifier(text: str) -> str:
 
 
 def short_component(value: str) -> str:
-    """A parameter's value as part of a file name of our own: as in artifacts, but with a digest
-    for the rest of a long one (a file name has 255 bytes), or one that Snakemake would refuse."""
+    """A parameter's value as part of one of our file names: as in artifacts, but with a digest for
+    the rest of a long one (a file name has 255 bytes), or of one that Snakemake would refuse."""
     encoded = encode_component(value)
     if len(encoded) <= _LONGEST and not looks_endless(encoded):
         return encoded
@@ -41,19 +41,19 @@ def short_component(value: str) -> str:
 
 
 def verbatim(value: Any) -> Verbatim:
-    """A value for a rule's `params:` that Snakemake takes as it is: in a plain text it would look
-    for wildcards, and find the `${HOME}` of a script."""
+    """A value for a rule's `params:` that Snakemake uses as it is: in plain text it would look for
+    wildcards, and find the `${HOME}` of a script."""
     texts = value if isinstance(value, list) else [value]
     if all(isinstance(t, bool | int) or (isinstance(t, str) and "{" not in t) for t in texts):
-        # Of a function Snakemake asks the signature, again and again for each job: with the ten of
-        # a run that took a fifth of the time of a large batch's DAG.
+        # Snakemake inspects the signature of a function again and again for each job: with the ten
+        # functions of a run that took a fifth of the time of a large batch's DAG.
         return value
     return lambda wildcards: value
 
 
 @dataclass
 class RuleNames:
-    """Rule names given out while one library is made, so that two rules never share one."""
+    """The rule names of one library, so that two rules never share one."""
 
     _owners: dict[str, str] = field(default_factory=dict)
 
@@ -74,7 +74,7 @@ def is_manifest(file: Path) -> bool:
 
 @dataclass(frozen=True)
 class Directories:
-    """Where rules write, relative to the working directory."""
+    """The directories to which rules write, relative to the working directory."""
 
     machine: str
 
@@ -91,11 +91,11 @@ class Directories:
         return WorkingPaths(Path(), self.machine)
 
     def collected(self, experiment: str, batch: str) -> str:
-        """The table and the plot of a batch, without their endings."""
+        """The table and the plot of a batch, without their suffixes."""
         return f"{self.results}/{experiment}/{encode_component(batch)}"
 
-    # Installations and builds are named by what determines them: what is changed and put back is
-    # what it was, whatever was tried in between.
+    # Installations and builds are named by what determines them: a change that is undone leads to
+    # the same names, whatever was tried in between.
     def manifest(self, dependency: str, recipe: str, key: str) -> str:
         return f"{self._state}/installs/{dependency}/{recipe}/{key}/{_MANIFEST}"
 
@@ -113,7 +113,7 @@ class Directories:
         return f"{self._paths.records}/{experiment}/{batch}"
 
 
-# Wildcards are attributes of a list of Snakemake's, where these mean something already.
+# Attributes of Snakemake's list of wildcards, which have a meaning already.
 _TAKEN_NAMES = frozenset({*dir(list), "get", "items", "keys", "update"})
 # Snakemake takes a value that ends in so many repetitions for an endless recursion of rules.
 _ENDLESS = re.compile(r"(.+?)\1{18,}$", re.DOTALL)
@@ -152,7 +152,7 @@ def wildcard_name(parameter: str) -> str:
 
 
 def snakemake_pattern(template: Template, constants: Mapping[str, str]) -> str:
-    """Write a template for Snakemake: constants filled in, other references as wildcards."""
+    """A template as Snakemake's pattern: constants filled in, other references as wildcards."""
     return "".join(
         _escape(part)
         if isinstance(part, str)
@@ -164,7 +164,7 @@ def snakemake_pattern(template: Template, constants: Mapping[str, str]) -> str:
 
 
 def fill(template: Template, values: Mapping[str, str]) -> str:
-    """Fill every reference in."""
+    """Fill in every reference."""
     return "".join(part if isinstance(part, str) else values[part.name] for part in template)
 
 
@@ -178,12 +178,12 @@ def looks_endless(value: str) -> bool:
 
 
 def constraint(values: Sequence[str]) -> str:
-    """A regular expression that matches each of the values of a wildcard, and little else."""
+    """A regular expression that matches each value of a wildcard, and little else."""
     distinct = sorted(set(values))
     if all(re.fullmatch(r"\d+", value, re.ASCII) for value in distinct):
         return r"[0-9]+"
     if len(distinct) <= _ALTERNATION_LIMIT:
-        # Longest first, or "a" would win where "ab" was meant.
+        # Longest first: otherwise "a" would match where "ab" is meant.
         ordered = sorted(distinct, key=len, reverse=True)
         return "|".join(map(re.escape, ordered))
     return r"[^/]+"

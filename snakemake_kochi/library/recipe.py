@@ -1,4 +1,4 @@
-"""An install rule."""
+"""The install rule of a recipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from snakemake_kochi.project.recipes import Recipe, Requirement
 @dataclass(frozen=True)
 class RecipeKeys:
     """Names installations by what determines them, as far as it is known while a Snakefile is
-    parsed: the commit of a remote repository is looked up when it is installed."""
+    parsed: the commit of a remote repository is looked up at the installation."""
 
     freeze: Freeze
     _known: dict[str, str] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class RecipeKeys:
         name = f"{recipe.dependency}:{recipe.name}"
         if name not in self._known:
             source = dict(self.freeze.sources.get(name, {}))
-            # Provenance: an empty commit there changes nothing.
+            # Only provenance: an empty commit there changes nothing.
             source.pop("base", None)
             self._known[name] = digest_of(
                 {
@@ -37,7 +37,7 @@ class RecipeKeys:
         return self._known[name]
 
     def depends(self, recipe: Recipe) -> list[Recipe]:
-        """What a recipe itself depends on."""
+        """The recipes on which a recipe itself depends."""
         return [
             self.freeze.project.recipe(requirement)
             for requirement in recipe.depends
@@ -47,8 +47,8 @@ class RecipeKeys:
 
 @dataclass(frozen=True)
 class RecipeRule:
-    """What the install rule of one recipe is made of; the manifests of the recipes it depends on
-    are its input."""
+    """The parts of the install rule of one recipe; the manifests of its dependencies are its
+    input."""
 
     name: str
     requirement: Requirement
@@ -60,8 +60,11 @@ class RecipeRule:
 
     @for_snakemake
     def needed(self) -> tuple[str, ...]:
-        """The manifests that an installation needs. Raises ConfigError when there is no source to
-        install: asked for while the DAG is made, so before anything runs."""
+        """The manifests that an installation needs.
+
+        Raises ConfigError when its source is missing: it is called while the DAG is made, so before
+        anything runs.
+        """
         if self.without_source is not None:
             raise ConfigError(self.without_source)
         return self.depends
@@ -76,7 +79,7 @@ class RecipeRule:
         recipe: Recipe,
     ) -> RecipeRule:
         owner = f"{recipe.dependency}:{recipe.name}"
-        # Resolved for its errors: two recipes of one dependency are said while parsing.
+        # Resolved for its errors: two recipes of one dependency are reported while parsing.
         freeze.recipes(recipe.depends, owner)
         name = f"install_{identifier(recipe.dependency)}_{identifier(recipe.name)}"
         return cls(

@@ -40,8 +40,7 @@ class RunGroup:
 
     @for_snakemake
     def point(self, wildcards: Mapping[str, str]) -> Point:
-        """The point that Snakemake's wildcards stand for; NameNotFoundError if it is not in the
-        batch."""
+        """The point of Snakemake's wildcards; NameNotFoundError if it is not in the batch."""
         key = tuple(wildcards[name] for name in self.keys)
         if key in self.points:
             return self.points[key]
@@ -56,7 +55,7 @@ class RunGroup:
 
 
 def _values(grid: Grid, point: Point, encode: Callable[[str], str]) -> dict[str, str]:
-    """What a destination may refer to, encoded for file names."""
+    """The values to which a destination may refer, encoded for file names."""
     values = {name: encode(value) for name, value in point.parameters.items()}
     return values | {"batch_name": encode(grid.batch), "duplicate": str(point.duplicate)}
 
@@ -65,14 +64,14 @@ def run_groups(grid: Grid, artifact_directory: str, record_directory: str) -> tu
     """Divide a batch into rules.
 
     All outputs of a rule must have the same wildcards, but destinations may name different
-    parameters. What only some of them name is filled in as a constant, one rule for each
-    combination of its values: nearly always a single rule. Where file names could be split into
-    wildcards in two ways, each point gets a rule of its own.
+    parameters. Parameters that only some of them name are filled in as constants, with one rule for
+    each combination of their values: nearly always a single rule. Where file names could be split
+    into wildcards in two ways, each point gets a rule of its own.
     """
     templates = [(f"{artifact_directory}/", parse_template(a.dest)) for a in grid.artifacts]
     whole = [(prefix, *template) for prefix, template in templates]
     record_end = templates[0][1] if templates else _canonical(grid)
-    # A directory for each: with an ending of ours a name of full length would be too long.
+    # A directory for each: with our suffix, a name of full length would be too long.
     whole.append((f"{record_directory}/", *record_end, "/record.json"))
     encode = encode_component if templates else short_component
     points = [_values(grid, point, encode) for point in grid.points]

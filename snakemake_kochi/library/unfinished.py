@@ -1,10 +1,11 @@
-"""The batches that a run of Snakemake did not finish, because something failed: their tables.
+"""The tables of batches that a run of Snakemake did not finish because something failed.
 
-Snakemake does not run a batch's `collect_*` when a run of it failed. So at the end of the process
-it is done for what there is, with the runs that failed named; and the files are dated back, so that
-the next run of Snakemake makes them anew. Which jobs have ended how Snakemake says itself: its DAG
-and what it logs of errors, as for a logger plugin, all of which is taken here. Where a Snakemake
-has no such parts, there is no table of what there is.
+Snakemake does not run a batch's `collect_*` when one of its runs failed. So the end of the process
+makes the table of the existing results and names the failed runs. The files get an old date, so
+that the next run of Snakemake makes them again.
+
+Which jobs ended how is read from Snakemake's DAG and from its log events, like a logger plugin
+does, and only here. With a Snakemake without these parts, there is no such table.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from snakemake_kochi.phases.products import LAST_LINES, Failure, forget_failure,
 
 _NOT_BEGUN = "not run: something else failed before"
 _NO_REASON = "failed"
-# Without it, what a hundred runs have in common is told once.
+# Without it, a message that a hundred runs share is printed once.
 _OF_ONE_JOB = re.compile(r"kochi job \d+ on node \S+: ")
 
 
 class _Errors(logging.Handler):
-    """What Snakemake logs of failed jobs, by output: what the executor said, and their logs."""
+    """Snakemake's log events of failed jobs, by output: the executor's message, and their logs."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.said: dict[str, tuple[str, Sequence[str]]] = {}
-        # Where the jobs' files are: with `-d` Snakemake is elsewhere again when the process ends.
+        # The directory of the jobs' files: with `-d`, Snakemake has left it when the process ends.
         self.directory = Path()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -50,21 +51,21 @@ class _Errors(logging.Handler):
         said = getattr(record, "rule_msg", None) or ""
         logs = [str(log) for log in getattr(record, "log", None) or ()]
         for output in getattr(record, "output", None) or ():
-            # A job of a group is told once more, without a word.
+            # A job of a group is reported once more, without a message.
             if said or str(output) not in self.said:
                 self.said[str(output)] = (said, logs)
 
 
 def collect_at_exit(workflow: Any, batches: Callable[[], Sequence[BatchRules]]) -> None:
-    """Have this process, when it ends, make the tables of the batches that jobs of `workflow` have
-    failed of. Call while the workflow is parsed."""
+    """When this process ends, make the tables of the batches in which jobs of `workflow` failed.
+    Call while the workflow is parsed."""
     from snakemake.logging import logger
 
     errors = _Errors()
     logger.addHandler(errors)
 
     def collect_rest() -> None:
-        # The run has failed, whatever comes; a second interrupt is to end it.
+        # The run has failed in any case; a second interrupt must end it.
         with suppress(AttributeError, OSError, KeyboardInterrupt):
             dag = workflow.dag
             if errors.said and not workflow.dryrun and dag is not None:
@@ -79,7 +80,7 @@ def collect_at_exit(workflow: Any, batches: Callable[[], Sequence[BatchRules]]) 
                         if found:
                             _collect(workflow, batch, found[0], unfinished, errors.said)
                     for output in errors.said:
-                        # It is not to be the reason of a later job that says none.
+                        # It must not become the reason of a later job without one.
                         forget_failure(Path(output))
 
     atexit.register(collect_rest)
@@ -92,7 +93,7 @@ def _collect(
     unfinished: Mapping[str, Any],
     said: Mapping[str, tuple[str, Sequence[str]]],
 ) -> None:
-    """`markdown`: the batch's, as Snakemake names it; `unfinished`: jobs by their outputs."""
+    """`markdown`: that of the batch, as Snakemake names it; `unfinished`: jobs by their outputs."""
     dag = workflow.dag
     top = markdown.removesuffix(batch.files.markdown)
     left_out = {
@@ -108,13 +109,13 @@ def _collect(
     if len(left_out) < len(batch.files.records):
         with suppress(AttributeError, AssertionError, TypeError, OSError):
             for path in unfinished[markdown].output:
-                # With what it knows of those of before, their dates would not count for Snakemake.
+                # If Snakemake's metadata knew the older files, it would ignore their dates.
                 workflow.persistence.cleanup_metadata(path)
     options = (
         *(f"--batch={batch.grid.batch}", f"--table={table}", f"--markdown={markdown}"),
         *(f"--plot={plot}", "--left-out"),
     )
-    # A process of its own: this one is on its way out, and starts no threads any more.
+    # A process of its own: this one is ending, and starts no more threads.
     subprocess.run(
         [sys.executable, "-P", "-m", "snakemake_kochi.results", batch.experiment.file, *options],
         input=json.dumps({record: asdict(why) for record, why in left_out.items()}).encode(),
@@ -128,7 +129,7 @@ def _is(path: str, file: str) -> bool:
 
 
 def _why(dag: Any, job: Any, said: Mapping[str, tuple[str, Sequence[str]]]) -> Failure:
-    """Why a job has not been done: it, or one that it needs, failed."""
+    """Why a job was not done: it, or one that it needs, failed."""
     for each in _with_what_it_needs(dag, job):
         if (failure := _failure(each, said)) is not None:
             if each is job:
@@ -160,12 +161,12 @@ def _failure(job: Any, said: Mapping[str, tuple[str, Sequence[str]]]) -> Failure
         return None
     noted = next(filter(None, (read_failure(Path(output)) for output in outputs)), None)
     message, logs = told
-    # As executors of clusters put it, it ends with a log.
+    # Messages of executors for clusters end with a log.
     first = _OF_ONE_JOB.sub("", message.strip().partition("\n")[0])
     if noted is None:
         output = next(filter(None, (last_lines(Path(log), LAST_LINES) for log in logs)), [])
         return Failure(first or _NO_REASON, tuple(output))
     if first and "exit status" not in first:
-        # A timeout, say, of which the phase knew only that it was to end.
+        # A timeout, for example, of which the phase knew only that it had to end.
         return Failure(f"{first} ({noted.reason})", noted.output)
     return noted

@@ -1,4 +1,4 @@
-"""The Snakemake logger: what a person wants to see of a run."""
+"""The Snakemake logger: the messages that people want to see of a run."""
 
 from snakemake_kochi.logger.handler import LogHandler
 

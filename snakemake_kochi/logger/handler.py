@@ -1,7 +1,7 @@
-"""`snakemake --logger kochi`: failures, how far the run is, and its end. The rest is in the log.
+"""`snakemake --logger kochi`: failures, progress, and the end of a run. The rest is in the log.
 
-Snakemake's own `--quiet rules progress` hides the failures, too, and takes all of that out of the
-log file as well. Each start of a Snakemake imports this: nothing that takes long is imported here.
+Snakemake's own `--quiet rules progress` also hides failures, and removes all of that from the log
+file as well. Each start of a Snakemake imports this module: it imports nothing slow.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from snakemake_kochi.logger.progress import Progress
 
-# Of lists of files, in what is shown of all.
+# of lists of files, where all messages are shown
 _MOST_FILES = 8
 _MOST_OF_REASON = 400  # characters
-# Of so many failures the last lines are shown, of others that they are there.
+# For so many failures the last lines are shown; others get one line.
 _SHOWN_FAILURES = 10
 _LAST_LINES = 8
 _HIDDEN = frozenset(
@@ -38,25 +38,25 @@ _HIDDEN = frozenset(
         LogEvent.DEBUG_DAG,
     }
 )
-# What Snakemake says again and again without an event of its own.
+# Messages that Snakemake repeats again and again without an event of their own.
 _CHATTER = re.compile(
     r"host: |Using shell: |Waiting for more resources\.|Select jobs to execute\.\.\.|"
     r"Execute \d+ jobs\.\.\.|Touching output file|Write-protecting output file|"
     r"Removing temporary output|Removing output files of failed job"
 )
 _RESTARTED = re.compile(r"Trying to restart job (\S+)\.")
-# As subprocess.CalledProcessError puts it.
+# the form of subprocess.CalledProcessError
 _COMMAND_STATUS = re.compile(r"returned non-zero (exit status \d+)|(died with <Signals\.\w+: \d+>)")
-_INDENT = re.compile(r"^ {0,12}")  # executors indent what they show of a log
+_INDENT = re.compile(r"^ {0,12}")  # executors indent the part of a log that they show
 _UNNAMED = ("", "ANON", "None")
 
 
 class LogHandler(LogHandlerBase):
-    """What passes Snakemake's own filter, shortened; a dry run and whoever asks for more (`-p`,
-    `--verbose`) get all of it."""
+    """Shows what passes Snakemake's own filter, shortened. A dry run, `-p` and `--verbose` show all
+    of it."""
 
     def __post_init__(self) -> None:
-        logging.Handler.__init__(self)  # interfaces before 2.0 leave that out
+        logging.Handler.__init__(self)  # interfaces before 2.0 lack it
         settings = self.common_settings
         self._shows_all = bool(
             settings.dryrun or settings.verbose or settings.printshellcmds or settings.debug_dag
@@ -65,13 +65,13 @@ class LogHandler(LogHandlerBase):
         self._text.setFormatter(_Shortened(self))
         self._progress = Progress()
         self._has_begun = False
-        self._points: dict[Any, str] = {}  # of the jobs on their way
+        self._points: dict[Any, str] = {}  # of running jobs
         self._wildcards: dict[Any, str] = {}
         self._failed: set[Any] = set()
         self._failures = 0
         self._command_errors: list[str] = []
         self._once: set[str] = set()
-        self._untold: logging.LogRecord | None = None  # how far it is
+        self._untold: logging.LogRecord | None = None  # progress
         self._timer: threading.Timer | None = None
 
     @property
@@ -106,7 +106,7 @@ class LogHandler(LogHandlerBase):
             self._timer.cancel()
         super().close()
 
-    # ---- what is shown of a record
+    # ---- which records are shown
 
     def _shown(self, record: logging.LogRecord) -> Iterator[logging.LogRecord]:
         event = getattr(record, "event", None)
@@ -114,7 +114,7 @@ class LogHandler(LogHandlerBase):
         if event == LogEvent.PROGRESS:
             yield from self._how_far(record)
         elif event == LogEvent.JOB_ERROR:
-            # Older Snakemakes list all of them once more at the end.
+            # Older Snakemakes list all of them again at the end.
             if self._is_new_failure(record):
                 yield _replaced(record, self._failure(record))
         elif event == LogEvent.ERROR and self._is_of_a_command(record):
@@ -125,7 +125,7 @@ class LogHandler(LogHandlerBase):
             yield record
 
     def _take_note(self, event: LogEvent | None, record: logging.LogRecord) -> None:
-        """Of which job is what, and which have failed."""
+        """Note which job is which, and which failed."""
         fields = record.__dict__
         if event == LogEvent.JOB_INFO:
             if not self._has_begun:
@@ -145,7 +145,7 @@ class LogHandler(LogHandlerBase):
     def _is_repeated(self, event: LogEvent | None, record: logging.LogRecord) -> bool:
         if event is None and record.levelno == logging.INFO and _CHATTER.match(str(record.msg)):
             return True
-        # The executor marks what it says for each handful of jobs.
+        # The executor marks its messages about handfuls of jobs.
         about = getattr(record, "kochi_once", None)
         if about is None:
             return False
@@ -153,7 +153,7 @@ class LogHandler(LogHandlerBase):
         self._once.add(about)
         return is_repeated
 
-    # ---- how far it is
+    # ---- progress
 
     def _how_far(self, record: logging.LogRecord) -> Iterator[logging.LogRecord]:
         done, total = record.__dict__["done"], record.__dict__["total"]
@@ -174,7 +174,7 @@ class LogHandler(LogHandlerBase):
                 self._text.emit(shown)
 
     def _rest(self, is_over: bool = False) -> Iterator[logging.LogRecord]:
-        """How far it is, where that is not told yet."""
+        """The progress, where it was not told yet."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -221,7 +221,7 @@ class LogHandler(LogHandlerBase):
         return not is_told
 
     def _is_of_a_command(self, record: logging.LogRecord) -> bool:
-        """Whether it says, with all of a rule's command, that this failed; its job's own error
+        """Whether it says, with a rule's complete command, that this failed; the error of its job
         follows."""
         text = str(record.msg)
         return text.startswith("RuleException:\nCalledProcessError") and bool(
@@ -229,7 +229,7 @@ class LogHandler(LogHandlerBase):
         )
 
     def _status_of(self, command: object) -> str:
-        """Without an executor's words: how the command ended, as Snakemake's own says it."""
+        """Without an executor's message: how the command ended, by Snakemake's own message."""
         for text in self._command_errors:
             if isinstance(command, str) and command.strip() in text:
                 self._command_errors.remove(text)
@@ -239,7 +239,7 @@ class LogHandler(LogHandlerBase):
 
 
 class _Shortened(logging.Formatter):
-    """Our text, where there is one, else Snakemake's."""
+    """Our text where there is one, else Snakemake's."""
 
     def __init__(self, handler: LogHandler) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ class _Shortened(logging.Formatter):
 
 
 def _text_handler(settings: Any) -> logging.Handler:
-    """Writes as Snakemake does, with its colours; else plainly."""
+    """Writes like Snakemake, with its colours; otherwise plainly."""
     stream = sys.stdout if settings.stdout else sys.stderr
     try:
         from snakemake.logging import ColorizingTextHandler
@@ -263,7 +263,7 @@ def _text_handler(settings: Any) -> logging.Handler:
 
 
 def _without_long_lists(record: logging.LogRecord) -> logging.LogRecord:
-    """A target of hundreds of files lists them in one line, and once more in its reason."""
+    """A target of hundreds of files lists them in one line, and again in its reason."""
     fields = record.__dict__
     if getattr(record, "event", None) not in (LogEvent.JOB_INFO, LogEvent.JOB_ERROR):
         return record
@@ -286,7 +286,7 @@ def _replaced(record: logging.LogRecord, text: str) -> logging.LogRecord:
 
 
 def _point(fields: Mapping[str, Any], wildcards: str) -> str:
-    """As "run_sorting_scaling sort_100 (threads=2, duplicate=0)"."""
+    """Like "run_sorting_scaling sort_100 (threads=2, duplicate=0)"."""
     rule = str(fields["rule_name"])
     name = str(fields["resources"].get("kochi_name") if fields.get("resources") else "")
     named = rule if name in (*_UNNAMED, rule) else f"{rule} {name}"
@@ -302,7 +302,7 @@ def _joined(names: Sequence[str] | None) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """As "3 minutes": more would be pretended."""
+    """Like "3 minutes": more digits would pretend precision."""
     from humanfriendly import format_timespan
 
     return str(format_timespan(max(1, round(seconds)), max_units=1))

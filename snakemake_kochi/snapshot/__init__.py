@@ -1,4 +1,5 @@
-"""A working tree as it stands becomes a git tree in a store of ours; a tree becomes files again."""
+"""Snapshots: a working tree becomes a git tree in a store of ours, and a tree becomes files
+again."""
 
 from snakemake_kochi.snapshot.difference import difference
 from snakemake_kochi.snapshot.listing import deleted_files, matcher, submodules

@@ -1,7 +1,8 @@
-"""What looks like a secret, and is not kept with results, which are shown to others.
+"""Recognising what looks like a secret, and must not be kept with results, which are shown to
+others.
 
-By names alone, and by the form of addresses: a secret that is called something else is not found.
-The snapshot itself, which has all, is private.
+Only names and the form of addresses count: a secret under another name is not recognised. The
+snapshot itself, which contains everything, is private.
 """
 
 from __future__ import annotations
@@ -10,21 +11,21 @@ import re
 from fnmatch import fnmatch
 from pathlib import PurePosixPath
 
-# Of a file, or of a directory it is in.
+# of a file, or of a directory above it
 SECRETS = (
     *(".env", ".env.*", ".envrc", ".netrc", ".pgpass", ".npmrc", ".pypirc", ".git-credentials"),
     *(".ssh", ".gnupg", ".aws", ".kube", ".docker", "kubeconfig*"),
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.keytab", "*.token", "id_rsa*", "id_ed25519*"),
     *("id_ecdsa*", "id_dsa*", "*credential*", "*password*", "*secret*"),
 )
-# `AUTH` is not that of an author; `KEY` is one of several words, for a sort has keys, too.
+# `AUTH` must not match an author; `KEY` only as one of several words, because a sort has keys, too.
 _WORD = (
     r"(?:token|secret|passw(?:or)?d|passphrase|credential|auth(?!or)|pwd"
     r"|api_?key|(?<=[a-z0-9])[_-]keys?(?![a-z]))"
 )
 _NAME = re.compile(_WORD, re.IGNORECASE)
 _ADDRESS = re.compile(r"://[^/\s@'\"]+:[^/\s@'\"]+@")
-# Bounded, for lines of many kilobytes without a space.
+# bounded, for lines of many kilobytes without a space
 _ASSIGNMENT = re.compile(rf"{_WORD}[\w-]{{0,60}}[\"']?\]?\s*[:=](?!=)\s*\S", re.IGNORECASE)
 
 
@@ -35,10 +36,11 @@ def is_secret_path(path: str) -> bool:
 
 
 def is_secret_variable(name: str, value: str) -> bool:
-    """Whether a variable is called like a secret, or is an address with a password in it."""
+    """Whether the name of a variable suggests a secret, or its value is an address with a
+    password."""
     return bool(_NAME.search(name) or _ADDRESS.search(value))
 
 
 def is_secret_line(line: str) -> bool:
-    """Whether a line of some file gives such a variable or key a value, or has such an address."""
+    """Whether a line of a file sets such a variable or key, or contains such an address."""
     return bool(_ASSIGNMENT.search(line) or _ADDRESS.search(line))

@@ -1,4 +1,4 @@
-"""What a snapshot has other than the commit that was checked out, as a text to be read."""
+"""How a snapshot differs from the checked-out commit, as a text for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from snakemake_kochi.snapshot.snapshot import Snapshot
 from snakemake_kochi.snapshot.store import run_in_store
 
 MOST = 32 * 1024  # bytes
-# Of what is looked at: a text of gigabytes is not made to be cut.
+# Of examined files: no text of gigabytes is made just to be cut.
 _MOST_FILES = 200
 _MOST_CONTENT = 1 << 20  # bytes
 _MOST_NAMED = 20
@@ -35,10 +35,10 @@ def difference(
     """The diff from the base to the tree of a snapshot of `directory`; "" where there is none, or
     no base.
 
-    Untracked files are in it; files of which `is_output` is true, what git has not checked out, and
-    submodules are not. Binary files are named, and so are files of names like SECRETS, and those of
-    which a partial clone lacks the committed content. At most MOST bytes, in whole lines; the last
-    ones say what was left out. Raises GitError.
+    It contains untracked files. It does not contain files for which `is_output` is true, files that
+    git has not checked out, and submodules. Binary files are only named, and so are files with
+    names like SECRETS, and files whose committed content is missing in a partial clone. At most
+    MOST bytes, in complete lines; the last lines say what was left out. Raises GitError.
     """
     if snapshot.base is None or not snapshot.dirty:
         return ""
@@ -95,7 +95,7 @@ def _changes(
 def _of_bearable_size(
     store: Path, changes: Sequence[_Change], variables: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """The paths to be shown, and those of which a content is not there."""
+    """The paths to show, and those whose content is missing."""
     some = changes[:_MOST_FILES]
     asked = "".join(f"{name}\n" for change in some for name in change.objects).encode()
     words = ("cat-file", "--batch-check=%(objectname) %(objectsize)")
@@ -114,14 +114,14 @@ def _of_bearable_size(
 
 
 def _without_secrets(text: str) -> tuple[str, int]:
-    """The diff without the lines that look like secrets, whose places stay, and their number."""
+    """The diff without the lines that look like secrets, which are replaced, and their number."""
     lines, hidden, in_hunk = [], 0, False
     for line in text.split("\n"):
-        # "-- x" that is removed looks like the name of a file, but not before the next "diff".
+        # A removed line "-- x" looks like the name of a file, but not before the next "diff".
         in_hunk = line.startswith("@@") or (in_hunk and not line.startswith("diff --git "))
         if in_hunk and is_secret_line(line[1:]):
             hidden += 1
-            # Of the head of a hunk, what git quotes behind it.
+            # In the head of a hunk, the text that git quotes behind it.
             kept = f"{line[: line.index('@@', 2) + 2]} " if line.startswith("@@") else line[0]
             line = f"{kept}[left out]"
         lines.append(line)
@@ -129,7 +129,7 @@ def _without_secrets(text: str) -> tuple[str, int]:
 
 
 def _told(text: bytes, left_out: Mapping[str, Sequence[str]]) -> str:
-    """`left_out`: paths by the reason why they are."""
+    """`left_out`: paths by the reason why they were left out."""
     remarks = []
     if len(text) > MOST:
         remarks.append(f"[cut: {len(text)} bytes are too many]")
@@ -137,7 +137,7 @@ def _told(text: bytes, left_out: Mapping[str, Sequence[str]]) -> str:
     for reason, names in left_out.items():
         if names:
             remarks.append(f"[left out, as {reason}: {_some(names)}]")
-    # What is not UTF-8 is seen as such, and is no trouble for who reads JSON.
+    # Bytes that are not UTF-8 are shown as such, and do not disturb readers of JSON.
     whole, hidden = _without_secrets(text.decode("utf-8", "backslashreplace"))
     if hidden:
         remarks.append(f"[lines left out, as they suggest secrets: {hidden}]")

@@ -1,11 +1,12 @@
-"""What git says of a working tree at the moment it is frozen, for the copies made of it.
+"""The state of a working tree's git repository at the moment of the freeze, for copies of the tree.
 
 A copy gets a `.git` of its own, in which `git describe`, `git log` and `git status` answer as in
-the working tree. It has the commit that is checked out, the tags and the index; the objects stay
-where they are and are read from there. Nothing is written to the user's repository, neither now nor
-by a script that uses git in a copy, and nothing of its configuration that names a command is taken
-along. Submodules that are checked out get theirs in the same way: without one, git in there would
-answer for the repository around them.
+the working tree. It has the checked-out commit, the tags and the index; the objects stay where they
+are and are read from there. Nothing is written to the user's repository, neither now nor by a
+script that uses git in a copy, and no configuration that names a command is copied.
+
+Checked-out submodules get theirs in the same way: without one, git in there would answer for the
+repository around them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from snakemake_kochi.git import run_git
 from snakemake_kochi.paths import SUBMODULES
 from snakemake_kochi.snapshot.listing import FILES_ONLY, matcher, submodules
 
-# How names and differences are shown, and what counts as one. None is a command or a path.
+# How names and differences are shown, and what counts as a difference. None is a command or a path.
 _SETTINGS = (
     r"^core\.(abbrev|autocrlf|eol|filemode|ignorecase|precomposeunicode|quotepath|symlinks)$"
     r"|^status\.|^diff\.(ignoresubmodules|renames)$|^submodule\..*\.ignore$"
@@ -44,8 +45,8 @@ _CONFIGURATION = """\
 def keep_repository(
     directory: Path, store: Path, place: Callable[[str], Path], exclude: Sequence[str] = ()
 ) -> Path | None:
-    """Write the `.git` for copies of a working tree as it is now to `place(digest)`, unless it is
-    there, and return that directory; None when the directory is not the top of a working tree.
+    """Write the `.git` for copies of a working tree as it is now to `place(digest)`, unless it
+    exists, and return that directory; None when the directory is not the top of a working tree.
 
     `exclude` is that of the snapshot: tracked files that are left out count as unchanged.
     """
@@ -61,7 +62,7 @@ def _keep(
         files = _files(directory, store)
         index = _index(directory, is_excluded)
     except GitError:
-        # What is odd about it, the snapshot has accepted or will say.
+        # The snapshot has accepted its oddities, or will report them.
         return None
     files |= _submodules(directory, store, place, is_excluded)
     digest = hashlib.sha256()
@@ -76,8 +77,7 @@ def _keep(
 def _submodules(
     directory: Path, store: Path, place: Callable[[str], Path], is_excluded: Callable[[str], bool]
 ) -> dict[str, bytes]:
-    """What tells of the submodules that are checked out: as JSON, where the `.git` of each is kept,
-    by its path."""
+    """The checked-out submodules: as JSON, where the `.git` of each is kept, by its path."""
     found = {}
     for path in submodules(directory):
         kept = _keep(directory / path, store, place, _below(path, is_excluded))
@@ -95,7 +95,7 @@ def _ask(directory: Path, *words: str, accept: Sequence[int] = (0,)) -> bytes:
 
 
 def _files(directory: Path, store: Path) -> dict[str, bytes]:
-    """The files of the `.git` but for the index, by their path in it."""
+    """The files of the `.git` except the index, by their path in it."""
     paths = ("objects", "shallow", "info/exclude")
     words = [word for path in paths for word in ("--git-path", path)]
     answers = _ask(directory, "rev-parse", "--path-format=absolute", *words, "--show-object-format")
@@ -103,14 +103,14 @@ def _files(directory: Path, store: Path) -> dict[str, bytes]:
     branch = _ask(directory, "symbolic-ref", "--quiet", "HEAD", accept=(0, 1))
     head = _ask(directory, "rev-parse", "--verify", "--quiet", "HEAD", accept=(0, 1))
     form = "%(objectname) %(refname)"
-    # In the order that git wants, which is that of their names: heads, replace, tags.
+    # In git's order, which is that of their names: heads, replace, tags.
     refs = _ask(directory, "for-each-ref", f"--format={form}", "refs/replace", "refs/tags")
     if branch and head:
         refs = head.rstrip(b"\n") + b" " + branch + refs
     return {
         "HEAD": b"ref: " + branch if branch else head,
         "packed-refs": refs,
-        # What was fetched for somebody is in the store only.
+        # Objects that were fetched for this run are in the store only.
         "objects/info/alternates": os.fsencode(f"{objects}\n{store.absolute() / 'objects'}\n"),
         "config": _configuration(directory, kind).encode("utf-8", "surrogateescape"),
         **{
@@ -143,8 +143,8 @@ def _quoted(text: str) -> str:
 
 
 def _index(directory: Path, is_excluded: Callable[[str], bool]) -> tuple[bytes, bytes]:
-    """The index as `git update-index -z --index-info` reads it, and the paths in it that are not
-    in the working tree on purpose."""
+    """The index as `git update-index -z --index-info` reads it, and the paths in it that are not in
+    the working tree on purpose."""
     staged, left_out = [], []
     for entry in filter(None, _ask(directory, "ls-files", "-z", "-t", "--stage").split(b"\0")):
         tag, staging = entry[:1], entry[2:]
@@ -173,7 +173,7 @@ def _write(kept: Path, files: dict[str, bytes], staged: bytes, left_out: bytes) 
         try:
             move(new, kept)
         except OSError:
-            # Another was quicker.
+            # another process was quicker
             if not is_there(kept / "HEAD"):
                 raise
     finally:

@@ -1,4 +1,4 @@
-"""Freeze a directory as it stands into a git tree, and take files out of that tree again."""
+"""Freeze a directory into a git tree, and write the files of that tree again."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from snakemake_kochi.git import run_git
 from snakemake_kochi.snapshot.listing import list_files, matcher
 from snakemake_kochi.snapshot.store import create_store, keep_tree, run_in_store, write_tree
 
-_NONE = b"000000"  # the mode of what is not there
+_NONE = b"000000"  # the mode of a missing file
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`tree` and `commit` are in the store; `base` is the commit that was checked out, None without
-    one; `dirty`: the working tree was not exactly that commit (always so without one)."""
+    """`tree` and `commit` are in the store; `base` is the checked-out commit, None without one;
+    `dirty`: the working tree differed from that commit (always true without one)."""
 
     tree: str
     commit: str
@@ -43,20 +43,19 @@ class Entry:
 
 
 def freeze(directory: Path, store: Path, exclude: Sequence[str] = ()) -> Snapshot:
-    """Freeze the content of exactly this directory into the store, which is created if needed.
+    """Freeze the content of exactly this directory into the store, which is created if necessary.
 
-    In a repository that is every file not ignored, with the bytes it has now, be it committed,
-    staged, untracked or none of these; the checked-out submodules and other repositories inside are
-    plain directories of the tree, worktrees of the same repository are left out. Files git has not
-    checked out (sparse checkouts, submodules) are absent, as are empty and unreadable directories,
-    sockets, pipes and devices. Elsewhere it is every file. `exclude` (patterns as in a .gitignore
-    at the top of `directory`, such as "/results/") leaves out more, tracked or not.
+    In a repository that is every file that is not ignored, with its current bytes, be it committed,
+    staged, untracked or none of these. Checked-out submodules and other repositories inside become
+    plain directories of the tree; worktrees of the same repository are left out. Files that git has
+    not checked out (sparse checkouts, submodules) are absent, as are empty and unreadable
+    directories, sockets, pipes and devices. Elsewhere it is every file. `exclude` (patterns as in a
+    .gitignore at the top of `directory`, such as "/results/") leaves out more, tracked or not.
 
-    Nothing is written to the user's repository. What was frozen once stays in the store for good;
-    the same files give the same tree and commit. Several processes may freeze at once.
-
-    Raises GitError when git refuses (an unreadable file, a repository of another user), KochiError
-    when there is no such directory, ConfigError for a bad pattern.
+    Nothing is written to the user's repository. A frozen tree stays in the store for good; the same
+    files give the same tree and commit. Several processes may freeze at once. Raises GitError when
+    git refuses (an unreadable file, a repository of another user), KochiError when there is no such
+    directory, ConfigError for a bad pattern.
     """
     if not directory.is_dir():
         raise KochiError(f"{directory}: no such directory, so there is nothing to freeze")
@@ -92,8 +91,10 @@ def select_sources(
 
 
 def overlay(store: Path, below: Iterable[Entry], above: Iterable[Entry]) -> Snapshot:
-    """Freeze the files of one tree with those of another over them, where both have a file the
-    latter. It has no base, as a tree that is no commit's. Raises GitError."""
+    """Freeze the files of one tree overlaid with those of another, which win.
+
+    The result has no base, because it is no commit's tree. Raises GitError.
+    """
     lines = b"".join(
         f"{entry.mode} {entry.object}\t".encode() + os.fsencode(entry.path) + b"\0"
         for entry in (*below, *above)
@@ -139,10 +140,10 @@ def materialise(store: Path, tree: str, destination: Path) -> None:
 
 
 def renew(store: Path, was: str, now: str, directory: Path) -> None:
-    """Bring a directory that was materialised from the tree `was` to the tree `now`, but for paths
-    that are something else by now, as a build made it. Raises GitError."""
+    """Change a directory that was materialised from the tree `was` to the tree `now`, except paths
+    that a build has changed. Raises GitError."""
     times, lines = {}, []
-    # A file may be where a directory was, and the other way round: first goes what was.
+    # A file may replace a directory and the other way round: old paths are removed first.
     changes = sorted(_changes(store, was, now), key=lambda change: change[1] == _NONE)
     for path, mode, new_mode, blob, new_blob in changes:
         if _content(directory, path) != (None if mode == _NONE else blob):
@@ -160,13 +161,13 @@ def renew(store: Path, was: str, now: str, directory: Path) -> None:
         words = ("checkout-index", "--all", f"--prefix={directory.absolute()}/")
         run_in_store(store, *words, directory=Path(scratch), index=index)
     for path, time in times.items():
-        # What the build made of it is not to look older than it is.
+        # A product of the build must not look older than its source.
         with suppress(FileNotFoundError, NotADirectoryError):
             os.utime(directory / path, ns=(time, time), follow_symlinks=False)
 
 
 def _changes(store: Path, was: str, now: str) -> Iterator[tuple[str, bytes, bytes, bytes, bytes]]:
-    """Of each change its path, both modes and both blobs."""
+    """The path, both modes and both blobs of each change."""
     options = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames")
     parts = run_in_store(store, *options, was, now).split(b"\0")
     for description, path in zip(parts[::2], parts[1::2], strict=False):
@@ -182,8 +183,8 @@ def _remove(directory: Path, path: str) -> None:
 
 
 def _content(directory: Path, path: str) -> bytes | None:
-    """The id of a file's or link's content in a store, None where nothing is; b"" for what is no
-    file, or is reached through a link."""
+    """The id of the content of a file or link in a store; None where there is nothing; b"" for
+    other things, and for what is reached through a link."""
     file = directory / path
     above = [directory / parent for parent in Path(path).parents[:-1]]
     if any(os.path.lexists(each) and (each.is_symlink() or not each.is_dir()) for each in above):
@@ -205,8 +206,10 @@ def _blob_digest(size: int, content: bytes = b"") -> hashlib._Hash:
 
 
 def read_file(store: Path, tree: str, path: str) -> bytes:
-    """One file of a tree (of a symbolic link: where it leads). Raises NameNotFoundError, which
-    names the nearest path, when the tree has no such file."""
+    """One file of a tree (of a symbolic link: its target).
+
+    Raises NameNotFoundError, which names the nearest path, when the tree has no such file.
+    """
     try:
         return run_in_store(store, "cat-file", "blob", f"{tree}:{os.path.normpath(path)}")
     except GitError:
@@ -216,7 +219,7 @@ def read_file(store: Path, tree: str, path: str) -> bytes:
 
 
 def toplevel(path: Path) -> Path:
-    """The top of the working tree a file or directory is in. Raises GitError if it is in none."""
+    """The top of the working tree of a file or directory. Raises GitError if it is in none."""
     directory = path if path.is_dir() else path.parent
     try:
         found = run_git(directory, "rev-parse", "--show-toplevel")

@@ -1,4 +1,4 @@
-"""Sources that are a commit of some repository, local or remote, and not a working tree."""
+"""Sources that are a commit of a repository, local or remote, and not a working tree."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _HOW_TO_ADDRESS = (
 def resolve_source(git: str, branch: str | None, commit: str | None) -> str:
     """The commit id (hex, in full) that a branch or tag, else a commit, else HEAD names now.
 
-    A branch that a clone on this computer has not checked out is that of its `origin`, as fetched.
-    `git` is a remote or a local path. A full commit id is not looked up: `fetch_source` does. An
+    For a branch that a local clone has not checked out, that of its `origin` is used, as fetched.
+    `git` is a remote or a local path. A full commit id is not looked up: `fetch_source` does so. An
     abbreviated one of a remote needs its history, which is fetched without files. Raises GitError:
     unreachable, no such branch (with the nearest name), no such commit, no such transport.
     """
@@ -56,13 +56,13 @@ def resolve_source(git: str, branch: str | None, commit: str | None) -> str:
 def fetch_source(
     git: str, branch: str | None, commit: str | None, store: Path, destination: Path
 ) -> str:
-    """Check a source out and return its commit id. A commit goes before a branch here: it is what
-    the branch was when it was resolved.
+    """Check a source out and return its commit id. A commit overrides a branch here: it is the
+    commit of the branch when it was resolved.
 
-    The destination, which must not exist, becomes a clone with history and tags (build systems ask
+    The destination, which must not exist, becomes a clone with history and tags (build systems use
     `git describe`), HEAD detached at the commit, submodules checked out recursively. It appears
-    complete or not at all. A commit that is on no branch is asked for by name. What came from a
-    remote is kept in the store too, so that it is not sent again. Raises GitError.
+    complete or not at all. A commit that is on no branch is fetched by its id. Objects of a remote
+    are also kept in the store, so that they are not transferred again. Raises GitError.
     """
     if os.path.lexists(destination):
         raise KochiError(f"{destination} exists already; a directory that does not was expected")
@@ -81,7 +81,7 @@ def fetch_source(
             kept = f"+HEAD:refs/sources/{found}"
             words = ("fetch", "--quiet", "--no-tags", os.fspath(tree), kept)
             run_in_store(store, *words, transports=("file",))
-        # No local submodules of hostile remotes; a local path is the user's own.
+        # No local submodules of hostile remotes; a local path belongs to the user.
         transports = TRANSPORTS if _is_local(git) else REMOTE_TRANSPORTS
         words = ("submodule", "--quiet", "update", "--init", "--recursive")
         run_git(tree, *words, transports=transports)
@@ -108,7 +108,7 @@ def _check_address(git: str) -> None:
 
 
 def _served(git: str) -> tuple[str, ...]:
-    """The option by which a repository of this computer is read, whatever it has configured."""
+    """The option by which a local repository is read, whatever its configuration."""
     return (f"--upload-pack={SERVE}",) if _is_local(git) else ()
 
 
@@ -151,7 +151,7 @@ def _run_on(git: str, directory: Path, *arguments: str) -> bytes:
 def _resolve_branch(git: str, branch: str | None) -> str:
     wanted = ["HEAD", "refs/heads/*", "refs/tags/*"]
     if _is_local(git):
-        # A clone of this computer has as its own branches only those that were checked out there.
+        # A local clone has as its own branches only those that were checked out there.
         wanted.append(f"{_AT_ORIGIN}*")
     words = ("ls-remote", "--quiet", *_served(git), "--", _address(git))
     listed = _run_on(git, Path.cwd(), *words, *wanted)
@@ -159,8 +159,8 @@ def _resolve_branch(git: str, branch: str | None) -> str:
     for line in listed.decode("utf-8", "surrogateescape").splitlines():
         identity, _, ref = line.partition("\t")
         refs[ref] = identity
-    refs.pop(f"{_AT_ORIGIN}HEAD", None)  # no branch, but which one is the default
-    # An annotated tag is an object of its own; `^{}` is the commit it is of.
+    refs.pop(f"{_AT_ORIGIN}HEAD", None)  # no branch, but the name of the default one
+    # An annotated tag is an object of its own; `^{}` is its commit.
     names = (
         ("HEAD",)
         if branch is None
@@ -194,7 +194,7 @@ def _find_commit(repository: Path, git: str, wanted: str) -> str:
 
 
 def _fetch_by_name(git: str, clone: Path, commit: str) -> None:
-    """A commit that no branch or tag contains, such as one since amended, is not cloned."""
+    """A commit that no branch or tag contains, for example after an amend, is not cloned."""
     if (
         run_git(clone, "cat-file", "--batch-check", stdin=f"{commit}\n".encode()).find(b"missing")
         < 0

@@ -1,7 +1,7 @@
-"""The store: a bare git repository of ours in which snapshots are kept for good.
+"""The store: a bare git repository of ours that keeps snapshots for good.
 
-Files are read from the user's directory and written to the store directly; of the user's repository
-only the list of files is asked for. So nothing is written there, and no gc there can hurt.
+Files are read from the user's directory and written to the store directly; the user's repository
+only lists the files. So nothing is written there, and no gc there can do harm.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from snakemake_kochi.files import is_there, make_directory, move, write_atomical
 from snakemake_kochi.git import run_git
 
 # A snapshot has the bytes of the working tree, whatever .gitattributes and the user's configuration
-# say: line endings, keyword expansion, encodings and filters would be done twice or not undone.
+# say: otherwise line endings, keywords, encodings and filters would be applied twice or not undone.
 _ATTRIBUTES = "* -text -filter -ident !working-tree-encoding !eol\n"
-# The user's own settings are for the user's repositories (split index, ignored modes, compression).
+# The user's settings are for the user's repositories (split index, ignored modes, compression).
 _OWN_CONFIGURATION = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": os.devnull,
@@ -46,9 +46,9 @@ _CONFIGURATION = """\
 [gc]
 \tautoDetach = false
 """
-# Git takes an entry of its stat cache at face value when the file is older than the cache. Clocks
-# of file servers differ, and stat times may be whole seconds: a cache that claims to be older than
-# it is makes git look into every file changed recently.
+# Git trusts an entry of its stat cache when the file is older than the cache. Clocks of file
+# servers differ, and stat times may be whole seconds. A cache with an older date makes git read
+# every recently changed file.
 _CLOCK_DIFFERENCE = 10_000_000_000  # nanoseconds
 
 
@@ -80,13 +80,16 @@ def run_in_store(
 
 
 def store_environment(store: Path) -> dict[str, str]:
-    """What makes any git command work on the store, wherever it is run."""
+    """The environment in which any git command works on the store, in any directory."""
     return {"GIT_DIR": os.path.abspath(store), **_OWN_CONFIGURATION}
 
 
 def create_store(store: Path) -> None:
-    """Create the store unless it is there. Safe from several processes at once, on any nodes: no
-    lock is needed, for a directory with files in it is replaced by no rename."""
+    """Create the store unless it exists.
+
+    Safe from several processes at once, on any nodes, without a lock: a rename never replaces a
+    directory with files in it.
+    """
     if is_there(store / "HEAD"):
         return
     make_directory(store.parent)
@@ -100,7 +103,7 @@ def create_store(store: Path) -> None:
         try:
             move(new, store)
         except OSError:
-            # Another was quicker.
+            # another process was quicker
             if not is_there(store / "HEAD"):
                 raise
     finally:
@@ -120,7 +123,7 @@ def write_tree(store: Path, directory: Path, paths: Iterable[str]) -> str:
         try:
             tree = _write_with_cache(store, directory, index, cache, wanted)
         except GitError:
-            # The cache may be damaged, or a file has changed while it was read.
+            # The cache may be damaged, or a file changed while it was read.
             index.unlink(missing_ok=True)
             tree = _write_with_cache(store, directory, index, None, wanted)
         if index.exists():  # without any file git writes none
@@ -136,7 +139,7 @@ def _write_with_cache(
 ) -> str:
     known: set[str] = set()
     if cache is not None and cache.exists():
-        shutil.copy2(cache, index)  # with its time, which is part of what it says
+        shutil.copy2(cache, index)  # with its time, which is part of its meaning
         listed = run_in_store(store, "ls-files", "-z", directory=directory, index=index)
         known = {os.fsdecode(path) for path in listed.split(b"\0") if path}
     started = time.time_ns()
@@ -165,8 +168,8 @@ def keep_tree(store: Path, tree: str) -> str:
     date = {"GIT_AUTHOR_DATE": "946684800 +0000", "GIT_COMMITTER_DATE": "946684800 +0000"}
     made = run_in_store(store, "commit-tree", tree, "-m", f"snapshot {tree}", environment=date)
     commit = made.decode().strip()
-    # Not by git, whose lock a process that is killed leaves behind: whoever writes it, and however
-    # often, it is the same.
+    # Not by git, whose lock outlives a killed process: whoever writes the ref, and however often,
+    # it is the same.
     file = store / ref
     make_directory(file.parent)
     write_atomically(file, f"{commit}\n".encode(), durable=True)

@@ -1,1 +1,1 @@
-"""What happened in a run, for `kochi trace`: read from what is on disk, and as trace events."""
+"""What happened in a run, for `kochi trace`: read from disk, and written as trace events."""

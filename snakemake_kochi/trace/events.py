@@ -2,8 +2,10 @@
 
 The format is "Trace Event Format" (Google, in the form of a JSON object): complete events (ph "X"),
 instants ("i") and names of processes and threads ("M"); times in microseconds, here from the first
-thing that happened. A worker is a process, and each of its slots a thread. Which slot a job had is
-written nowhere: a job gets the first that was free when it started.
+event.
+
+A worker is a process, and each of its slots a thread. No file records the slot of a job: a job gets
+the first slot that was free when it started.
 """
 
 from __future__ import annotations
@@ -21,15 +23,15 @@ from snakemake_kochi.trace.history import JobHistory, RunHistory
 
 Event = dict[str, Any]
 
-# The processes of the trace: the run itself, and the workers from here on by their numbers.
+# The processes of the trace: the run itself, and from here on the workers by their numbers.
 _RUN = 1
 _WORKERS = 10
-# The threads of a worker: its own life, and the slots from here on. Those of the run: jobs without
-# an attempt that began, and the allocations from here on.
+# The threads of a worker: its own life, and from here on the slots. Those of the run: jobs without
+# an attempt that began, and from here on the allocations.
 _LIFE = _UNBEGUN = 1
 _SLOTS = _ALLOCATIONS = 2
 
-# Reserved names of colours. A job that went well has that of its rule.
+# Reserved names of colours. A successful job has the colour of its rule.
 _COLOURS = {
     "failed": "terrible",
     "signal": "terrible",
@@ -42,7 +44,7 @@ _COLOURS = {
     "cancelled": "grey",
     "too late": "grey",
 }
-# Ends of attempts that are marked besides: their jobs had to run again.
+# Ends of attempts that get a mark: their jobs had to run again.
 _MARKED = frozenset({"lost", "drained", "out of time", "node failed"})
 _DRAINS = ("drained", "out of time")
 
@@ -68,12 +70,12 @@ class _Slice:
 
 
 def trace_of(history: RunHistory) -> list[Event]:
-    """All events of a run, those that name something first, the others in the order of time."""
+    """All events of a run: names first, then the others in the order of time."""
     return _Trace(history).events()
 
 
 def write_trace(history: RunHistory, stream: IO[str]) -> None:
-    """Write the JSON object, an event in a line."""
+    """Write the JSON object, an event per line."""
     run = history.run
     about = {"run": run.controller, "directory": run.directory, "began": run.started}
     stream.write('{"displayTimeUnit": "ms",\n')
@@ -120,13 +122,13 @@ class _Trace:
             end = _microseconds(attempt.ended)
             if end is None:
                 end = self._last[attempt.worker]
-            # Of a lost attempt the end is by another node's clock.
+            # The end of a lost attempt has the clock of another node.
             self._slices[attempt.worker].append(_Slice(job, attempt, start, max(start, end)))
         if not begun:
             self._unbegun.append(job)
 
     def _last_sign(self, worker: WorkerState) -> int:
-        """When a worker left or, as far as is known, was there last."""
+        """When a worker left or, as far as is known, gave its last sign of life."""
         is_there = self._history.goes_on and not worker.is_gone
         return _microseconds(self._history.moment if is_there else worker.updated) or 0
 
@@ -156,7 +158,7 @@ class _Trace:
         start = _microseconds(worker.started) or 0
         end = self._last[worker.worker]
         if worker.controller != self._history.run.controller:
-            # It may have been there for weeks, and stay for more.
+            # It may have existed for weeks, and stay for more.
             start = max(start, _microseconds(self._history.run.started) or 0)
             end = min(end, self._over)
         start = min((start, *(found.start for found in slices)))
@@ -179,7 +181,7 @@ class _Trace:
             yield _instant("lost", end, pid, _LIFE, {})
 
     def _allocations(self) -> Iterator[tuple[str, list[Event]]]:
-        """A track for each: from when it was asked for to its begin, and to its worker's end."""
+        """A track for each: from its request to its begin, and to the end of its worker."""
         workers = _by_allocation(self._history.workers)
         notes = {note.allocation: note for note in self._history.allocations}
         for name in sorted({*workers, *notes}, key=lambda name: (len(name), name)):
@@ -191,8 +193,8 @@ class _Trace:
                 arguments = {"asked for": notes[name].wanted}
                 events.append(_complete("waits", asked, after, _RUN, 0, arguments))
             for start, end, arguments in sorted(spans, key=lambda span: span[:2]):
-                # Requeued by the scheduler, it began anew; on several nodes it has
-                # several workers at a time.
+                # Requeued by the scheduler, it began again; on several nodes it has several workers
+                # at a time.
                 start = max(start, after)
                 if end >= start:
                     events.append(_complete("allocation", start, end, _RUN, 0, arguments))
@@ -215,7 +217,7 @@ def _by_allocation(workers: Sequence[WorkerState]) -> dict[str, list[WorkerState
 
 
 def _in_slots(slices: Sequence[_Slice]) -> Iterator[tuple[int, _Slice]]:
-    """Each with the first slot that is free: what overlaps is in different ones."""
+    """Each with the first free slot: slices that overlap are in different ones."""
     busy: list[tuple[int, int]] = []
     free: list[int] = []
     slots = 0

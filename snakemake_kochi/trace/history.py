@@ -1,4 +1,4 @@
-"""What happened in a run, from what is on disk: whether it has ended, goes on or was killed."""
+"""What happened in a run, read from disk: whether it has ended, goes on or was killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class JobHistory:
-    """A job with all its attempts, in their order. Its view has a ticket."""
+    """A job with all its attempts, in order. Its view has a ticket."""
 
     view: JobView
     attempts: tuple[AttemptView, ...]
@@ -39,8 +39,8 @@ class JobHistory:
 
 @dataclass(frozen=True)
 class RunHistory:
-    """A run as it was at a `moment`. `goes_on`: whether its controller is there still; `workers`
-    are those that it had and those that had its jobs."""
+    """A run as it was at a `moment`. `goes_on`: whether its controller is alive; `workers`: its
+    own, and those that ran its jobs."""
 
     run: RunRecord
     moment: str
@@ -51,19 +51,19 @@ class RunHistory:
 
 
 def goes_on(machine: MachinePaths, run: RunRecord) -> bool:
-    """Whether a run has not ended, and its controller was not killed as far as can be told."""
+    """Whether a run has not ended, and its controller was not killed as far as is known."""
     if run.ended is not None:
         return False
     try:
         return not read_controller(machine, run.controller).is_dead
     except FileNotFoundError:
-        return False  # killed, and another has adopted its jobs
+        return False  # killed, and another controller has adopted its jobs
     except DamagedFileError:
         return True
 
 
 def read_history(machine: MachinePaths, run: RunRecord) -> RunHistory:
-    """Reads some small files for each number that was given to a job during the run."""
+    """Reads some small files for each job number that was assigned during the run."""
     runs = goes_on(machine, run)
     jobs = tuple(
         JobHistory(view, tuple(attempts(machine, view))) for view in _views_of(machine, run)
@@ -79,13 +79,13 @@ def read_history(machine: MachinePaths, run: RunRecord) -> RunHistory:
 
 
 def _views_of(machine: MachinePaths, run: RunRecord) -> Iterator[JobView]:
-    # Those first that may end while the others are read: then they are found there.
+    # First those that may end while the others are read: then they are found there.
     live = {view.job: view for view in _live_jobs(machine, run)}
     for job in sorted({*range(run.first_job, _last_job(machine, run) + 1), *run.adopted}):
         try:
             view = view_ended(machine, job) or live.get(job)
             if view is None and machine.job(job).directory.exists():
-                view = find_job(machine, job)  # requeued between the two looks, or another run's
+                view = find_job(machine, job)  # requeued between the two reads, or another run's
         except KochiError as error:
             _log.warning("%s", error.message)
             continue
@@ -99,7 +99,7 @@ def _live_jobs(machine: MachinePaths, run: RunRecord) -> list[JobView]:
     try:
         queues = read_controller(machine, run.controller).queues
     except FileNotFoundError:
-        return []  # whoever removed it has seen that none is left
+        return []  # it was removed after all its jobs
     except DamagedFileError:
         queues = None
     return jobs_of(machine, [run.controller], queues)
@@ -108,7 +108,7 @@ def _live_jobs(machine: MachinePaths, run: RunRecord) -> list[JobView]:
 def _last_job(machine: MachinePaths, run: RunRecord) -> int:
     if run.last_job is not None:
         return run.last_job
-    # It was killed when the next run began in its directory: two cannot be there at one time.
+    # It was killed when the next run began in its directory: there cannot be two at a time.
     later = [
         other.first_job
         for other in list_runs(machine, run.directory)
@@ -126,6 +126,6 @@ def _workers_of(
         try:
             worker = find_worker(machine, number)
         except KochiError:
-            continue  # it never came so far as to register, or its file is damaged
+            continue  # it never registered, or its file is damaged
         if number in had or worker.controller == run.controller:
             yield worker
