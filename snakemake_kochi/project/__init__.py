@@ -1,4 +1,5 @@
 """kochi.yaml and experiments as frozen dataclasses; parameters; validation.
 
-Import from its modules: this one runs in each run of a batch, thousands of times.
+Import from the modules, not from here: every run of a batch imports this package, thousands of
+times.
 """

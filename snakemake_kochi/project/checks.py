@@ -24,8 +24,8 @@ from snakemake_kochi.project.values import BATCH_NAME, SUBSTITUTED, environment_
 def check_experiments(experiments: Iterable[Experiment], machine: str) -> None:
     """Make the grids of all batches for a machine.
 
-    Raises one ConfigError with the problems of all of them, two artifacts of different batches or
-    experiments with one dest included, and a dest that is a batch's own table or plot.
+    Raises one ConfigError with the problems of all of them, including artifacts of different
+    batches or experiments with one dest, and a dest that is a batch's own table or plot.
     """
     destinations = Destinations()
     found: list[tuple[Problems, KeyPath]] = []
@@ -42,7 +42,7 @@ def check_experiments(experiments: Iterable[Experiment], machine: str) -> None:
 
 
 def note_grid_problems(experiment: Experiment, machines: Iterable[str], problems: Problems) -> None:
-    """Note what is wrong with the grids, so far as they can be made, of a file that is wrong."""
+    """Note the problems of the grids of an incorrect file, as far as they can be made."""
     seen = set()
     parameters = [
         experiment.default_parameters,
@@ -71,7 +71,7 @@ def _note_on_machine(experiment: Experiment, machine: str, problems: Problems) -
         try:
             experiment.points(batch, machine, destinations, own)
         except ConfigError:
-            continue  # parameters in a circle, which was noted
+            continue  # parameters in a cycle, which was noted
         found.append((own, path))
     destinations.finish()
     for own, path in found:
@@ -79,7 +79,7 @@ def _note_on_machine(experiment: Experiment, machine: str, problems: Problems) -
 
 
 def check_references(experiment: Experiment, machines: Iterable[str], problems: Problems) -> None:
-    """Note every reference to a parameter that does not exist and every circle."""
+    """Note every reference to a parameter that does not exist, and every cycle."""
     all_machines = {LOCAL, *machines}
     _Defaults(experiment, problems).check(all_machines)
     without: dict[tuple[KeyPath, str], list[str]] = {}
@@ -92,7 +92,7 @@ def check_references(experiment: Experiment, machines: Iterable[str], problems: 
 
 
 def note_remarks(experiment: Experiment, remarks: Problems) -> None:
-    """Note what is legal and probably not meant, in an experiment without problems."""
+    """Note what is legal but probably not intended, in an experiment without problems."""
     defaults = experiment.unused(None)
     for name, said in defaults.items():
         remarks.add(("default_params", name), said)
@@ -124,7 +124,7 @@ def _check_circles(
     path: KeyPath,
     problems: Problems,
 ) -> None:
-    """Which values count depends on the machine, so a circle may be on some only."""
+    """The values that count depend on the machine, so a cycle may exist on some machines only."""
     for machine in sorted({*machines, *machines_named(parameters)}):
         chosen = {name: select(choices, machine) for name, choices in parameters.items()}
         try:
@@ -140,7 +140,7 @@ def _all_values(choices: Iterable[ParameterValues]) -> tuple[Value, ...]:
 
 
 class _References:
-    """References from one place: the file's top level, or a batch."""
+    """The references of the top level of a file, or of a batch."""
 
     def __init__(self, experiment: Experiment, problems: Problems) -> None:
         self.experiment = experiment
@@ -148,13 +148,13 @@ class _References:
         self.defaults: dict[str, tuple[Value, ...]] = {
             name: _all_values(choices) for name, choices in experiment.default_parameters.items()
         }
-        # In any batch: a default may use a parameter that only batches have.
+        # In any batch: a default may use a parameter that only batches define.
         self.anywhere = dict.fromkeys(self.defaults)
         for batch in experiment.batches.values():
             self.anywhere |= dict.fromkeys(batch.parameters)
 
     def incomplete(self, *places: KeyPath) -> bool:
-        """Whether parameters are missing because the place where they belong is wrong."""
+        """Whether parameters are missing because the section of their definition is wrong."""
         return any(map(self.problems.is_unknown, [("default_params",), *places]))
 
     def missing(self, name: str, path: KeyPath) -> None:
@@ -184,7 +184,7 @@ class _References:
         self.problems.add(path, said)
 
     def place(self, *keys: str) -> KeyPath:
-        """Where a key is that a batch may override."""
+        """The path of a key that a batch may override."""
         return keys
 
     def phase(self, phase: Phase, known: Collection[str], key: str) -> None:
@@ -218,7 +218,7 @@ class _InBatch(_References):
         problems: Problems,
         without: dict[tuple[KeyPath, str], list[str]],
     ) -> None:
-        """`without`: where a parameter is referred to that some batches lack, and which."""
+        """`without`: where a parameter is used that some batches lack, and which batches."""
         super().__init__(experiment, problems)
         self.batch = batch
         self._without = without
@@ -229,7 +229,7 @@ class _InBatch(_References):
             return
         if path[0] == "batches":
             self.unknown(name, path)
-        elif name in self.anywhere:  # else it was noted for the file's top level
+        elif name in self.anywhere:  # otherwise it was noted for the top level of the file
             batches = self._without.setdefault((path, name), [])
             if self.batch.name not in batches:
                 batches.append(self.batch.name)
@@ -238,7 +238,7 @@ class _InBatch(_References):
         return self.own(*keys, default=keys)
 
     def own(self, *keys: str, default: KeyPath) -> KeyPath:
-        """The key path in the batch, or the default's if the batch does not override it."""
+        """The key path in the batch, or that of the default if the batch does not override it."""
         return self.problems.source_map.first((*self.path, *keys), default)
 
     def check(self, machines: Iterable[str]) -> None:

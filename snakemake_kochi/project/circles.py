@@ -1,4 +1,4 @@
-"""The order of things that need each other, and circles in it."""
+"""Topological order of things that depend on each other, and cycles among them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 Thing = TypeVar("Thing")
 
-_SHOWN = 10  # of the names of a chain
+_SHOWN = 10  # how many names of a chain are shown
 
 
 def in_order(
@@ -18,9 +18,9 @@ def in_order(
     needed_by: Callable[[Thing], Iterable[Thing]],
     circle: Callable[[list[Thing]], object],
 ) -> list[Thing]:
-    """The things, and all that they need, each after those it needs itself.
+    """The things and everything that they need, each after the things that it needs.
 
-    `circle` is told of each circle. Depth first, and without recursion: chains may be long.
+    `circle` is called with each cycle. Depth first, without recursion, because chains may be long.
     """
     order: dict[Thing, None] = {}
     path: dict[Thing, Iterator[Thing]] = {}
@@ -42,7 +42,7 @@ def in_order(
 
 
 def chain(names: Sequence[object]) -> str:
-    """`a -> b -> c`; of a long one the beginning and the end."""
+    """`a -> b -> c`; of a long chain the beginning and the end."""
     shown = [str(name) for name in names]
     if len(shown) > _SHOWN:
         half = _SHOWN // 2
@@ -51,8 +51,8 @@ def chain(names: Sequence[object]) -> str:
 
 
 def find_circles(project: Project) -> Iterator[tuple[Recipe, ...]]:
-    """Each circle once, the machine it is on notwithstanding: which dependencies count depends on
-    the machine, so it may be on some only."""
+    """Each cycle once, on whatever machine: dependencies differ between machines, so a cycle may
+    exist on some only."""
     recipes = [recipe for known in project.dependencies.values() for recipe in known.values()]
     mentioned = {
         machine
@@ -70,8 +70,8 @@ def find_circles(project: Project) -> Iterator[tuple[Recipe, ...]]:
 
 
 def longest_chain(project: Project) -> int:
-    """How many recipes depend on each other in a row, whatever the machine. Of circles there may be
-    none."""
+    """How many recipes depend on each other in a row, on whatever machine. There must be no
+    cycles."""
     by_name = {
         str(recipe): recipe for known in project.dependencies.values() for recipe in known.values()
     }
@@ -86,7 +86,7 @@ def longest_chain(project: Project) -> int:
 
 
 def _circles(project: Project, recipes: list[Recipe], machine: str) -> list[tuple[Recipe, ...]]:
-    """One circle for each dependency that leads back."""
+    """One cycle for each dependency that leads back."""
     found: list[tuple[Recipe, ...]] = []
     by_name = {str(recipe): recipe for recipe in recipes}
 

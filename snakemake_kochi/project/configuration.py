@@ -38,11 +38,11 @@ _LONGEST_CHAIN = 300
 
 
 def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """The directory of the project that `start` is in: the top of its git repository.
+    """The directory of the project to which `start` belongs: the top of its git repository.
 
     $KOCHI_CONF may name a kochi.yaml elsewhere; outside of any repository $KOCHI_ROOT/conf.yaml
     makes any directory a project. Raises ConfigError when there is no repository or no kochi.yaml,
-    and says so of one that is not read, as it is not at the top of a repository.
+    and names a kochi.yaml that is not at the top of a repository and therefore not read.
     """
     top = repository(start)
     configured = _configured(environment)
@@ -79,21 +79,21 @@ def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Pa
 
 
 def nearest_file(start: Path) -> Path | None:
-    """The kochi.yaml in a directory or the nearest above it, whether or not it is that of a
-    project."""
+    """The kochi.yaml in a directory or the nearest one above it, whether or not a project has
+    it."""
     directory = start.resolve()
     files = (each / FILE_NAME for each in (directory, *directory.parents))
     return next((file for file in files if file.is_file()), None)
 
 
 def is_configured(start: Path, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether somebody has written what is for the project of a directory, be it read or not."""
+    """Whether somebody has written a configuration for the project of a directory, read or not."""
     return bool(environment.get("KOCHI_CONF")) or nearest_file(start) is not None
 
 
 def configuration_file(directory: Path, environment: Mapping[str, str] = os.environ) -> Path:
     """The kochi.yaml of a project's directory (which need not exist): $KOCHI_CONF, else the one in
-    it, else $KOCHI_ROOT/conf.yaml if that exists."""
+    the directory, else $KOCHI_ROOT/conf.yaml if that exists."""
     configured = _configured(environment)
     if configured is not None:
         return configured
@@ -108,7 +108,7 @@ def _configured(environment: Mapping[str, str]) -> Path | None:
 
 
 def repository(start: Path) -> Path | None:
-    """The top of the git repository that a directory is in. Raises GitError, and ConfigError."""
+    """The top of the git repository of a directory. Raises GitError, and ConfigError."""
     if not start.is_dir():
         raise ConfigError(f"there is no directory {start}")
     try:
@@ -126,11 +126,11 @@ def load_project(
     file: Path | None = None,
     common: Collection[CommonFile] | None = None,
 ) -> Project:
-    """Read a project's kochi.yaml, over the machines of the `common` files.
+    """Read a project's kochi.yaml, which overrides the machines of the `common` files.
 
     `text` is its content if it was read already; else `file`, else the directory's
-    `configuration_file`, is read, and `common` is by default what is there. Raises ConfigError with
-    a line per problem.
+    `configuration_file`, is read. By default `common` are the existing files. Raises ConfigError
+    with a line per problem.
     """
     if text is None:
         file = file or configuration_file(directory)
@@ -188,7 +188,7 @@ def _dependencies(document: Document) -> FrozenDict[str, FrozenDict[str, Recipe]
             problems.add(path, f"'{name}' and '{other}' share their environment variables; rename")
         recipes: dict[str, Recipe] = {}
         for index, own in enumerate(data["recipes"]):
-            if own is None:  # its shape was wrong; the ones after it keep their index
+            if own is None:  # its shape was wrong; the recipes after it keep their index
                 continue
             recipe = _recipe(name, data, own, (*path, "recipes", index), problems)
             if recipe.name in recipes:
@@ -240,7 +240,7 @@ def _check_recipe(recipe: Recipe, path: KeyPath, problems: Problems) -> None:
         problems.add(path, f"{recipe} has nothing to run: a key 'script' was expected")
     for key in ("git", "mirror", "mirror_dir"):
         if any(problems.is_unknown((*place, key)) for place in (path, path[:2])):
-            return  # where the source comes from is not known
+            return  # the origin of the source is not known
     _check_places(recipe, path, problems)
     if recipe.mirror and not recipe.mirror_dir:
         problems.add(path, f"{recipe} mirrors nothing: a key 'mirror_dir' was expected")
@@ -277,7 +277,7 @@ def _envs(data: Mapping[str, Scalar], path: KeyPath, problems: Problems) -> dict
 
 
 def _check_requirements(project: Project, document: Document) -> None:
-    """Every recipe that another one depends on must exist."""
+    """Every recipe on which another one depends must exist."""
     for name, data in section(document.data, "dependencies").items():
         own = (
             (entry or {}, ("dependencies", name, "recipes", index))

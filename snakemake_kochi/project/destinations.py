@@ -1,4 +1,4 @@
-"""Where artifacts go, and the checks that keep two of them from being one file."""
+"""Destinations of artifacts, and the checks that no two of them are one file."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from snakemake_kochi.project.problems import KeyPath, Problems
 from snakemake_kochi.project.templates import Template
 from snakemake_kochi.project.values import has_control_character, path_problem
 
-# A batch's table and plot, `<experiment>/<batch>.csv` and so on, are written beside its artifacts.
+# The table and the plot of a batch, `<experiment>/<batch>.csv` and so on, are beside its artifacts.
 _TABLE_SUFFIXES = (".csv", ".md", ".png")
-# Git refuses to record these, the spellings of other systems included.
+# Git refuses to record these, including the spellings of other systems.
 _GIT_DIRECTORY = re.compile(r"(\.git|git~1)[ .]*(:.*)?", re.IGNORECASE)
 
 
 def dest_problem(dest: str) -> str | None:
-    """What keeps a text from being a path in the artifact branch, or None."""
+    """Why a text cannot be a path in the artifact branch, or None."""
     components = dest.split("/")
     if dest.startswith("/") or ".." in components or dest in ("", "."):
         return "a relative path without '..' was expected"
@@ -35,8 +35,8 @@ def dest_problem(dest: str) -> str | None:
 
 
 def src_problem(src: str) -> str | None:
-    """What keeps a text from being the path of a file in a workspace, or None."""
-    # Anything else would take a file of the computer's, perhaps a secret one, into git.
+    """Why a text cannot be the path of a file in a workspace, or None."""
+    # Anything else would put another file of the computer, perhaps a secret one, into git.
     if not src or src.startswith("/") or ".." in src.split("/"):
         return "a path relative to the workspace, without '..', was expected"
     if has_control_character(src):
@@ -68,7 +68,7 @@ class _Owner:
         return ("batches", self.batch.name, "artifacts", index, key)
 
     def called_by(self, other: _Owner) -> str:
-        """How messages about another batch call this one."""
+        """The name of this batch in messages about another batch."""
         elsewhere = "" if other.file == self.file else f" of {self.file}"
         return f"batch '{self.batch.name}'{elsewhere}"
 
@@ -93,11 +93,11 @@ class Destinations:
         problems: Problems,
         unused: Mapping[str, str],
     ) -> None:
-        """Note in `problems` every path that is impossible or that another artifact has.
+        """Note in `problems` every path that is impossible or belongs to another artifact.
 
-        `experiment` is the experiment's name, `file` its path in messages. `unused` says what to
-        tell about parameters that nothing uses. A dest that is empty, because a parameter in it has
-        no value, is left out.
+        `experiment` is the experiment's name, `file` its path in messages. `unused` describes
+        parameters that nothing uses. An empty dest, because a parameter in it has no value, is left
+        out.
         """
         owner = _Owner(experiment, file, batch, points, problems, unused)
         for suffix in _TABLE_SUFFIXES:
@@ -118,7 +118,7 @@ class Destinations:
                     problems.add(owner.path(index), _collision(artifact.dest, other, here))
 
     def finish(self) -> None:
-        """When all are added: note every file that would be a directory, too, and every one that
+        """When all are added: note every file that would also be a directory, and every one that
         would be a batch's own table."""
         for dest, (owner, _, index) in self._artifacts.items():
             for parent in _parents(dest):
@@ -145,7 +145,7 @@ class Destinations:
             owner.problems.add(owner.path(index), f"'{dest}' {said}; rename")
 
     def _first(self, *kind: object) -> bool:
-        """Whether there was no problem of this kind yet: one example of thousands is enough."""
+        """Whether this is the first problem of its kind: one example of thousands is enough."""
         if kind in self._told:
             return False
         self._told.add(kind)

@@ -24,7 +24,7 @@ _KINDS = {
     f"{_PREFIX}null": "null",
 }
 # More than a person writes, and read in seconds. Aliases of aliases grow without bound from a few
-# lines, and the parser in C ends the process when it runs out of stack.
+# lines, and the parser in C crashes the process when it runs out of stack.
 MAXIMUM_NODES = 100_000
 MAXIMUM_DEPTH = 100
 _MOST_READ_AGAIN = 500_000  # characters, for a better message
@@ -154,7 +154,7 @@ class _Converter:
 
 
 class _Bounded:
-    """Keeps a loader of PyYAML's, which composes by recursion, to the bounds of a document."""
+    """Keeps a loader of PyYAML, which composes by recursion, within the bounds of a document."""
 
     _depth = 0
     _nodes = 0
@@ -179,7 +179,7 @@ class _Loader(_Bounded, yaml.SafeLoader):
     pass
 
 
-# Ten times faster, but it says less of what is wrong. PyYAML may have been built without it.
+# Ten times faster, with less precise errors. PyYAML may have been built without it.
 _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -217,7 +217,7 @@ def compose(file: str, text: str) -> yaml.Node | None:
 
 
 def _expanded_size(top: yaml.Node) -> int:
-    """How many nodes there are, those counted again that an alias stands for."""
+    """How many nodes there are, counting those for which an alias stands again."""
     sizes: dict[int, int] = {}
     left = [(top, False)]
     while left:
@@ -225,7 +225,7 @@ def _expanded_size(top: yaml.Node) -> int:
         if is_counted:
             sizes[id(node)] = 1 + sum(sizes[id(each)] for each in _parts(node))
         elif id(node) not in sizes:
-            # In itself it counts nothing: that is told as a problem of its own.
+            # Inside itself it counts nothing: that is a problem of its own.
             sizes[id(node)] = 0
             left.append((node, True))
             left += [(each, False) for each in _parts(node)]
@@ -241,8 +241,8 @@ def _parts(node: yaml.Node) -> list[yaml.Node]:
 def read_yaml(file: str, text: str) -> Document:
     """Read one YAML document; an empty one is an empty mapping.
 
-    Raises ConfigError with file and line when it is not YAML, or too much. What can be told without
-    giving up (a key given twice) is left in the document's problems.
+    Raises ConfigError with file and line when it is not YAML, or too large. Errors after which
+    reading can go on (a key given twice) are in the document's problems.
     """
     converter = _Converter(file)
     node = compose(file, text)

@@ -35,10 +35,10 @@ from snakemake_kochi.project.values import SUBSTITUTED, name_problem, value_prob
 class Experiment:
     """A benchmark: how to build and run it and with which parameters.
 
-    `file` is its path relative to the project, `name` the file's stem as an identifier.
-    `sources` are globs of its code, None for the default. Default parameters are unresolved, and
-    of their choices, each with one value, the last that matches a machine counts. `remarks` are
-    lines about what is probably not meant.
+    `file` is its path relative to the project, `name` the file's stem as an identifier. `sources`
+    are globs of its code, None for the default. Default parameters are unresolved; of their values,
+    one per entry, the last entry that matches a machine counts. `remarks` are lines about what is
+    probably not intended.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Experiment:
 
     @property
     def mentioned_machines(self) -> set[str]:
-        """Those for which a parameter has values of its own."""
+        """The machines for which a parameter has values of its own."""
         own = (batch.parameters for batch in self.batches.values())
         return set().union(*map(machines_named, (self.default_parameters, *own)))
 
@@ -71,7 +71,7 @@ class Experiment:
         return self.batches[name]
 
     def grid(self, batch_name: str, machine: str) -> Grid:
-        """All points of a batch on a machine; a parameter's last choice for the machine counts.
+        """All points of a batch on a machine; a parameter's last entry for the machine counts.
 
         Raises NameNotFoundError for an unknown batch; ConfigError when a parameter has no value on
         the machine or none that can be computed, or when artifacts would overwrite each other: a
@@ -99,8 +99,8 @@ class Experiment:
     def points(
         self, batch: Batch, machine: str, destinations: Destinations, problems: Problems
     ) -> tuple[Point, ...]:
-        """The points of a batch on a machine; notes what is wrong with them, and where they
-        write. They are incomplete if there is something wrong."""
+        """The points of a batch on a machine; notes their problems and their files. They are
+        incomplete if something is wrong."""
         columns = self._columns(batch, machine, problems)
         place = {name: self._place(batch, name) for name in columns}
         points = make_points(batch, columns, place, problems)
@@ -112,7 +112,7 @@ class Experiment:
         substituted.
 
         No artifacts and no batch: `${batch_name}` in the default name is empty. Raises ConfigError
-        when a parameter that something refers to has no value, or one is given an impossible one.
+        when a used parameter has no value, or when a value is impossible.
         """
         for name, text in overrides.items():
             wrong = name_problem(name) or value_problem(text)
@@ -125,7 +125,7 @@ class Experiment:
         defaults = {n: c for n, c in self.default_parameters.items() if n not in overrides}
         columns = _choose(defaults, place, machine, problems)
         problems.raise_all()
-        # In the order of the file.
+        # in the order of the file
         given = {name: (Literal(text),) for name, text in overrides.items()}
         columns = {name: given.get(name) or columns[name] for name in place}
         self._check_complete(columns)
@@ -149,7 +149,7 @@ class Experiment:
     def requirements_on(
         self, machine: str, extra: Iterable[Requirement] = ()
     ) -> tuple[Requirement, ...]:
-        """Those of the experiment on a machine; `extra` ones replace recipes of the same
+        """The requirements of the experiment on a machine; `extra` ones replace recipes of the same
         dependency."""
         return override((*self.requirements, *extra), machine)
 
@@ -158,8 +158,8 @@ class Experiment:
         return self.batch(batch_name).metrics
 
     def without_effect(self, overrides: Iterable[str]) -> Iterator[str]:
-        """What to tell about each of the names that `point` takes and nothing of the file, its
-        batches aside, knows."""
+        """A message about each of the names that `point` accepts although nothing in the file,
+        except its batches, uses it."""
         known = dict.fromkeys((*self.default_parameters, *self._used(None)))
         for name in overrides:
             if name not in known:
@@ -167,8 +167,8 @@ class Experiment:
                 yield said
 
     def unused(self, batch: Batch | None) -> dict[str, str]:
-        """A batch's own parameters, or the default ones, that nothing refers to; what to tell about
-        each of them."""
+        """A message about each of a batch's own parameters, or of the defaults, that nothing
+        uses."""
         if batch is None:
             own = self.default_parameters
             used = {name for each in (None, *self.batches.values()) for name in self._used(each)}
@@ -185,8 +185,8 @@ class Experiment:
         return told
 
     def _used(self, batch: Batch | None) -> Iterator[str]:
-        """The parameters that scripts, texts and values refer to: those of a batch, or those
-        outside of the batches."""
+        """The parameters that scripts, texts and values use: those of a batch, or those outside of
+        the batches."""
         yield from self._named(batch)
         parameters = {**self.default_parameters, **(batch.parameters if batch else {})}
         for choices in parameters.values():
@@ -194,7 +194,7 @@ class Experiment:
                 yield from (name for text in choice.values for name in parse_value(text).names)
 
     def _named(self, batch: Batch | None) -> Iterator[str]:
-        """Of these, those that values do not name for other values."""
+        """The parameters among these that no value uses for another one."""
         phases = (batch.build, batch.run) if batch else (self.build, self.run)
         texts = [batch.job_name, batch.queue] if batch else [self.default_name, self.default_queue]
         for artifact in batch.artifacts if batch else ():
@@ -222,8 +222,8 @@ class Experiment:
     def _columns(
         self, batch: Batch, machine: str, problems: Problems
     ) -> dict[str, tuple[Value, ...]]:
-        """The values of every parameter: the defaults that are not overridden, then the batch's.
-        One without a value on the machine is noted and left out."""
+        """The values of every parameter: the defaults that are not overridden, then the batch's. A
+        parameter without a value on the machine is noted and left out."""
         own = batch.parameters
         parameters = {n: c for n, c in self.default_parameters.items() if n not in own}
         parameters |= own
@@ -237,7 +237,7 @@ def _choose(
     machine: str,
     problems: Problems,
 ) -> dict[str, tuple[Value, ...]]:
-    """The values of parameters on a machine. One without any is noted and left out."""
+    """The values of parameters on a machine. A parameter without any is noted and left out."""
     columns: dict[str, tuple[Value, ...]] = {}
     for name, choices in parameters.items():
         choice = select(choices, machine)

@@ -85,7 +85,7 @@ def load_experiment(file: str, text: str, project: Project | None) -> Experiment
     machines = project.machines if project else {LOCAL}
     check_references(experiment, machines, document.problems)
     if document.problems:
-        # Told together with the rest, because a person is going to edit the file anyway.
+        # Reported together with the rest, because a person is going to edit the file anyway.
         note_grid_problems(experiment, machines, document.problems)
     document.problems.raise_all()
     note_remarks(experiment, document.remarks)
@@ -280,7 +280,7 @@ class _Reader:
     def _artifacts(self, value: Any, path: KeyPath) -> tuple[Artifact, ...]:
         artifacts = []
         for index, entry in enumerate(value if isinstance(value, list) else []):
-            if entry is None:  # its shape was wrong; the ones after it keep their index
+            if entry is None:  # its shape was wrong; the entries after it keep their index
                 artifacts.append(Artifact(_UNKNOWN_TYPE, "", None))
                 continue
             dest, src = normalise_dest(str(entry["dest"])), optional_text(entry.get("src"))
@@ -296,8 +296,8 @@ class _Reader:
     def _batch_metrics(
         self, own: dict[str, Scalar], artifacts: Iterable[Artifact], path: KeyPath
     ) -> FrozenDict[str, str]:
-        """The metrics of the file and of one batch; none if no artifact has what they are read
-        from, which is a mistake only if the batch asks for some itself."""
+        """The metrics of the file and of one batch; none if no artifact has the output from which
+        they are read, which is a mistake only if the batch itself has metrics."""
         metrics = self._metrics(own, (*path, "metrics"))
         types = {artifact.type for artifact in artifacts}
         if "stdout" in types:
@@ -329,7 +329,7 @@ class _Reader:
 
     def _sources(self, values: Iterable[Scalar]) -> tuple[str, ...]:
         for index, value in enumerate(values):
-            # A leading / is the project's top, as in .gitignore.
+            # A leading / means the top of the project, as in .gitignore.
             if ".." in value.split("/") or not value.strip("/ "):
                 self.problems.add(
                     ("sources", index), "a glob relative to the project, without '..', was expected"
@@ -338,6 +338,6 @@ class _Reader:
 
 
 def _example(text: str) -> str:
-    """A template with something harmless in the place of each reference."""
+    """A template with something harmless for each reference."""
     template = Template.parse(text)
     return template.render(dict.fromkeys(template.names, "x"))

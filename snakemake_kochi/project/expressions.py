@@ -1,8 +1,8 @@
 """Expressions in backticks: arithmetic, comparison, conditions, texts and a few functions.
 
-No names but parameters and these functions, no attributes, subscripts or comprehensions: what is
-not listed here does not exist. Numbers, texts and lists are bounded, so no expression takes long or
-much memory.
+There are no names but parameters and these functions, and no attributes, subscripts or
+comprehensions. Numbers, texts and lists are bounded, so the time and memory of an expression are
+limited.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LITERAL_NAMES = {"true": True, "false": False}
 
 
 class TemplateError(Exception):
-    """A text cannot be parsed or has no value; the message is for a person, without the place."""
+    """A text cannot be parsed or has no value; the message is for people, without file and line."""
 
 
 def _power(base: Any, exponent: Any) -> Any:
@@ -105,7 +105,7 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 
 
 def _of_single_values(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that takes no lists: the text of one may be as long as all of its entries'."""
+    """A function that takes no lists: the text of a list may be as long as all of its entries'."""
 
     def call(*values: Any) -> Any:
         if any(isinstance(value, tuple) for value in values):
@@ -117,7 +117,7 @@ def _of_single_values(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _range(*bounds: int) -> tuple[int, ...]:
     found = range(*bounds)
-    # Not len(): it fails for what is larger than an index.
+    # Not len(): it fails for objects that are larger than an index.
     if found and abs(found[-1] - found[0]) // abs(found.step) >= _MAXIMUM_ENTRIES:
         raise TemplateError(f"more than {_MAXIMUM_ENTRIES} numbers")
     return tuple(found)
@@ -154,7 +154,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _text(value: Any) -> str:
-    """As the result of an expression: true or false for booleans."""
+    """The text of a result: true or false for booleans."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
@@ -175,7 +175,7 @@ def _checked(result: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Evaluation:
-    """One evaluation: what the placeholders stand for."""
+    """One evaluation with the values of the placeholders."""
 
     placeholder: re.Pattern[str]
     texts: Mapping[str, str]
@@ -183,7 +183,7 @@ class _Evaluation:
     def value(self, node: ast.expr) -> Any:
         match node:
             case ast.Constant(value=str() as text):
-                # After parsing, so that no value can end the literal it is put into.
+                # Inserted after parsing, so that no value can end the literal around it.
                 return _checked(self.placeholder.sub(lambda m: self.texts.get(m[0], m[0]), text))
             case ast.Constant(value=constant):
                 return constant
@@ -208,7 +208,7 @@ class _Evaluation:
                 return result
             case ast.Compare(left=left, ops=ops, comparators=comparators):
                 return self._compare(left, ops, comparators)
-        raise AssertionError(node)  # refused when it was parsed
+        raise AssertionError(node)  # refused by the parser
 
     def _binary(self, op: ast.operator, left: Any, right: Any) -> Any:
         formatting = isinstance(op, ast.Mod) and isinstance(left, str)
@@ -255,7 +255,9 @@ class Expression:
             raise TemplateError(f"an expression of more than {_MAXIMUM_SOURCE} characters")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of '\\d': for authors of programs
+                warnings.simplefilter(
+                    "ignore"
+                )  # in '\\d', for example: these are messages for programmers
                 tree = ast.parse(code.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise TemplateError(f"`{source}` is not an expression") from error

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Phase:
-    """A script and the parameters it sees. `cores`, an unresolved value, is empty if nothing is
-    said of them."""
+    """A script and the parameters that it sees. `cores`, an unresolved value, is empty if not
+    given."""
 
     depend_params: tuple[str, ...]
     script: str
@@ -26,7 +26,7 @@ class Phase:
     cores: str = ""
 
     def environment(self, parameters: Mapping[str, str]) -> dict[str, str]:
-        """KOCHI_PARAM_<NAME> for those of the parameters that the phase depends on."""
+        """KOCHI_PARAM_<NAME> for the parameters on which the phase depends."""
         return {
             f"KOCHI_PARAM_{environment_name(name)}": parameters[name] for name in self.depend_params
         }
@@ -44,7 +44,7 @@ class Artifact:
 @dataclass(frozen=True)
 class Point:
     """One combination of parameters, all resolved; `duplicate` counts repetitions from 0, `cores`
-    is what the run asks for, if it does."""
+    is what the run requests, if anything."""
 
     parameters: Mapping[str, str]
     duplicate: int
@@ -54,7 +54,7 @@ class Point:
     cores: int | None = None
 
     def environment(self, phase: Phase) -> dict[str, str]:
-        """KOCHI_PARAM_<NAME> for the parameters the phase depends on, and no others."""
+        """KOCHI_PARAM_<NAME> for the parameters on which the phase depends, and no others."""
         return phase.environment(self.parameters)
 
 
@@ -70,13 +70,13 @@ class ParameterValues:
 
 
 def select(choices: Iterable[ParameterValues], machine: str) -> ParameterValues | None:
-    """The choice that counts on a machine: the last that matches."""
+    """The entry that counts on a machine: the last one that matches."""
     matching = [choice for choice in choices if choice.on(machine)]
     return matching[-1] if matching else None
 
 
 def machines_named(parameters: Mapping[str, Iterable[ParameterValues]]) -> set[str]:
-    """Those for which a parameter has values of its own."""
+    """The machines for which a parameter has values of its own."""
     return {
         machine
         for choices in parameters.values()
@@ -87,9 +87,12 @@ def machines_named(parameters: Mapping[str, Iterable[ParameterValues]]) -> set[s
 
 @dataclass(frozen=True)
 class Batch:
-    """A named grid. `parameters` holds the batch's own; of a parameter's choices the last that
-    matches a machine counts. `job_name`, `queue` and `artifacts` are templates. `metrics` is empty
-    when no artifact keeps the standard output they are read from."""
+    """A named grid.
+
+    `parameters` holds the batch's own; of a parameter's entries the last one that matches a machine
+    counts. `job_name`, `queue` and `artifacts` are templates. `metrics` is empty when no artifact
+    keeps the standard output from which they are read.
+    """
 
     name: str
     job_name: str
@@ -143,7 +146,7 @@ class PointTexts:
         )
 
     def knowing(self, parameters: Collection[str]) -> PointTexts:
-        """With only those templates that need no other parameters; the others are left empty."""
+        """With only the templates that need no other parameters; the others are left empty."""
 
         def known(template: Template | None) -> bool:
             names = template.names if template else ()
@@ -161,7 +164,7 @@ class PointTexts:
     def point(
         self, parameters: FrozenDict[str, str], batch: str, duplicate: int, encoded: dict[str, str]
     ) -> Point:
-        """`encoded` holds the texts of all values, the batch's name included, for paths."""
+        """`encoded` holds the texts of all values for paths, including the batch's name."""
         number = {"duplicate": str(duplicate)}
         raw = {**parameters, "batch_name": batch, **number}
         safe = encoded | number

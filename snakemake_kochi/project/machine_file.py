@@ -23,7 +23,7 @@ _NUMBERS = ("nodes", "cores", "gpus", "min_workers", "max_workers")
 
 
 def read_machines(layers: Layers) -> FrozenDict[str, Machine]:
-    """All machines by name, `local` among them; notes what is wrong with them."""
+    """All machines by name, including `local`; notes their problems."""
     machines = {LOCAL: Machine(LOCAL)}
     for name in layers.names():
         path: KeyPath = ("machines", name)
@@ -134,29 +134,32 @@ def _check(machine: Machine, data: Mapping[str, Any], path: KeyPath, problems: L
         )
 
 
-# The two ways to a compute node, with which `allocation` has other keys.
+# The two ways to a compute node; each has other keys in `allocation`.
 _WAYS = {"scheduler": "alloc_script", "alloc_script": "scheduler"}
 
 
 @dataclass(frozen=True)
 class Layers:
-    """The sections `machines:` of files, the nearest first. What is wrong with a key is noted in
-    the file from which it is."""
+    """The sections `machines:` of files, the nearest first. The problems of a key are noted in its
+    file."""
 
     documents: tuple[Document, ...]
 
     def names(self) -> dict[str, None]:
-        """Of all machines, those of the nearest file first."""
+        """The names of all machines, those of the nearest file first."""
         return dict.fromkeys(name for each in self.documents for name in _machines(each))
 
     def files(self, name: str) -> tuple[str, ...]:
-        """Those that say something of a machine."""
+        """The files that describe a machine."""
         return tuple(each.source_map.file for each in self.documents if name in _machines(each))
 
     def data(self, name: str) -> dict[str, Any]:
-        """What they say of it: the nearest counts for each key, and for each of `allocation`. A
-        nearer `scheduler` or `alloc_script` takes the place of the other one, and of what is said
-        for allocations by that."""
+        """The merged description of a machine: the nearest file counts for each key, also within
+        `allocation`.
+
+        A nearer `scheduler` or `alloc_script` replaces the other one, with its keys of
+        `allocation`.
+        """
         merged: dict[str, Any] = {}
         for document in reversed(self.documents):
             own = section(_machines(document), name)
@@ -171,7 +174,7 @@ class Layers:
         return merged
 
     def origin(self, path: KeyPath) -> Document:
-        """The file from which a key is."""
+        """The file that defines a key."""
         for length in range(len(path), 1, -1):
             for document in self.documents:
                 if path[:length] in document.source_map.lines:

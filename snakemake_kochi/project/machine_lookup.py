@@ -26,9 +26,11 @@ SITE_FILE = Path("/etc/kochi/conf.yaml")
 
 @dataclass(frozen=True)
 class CommonFile:
-    """A file with a section `machines:` that is below a project's own, and its text. In one of a
-    site there is nothing else; in a user's own there may be, for directories outside of any
-    repository."""
+    """A file with a section `machines:` that a project overrides, and its text.
+
+    The file of a site has nothing else; the user's own may have more, for directories outside of
+    any repository.
+    """
 
     file: str
     text: str
@@ -38,12 +40,12 @@ class CommonFile:
 def common_files(
     environment: Mapping[str, str] = os.environ, machines: Collection[str | None] = ()
 ) -> tuple[CommonFile, ...]:
-    """Those there are, the nearest first: $KOCHI_ROOT/conf.yaml, then $KOCHI_SITE_CONF, else
-    /etc/kochi/conf.yaml, then what a scheduler has told of one of the `machines`, or of one that
+    """The existing files, the nearest first: $KOCHI_ROOT/conf.yaml, then $KOCHI_SITE_CONF, else
+    /etc/kochi/conf.yaml, then what a scheduler told about one of the `machines`, or about one that
     the environment names.
 
-    Raises ConfigError for one that cannot be read, and for a $KOCHI_SITE_CONF that is not there;
-    KochiError when somebody else could have written one: what is there is executed.
+    Raises ConfigError for a file that cannot be read, and for a missing $KOCHI_SITE_CONF;
+    KochiError when somebody else could have written a file: its scripts are executed.
     """
     root = Root.find(environment=environment)
     found = []
@@ -60,8 +62,7 @@ def common_files(
 
 
 def site_file(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """That of the site, if there is one; an empty $KOCHI_SITE_CONF says that there is none. Raises
-    ConfigError."""
+    """The file of the site, if any; an empty $KOCHI_SITE_CONF means none. Raises ConfigError."""
     named = environment.get(SITE_VARIABLE)
     if named is None:
         return SITE_FILE if SITE_FILE.exists() else None
@@ -101,10 +102,10 @@ def without(files: Collection[CommonFile], other: Path | None) -> Iterator[Commo
     return (each for each in files if other is None or each.file != str(other))
 
 
-# Set by a process that has found a scheduler where nothing is configured: the machine that it and
-# what it starts take instead of `local`.
+# Set by a process that found a scheduler where nothing is configured: it and what it starts use
+# this machine instead of `local`.
 FOUND_VARIABLE = "KOCHI_FOUND_MACHINE"
-# Those by which a machine is named.
+# the variables that name a machine
 NAMING = ("KOCHI_DEFAULT_MACHINE", "KOCHI_MACHINE", FOUND_VARIABLE)
 
 
@@ -113,11 +114,12 @@ def chosen_machine(
     environment: Mapping[str, str] = os.environ,
     host: Callable[[], str] = socket.gethostname,
 ) -> str:
-    """The name in $KOCHI_DEFAULT_MACHINE, which need not be one of the machines; else that in
-    $KOCHI_MACHINE, which jobs have set, if it is one of them; else the one that this host belongs
-    to; else the one in $KOCHI_FOUND_MACHINE, if it is one of them; else `local`.
+    """The name of the machine to use.
 
-    Raises ConfigError when this host belongs to several.
+    $KOCHI_DEFAULT_MACHINE, which need not be one of the machines; else $KOCHI_MACHINE, which jobs
+    have set, if it is one of them; else the one to which this host belongs; else
+    $KOCHI_FOUND_MACHINE, if it is one of them; else `local`. Raises ConfigError when this host
+    belongs to several.
     """
     if name := environment.get("KOCHI_DEFAULT_MACHINE"):
         return name
@@ -136,13 +138,13 @@ def chosen_machine(
 
 
 def is_said(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether somebody has named a machine, be it `local`."""
+    """Whether somebody has named a machine, `local` included."""
     return bool(environment.get("KOCHI_DEFAULT_MACHINE"))
 
 
 def is_of(machine: Machine, host: Callable[[], str] = socket.gethostname) -> bool:
     """Whether a host, by default this one, belongs to a machine: by the machine's name, its
-    `login_host` or a pattern of its `hosts`, any of them full or short, in any case of letters."""
+    `login_host` or a pattern of its `hosts`, full or short, case-insensitive."""
     wanted = [machine.name, *machine.hosts]
     if machine.login_host is not None:
         wanted.append(machine.login_host.rpartition("@")[2])
@@ -150,7 +152,7 @@ def is_of(machine: Machine, host: Callable[[], str] = socket.gethostname) -> boo
     name = host().lower()
     if _matches({name, name.partition(".")[0]}, patterns):
         return True
-    # The full name may have to be asked for over the network: only where it matters.
+    # Finding the full name may need the network: only where it matters.
     if "." in name or not any("." in pattern for pattern in patterns):
         return False
     return _matches({socket.getfqdn(name).lower()}, patterns)

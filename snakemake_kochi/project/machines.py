@@ -13,15 +13,15 @@ LOCAL = "local"
 
 @dataclass(frozen=True)
 class Machine:
-    """A named place to run. Scripts are one text, "" if there is none. `files`: those that say
-    something of it, the nearest first; `root_file`: the one with its `kochi_root`."""
+    """A named place to run. Scripts are one text, "" if there is none. `files`: those that describe
+    it, the nearest first; `root_file`: the one with its `kochi_root`."""
 
     name: str
     login_host: str | None = None
     hosts: tuple[str, ...] = ()  # patterns of the names of its login nodes
     work_dir: str | None = None
     kochi_root: str | None = None
-    lock_dir: str | None = None  # as written: variables are those of where it is used
+    lock_dir: str | None = None  # as written: variables are those of the host that uses it
     lock_kind: str | None = None
     alloc_interact_script: str = ""
     alloc_script: str = ""
@@ -39,21 +39,21 @@ class Machine:
 
     @property
     def root_said_at(self) -> str:
-        """Where its kochi_root is said, for people."""
+        """Where its kochi_root is set, for people."""
         return f"machines: {self.name}: kochi_root in {self.root_file}"
 
     @property
     def has_allocations(self) -> bool:
-        """Whether there is a way to ask for one: a scheduler that is known, or a script."""
+        """Whether it has a way to request allocations: a known scheduler, or a script."""
         return self.scheduler is not None or bool(self.alloc_script)
 
     def installs_on_login_node(self, on_machine: bool) -> bool:
-        """Whether a recipe is installed where a person types, for compute nodes often have no way
-        to its source. `on_machine`: what the recipe says."""
+        """Whether a recipe is installed where the user types, because compute nodes often cannot
+        reach its source. `on_machine`: the key of the recipe."""
         return not on_machine and (self.has_allocations or self.login_host is not None)
 
     def load_env_for_install(self, on_machine: bool) -> str:
-        """The script that comes before that of a recipe."""
+        """The script that runs before that of a recipe."""
         if self.installs_on_login_node(on_machine):
             return self.load_env_on_login_node
         return self.load_env_on_machine

@@ -24,22 +24,22 @@ from snakemake_kochi.project.values import (
 _log = logging.getLogger(__name__)
 
 MAXIMUM_POINTS = 1_000_000
-# Nobody repeats one point so often; a zero too many is noticed before anything is made.
+# Nobody repeats one point so often; an extra zero is noticed before anything is made.
 MAXIMUM_DUPLICATES = 10_000
-# From here on planning takes minutes and a gigabyte.
+# From here on, planning takes minutes and a gigabyte.
 _MANY_POINTS = 100_000
 _MOST_TOLD = 10**12
 
 
 def job_name_problem(name: str) -> str | None:
-    """What keeps a text from being a job's name, or None."""
+    """Why a text cannot be a job's name, or None."""
     if has_control_character(name):
         return "a control character (as a line break) is not possible in a job's name"
     return None
 
 
 def queue_problem(queue: str) -> str | None:
-    """What keeps a text from being a queue's name, or None."""
+    """Why a text cannot be a queue's name, or None."""
     if not is_name(queue):
         return (
             "the queue's name cannot be used in paths; 1 to 128 letters, digits and any of "
@@ -49,7 +49,7 @@ def queue_problem(queue: str) -> str | None:
 
 
 def point_problems(point: Point) -> Iterator[tuple[str, str]]:
-    """The keys ("name", "queue") that are wrong in a resolved point, and what is wrong."""
+    """The keys ("name", "queue") that are wrong in a resolved point, and the problems."""
     wrong = job_name_problem(point.name)
     if wrong:
         yield "name", f"{point.name!r}: {wrong}"
@@ -59,7 +59,7 @@ def point_problems(point: Point) -> Iterator[tuple[str, str]]:
 
 
 def cores_of(value: Value, parameters: Mapping[str, str]) -> int:
-    """How many cores a run asks for with its parameters. Raises TemplateError."""
+    """How many cores a run requests with its parameters. Raises TemplateError."""
     text = value.render(parameters)
     if not re.fullmatch(r"0*[1-9][0-9]{0,8}", text, re.ASCII):
         given = ", ".join(f"{name}={parameters[name]!r}" for name in dict.fromkeys(value.names))
@@ -76,11 +76,10 @@ def resolve_all(
     problems: Problems,
     batch: str = "",
 ) -> Iterator[FrozenDict[str, str]]:
-    """Every combination of the values, resolved; the last parameter varies fastest. `batch` is what
-    `${batch_name}` stands for in them.
+    """Every combination of the values, resolved; the last parameter varies fastest.
 
-    A parameter whose value cannot be computed is noted and left out of its combination, and so are
-    those that refer to it. Raises ConfigError for a circle.
+    `batch` is the value of `${batch_name}`. A parameter whose value cannot be computed is noted and
+    left out of its combination, together with those that use it. Raises ConfigError for a cycle.
     """
     try:
         order = dependency_order(columns)
@@ -93,7 +92,7 @@ def resolve_all(
         for name in order:
             try:
                 text = templates[name].render(values)
-            except KeyError:  # of a parameter that has no value, which was noted
+            except KeyError:  # of a parameter without a value, which was noted
                 continue
             except TemplateError as error:
                 problems.add_example(place[name], str(error))
@@ -114,8 +113,8 @@ def make_points(
 ) -> tuple[Point, ...]:
     """The points of a batch, duplicates innermost.
 
-    Where something is noted the points are for further checks only: what has no value is missing,
-    or empty, in them.
+    If a problem is noted, the points are for further checks only: what has no value is missing or
+    empty in them.
     """
     path: KeyPath = ("batches", batch.name)
     if batch.duplicates > MAXIMUM_DUPLICATES:
@@ -161,7 +160,7 @@ def _with_cores(
     for point in points:
         try:
             yield replace(point, cores=cores_of(value, point.parameters))
-        except KeyError:  # of a parameter that has no value, which was noted
+        except KeyError:  # of a parameter without a value, which was noted
             yield point
         except TemplateError as error:
             place = problems.source_map.first(

@@ -1,4 +1,4 @@
-"""What is wrong with a file that people write: all of it at once, each with its line and key."""
+"""The problems of a file that people write, each with its line and key."""
 
 from __future__ import annotations
 

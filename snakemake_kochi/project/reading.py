@@ -38,8 +38,11 @@ def names(value: Any) -> tuple[str, ...] | None:
 def requirements(
     data: Mapping[str, Any], path: KeyPath, problems: Problems
 ) -> tuple[Requirement, ...]:
-    """The entries of `depends`. Two recipes of one dependency for the same machines are a problem;
-    a later entry for other machines than an earlier one replaces it there."""
+    """The entries of `depends`.
+
+    Two recipes of one dependency for the same machines are a problem; a later entry for other
+    machines replaces an earlier one there.
+    """
     value = data.get("depends")
     found: list[Requirement] = []
     for index, entry in enumerate(value if isinstance(value, list) else []):
@@ -63,7 +66,7 @@ def requirements(
 
 
 class Notes(Protocol):
-    """Takes note of what is wrong."""
+    """An object that notes problems."""
 
     def add(self, path: KeyPath, message: str) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Dependencies, recipes and projects: what kochi.yaml says, as data."""
+"""Dependencies, recipes and projects: the data of kochi.yaml."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class Requirement:
 
 
 def override(requirements: Iterable[Requirement], machine: str) -> tuple[Requirement, ...]:
-    """Those for a machine, where a later one replaces an earlier one of the same dependency."""
+    """The requirements for a machine, where a later one replaces an earlier one of the same
+    dependency."""
     chosen: dict[str, Requirement] = {}
     for requirement in requirements:
         if requirement.on(machine):
@@ -53,9 +54,9 @@ def override(requirements: Iterable[Requirement], machine: str) -> tuple[Require
 class Recipe:
     """One way to install a dependency.
 
-    Where the source comes from: `mirror_dir` if `mirror`, else `branch` of `git`, else
-    `commit_hash` of `git`, else the default branch of `git`, else nowhere. Only the one that counts
-    is set. `source_at` says of each of these keys where it is written, for messages.
+    The source is `mirror_dir` if `mirror`, else `branch` of `git`, else `commit_hash` of `git`,
+    else the default branch of `git`, else none. Only the one that counts is set. `source_at` has
+    the position of each of these keys, for messages.
     """
 
     dependency: str
@@ -134,14 +135,14 @@ class Project:
     def resolve(
         self, requirements: Iterable[Requirement], machine: str, origin: str = "the command line"
     ) -> tuple[Recipe, ...]:
-        """All recipes needed on a machine, each after those it depends on itself.
+        """All recipes needed on a machine, each after its dependencies.
 
         `origin` says in messages who requires them. Raises NameNotFoundError for an unknown recipe,
-        ConfigError when they come to depend on two recipes of one dependency. Of circles there is
-        none: kochi.yaml would not have been read.
+        ConfigError when they need two recipes of one dependency. There are no cycles: a kochi.yaml
+        with a cycle is refused.
         """
         chosen: dict[str, Requirement] = {}  # by dependency
-        parents: dict[str, str | None] = {}  # who asked first
+        parents: dict[str, str | None] = {}  # who required it first
 
         def way_to(name: str | None) -> Iterator[str]:
             while name is not None:
@@ -174,13 +175,13 @@ class Project:
         return tuple(self.recipe(chosen[name.partition(":")[0]]) for name in order)
 
     def mirror_directory(self, recipe: Recipe) -> Path | None:
-        """The directory a recipe mirrors, absolute; None if it does not mirror."""
+        """The directory that a recipe mirrors, absolute; None if it does not mirror."""
         if not recipe.mirror or not recipe.mirror_dir:
             return None
         return self._path(recipe.mirror_dir, f"mirror_dir of {recipe}")
 
     def remote(self, recipe: Recipe) -> str | None:
-        """What to give to `git clone`: a URL as written, or a local path made absolute."""
+        """The argument of `git clone`: a URL as written, or a local path made absolute."""
         if recipe.git is None or "://" in recipe.git or re.match(r"[^/]*:", recipe.git):
             return recipe.git
         return str(self._path(recipe.git, f"git of {recipe}"))

@@ -15,12 +15,12 @@ from snakemake_kochi.project.document import Document, Scalar
 from snakemake_kochi.project.problems import KeyPath
 from snakemake_kochi.resources import workflow_directory
 
-# What stands for a wrong thing while the rest is checked: present and harmless.
+# What replaces a wrong value while the rest is checked: present and harmless.
 _NO_VALUE = Scalar("", "null")
 _SCRIPT = Scalar(":")
 _TEXT = Scalar("x")
 _ABSENT = object()
-# Of anything that is counted; schedulers have 32 bits for it.
+# the largest count; schedulers use 32 bits
 MAXIMUM_NUMBER = 2**31 - 1
 
 
@@ -57,11 +57,11 @@ def _validator(name: str) -> Any:
 
 
 def check_shape(document: Document, schema: str) -> bool:
-    """Add what is wrong with the document's shape to its problems.
+    """Add the problems of the document's shape.
 
-    Unknown keys are repaired in the data (renamed to the key probably meant, or dropped), and what
-    is wrong is replaced and marked as unknown, so that the meaning of the rest can be checked too.
-    Returns False when that makes no sense.
+    Unknown keys are repaired in the data (renamed to the key that was probably intended, or
+    dropped), and wrong values are replaced and marked as unknown, so that the meaning of the rest
+    can be checked, too. Returns False when that makes no sense.
     """
     validator = _validator(schema)
     for error in list(validator.iter_errors(document.data)):
@@ -78,7 +78,7 @@ def check_shape(document: Document, schema: str) -> bool:
             wrong.append(path)
     if () in wrong:
         return False
-    for path in sorted(wrong, key=len):  # what is in something wrong is gone with it
+    for path in sorted(wrong, key=len):  # the content of a wrong value is gone with it
         _replace(document, path)
     return True
 
@@ -99,7 +99,7 @@ def _replace(document: Document, path: KeyPath) -> None:
 
 def _lost_with(place: KeyPath) -> KeyPath | None:
     """The list of names, the recipes of a dependency or the parameters of all batches, that is
-    incomplete without what was at a place."""
+    incomplete without a wrong value."""
     match place:
         case ("dependencies", _, "recipes", _) | ("dependencies", _, "recipes", _, "name"):
             return place[:3]
@@ -109,9 +109,9 @@ def _lost_with(place: KeyPath) -> KeyPath | None:
 
 
 def _stand_in(path: KeyPath) -> tuple[KeyPath, Any]:
-    """Where to replace what is wrong at a key path, and by what. Nothing is removed from a list:
-    the entries after it would answer to wrong key paths."""
-    # Below these keys the next one is a name of the user's, which may be one of ours.
+    """Where to replace a wrong value at a key path, and by what. Nothing is removed from a list:
+    the following entries would get wrong key paths."""
+    # Below these keys the next key is a name of the user's, which may equal one of ours.
     depth = 2 if path[0] in ("batches", "dependencies", "machines") else 0
     if path[0] == "dependencies" and path[2:3] == ("recipes",) and len(path) > 3:
         depth = 4
@@ -140,7 +140,7 @@ def _stand_in(path: KeyPath) -> tuple[KeyPath, Any]:
             return path, []
         case ("name",) if depth == 4:
             return path, Scalar(f"recipes[{path[3]}]")
-        case (*_, int()):  # a line of a script that nothing else depends on
+        case (*_, int()):  # a line of a script on which nothing else depends
             return path[:-1], _ABSENT
         case _:
             return path, _ABSENT
@@ -166,7 +166,7 @@ def _repair_unknown_keys(document: Document, error: Any) -> None:
 
 
 def _follow(data: Any, path: KeyPath) -> Any:
-    """What is at a key path; None if nothing is there any more."""
+    """The value at a key path; None if there is nothing any more."""
     for part in path:
         if isinstance(data, dict):
             data = data.get(str(part))

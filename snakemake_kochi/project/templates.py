@@ -10,7 +10,7 @@ from typing import Protocol
 from snakemake_kochi.project.circles import chain, in_order
 from snakemake_kochi.project.expressions import Expression, TemplateError
 
-# `$` before anything else is itself, so that prices and regular expressions need no escaping.
+# `$` before anything else is itself, so prices and regular expressions need no escaping.
 _REFERENCE = re.compile(
     r"\$(?:(?P<dollar>\$)|(?P<plain>[A-Za-z_][A-Za-z0-9_]*)|(?P<open>\{)(?:(?P<braced>[^{}]*)\})?)"
 )
@@ -96,11 +96,8 @@ class Joined:
 
 
 def parse_value(text: str) -> Value:
-    """A parameter's value: a text with references, in which what stands between backticks is an
-    expression.
-
-    Raises TemplateError.
-    """
+    """A parameter's value: a text with references, in which text between backticks is an
+    expression. Raises TemplateError."""
     pieces = _EXPRESSION.split(text)  # texts and expressions in turn
     parts = tuple(
         Expression.parse(*split(piece)) if index % 2 else _parse_text(piece)
@@ -115,7 +112,7 @@ def _parse_text(text: str) -> Value:
 
 
 def dependency_order(values: Mapping[str, tuple[Value, ...]]) -> list[str]:
-    """The names such that each comes after those its values refer to.
+    """The names in an order in which each comes after those that its values use.
 
     Raises TemplateError for a cycle, naming it. Names that are not in `values` are left out.
     """

@@ -1,4 +1,4 @@
-"""Parameter values: texts as written, and how they get into names, files and the environment."""
+"""Parameter values: texts as written, and their form in names, files and the environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from snakemake_kochi.errors import ConfigError
 
 # Linux refuses a program one environment variable of more than 128 KiB.
 MAXIMUM_LENGTH = 100_000
-# In bytes: what the kernel takes, less what we put before and after it.
+# in bytes: the limit of the kernel, less what we add around it
 MAXIMUM_PATH = 3_000
 _MAXIMUM_COMPONENT = 255  # of a file name, on every filesystem in use
 
@@ -22,18 +22,18 @@ SUBSTITUTED = (BATCH_NAME, "duplicate")
 TABLE_COLUMNS = ("run_seconds", "run_node", "run_started")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _SAFE = "._+=,@:-~"
-# YAML 1.1 takes 1e3 for a text, which no one means who calculates with it.
+# YAML 1.1 takes 1e3 for a text, which nobody intends who calculates with it.
 _PLAIN_FLOAT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
 
 
 def environment_name(name: str) -> str:
-    """How a parameter's or a dependency's name appears in the name of an environment variable:
-    upper case, with _ for everything a shell does not accept there."""
+    """The form of a parameter's or a dependency's name in an environment variable: upper case, with
+    _ for every character that a shell does not accept there."""
     return re.sub(r"[^A-Z0-9_]", "_", name.upper())
 
 
 def name_problem(name: str) -> str | None:
-    """What keeps a text from being the name of a parameter, or None."""
+    """Why a text cannot be the name of a parameter, or None."""
     if name in SUBSTITUTED:
         return f"'{name}' is substituted by Kochi itself and cannot be a parameter; rename it"
     if name in TABLE_COLUMNS:
@@ -44,21 +44,21 @@ def name_problem(name: str) -> str | None:
 
 
 def metric_problem(name: str) -> str | None:
-    """What keeps a text from being the name of a metric, or None."""
+    """Why a text cannot be the name of a metric, or None."""
     if name in (*SUBSTITUTED, *TABLE_COLUMNS):
         return f"'{name}' has a meaning of its own in every batch's table; rename the metric"
     return None
 
 
 def value_problem(text: str) -> str | None:
-    """What keeps a text from being the value of an environment variable, or None."""
+    """Why a text cannot be the value of an environment variable, or None."""
     if len(text) > MAXIMUM_LENGTH:
         return f"the value is longer than {MAXIMUM_LENGTH} characters; put it into a file"
     return unusable_character(text)
 
 
 def unusable_character(text: str) -> str | None:
-    """What keeps a text from being an argument of a program or a part of a path, or None."""
+    """Why a text cannot be an argument of a program or a part of a path, or None."""
     if "\0" in text:
         return "a value cannot contain a NUL character"
     try:
@@ -69,8 +69,8 @@ def unusable_character(text: str) -> str | None:
 
 
 def path_problem(text: str, is_one: bool = True) -> str | None:
-    """What keeps a text from being a path that any filesystem has, or None; where not `is_one`, it
-    may be a URL."""
+    """Why a text cannot be a path on any filesystem, or None; where not `is_one`, it may be a
+    URL."""
     if len(os.fsencode(text)) > MAXIMUM_PATH:
         return f"'{text[:40]}...' is longer than {MAXIMUM_PATH} bytes"
     for component in text.split("/") if is_one else ():
@@ -98,7 +98,8 @@ def _resolver() -> Any:
 
 
 def typed(text: str) -> int | float | bool | str:
-    """What a value is in an expression: what YAML takes its text for, if a number or boolean."""
+    """The type of a value in an expression: what YAML takes its text for, if a number or
+    boolean."""
     if _PLAIN_FLOAT.fullmatch(text):
         return float(text)
     import yaml
@@ -120,7 +121,7 @@ def typed(text: str) -> int | float | bool | str:
 
 
 def looks_like_numbers(text: str) -> bool:
-    """Whether a text is numbers with commas between them: one value, though perhaps not meant as
+    """Whether a text is numbers with commas between them: one value, though perhaps not intended as
     one."""
     pieces = text.split(",")
     return len(pieces) > 1 and all(type(typed(piece.strip())) in (int, float) for piece in pieces)
