@@ -18,6 +18,7 @@ from tenacity import (
 )
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.notices import Told
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import WorkerState, list_workers
 from snakemake_kochi.queue.workers import read_worker
@@ -94,7 +95,7 @@ class OrphanedAllocations:
         self._scheduler_of = scheduler_of
         self._schedulers: dict[str, Scheduler] = {}
         self._busy: list[int] = []  # workers, at the last look
-        self._told: set[str] = set()
+        self._told = Told()
 
     def __bool__(self) -> bool:
         return bool(self._schedulers)
@@ -115,7 +116,7 @@ class OrphanedAllocations:
     def cancel_idle(self) -> list[str]:
         """Cancel those that run no job; returns each once: Slurm lists them for a while yet.
         Raises OSError, or KochiError."""
-        cancelled = []
+        cancelled: list[str] = []
         self._busy = []
         for controller, scheduler in list(self._schedulers.items()):
             found = not_ended(scheduler.find() or {})
@@ -127,8 +128,7 @@ class OrphanedAllocations:
             self._busy += [worker.worker for worker in busy]
             if idle := sorted(found.keys() - {worker.allocation for worker in busy}):
                 scheduler.cancel(idle)
-                cancelled += [each for each in idle if each not in self._told]
-                self._told.update(idle)
+                cancelled += filter(self._told.is_new, idle)
         return cancelled
 
 

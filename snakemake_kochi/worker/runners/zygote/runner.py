@@ -15,8 +15,8 @@ from itertools import count
 from pathlib import Path
 
 from snakemake_kochi.files import TRANSIENT
+from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import WorkerPaths
-from snakemake_kochi.queue.postponed import Complaints
 from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.worker.runners.child import Child
 from snakemake_kochi.worker.runners.interface import RunnerUnavailableError
@@ -130,7 +130,7 @@ class ZygoteRunner:
         self._ending: list[tuple[ZygoteLink, float]] = []
         self._epoll = select.epoll()
         self._planned: tuple[Ticket, _Plan | None] | None = None
-        self._complaints = Complaints()
+        self._notices = Notices(_log)
 
     # ---- Runner
 
@@ -255,11 +255,11 @@ class ZygoteRunner:
             workflow = self._workflows[plan.key]
             if error.errno in TRANSIENT:
                 workflow.not_before = time.monotonic() + self._retry
-                self._complaints.about("no zygote can be started now", error)
+                self._notices.fault("no zygote can be started now", error)
             else:
                 self._give_up(plan.key, str(error))
             return
-        self._complaints.over("no zygote can be started now")
+        self._notices.over("no zygote can be started now")
         self._zygotes[self._place(plan, ticket)] = _Zygote(link, cores)
         self._epoll.register(link, select.EPOLLIN)
         _log.info("zygote %d reads the workflow in %s", link.pid, ticket.directory)
