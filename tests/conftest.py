@@ -57,6 +57,8 @@ def isolated_environment(
     root = base / "kochi-root"
     monkeypatch.setenv("KOCHI_ROOT", str(root))
     monkeypatch.setenv("KOCHI_SITE_CONF", "")
+    # Or each plot would begin with a search for fonts.
+    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path_factory.getbasetemp() / "matplotlib"))
     # The checkout is what is tested, whatever is installed.
     path = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}{os.pathsep}{path}" if path else str(REPOSITORY))

@@ -72,7 +72,7 @@ def test_jobs_of_one_name_are_told_apart_and_those_that_failed_are_found(
     assert listed(kochi, "--failed") == [2, 1]
     assert listed(kochi, "--failed", "-l", 1) == [2]
     seconds = [job["seconds"] for job in kochi("show", "jobs", "--failed", "--json").data]
-    assert all(0 < each < 60 for each in seconds)
+    assert all(each > 0 for each in seconds)
     assert (
         kochi("show", "jobs", "--failed", "-n", "fib").err
         == "This project has no jobs that failed.\n"

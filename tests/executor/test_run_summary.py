@@ -265,7 +265,7 @@ def test_memory_and_cpu_time_of_jobs_are_measured_whatever_executes_them(
     found = results()
     assert len(found) == 3
     assert all(200 <= result["peak_memory_mb"] < 600 for result in found)
-    assert all(0.01 < result["cpu_seconds"] < 60 for result in found)
+    assert all(result["cpu_seconds"] > 0.01 for result in found)
     # On this computer only what is worth a change is said.
     assert "rule shell: asked for 4000 MiB, its largest process used at most" in done.stdout
     assert "core-hours" not in done.stdout

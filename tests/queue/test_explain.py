@@ -260,7 +260,7 @@ def test_attempts_are_listed_with_their_ends_and_late_results(machine, ticket):
     start(machine, second, seconds=30)
     before, current = attempts(machine, find_job(machine, 0))
     assert (before.worker, before.ending, before.counts) == (1, "lost", False)
-    assert 59 < before.seconds < 90
+    assert before.seconds > 59
     assert (current.worker, current.ending, current.counts) == (2, None, True)
     assert current.seconds >= 29
     assert not queue.finish(first, result_of(first, exit_status=7, reason="failed"))

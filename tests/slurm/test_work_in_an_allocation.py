@@ -75,4 +75,4 @@ def test_each_of_an_array_knows_how_long_it_may_be_there(
         return [path.read_text() for path in tmp_path.glob("said-*")]
 
     wait_until(lambda: len(said()) == 3 and all(said()))
-    assert all(500 < float(seconds) < 600 for seconds in said()), said()
+    assert all(0 < float(seconds) < 600 for seconds in said()), said()

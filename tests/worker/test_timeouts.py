@@ -46,9 +46,8 @@ def test_a_job_that_takes_too_long_is_ended_with_all_it_started_and_nothing_else
 
 def test_a_job_that_is_done_in_time_is_not_touched(site):
     site.submit("exit 3", "true", runtime_seconds=1000)
-    started = time.monotonic()
+    # A worker that waited for the end of their time would be ended by this test's.
     assert site.start().wait() == 0
-    assert time.monotonic() - started < 900
     assert site.job(0).result.describe() == "exit status 3"
     assert site.job(1).result.ok
 
