@@ -6,7 +6,7 @@ from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parent  # what is installed, or in a checkout
 
 
 def _find(name: str, package: Path) -> Path:
@@ -20,11 +20,11 @@ def _find(name: str, package: Path) -> Path:
     )
 
 
-def workflow_directory() -> Path:
+def workflow_directory(package: Path = _PACKAGE) -> Path:
     """The directory with the rule library's Snakefile, rules/ and schemas/."""
-    return _find("workflow", _PACKAGE)
+    return _find("workflow", package)
 
 
-def profiles_directory() -> Path:
+def profiles_directory(package: Path = _PACKAGE) -> Path:
     """The directory with one directory per Snakemake profile."""
-    return _find("profiles", _PACKAGE)
+    return _find("profiles", package)

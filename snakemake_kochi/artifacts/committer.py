@@ -28,8 +28,11 @@ from snakemake_kochi.artifacts.attempts import (
     is_redone,
     is_same_point,
 )
-from snakemake_kochi.artifacts.commit_stream import UnreadableEntryError, record_path
-from snakemake_kochi.artifacts.commit_stream import stream_commits as _stream
+from snakemake_kochi.artifacts.commit_stream import (
+    UnreadableEntryError,
+    record_path,
+    stream_commits,
+)
 from snakemake_kochi.artifacts.journal import (
     JournalEntry,
     is_commit_promised,
@@ -383,7 +386,7 @@ def _import(
         )
         answer = stream_git(
             repository,
-            _stream(state.start, state.name, entries, superseded),
+            stream_commits(state.start, state.name, entries, superseded),
             *options,
             environment=scratch | {"GIT_OBJECT_DIRECTORY": os.fspath(state.objects)},
         )

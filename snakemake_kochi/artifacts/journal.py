@@ -38,7 +38,7 @@ from snakemake_kochi.files import (
     to_json,
     write_new,
 )
-from snakemake_kochi.locks import LockSettings, find_lock_settings, is_held
+from snakemake_kochi.locks import LockSettings, find_lock_settings
 from snakemake_kochi.paths import ProjectLockPaths, ProjectPaths
 
 Found = TypeVar("Found")
@@ -49,7 +49,7 @@ MEBIBYTE = 1 << 20
 SIZE_LIMIT = 100 * MEBIBYTE  # bytes; larger files do not go into git
 _BLOCK = MEBIBYTE
 _NOT_LEFT = (FileNotFoundError, NotADirectoryError, PermissionError)
-COMMIT_INTERVAL = 5.0  # seconds
+_COMMIT_INTERVAL = 5.0  # seconds
 _ABANDONED = 24 * 3600  # seconds; no copy of files below the size limit takes that long
 
 _logger = logging.getLogger(__name__)
@@ -154,18 +154,19 @@ def pending(paths: ProjectPaths, machine: str) -> tuple[str, ...]:
     return tuple(sorted(filter(is_name, list_names(paths.journal(machine)))))
 
 
-def is_commit_due(paths: ProjectPaths, machine: str) -> bool:
+def is_commit_due(paths: ProjectPaths, machine: str, now: float | None = None) -> bool:
     """Whether a process that has just journaled a result should commit: the last commit was some
     seconds ago, or its time is unknown.
 
-    The result of a long run is then committed at once, those of short runs together.
+    The result of a long run is then committed at once, those of short runs together. `now`: in
+    seconds since the epoch, by default the time of this computer.
     """
     try:
-        age = time.time() - paths.committed(machine).stat().st_mtime
+        age = (time.time() if now is None else now) - paths.committed(machine).stat().st_mtime
     except OSError:
         return True
     # The clock of the filesystem may be ahead of ours.
-    return not 0 <= age < COMMIT_INTERVAL
+    return not 0 <= age < _COMMIT_INTERVAL
 
 
 def note_commit(paths: ProjectPaths, machine: str) -> None:
@@ -327,9 +328,7 @@ def is_commit_promised(paths: ProjectPaths, machine: str) -> bool:
         project = locks.paths.project(paths)
         # Two processes may ask at once about one that was killed, and one of them may hear that the
         # lock is held: by the other one, which commits for both.
-        return any(
-            is_held(project.promise(name), locks.kind) for name in list_names(project.promises)
-        )
+        return any(locks.is_held(project.promise(name)) for name in list_names(project.promises))
     except (KochiError, OSError):
         return False
 
@@ -338,7 +337,7 @@ def _remove_old(locks: LockSettings, project: ProjectLockPaths) -> None:
     for name in list_names(project.promises):
         promise = project.promise(name)
         with suppress(KochiError, OSError):  # another process has just removed it
-            if time.time() - os.stat(promise).st_mtime > _KEPT and not is_held(promise, locks.kind):
+            if time.time() - os.stat(promise).st_mtime > _KEPT and not locks.is_held(promise):
                 _remove(promise)
 
 

@@ -36,9 +36,9 @@ _LONG_POLL_INTERVAL = 0.25
 # A look at a lease is some requests to the file server, of each who waits.
 _LEASE_POLL_INTERVAL = 0.02
 # Seconds after which a lease that its holder, on another node, does not renew is taken from it.
-# All processes of a machine must agree on it.
-_LEASE_DURATION = 30.0
-# Seconds between two looks whether it was taken from him.
+# All processes of a machine must agree on it: what is settled counts, see settings.py.
+LEASE_DURATION = 30.0
+# Seconds between two looks at a lease that may be forsaken, at most.
 _FORSAKEN_LOOK = 1.0
 
 
@@ -69,7 +69,11 @@ class Held:
 
 @contextlib.contextmanager
 def hold(
-    path: Path, kind: Kind, complain_after: float = 30.0, patience: float = math.inf
+    path: Path,
+    kind: Kind,
+    complain_after: float = 30.0,
+    patience: float = math.inf,
+    lease_duration: float = LEASE_DURATION,
 ) -> Iterator[Held]:
     """Hold the lock at `path`; a file is made with mode 0600, its directory is not.
 
@@ -77,19 +81,22 @@ def hold(
     KochiError when the filesystem does not support that kind of lock, or the file cannot be opened.
     Another kind is never used instead: it would exclude nobody.
     """
-    held = _hold_flock if kind == "flock" else _hold_lease
-    with held(path, complain_after, time.monotonic() + patience) as lock:
+    times = (complain_after, time.monotonic() + patience)
+    held = (
+        _hold_flock(path, *times) if kind == "flock" else _hold_lease(path, *times, lease_duration)
+    )
+    with held as lock:
         yield lock
 
 
-def is_held(path: Path, kind: Kind) -> bool:
+def is_held(path: Path, kind: Kind, lease_duration: float = LEASE_DURATION) -> bool:
     """Whether somebody holds the lock at `path`, without waiting; no file, nobody.
 
     A lease that was not renewed for two durations is held by nobody; both times are those of the
     file server. Raises KochiError when it is not known.
     """
     if kind == "lease":
-        return _is_renewed(path)
+        return _is_renewed(path, lease_duration)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -108,11 +115,11 @@ def is_held(path: Path, kind: Kind) -> bool:
     return False
 
 
-def _is_renewed(path: Path) -> bool:
+def _is_renewed(path: Path, lease_duration: float) -> bool:
     try:
         renewed = answered(path.stat).st_mtime
         with tempfile.TemporaryFile(dir=path.parent) as present:
-            return os.fstat(present.fileno()).st_mtime - renewed < 2 * _LEASE_DURATION
+            return os.fstat(present.fileno()).st_mtime - renewed < 2 * lease_duration
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -159,21 +166,24 @@ def _wait_for(descriptor: int, path: Path, complain_after: float, deadline: floa
 
 
 @contextlib.contextmanager
-def _hold_lease(path: Path, complain_after: float, deadline: float) -> Iterator[Held]:
+def _hold_lease(
+    path: Path, complain_after: float, deadline: float, duration: float
+) -> Iterator[Held]:
     from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
     # One object for all attempts: it remembers since when its holder has not renewed the lease.
     lease = SoftFileLease(
-        path, lease_duration=_LEASE_DURATION, mode=0o600, poll_interval=_LEASE_POLL_INTERVAL
+        path, lease_duration=duration, mode=0o600, poll_interval=_LEASE_POLL_INTERVAL
     )
-    forsaken = _Forsaken(path)
+    forsaken = Forsaken(path, duration)
+    look = min(_FORSAKEN_LOOK, duration / 5)
     complain_at = time.monotonic() + complain_after
     while True:
         left = min(deadline, complain_at) - time.monotonic()
         try:
             # filelock would make a directory that is not there, and lock what nobody else does.
             answered(path.parent.stat)
-            lease.acquire(timeout=max(0.0, min(left, _FORSAKEN_LOOK)))
+            lease.acquire(timeout=max(0.0, min(left, look)))
             break
         except Timeout:
             forsaken.look()
@@ -199,11 +209,11 @@ def _hold_lease(path: Path, complain_after: float, deadline: float) -> Iterator[
                 "stood still for %g seconds",
                 path,
                 lease.compromise.reason,
-                _LEASE_DURATION,
+                duration,
             )
 
 
-class _Forsaken:
+class Forsaken:
     """Removes a lease that is not renewed where filelock, which waits only half as long, does not.
 
     Where a filesystem cannot exchange two names (NFS) present versions of filelock leave the lease
@@ -212,10 +222,10 @@ class _Forsaken:
     that.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, duration: float) -> None:
         self._path = path
         # Not all at once: who removes it second may find a new one.
-        self._patience = _LEASE_DURATION * random.uniform(2.0, 2.5)
+        self._patience = duration * random.uniform(2.0, 2.5)
         self._seen: tuple[int, ...] = ()
         self._since = 0.0
 
@@ -229,9 +239,10 @@ class _Forsaken:
             if seen != self._seen:
                 self._seen, self._since = seen, time.monotonic()
             elif time.monotonic() - self._since >= self._patience:
-                self._remove(found)
+                self.remove(found)
 
-    def _remove(self, expected: os.stat_result) -> None:
+    def remove(self, expected: os.stat_result) -> None:
+        """Remove it, if it is the file expected."""
         aside = self._path.with_name(f".{self._path.name}-{secrets.token_hex(8)}")
         self._path.rename(aside)
         try:

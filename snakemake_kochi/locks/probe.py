@@ -33,11 +33,14 @@ _LIFETIME = 300
 _READY = "ready"
 
 
-def probe_locks(machine: MachinePaths, deadline: float = 10.0) -> None:
+def probe_locks(
+    machine: MachinePaths, deadline: float = 10.0, start_patience: float = _START_PATIENCE
+) -> None:
     """Have one process hold a lock where the machine's are, and another be kept out meanwhile.
 
     Takes about 0.15 s. Raises KochiError when such locks are not supported, when they do not
-    exclude, or when they do not answer within `deadline` seconds.
+    exclude, or when they do not answer within `deadline` seconds after Python has begun to run,
+    for which `start_patience` seconds are left.
     """
     settings = find_lock_settings(machine)
     path = settings.paths.probe(this_node().host)
@@ -49,7 +52,7 @@ def probe_locks(machine: MachinePaths, deadline: float = 10.0) -> None:
     assert process.stdout is not None
     with process.stdout as stream:
         try:
-            lines, has_ended = _listen(stream.fileno(), deadline)
+            lines, has_ended = _listen(stream.fileno(), deadline, start_patience)
         except BaseException:
             _give_up(process)
             raise
@@ -60,7 +63,7 @@ def probe_locks(machine: MachinePaths, deadline: float = 10.0) -> None:
     if _READY not in lines:
         raise _untried(
             settings,
-            f"for {_START_PATIENCE:g} seconds {sys.executable} has not begun to run; is its "
+            f"for {start_patience:g} seconds {sys.executable} has not begun to run; is its "
             "filesystem there?",
         )
     call = "flock" if settings.kind == "flock" else "making the file"
@@ -87,11 +90,11 @@ def _give_up(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _listen(stream: int, deadline: float) -> tuple[list[str], bool]:
+def _listen(stream: int, deadline: float, start_patience: float) -> tuple[list[str], bool]:
     """What the child said until it ended, and whether it did; `deadline` counts from its start."""
     poll = select.poll()
     poll.register(stream)
-    until = time.monotonic() + _START_PATIENCE
+    until = time.monotonic() + start_patience
     said, is_ready = "", False
     while (left := until - time.monotonic()) > 0:
         if not poll.poll(left * 1000):

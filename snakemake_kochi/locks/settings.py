@@ -29,7 +29,7 @@ from snakemake_kochi.files import (
     write_atomically,
     write_exclusively,
 )
-from snakemake_kochi.locks.lock import Held, Kind, hold
+from snakemake_kochi.locks.lock import LEASE_DURATION, Held, Kind, hold, is_held
 from snakemake_kochi.locks.migration import has_first_layout, migrate, require_unused
 from snakemake_kochi.paths import LockPaths, MachinePaths
 
@@ -41,7 +41,7 @@ _FIRST = 1
 class LockSettings:
     """`paths` is where the locks are, `lock_dir` the configured directory around it, if any.
     `layout`: of the machine's directory; `is_migrating`: its files may still have names of the
-    layout before."""
+    layout before. `lease_duration`: the seconds for which a lease need not be renewed."""
 
     machine: MachinePaths
     paths: LockPaths
@@ -52,6 +52,7 @@ class LockSettings:
     nonce: str = ""
     layout: int = VERSION
     is_migrating: bool = False
+    lease_duration: float = LEASE_DURATION
 
     def hold(
         self, path: Path, complain_after: float = 30.0, patience: float = math.inf
@@ -59,7 +60,11 @@ class LockSettings:
         """Hold one of these locks (a path of `paths`). Waits and raises as `lock.hold` does."""
         if path.parent != self.paths.directory:
             make_directory(path.parent)
-        return hold(path, self.kind, complain_after, patience)
+        return hold(path, self.kind, complain_after, patience, self.lease_duration)
+
+    def is_held(self, path: Path) -> bool:
+        """Whether somebody holds one of these locks. Raises as `lock.is_held` does."""
+        return is_held(path, self.kind, self.lease_duration)
 
     def __str__(self) -> str:
         return f"{self.kind} in {self.paths.directory}"
@@ -83,6 +88,8 @@ class LockSettings:
             "time": self.time,
             "nonce": self.nonce,
         }
+        if self.lease_duration != LEASE_DURATION:
+            data["lease_duration"] = self.lease_duration
         return {**data, "migrating": True} if self.is_migrating else data
 
     @classmethod
@@ -100,11 +107,15 @@ class LockSettings:
             **{key: str(data.get(key, "")) for key in ("host", "time", "nonce")},
             layout=int(data["version"]),
             is_migrating=data.get("migrating") is True,
+            lease_duration=float(data.get("lease_duration", LEASE_DURATION)),
         )
 
 
 def intended_lock_settings(
-    machine: MachinePaths, lock_dir: Path | None = None, kind: str | None = None
+    machine: MachinePaths,
+    lock_dir: Path | None = None,
+    kind: str | None = None,
+    lease_duration: float = LEASE_DURATION,
 ) -> LockSettings:
     """What a configuration says, whatever is settled. Raises ConfigError for an unknown kind."""
     if kind is not None and kind not in get_args(Kind):
@@ -114,18 +125,22 @@ def intended_lock_settings(
         paths=machine.locks if lock_dir is None else machine.locks_in(lock_dir),
         kind=cast(Kind, kind or "flock"),
         lock_dir=lock_dir,
+        lease_duration=lease_duration,
     )
 
 
 def settle_locks(
-    machine: MachinePaths, lock_dir: Path | None = None, kind: str | None = None
+    machine: MachinePaths,
+    lock_dir: Path | None = None,
+    kind: str | None = None,
+    lease_duration: float = LEASE_DURATION,
 ) -> LockSettings:
     """Have the machine use the locks that are configured, from its first use on.
 
     Raises KochiError when it was settled otherwise, when the directory cannot be used, or while an
     earlier release uses the machine.
     """
-    wanted = intended_lock_settings(machine, lock_dir, kind)
+    wanted = intended_lock_settings(machine, lock_dir, kind, lease_duration)
     settled = read_lock_settings(machine) or _settle(wanted)
     if problem := disagreement(settled, wanted):
         raise problem
@@ -215,6 +230,7 @@ def _settle(wanted: LockSettings) -> LockSettings:
         paths=wanted.paths,
         kind=wanted.kind,
         lock_dir=wanted.lock_dir,
+        lease_duration=wanted.lease_duration,
         host=socket.gethostname(),
         time=datetime.now(UTC).isoformat(timespec="microseconds"),
         nonce=secrets.token_hex(8),

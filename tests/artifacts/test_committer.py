@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import multiprocessing
 import os
@@ -13,6 +12,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from shutil import which
 
 import pytest
 from git_helpers import BAD_NAME, git, write
@@ -23,6 +23,7 @@ from snakemake_kochi.artifacts import recorded as recorded_module
 from snakemake_kochi.artifacts.committer import commit_pending, record_path
 from snakemake_kochi.artifacts.journal import (
     Result,
+    is_commit_due,
     is_commit_promised,
     journal,
     pending,
@@ -32,7 +33,6 @@ from snakemake_kochi.artifacts.published import branch_called as branch
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.errors import DamagedFileError, GitError, KochiError, PhaseError
 from snakemake_kochi.locks import find_lock_settings, settle_locks
-from snakemake_kochi.locks import lock as lock_module
 from snakemake_kochi.paths import ProjectPaths, Root
 
 MACHINE = "local"
@@ -238,7 +238,7 @@ def counted(function, after):
         return answer
     return call
 
-for name in ("run_git", "stream_git", "update_ref", "remove_entries", "_stream"):
+for name in ("run_git", "stream_git", "update_ref", "remove_entries", "stream_commits"):
     setattr(committer, name, counted(getattr(committer, name), after=False))
 recorded.run_git = counted(recorded.run_git, after=False)
 commit_pending(Path(sys.argv[1]), ProjectPaths(Path(sys.argv[2])), "local")
@@ -386,17 +386,16 @@ def test_results_are_kept_when_git_refuses(
 
 
 def test_a_journal_file_that_shrinks_while_it_is_read_ends_no_other_file_early(
-    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+    repository: Path, paths: ProjectPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(paths, "a", {"a": b"content"})
+    file = paths.journal(MACHINE) / "a" / "0"
+    # The last that a commit needs of git before it reads the files.
+    shrinks = f'case " $* " in *" init "*) printf con > \'{file}\' ;; esac'
+    program = write(tmp_path / "bin" / "git", f'#!/bin/sh\n{shrinks}\nexec {which("git")} "$@"\n')
+    program.chmod(0o755)
     with monkeypatch.context() as patch:
-        stream = committer._stream
-
-        def truncated(*arguments: object) -> object:
-            (paths.journal(MACHINE) / "a" / "0").write_bytes(b"con")
-            return stream(*arguments)  # type: ignore[arg-type]
-
-        patch.setattr(committer, "_stream", truncated)
+        patch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
         with pytest.raises(DamagedFileError, match="changed while it was read"):
             commit_pending(repository, paths, MACHINE)
     assert "kochi_artifacts" not in git(repository, "for-each-ref")
@@ -463,18 +462,15 @@ def test_a_machine_whose_name_git_refuses_for_a_branch_is_told_why(machine: str)
 
 
 def test_a_commit_is_due_when_the_last_one_was_some_time_ago(
-    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+    repository: Path, paths: ProjectPaths
 ) -> None:
-    module = importlib.import_module("snakemake_kochi.artifacts.journal")
-    monkeypatch.setattr(module, "COMMIT_INTERVAL", 1000.0)
-    assert module.is_commit_due(paths, MACHINE), "there was none"
+    assert is_commit_due(paths, MACHINE), "there was none"
     put(paths, "a", {"a": b"a"})
     assert committer.commit_in_burst(repository, paths, MACHINE) == 1
-    assert not module.is_commit_due(paths, MACHINE)
-    for other in (-2000.0, 2000.0):  # the other one: clocks that differ
-        moment = time.time() + other
-        os.utime(paths.committed(MACHINE), (moment, moment))
-        assert module.is_commit_due(paths, MACHINE)
+    committed = paths.committed(MACHINE).stat().st_mtime
+    assert not is_commit_due(paths, MACHINE, now=committed + 1)
+    assert is_commit_due(paths, MACHINE, now=committed + 2000)
+    assert is_commit_due(paths, MACHINE, now=committed - 2000), "clocks that differ"
 
 
 def test_a_run_that_commits_does_not_stay_for_what_is_journaled_meanwhile(
@@ -524,10 +520,9 @@ def _promise(paths: ProjectPaths, promised: Event) -> None:
 
 @pytest.mark.parametrize("kind", ["flock", "lease"])
 def test_a_promise_to_commit_is_seen_by_all_and_ends_with_the_last_process_that_made_it(
-    paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch, kind: str
+    paths: ProjectPaths, kind: str
 ) -> None:
-    monkeypatch.setattr(lock_module, "_LEASE_DURATION", 2.0)
-    settle_locks(paths.machine(MACHINE), kind=kind)
+    settle_locks(paths.machine(MACHINE), kind=kind, lease_duration=2.0)
     assert not is_commit_promised(paths, MACHINE)
     events = [multiprocessing.Event() for _ in range(2)]
     processes = [multiprocessing.Process(target=_promise, args=(paths, event)) for event in events]

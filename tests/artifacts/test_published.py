@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from git_helpers import git, write
 
-from snakemake_kochi.artifacts import published
 from snakemake_kochi.artifacts.branches import initialise, synchronise
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal
@@ -160,10 +159,18 @@ def test_a_node_that_takes_the_noted_name_for_missing_does_not_replace_it(
     repository = clone("one")
     put(repository, "a.log")
     monkeypatch.setattr(socket, "gethostname", lambda: "node017")
-    noted = published._noted
-    stale = ["", ""]  # as a client of NFS has kept them
-    monkeypatch.setattr(published, "_noted", lambda file: stale.pop() if stale else noted(file))
-    put(repository, "b.log")
+    read = Path.read_text
+    stale = [FileNotFoundError(), FileNotFoundError()]  # as a client of NFS has kept them
+
+    def read_text(path: Path) -> str:
+        if stale and path.parts[-2:] == ("published", MACHINE):
+            raise stale.pop()
+        return read(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", read_text)
+        put(repository, "b.log")
+    assert not stale
     assert names(repository, MINE) == {"ada-laptop/a.log", "ada-laptop/b.log"}
 
 

@@ -14,9 +14,8 @@ from support import write
 
 from snakemake_kochi.errors import ConfigError, DamagedFileError, KochiError
 from snakemake_kochi.location import find_location
-from snakemake_kochi.locks import lock as lock_module
 from snakemake_kochi.locks import settle_locks
-from snakemake_kochi.locks.lock import LockBusyError, hold
+from snakemake_kochi.locks.lock import Forsaken, LockBusyError, hold
 from snakemake_kochi.locks.settings import find_lock_settings
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Queue, Ticket, allocate_ids
@@ -225,13 +224,12 @@ FORSAKEN = """\
 import logging, os, pathlib, sys
 from snakemake_kochi.locks import lock
 logging.basicConfig()
-lock._LEASE_DURATION, lock._FORSAKEN_LOOK = 0.5, 0.1
 path = pathlib.Path("lock")
 if os.fork() == 0:
-    with lock.hold(path, "lease"):
+    with lock.hold(path, "lease", lease_duration=0.5):
         os._exit(0)
 os.wait()
-with lock.hold(path, "lease"):
+with lock.hold(path, "lease", lease_duration=0.5):
     print("held")
 """
 
@@ -251,16 +249,13 @@ def test_the_lease_of_a_dead_process_is_taken_also_where_names_cannot_be_exchang
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lease_is_removed_only_when_it_was_not_renewed_for_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_is_removed_only_when_it_was_not_renewed_for_long(tmp_path: Path) -> None:
     path = write(tmp_path / "lock", "held\n")
-    forsaken = lock_module._Forsaken(path)
+    forsaken = Forsaken(path, duration=30.0)
     forsaken.look()
     forsaken.look()
     assert path.exists(), "that is not long"
-    monkeypatch.setattr(lock_module, "_LEASE_DURATION", 0.0)
-    forsaken = lock_module._Forsaken(path)
+    forsaken = Forsaken(path, duration=0.0)
     for renewal in range(5):
         os.utime(path, (renewal, renewal))
         forsaken.look()
@@ -276,6 +271,6 @@ def test_a_new_lease_in_the_place_of_a_dead_one_is_put_back(tmp_path: Path) -> N
         path.unlink()
         write(path, "new\n")
         new = path.stat()
-        lock_module._Forsaken(path)._remove(os.fstat(dead.fileno()))
+        Forsaken(path, duration=30.0).remove(os.fstat(dead.fileno()))
     assert os.path.samestat(path.stat(), new)
     assert list(tmp_path.iterdir()) == [path]

@@ -12,11 +12,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
-from support import write
+from support import wait_until, write
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.locks import probe as probe_module
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.locks.lock import hold
 from snakemake_kochi.locks.probe import probe_locks
@@ -183,12 +183,11 @@ def test_a_child_that_cannot_be_killed_is_not_waited_for(
 def test_a_python_that_does_not_begin_is_not_taken_for_a_lock_that_hangs(
     machine: MachinePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe_module, "_START_PATIENCE", 0.2)
     with (
         child_that("exec sleep 1000", tmp_path, monkeypatch),
         pytest.raises(KochiError, match=r"could not be tried: for 0.2 seconds .* has not begun"),
     ):
-        probe_locks(machine)
+        probe_locks(machine, start_patience=0.2)
 
 
 def test_a_child_that_fails_otherwise_is_no_verdict_on_the_locks(
@@ -208,18 +207,21 @@ def test_a_child_that_fails_otherwise_is_no_verdict_on_the_locks(
 def test_a_probe_that_is_interrupted_leaves_no_process(
     machine: MachinePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[subprocess.Popen[bytes]] = []
+    noted = tmp_path / "pid"
+    found: list[psutil.Process] = []
 
-    def start(words: list[str]) -> subprocess.Popen[bytes]:
-        started.append(probe_start(words))
-        return started[0]
+    def interrupt() -> None:
+        wait_until(lambda: noted.exists() and noted.read_text().endswith("\n"))
+        found.append(psutil.Process(int(noted.read_text())))
+        os.kill(os.getpid(), signal.SIGINT)
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    probe_start = probe_module._start
-    monkeypatch.setattr(probe_module, "_start", start)
-    monkeypatch.setattr(probe_module, "_listen", interrupt)
-    with child_that("sleep 1000", tmp_path, monkeypatch), pytest.raises(KeyboardInterrupt):
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    with (
+        child_that(f"echo $$ > '{noted}'; exec sleep 1000", tmp_path, monkeypatch),
+        pytest.raises(KeyboardInterrupt),
+    ):
         probe_locks(machine)
-    assert started[0].wait() == -signal.SIGKILL
+    interrupter.join()
+    (child,) = found
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)

@@ -18,20 +18,14 @@ def test_the_schemas_are_valid_json_schemas(name: str) -> None:
     jsonschema.Draft7Validator.check_schema(yaml.safe_load(text))
 
 
-def test_an_installed_directory_comes_before_the_checkouts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_directory_comes_before_the_checkouts(tmp_path: Path) -> None:
     package = tmp_path / "snakemake_kochi"
-    monkeypatch.setattr(resources, "_PACKAGE", package)
     (tmp_path / "profiles").mkdir()
-    assert resources.profiles_directory() == tmp_path / "profiles"
+    assert resources.profiles_directory(package) == tmp_path / "profiles"
     (package / "profiles").mkdir(parents=True)
-    assert resources.profiles_directory() == package / "profiles"
+    assert resources.profiles_directory(package) == package / "profiles"
 
 
-def test_an_incomplete_installation_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resources, "_PACKAGE", tmp_path / "snakemake_kochi")
+def test_an_incomplete_installation_is_told(tmp_path: Path) -> None:
     with pytest.raises(KochiError, match="pip install"):
-        resources.workflow_directory()
+        resources.workflow_directory(tmp_path / "snakemake_kochi")

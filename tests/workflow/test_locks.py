@@ -15,8 +15,7 @@ from faulty_filesystem import FaultyFilesystem
 from support import git, wait_until
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.locks import LockLostError, find_lock_settings
-from snakemake_kochi.locks import lock as lock_module
+from snakemake_kochi.locks import LockLostError, find_lock_settings, settle_locks
 from snakemake_kochi.paths import Root
 from snakemake_kochi.phases.build import build_experiment
 from snakemake_kochi.phases.freeze import take_freeze
@@ -141,7 +140,7 @@ def test_a_build_whose_lease_was_taken_away_does_not_count(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(project, lock_kind="lease")
-    monkeypatch.setattr(lock_module, "_LEASE_DURATION", 0.5)
+    settle_locks(Root.find().machine("local"), kind="lease", lease_duration=0.5)
     project.edit("sum.yaml", "cp code.txt", 'rm "$LOCK" && sleep 2\n        cp code.txt')
     freeze = take_freeze(project.directory, "local")
     experiment = freeze.experiment("sum.yaml")

@@ -12,7 +12,7 @@ from snakemake_kochi.cli.options import JOB, WORKER, machine_option, recipes_in,
 from snakemake_kochi.cli.output import remark, show_file
 from snakemake_kochi.errors import NameNotFoundError
 from snakemake_kochi.location import Location, find_location
-from snakemake_kochi.locks import intended_lock_settings, is_held, read_lock_settings
+from snakemake_kochi.locks import intended_lock_settings, read_lock_settings
 from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.queue import find_job, find_worker
 
@@ -84,4 +84,4 @@ def _show_install(location: Location, wanted: Requirement, follow: bool) -> None
     )
     lock = locks.paths.project(location.project_paths).install(found.dependency, found.name)
     # Who installs holds the lock.
-    show_file(log, follow, lambda: not is_held(lock, locks.kind))
+    show_file(log, follow, lambda: not locks.is_held(lock))
