@@ -23,15 +23,15 @@ from snakemake_kochi.schedulers.interface import UnreachableError
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.schedulers.resources import read_request, requested, unknown
 
-# Of one rule: to ask a job takes half a millisecond.
+# How many jobs of one rule are examined: each takes half a millisecond.
 _LOOKED_AT = 1_000
 _ALL_RULES = "all rules are shown by: snakemake --list-rules"
 
 
 @dataclass(frozen=True)
 class Admitted:
-    """Jobs by queue, each with what it takes of a worker there, and those that are refused, each
-    with why."""
+    """Jobs by queue, each with the resources it takes of a worker there; and refused jobs, each
+    with the reason."""
 
     by_queue: Mapping[str, Sequence[tuple[JobExecutorInterface, Resources]]]
     refused: Sequence[tuple[JobExecutorInterface, KochiError]]
@@ -155,7 +155,7 @@ class Admission:
         if queue not in is_ours:
             is_ours[queue] = self._workers.will_serve(queue)
         if is_ours[queue]:
-            # Where nothing is known, nothing is refused: it is asked again for the allocation.
+            # What is not known refuses nothing: the request for the allocation checks it again.
             with contextlib.suppress(UnreachableError):
                 wanted = self._workers.fit(job.name, wanted, placed.request)
         return queue, wanted

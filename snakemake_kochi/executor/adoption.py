@@ -28,22 +28,18 @@ _LOOK = 0.5
 
 
 def await_others(
-    machine: MachinePaths,
-    directory: str,
-    inbox: Inbox,
+    others: OtherControllers,
     look_after: Callable[[str], None],
     logger: LoggerExecutorInterface,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, float]:
-    """Wait until it is known of all other runs in the directory that make the same files that they
-    are over; return the controllers that are dead though their files do not tell, as `Orphans.find`
-    takes them. Meanwhile their queues are looked after: workers there may have died, too.
+    """Wait until all other runs in the directory that make the same files are known to be over;
+    return the controllers that are dead though their files do not tell, as `Orphans.find` takes
+    them. Meanwhile `look_after` is called for each of their queues: workers there may have died,
+    too.
 
     Raises KochiError for a run that goes on.
     """
-    # Here: without another run it is not needed.
-    from snakemake_kochi.detached.control import Ends
-
-    others = OtherControllers(machine, directory, inbox.identity, Ends(machine).is_over)
     told = set()
     while watched := others.look():
         for each in watched:
@@ -59,13 +55,13 @@ def await_others(
                 )
             for queue in state.queues or ():
                 look_after(queue)
-        time.sleep(_LOOK)
+        sleep(_LOOK)
     return others.dead
 
 
 class Adoption:
-    """Finds for each job whether an earlier run left it. Nothing is looked at twice, and without
-    such a run nothing at all."""
+    """Finds for each job whether an earlier run left it. Reads no file twice, and without such a
+    run none at all."""
 
     def __init__(
         self,
@@ -92,8 +88,8 @@ class Adoption:
         return self._orphans.is_empty
 
     def begin(self, look_after: Callable[[str], None]) -> None:
-        """Take back what waited, wait for what is ending, and say what was found. Meanwhile the
-        queues are looked after."""
+        """Withdraw what waited, wait for what is ending, and say what was found. `look_after` is
+        called meanwhile for each queue with an ending job."""
         if self.is_empty:
             return
         withdrawn = self._orphans.withdraw()
@@ -101,8 +97,8 @@ class Adoption:
         found = []
         if running or finished:
             found.append(
-                f"It left {running} running and {finished} finished kochi jobs, which are taken "
-                "over as far as they are needed."
+                f"It left {running} running and {finished} finished kochi jobs, which are adopted "
+                "as far as they are needed."
             )
         if withdrawn:
             others = "1 other is" if len(withdrawn) == 1 else f"{len(withdrawn)} others are"

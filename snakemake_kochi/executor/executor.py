@@ -14,6 +14,7 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.allocation.found import location_of_run
 from snakemake_kochi.allocation.workers import HERE, check_where, make_workers
+from snakemake_kochi.detached.control import Ends
 from snakemake_kochi.errors import KochiError, for_snakemake
 from snakemake_kochi.executor.admission import Admission, unknown_rules
 from snakemake_kochi.executor.adoption import Adoption, await_others
@@ -29,7 +30,7 @@ from snakemake_kochi.executor.submission import Submission
 from snakemake_kochi.executor.tickets import Tickets
 from snakemake_kochi.location import Location
 from snakemake_kochi.locks.probe import probe_locks
-from snakemake_kochi.queue import Inbox, RunFile, private_queue
+from snakemake_kochi.queue import Inbox, OtherControllers, RunFile, private_queue
 from snakemake_kochi.schedulers.environment import own_allocation
 
 
@@ -76,7 +77,8 @@ class KochiExecutor(Executor):
         workflow, logger, machine = self.workflow, self.logger, location.machine_paths
         settings, directory = workflow.executor_settings, workflow.workdir_init
         queue_watch = QueueWatch(machine, inbox.identity, logger)
-        dead = await_others(machine, directory, inbox, queue_watch.recover, logger)
+        others = OtherControllers(machine, directory, inbox.identity, Ends(machine).is_over)
+        dead = await_others(others, queue_watch.recover, logger)
         cores = settings.cores or workflow.resource_settings.cores
         cores = cores if isinstance(cores, int) else None
         workers = make_workers(location, where, inbox.identity, count, cores, logger)

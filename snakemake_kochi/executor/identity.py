@@ -107,7 +107,7 @@ class Identities:
 
 
 def is_forced(workflow: Any, job: Any) -> bool:
-    """Whether a person asked for the job to be done again (--forceall, --forcerun, --force)."""
+    """Whether a person requested that the job be done again (--forceall, --forcerun, --force)."""
     settings = getattr(workflow, "dag_settings", None)
     if settings is None or settings.forceall or settings.forcetargets:
         return True

@@ -1,4 +1,4 @@
-"""What the jobs of a rule asked for and what they used, and what they might ask for instead."""
+"""What the jobs of a rule requested, what they used, and what they might request instead."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from humanfriendly.text import pluralize
 from snakemake_kochi.queue import Resources, Result
 
 _MOST_VALUES = 1000
-# What was asked for is worth a word when it was so many times what was used, and when that makes a
-# difference: in MiB, in seconds, and in seconds of all the cores together.
+# A suggestion needs a request of so many times the usage, and a minimal difference: in MiB, in
+# seconds, and in seconds of all cores together.
 _MUCH_MEMORY, _LEAST_MEMORY = 2, 1024
 _MUCH_TIME, _LEAST_TIME = 4, 600.0
 _MUCH_CORES, _LEAST_CORE_SECONDS = 2, 600.0
-# Room in what is suggested, and what memory is rounded to.
+# Headroom in a suggestion, and what memory is rounded to.
 _MEMORY_ROOM, _MEMORY_STEP = 1.25, 100
 _TIME_ROOM, _LEAST_MINUTES = 2, 5
 
@@ -35,13 +35,13 @@ class Range:
 
     @property
     def only(self) -> float | None:
-        """The one number of which all were; None where they differ, and where there are none."""
+        """The number that all of them were; None where they differ, and where there are none."""
         return self.most if self.least == self.most else None
 
 
 class Sample(Range):
-    """The most of many numbers, and nearly their median, in the room of a few: every second one is
-    forgotten when there are too many, and of those to come only every second one is kept."""
+    """The most of many numbers and nearly their median, in the memory of a few: when it holds too
+    many numbers it drops every second one, and from then on keeps only every second new one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,27 +68,27 @@ class Sample(Range):
 
 @dataclass
 class RuleUsage:
-    """What the jobs of a rule asked for, and what those used that succeeded. Memory in MiB, times
-    in seconds; what was not asked for is 0."""
+    """What the jobs of a rule requested, and what the successful ones used. Memory in MiB, times in
+    seconds; what was not requested is 0."""
 
     jobs: int = 0
     core_seconds: float = 0.0
     has_exclusive: bool = False
-    asked_cores: Range = field(default_factory=Range)
-    asked_memory: Range = field(default_factory=Range)
-    asked_seconds: Range = field(default_factory=Range)
+    requested_cores: Range = field(default_factory=Range)
+    requested_memory: Range = field(default_factory=Range)
+    requested_seconds: Range = field(default_factory=Range)
     cores: Sample = field(default_factory=Sample)
     memory: Sample = field(default_factory=Sample)
     seconds: Sample = field(default_factory=Sample)
 
-    def add(self, asked: Resources, result: Result, seconds: float) -> None:
+    def add(self, requested: Resources, result: Result, seconds: float) -> None:
         """`seconds`: how long it ran."""
         self.jobs += 1
-        self.core_seconds += asked.cores * seconds
-        self.has_exclusive |= asked.exclusive
-        self.asked_cores.add(asked.cores)
-        self.asked_memory.add(asked.memory_mb or 0)
-        self.asked_seconds.add(asked.runtime_seconds or 0)
+        self.core_seconds += requested.cores * seconds
+        self.has_exclusive |= requested.exclusive
+        self.requested_cores.add(requested.cores)
+        self.requested_memory.add(requested.memory_mb or 0)
+        self.requested_seconds.add(requested.runtime_seconds or 0)
         if result.ok:
             self.seconds.add(seconds)
             if result.peak_memory_mb is not None:
@@ -98,62 +98,63 @@ class RuleUsage:
 
     def describe(self) -> str:
         """As "100 jobs; 3.8, 3.9 of 4 cores; 2000, 2100 of 16000 MiB; 3:10, 5:00 of 2:00:00":
-        of each the median and the most that one used, and what was asked for."""
-        cores = " core" if self.asked_cores.most == 1 else " cores"
+        each with the median and the most that a job used, and what was requested."""
+        cores = " core" if self.requested_cores.most == 1 else " cores"
         parts = (
-            _used(self.cores, self.asked_cores, "{:.1f}".format, "{:.0f}".format, cores),
-            _used(self.memory, self.asked_memory, "{:.0f}".format, "{:.0f}".format, " MiB"),
-            _used(self.seconds, self.asked_seconds, clock, clock, ""),
+            _used(self.cores, self.requested_cores, "{:.1f}".format, "{:.0f}".format, cores),
+            _used(self.memory, self.requested_memory, "{:.0f}".format, "{:.0f}".format, " MiB"),
+            _used(self.seconds, self.requested_seconds, clock, clock, ""),
         )
         return "; ".join([pluralize(self.jobs, "job"), *filter(None, parts)])
 
     def suggestions(self, in_allocations: bool) -> Iterator[str]:
-        """Where all its jobs asked for the same, and for much more than any of them used. Of time
-        only `in_allocations`: to workers on this computer it is no more than a limit."""
+        """Where all its jobs requested the same, and much more than any of them used. Suggests
+        times only `in_allocations`: to workers on this computer a time is no more than a limit."""
         yield from self._of_memory()
         if in_allocations:
             yield from self._of_time()
         yield from self._of_cores()
 
     def _of_memory(self) -> Iterator[str]:
-        asked = self.asked_memory.only
-        if not asked or not self.memory:
+        requested = self.requested_memory.only
+        if not requested or not self.memory:
             return
         most = self.memory.most
         enough = _MEMORY_STEP * math.ceil(max(most, 1) * _MEMORY_ROOM / _MEMORY_STEP)
-        if asked > _MUCH_MEMORY * most and asked - enough > _LEAST_MEMORY:
+        if requested > _MUCH_MEMORY * most and requested - enough > _LEAST_MEMORY:
             # A job of many processes takes more than the largest one of them.
             yield (
-                f"asked for {asked:.0f} MiB, its largest process used at most {most:.0f}: without "
-                f"others of that size beside it mem_mb={enough} would do"
+                f"requested {requested:.0f} MiB, its largest process used at most {most:.0f}: "
+                f"without others of that size beside it mem_mb={enough} would do"
             )
 
     def _of_time(self) -> Iterator[str]:
-        asked = self.asked_seconds.only
-        if not asked or not self.seconds:
+        requested = self.requested_seconds.only
+        if not requested or not self.seconds:
             return
         most = self.seconds.most
         enough = max(_LEAST_MINUTES, math.ceil(_TIME_ROOM * most / 60))
-        if asked > _MUCH_TIME * most and asked - most > _LEAST_TIME:
-            yield f"asked for {clock(asked)}, took at most {clock(most)}: runtime={enough} would do"
+        if requested > _MUCH_TIME * most and requested - most > _LEAST_TIME:
+            took = f"took at most {clock(most)}"
+            yield f"requested {clock(requested)}, {took}: runtime={enough} would do"
 
     def _of_cores(self) -> Iterator[str]:
-        asked = self.asked_cores.only
-        if not asked or not self.cores or self.has_exclusive:
+        requested = self.requested_cores.only
+        if not requested or not self.cores or self.has_exclusive:
             return
         most = self.cores.most
         enough = max(1, math.ceil(most - 0.1))
-        idle = self.core_seconds * (1 - enough / asked)
-        if asked >= _MUCH_CORES * enough and idle > _LEAST_CORE_SECONDS:
+        idle = self.core_seconds * (1 - enough / requested)
+        if requested >= _MUCH_CORES * enough and idle > _LEAST_CORE_SECONDS:
             yield (
-                f"asked for {asked:.0f} cores, kept at most {most:.1f} busy: "
+                f"requested {requested:.0f} cores, kept at most {most:.1f} busy: "
                 f"threads={enough} would do"
             )
 
 
 def _used(
     used: Sample,
-    asked: Range,
+    requested: Range,
     show_used: Callable[[float], str],
     show_asked: Callable[[float], str],
     unit: str,
@@ -161,9 +162,9 @@ def _used(
     if not used:
         return ""
     text = f"{show_used(used.median)}, {show_used(used.most)}"
-    if asked.most > 0:
-        least = "" if asked.only is not None else f"{show_asked(asked.least)} to "
-        text += f" of {least}{show_asked(asked.most)}"
+    if requested.most > 0:
+        least = "" if requested.only is not None else f"{show_asked(requested.least)} to "
+        text += f" of {least}{show_asked(requested.most)}"
     return text + unit
 
 

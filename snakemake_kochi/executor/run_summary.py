@@ -1,5 +1,5 @@
-"""What a run took, for its end: how its jobs were executed, how much of its allocations was of use,
-and what its rules asked for and used."""
+"""The run summary: how the jobs were executed, how much of the allocations was useful, and what the
+rules requested and used."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _MOST_SUGGESTIONS = 4
 
 @dataclass(frozen=True)
 class CoreTime:
-    """Seconds of cores: all of those count that a worker's allocation has, on each of its nodes.
+    """Core-seconds: all cores of a worker's allocation count, on each of its nodes.
 
     `useful`: of attempts that succeeded, by the part of the worker's cores that they had. `lost`:
     the same, of all other attempts: failed or cancelled, or drained, preempted or lost and done
-    again. `startup`: from the beginning of an allocation, or from when it was asked for where that
-    is not known, to the registration of its worker. `idle`: the rest of the workers' time.
+    again. `startup`: from the beginning of an allocation, or from its request where that is not
+    known, to the registration of its worker. `idle`: the rest of the workers' time.
     """
 
     useful: float = 0.0
@@ -148,20 +148,20 @@ class RunSummary:
         said = [ran] if (ran := self._runners.describe()) else []
         workers = self._workers(first_worker)
         allocated = [worker for worker in workers if worker.allocation is not None]
-        asked: dict[str, str] = {}
+        requested: dict[str, str] = {}
         with contextlib.suppress(OSError):  # what is not known now is left out
-            asked = {
+            requested = {
                 note.allocation: note.submitted
                 for note in list_allocations(self._machine, self._controller)
             }
-        began = {name for name in asked if self._began(name)}
+        began = {name for name in requested if self._began(name)}
         count = len(began | {worker.allocation for worker in allocated})
-        if not asked and not count:
+        if not requested and not count:
             return [*said, *self._suggestions(in_allocations=False)]
         for ticket in unreported:
             with contextlib.suppress(OSError, DamagedFileError):
                 self._add(ticket, read_result(self._machine.job(ticket.job).result))
-        spent = sum((self._spent(worker, asked) for worker in allocated), CoreTime())
+        spent = sum((self._spent(worker, requested) for worker in allocated), CoreTime())
         said.append(f"{pluralize(count, 'allocation')}, {spent.describe()}")
         return [*said, *self._of_rules(), *self._suggestions()]
 
@@ -187,10 +187,10 @@ class RunSummary:
                 if worker.controller == self._controller:
                     yield worker
 
-    def _spent(self, worker: WorkerState, asked: Mapping[str, str]) -> CoreTime:
+    def _spent(self, worker: WorkerState, requested: Mapping[str, str]) -> CoreTime:
         end = worker.updated if worker.is_gone else now()
         there = _seconds_between(worker.started, end) or 0.0
-        began = worker.allocation_began or asked.get(worker.allocation or "")
+        began = worker.allocation_began or requested.get(worker.allocation or "")
         # A lost attempt ends when another node sees it: its worker was gone before that.
         useful = min(there, self._useful[worker.worker].of(worker))
         lost = min(there - useful, self._lost[worker.worker].of(worker))
@@ -203,7 +203,7 @@ class RunSummary:
         return spent * (worker.capacity.cores * self._nodes(worker))
 
     def _began(self, allocation: str) -> bool:
-        """Whether one that was asked for did: many are given back before that, and cost nothing."""
+        """Whether a requested allocation began: one that is cancelled before costs nothing."""
         with contextlib.suppress(OSError):
             return is_there(self._machine.allocation_log(self._controller, allocation))
         return False

@@ -14,7 +14,6 @@ import pytest
 from support import wait_until
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.executor import adoption
 from snakemake_kochi.executor.adoption import await_others
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Inbox, Orphans, OtherControllers, controller_file
@@ -123,36 +122,27 @@ def test_silence_is_not_counted_while_the_file_cannot_be_read(
 
 
 def test_how_long_is_waited_is_not_said_before_it_is_known(
-    machine: MachinePaths, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    machine: MachinePaths, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     inbox = elsewhere(machine, tmp_path)
-    own = Inbox.create(machine, str(tmp_path), ["a"])
+    watch = others(machine, tmp_path, clock)
     path = machine.controller(inbox.identity).state
-    kept, told = path.with_name("kept"), logging.getLogger("told")
-    said: list[str] = []
-    monkeypatch.setattr(told, "warning", said.append)
+    kept = path.with_name("kept")
+    path.rename(kept)
+    path.symlink_to(path)  # ELOOP
     looks = []
 
     def pass_time(_: float) -> None:
-        looks.append(len(said))
+        looks.append(len(caplog.messages))
         if len(looks) == 2:
             kept.replace(path)
         elif len(looks) == 3:
             machine.controller(inbox.identity).gone.touch()
 
-    monkeypatch.setattr(adoption.time, "sleep", pass_time)
-    look = OtherControllers.look
-
-    def fail_first(self: OtherControllers) -> Sequence[Any]:
-        if not looks:
-            path.rename(kept)
-            path.symlink_to(path)  # ELOOP
-        return look(self)
-
-    monkeypatch.setattr(OtherControllers, "look", fail_first)
-    await_others(machine, str(tmp_path), own, lambda queue: None, told)  # type: ignore[arg-type]
+    told: Any = logging.getLogger("told")
+    await_others(watch, lambda queue: None, told, pass_time)
     assert looks == [0, 0, 1]
-    assert f"waits {LOST_AFTER * HEARTBEAT_INTERVAL:.0f} s" in said[0]
+    assert f"waits {LOST_AFTER * HEARTBEAT_INTERVAL:.0f} s" in caplog.messages[0]
 
 
 def test_what_others_say_counts_of_one_that_is_silent_for_a_while(
