@@ -1,4 +1,4 @@
-"""What makes a job of Snakemake the same work as a job of an earlier run.
+"""Identities of jobs: what makes a job of Snakemake the same work as a job of an earlier run.
 
 Where something is missing, or cannot be told for certain, a job has no identity: then it is done
 again.
@@ -21,12 +21,12 @@ class _UnknownError(Exception):
 
 
 class Identities:
-    """Identities of the jobs of one workflow: 64 hexadecimal digits, or None.
+    """The identities of the jobs of one workflow: 64 hexadecimal digits, or None.
 
-    Two jobs have the same identity when the same code does the same with the same files. It takes
-    in directory, rule, wildcards, files, params, the shell command, threads, software environment,
-    all Snakefiles and scripts, the config, and time and size of each input. It leaves out the
-    environment's values and modules that a Snakefile or a script imports.
+    Two jobs have the same identity when the same code does the same with the same files. It covers
+    directory, rule, wildcards, files, params, the shell command, threads, software environment, all
+    Snakefiles and scripts, the config, and time and size of each input. It does not cover the
+    values of the environment, and modules that a Snakefile or a script imports.
     """
 
     def __init__(self, workflow: Any, directory: str) -> None:

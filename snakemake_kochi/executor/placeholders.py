@@ -1,4 +1,4 @@
-"""What stands in the braces of a shell command, and what its params take of the resources."""
+"""The placeholders of a shell command, and the resources that its params depend on."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 _ROOT = re.compile(r"[^.\[]*")
 _RESOURCE = re.compile(r"resources\.([A-Za-z_]\w*)")
-# With these a path that needs no quotes stands as it is.
+# With these formats a path that needs no quotes stays as it is.
 _AS_IT_IS = ("", "q", "u")
-# Of the object that holds a job's resources: with these, one gets at any of them.
+# Methods of the object that holds a job's resources, through which a function may read any of them.
 _METHODS = frozenset(dir(list)) | frozenset(dir(dict))
 
 
 class UnclearError(Exception):
-    """It cannot be told; the text says, in a few words, what."""
+    """Something about a command is not certain; the text names it in a few words."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def find_placeholders(template: str) -> Placeholders:
 
 
 def _fields(template: str) -> Iterator[tuple[str, str, str | None]]:
-    """Field, format and conversion, those within formats included."""
+    """Field, format and conversion of each placeholder, also of those within formats."""
     try:
         for _, field, spec, conversion in string.Formatter().parse(template):
             if field is not None:
@@ -65,10 +65,10 @@ def _fields(template: str) -> Iterator[tuple[str, str, str | None]]:
 def resources_taken(
     params: Iterable[Any], parameters_of: Callable[[Any], Collection[str]]
 ) -> frozenset[str]:
-    """The resources, by name, that functions among a rule's params look at; `parameters_of` tells
-    which arguments Snakemake has for a function.
+    """The resources, by name, that functions among a rule's params read; `parameters_of` gives the
+    arguments that Snakemake passes to a function.
 
-    Raises UnclearError where that cannot be told.
+    Raises UnclearError where that is not certain.
     """
     taken: set[str] = set()
     for value in params:
@@ -84,7 +84,7 @@ def _takes_resources(parameters: Collection[str]) -> bool:
 
 
 def _attributes_of_resources(function: Callable[..., Any]) -> set[str]:
-    """Only where the argument is used for nothing but its attributes, each by its own name."""
+    """Only where a function uses the argument for nothing but attributes, each by its own name."""
     if (
         not isinstance(function, FunctionType)
         or function.__code__.co_flags & inspect.CO_VARKEYWORDS

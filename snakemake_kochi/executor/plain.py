@@ -26,10 +26,10 @@ from snakemake_kochi.executor.placeholders import (
 )
 from snakemake_kochi.queue import Benchmark, ShellJob
 
-# What the function of a shell rule knows, of that what is the same here and in a job's process.
+# Variables of a shell rule's function that have the same values here and in a job's process.
 _OF_JOB = ("input", "output", "log", "params", "wildcards", "threads", "resources", "rule")
 _BENCH_ITERATION = "bench_iteration"
-# Flags of files that mean nothing for the command itself, or that the controller looks after.
+# Flags of files that do not change the command, or that the controller handles.
 _HARMLESS = frozenset(
     (
         *("temp", "protected", "touch", "directory", "report", "ensure", "multiext", "ancient"),
@@ -65,8 +65,8 @@ class _Plan:
 
 
 class PlainShells:
-    """Makes plain shell jobs of the jobs of one workflow. What depends on the rule or the run only
-    is found out once: this is done in Snakemake's main thread, which everything waits for."""
+    """Makes the plain shell jobs of one workflow. It finds out once what depends on the rule or the
+    run only, because it works in Snakemake's main thread, for which everything waits."""
 
     def __init__(self, workflow: Any) -> None:
         """Call when the Snakefile has been read. Raises MissingPartsError."""
@@ -80,8 +80,8 @@ class PlainShells:
         self._plans: dict[Any, _Plan | str] = {}
 
     def of(self, job: Any) -> PlainShell:
-        """Raises UnclearError, saying in a word or two what is not plain about the job; whatever
-        else it raises, Snakemake will meet, too."""
+        """Raises UnclearError, which says in a word or two what is not plain about the job. Any other
+        exception Snakemake will meet, too."""
         if self._why_none or job.is_group():
             raise UnclearError(self._why_none or "group")
         rule = job.rule
