@@ -80,8 +80,8 @@ class PlainShells:
         self._plans: dict[Any, _Plan | str] = {}
 
     def of(self, job: Any) -> PlainShell:
-        """Raises UnclearError, which says in a word or two what is not plain about the job. Any other
-        exception Snakemake will meet, too."""
+        """Raises UnclearError, which says in a word or two what is not plain about the job. Any
+        other exception Snakemake will meet, too."""
         if self._why_none or job.is_group():
             raise UnclearError(self._why_none or "group")
         rule = job.rule
