@@ -9,7 +9,7 @@ from support import write
 
 SNAKEFILE = """
     import threading, time
-    threading.Thread(target=time.sleep, args=(0.5,), daemon=True).start()
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
     rule one:
         output: "one"
         run:
