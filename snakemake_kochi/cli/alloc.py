@@ -46,15 +46,14 @@ class _Asked:
     *("-q", "--queue"),
     metavar="QUEUE",
     required=True,
-    help="Whose jobs to run; ${nodes} in it becomes the node specification of -n.",
+    help="The queue to serve; ${nodes} in it stands for the node specification of -n.",
 )
 @click.option(
     *("-n", "--nodes", "specs"),
     metavar="SPEC",
     multiple=True,
-    help="Which nodes, in the words of the alloc_script, which has it in KOCHI_ALLOC_NODE_SPEC; "
-    "with 'scheduler: slurm' how many, or their names. May be given several times: an allocation "
-    "for each.",
+    help="Which nodes. With 'scheduler: slurm' their number or names; an alloc_script gets the "
+    "text in KOCHI_ALLOC_NODE_SPEC. May be given several times, for an allocation each.",
 )
 @click.option(
     *("-d", "--duplicates", "count"),
@@ -62,13 +61,13 @@ class _Asked:
     metavar="COUNT",
     default=1,
     show_default=True,
-    help="How many allocations alike.",
+    help="How many such allocations to request.",
 )
 @click.option(
     *("-t", "--time-limit", "limit"),
     metavar="LIMIT",
-    help="Its time limit: the alloc_script has it in KOCHI_ALLOC_TIME_LIMIT, as it is written. By "
-    "default what kochi.yaml says.",
+    help="The time limit of each allocation; by default that of kochi.yaml. An alloc_script gets "
+    "the text in KOCHI_ALLOC_TIME_LIMIT.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Show what the workers print, until they leave.")
 @click.option("-b", "--blocking", is_flag=True, help="Stay when the queue is empty.")
@@ -81,9 +80,9 @@ def command(
     follow: bool,
     blocking: bool,
 ) -> int:
-    """Get workers for a queue from the machine's scheduler, or through its alloc_script.
+    """Request workers for a queue from the machine's scheduler or by its alloc_script.
 
-    They run everybody's jobs of that queue, and leave when there are none. Ctrl-C ends -f, and no
+    The workers run all jobs of that queue and leave when there are none. Ctrl-C ends -f, but no
     worker.
     """
     from snakemake_kochi.location import find_location
@@ -101,7 +100,7 @@ def command(
         asked += _ask(location, name, spec, count, limit, blocking)
     if blocking:
         numbers = " ".join(str(each.worker) for each in asked)
-        remark(f"They stay until their time is over, or you type: kochi release {numbers}")
+        remark(f"They stay until their time limit, or until you type: kochi release {numbers}")
     if follow:
         return _follow(asked)
     _say_why_they_wait(asked)
@@ -157,7 +156,7 @@ def _ask(
         assign_queues(location.machine_paths, worker, [queue])
         note_asked(location.machine_paths, AskedWorker(worker, each, name))
         say(
-            f"Worker {worker} for queue {queue} was requested: allocation {each}, "
+            f"Requested worker {worker} for queue {queue}: allocation {each}, "
             f"log: {command.log(each)}"
         )
         if isinstance(scheduler, AllocScript) and (process := scheduler.process(each)) is not None:
@@ -190,7 +189,7 @@ def _say_why_they_wait(asked: list[_Asked]) -> None:
             remark(line)
         if any(each.advice for each in waiting):
             words = {each.scheduler.how_to_cancel: None for each in asked}
-            remark(f"To cancel the requests, type: {'; '.join(words)}")
+            remark(f"To cancel these allocations, type: {'; '.join(words)}")
         if lines or not waiting:
             return
 
@@ -257,7 +256,7 @@ def _ended_without_worker(asked: list[_Asked], reasons: WaitReasons) -> set[str]
         try:
             found = each.scheduler.find()
         except UnreachableError as error:
-            remark(f"kochi: the scheduler gives no answer, and is asked again: {error.message}")
+            remark(f"kochi: the scheduler does not answer; trying again: {error.message}")
             continue
         allocation = None if found is None else found.get(each.id)
         if found is None or (allocation is not None and allocation.state != "ended"):

@@ -25,7 +25,7 @@ from snakemake_kochi.project.configuration import configuration_file, find_proje
 
 @click.group(cls=Group)
 def command() -> None:
-    """Results in git: a branch for each machine, merged into the branch kochi_artifacts."""
+    """Collect results in git: a branch for each machine, merged into the branch kochi_artifacts."""
 
 
 @command.command("init")
@@ -33,16 +33,16 @@ def command() -> None:
 @click.option(
     "--name",
     metavar="NAME",
-    help="Publish the machine's results as NAME. By default its own name, and for this computer "
-    "those of you and of it.",
+    help="Publish the machine's results as NAME; by default its own name, and for 'local' your "
+    "name and that of this computer.",
 )
 @click.argument("directory", type=click.Path(path_type=Path))
 def init_command(machine: str | None, name: str | None, directory: Path) -> None:
-    """Check the branch kochi_artifacts out in DIRECTORY; make it if there is none."""
+    """Check out the branch kochi_artifacts in DIRECTORY; create the branch if needed."""
     location = _find_location(machine)
     repository, here = location.require_project().directory, location.machine.name
     name = initialise(repository, directory, location.root.directory, here, name)
-    say(f"The results come to {directory.resolve()} with each: kochi artifact sync")
+    say(f"To collect results in {directory.resolve()}, type: kochi artifact sync")
     say(f"They are published as '{name}': in the branch {branch_called(name)}, directory {name}/")
     again = f"kochi artifact init --name {{}} {shlex.quote(os.fspath(directory))}"
     if name != here:
@@ -94,7 +94,7 @@ def sync_command(machine: str | None, as_json: bool) -> None:
 @yes_option
 @json_option
 def discard_command(machine: str | None, yes: bool, as_json: bool) -> int:
-    """Delete a machine's results that are not merged yet, with their branch."""
+    """Delete a machine's unmerged results and their branch."""
     location = _find_location(machine)
     project, name = location.require_project(), location.machine.name
     branch = branch_called(published_name(project.directory, name))
@@ -121,7 +121,7 @@ def discard_command(machine: str | None, yes: bool, as_json: bool) -> int:
 @click.option("-l", "--limit", type=COUNT, default=30, show_default=True)
 @json_option
 def log_command(machine: str | None, limit: int, as_json: bool) -> None:
-    """The newest commits of a machine's branch."""
+    """List the newest commits of a machine's branch."""
     location = _find_location(machine)
     commits = log(location.require_project().directory, location.machine.name, limit)
     if as_json:

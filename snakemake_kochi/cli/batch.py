@@ -31,11 +31,11 @@ _USES_OUR_RULES = re.compile(r"^\s*use\s+rule\s+\*\s+from\s+\w+\s*(#.*)?$", re.M
 @click.argument("file", metavar="FILE.yaml")
 @click.argument("name")
 @git_remote_option
-@click.option("-n", "--dry-run", is_flag=True, help="Only show what would be run.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only show what would run.")
 @click.option(
     "--unlock",
     is_flag=True,
-    help="Remove the lock of a run that was killed, once it is certain that it is dead.",
+    help="Remove the lock of a killed run, once it is certain that the run is dead.",
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- SNAKEMAKE OPTIONS]")
 def command(
@@ -47,7 +47,7 @@ def command(
     unlock: bool,
     options: tuple[str, ...],
 ) -> None:
-    """Run batch NAME of an experiment: the runs that are not done yet, or not up to date.
+    """Run batch NAME of an experiment: all runs that are not done yet, or out of date.
 
     The same as `snakemake EXPERIMENT_NAME --executor kochi`, in the project's directory.
     """

@@ -29,7 +29,7 @@ _SENTENCES = {
 
 @click.command()
 @machine_option
-@click.option("-a", "--all", "all_jobs", is_flag=True, help="All jobs of this project.")
+@click.option("-a", "--all", "all_jobs", is_flag=True, help="Cancel all jobs of this project.")
 @yes_option
 @quiet_option
 @json_option
@@ -42,7 +42,7 @@ def command(
     as_json: bool,
     jobs: Sequence[int],
 ) -> int:
-    """Cancel jobs that wait or run, with all their processes."""
+    """Cancel waiting and running jobs, with all their processes."""
     if bool(jobs) == all_jobs:
         raise click.UsageError("either numbers of jobs or -a was expected")
     location = find_location(machine)

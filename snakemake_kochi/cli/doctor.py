@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 @click.option(
     *("-q", "--queue"),
     metavar="QUEUE",
-    help="A queue with a worker on another node, to test with that node, too.",
+    help="A queue with a worker on another node; that node is tested, too.",
 )
 @click.option(
     "--allocations",
     is_flag=True,
-    help="Ask the machine's scheduler for two nodes, a core on each, and test with them, too; they "
-    "are given back.",
+    help="Request two allocations of one core from the machine's scheduler, and test their nodes, "
+    "too. They are cancelled at the end.",
 )
 @click.option(
     "--wait",
     type=duration,
     default="10m",
     show_default=True,
-    help="With --allocations: how long to wait for each node.",
+    help="With --allocations: how long to wait for each of them.",
 )
 @click.option(
     "--deadline",
     type=duration,
     default="10s",
     show_default=True,
-    help="How long a check may take before it is said to hang; with another node they have more.",
+    help="How long a check may take before it counts as hanging; checks between nodes have longer.",
 )
 @json_option
 def command(
@@ -56,13 +56,13 @@ def command(
 ) -> int:
     """Measure whether this node, its filesystems and their locks are fit for queues.
 
-    One line for each check: ok, note, warning or failed, what was measured, and what to do. The
-    exit status is 1 if anything failed. Whatever is made for it is removed again.
+    Prints one line for each check: ok, note, warning or failed, what was measured, and what to do.
+    The exit status is 1 if a check failed. All files made for the checks are removed.
     """
     from snakemake_kochi.doctor import TrialAllocations, diagnose
 
     if allocations and queue is not None:
-        raise click.UsageError("--allocations and -q: one of them was expected")
+        raise click.UsageError("--allocations or -q was expected, not both")
     location = find_location(machine)
     location.require_here()
     if queue is not None:

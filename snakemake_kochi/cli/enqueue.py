@@ -82,33 +82,32 @@ class Request:
 
 @click.command(cls=_EnqueueCommand, context_settings={"allow_interspersed_args": False})
 @machine_option
-@click.option("-q", "--queue", metavar="QUEUE", help="By default that of FILE.yaml.")
-@click.option("-n", "--name", metavar="NAME", help="What to call the job.")
+@click.option("-q", "--queue", metavar="QUEUE", help="The queue; by default that of FILE.yaml.")
+@click.option("-n", "--name", metavar="NAME", help="A name for the job.")
 @click.option(
     *("-c", "--copy", "--with-context"),
     is_flag=True,
-    help="Run in a copy of the repository as it is at this moment.",
+    help="Run in a copy of the repository as it is now.",
 )
 @dependency_option(required=False)
 @git_remote_option
 @click.option(
     "--shared",
     is_flag=True,
-    help="Other jobs may run on the worker at the same time. By default a job is exclusive: it has "
-    "its worker for itself, unless FILE.yaml says 'exclusive: false'.",
+    help="Let other jobs run on the worker at the same time. By default a job is exclusive: it has "
+    "a worker to itself, unless FILE.yaml says 'exclusive: false'.",
 )
 @click.option(
     *("--cores", "cores"),
     type=COUNT,
     metavar="N",
-    help="Cores of the worker that it takes, by default those of 'cores' in FILE.yaml, else 1. "
-    "Implies --shared.",
+    help="Cores that the job uses; by default 'cores' in FILE.yaml, else 1. Implies --shared.",
 )
 @click.option(
     "--memory",
     type=memory,
     metavar="SIZE",
-    help="Memory of the worker that it takes, for example 2G. Implies --shared.",
+    help="Memory that the job uses, for example 2G. Implies --shared.",
 )
 @quiet_option
 @json_option
@@ -116,8 +115,8 @@ class Request:
 def command(machine: str | None, quiet: bool, as_json: bool, **typed: object) -> None:
     """Submit a job to a queue: a command, or FILE.yaml NAME=VALUE... to run an experiment once.
 
-    A command is executed word for word, without a shell, in the current directory. A job has its
-    worker for itself, unless --shared, --cores or --memory say otherwise.
+    The command runs word for word, without a shell, in the current directory. A job has a worker
+    to itself, unless --shared, --cores or --memory is given.
     """
     dependencies = typed.pop("dependencies")
     request = Request(dependencies=dependencies, **typed)  # type: ignore[arg-type]

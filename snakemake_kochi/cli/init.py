@@ -76,16 +76,16 @@ _SNAKEFILE = (
 @click.option(
     "--machine",
     is_flag=True,
-    help="Also write the cluster that this computer is a login node of into kochi.yaml, as its "
-    "Slurm describes itself; outside of any repository, into $KOCHI_ROOT/conf.yaml alone, which "
-    "is for all projects.",
+    help="Also add the cluster of this login node to kochi.yaml, as its Slurm describes it. "
+    "Outside of any repository, write it only to $KOCHI_ROOT/conf.yaml, which applies to all "
+    "projects.",
 )
 @click.argument("directory", default=".", type=click.Path(path_type=Path))
 def command(machine: bool, directory: Path) -> None:
-    """Make the git repository of DIRECTORY (here, by default) a project.
+    """Turn the git repository of DIRECTORY (by default the current one) into a project.
 
-    Writes kochi.yaml, a Snakefile and lines of .gitignore where they are missing, and changes
-    nothing else.
+    Writes kochi.yaml, a Snakefile and lines of .gitignore where they are missing. Changes nothing
+    else.
     """
     if not directory.is_dir():
         raise KochiError(f"{directory}: no such directory", f"Type: git init {directory}")

@@ -21,15 +21,15 @@ from snakemake_kochi.project.recipes import Recipe, Requirement
     "-q",
     "--queue",
     metavar="QUEUE",
-    help="Install as a job of a worker of this queue; on a cluster, only recipes with "
+    help="Install by a worker of this queue; on a cluster, this applies only to recipes with "
     "'on_machine: true'.",
 )
-@click.option("--again", is_flag=True, help="Also what is installed already.")
+@click.option("--again", is_flag=True, help="Install recipes again that are installed already.")
 @click.option(
     "--cores",
     type=COUNT,
     metavar="N",
-    help="Installations at a time; by default as many as there are processors.",
+    help="How many installations run at a time; by default the number of processors.",
 )
 def install_command(
     machine: str | None,
@@ -38,11 +38,11 @@ def install_command(
     again: bool,
     cores: int | None,
 ) -> None:
-    """Install recipes, and first what they depend on.
+    """Install recipes, and what they depend on.
 
-    On a cluster they are installed here, on the login node, and those with 'on_machine: true' on a
-    compute node. The branch of a remote repository is looked up again each time. An installation
-    that works stays in use until the new one is complete.
+    On a cluster this happens here, on the login node; recipes with 'on_machine: true' are installed
+    on a compute node. The branch of a remote repository is looked up each time. The previous
+    installation stays in use until the new one is complete.
     """
     from snakemake_kochi.cli.batch import call_snakemake
     from snakemake_kochi.phases.install import AGAIN_VARIABLE, NEWEST_VARIABLE
@@ -129,7 +129,7 @@ def _is_remote(location: Location, recipe: Recipe) -> bool:
 def run_command(machine: str | None, dependencies: tuple[str, ...], words: tuple[str, ...]) -> None:
     """Run a command here, word for word, in the environment of installed recipes.
 
-    There is no shell: for a pipe, a variable or a `>`, have one: kochi run -- bash -c '...'
+    There is no shell. For a pipe, a variable or a `>`, start one: kochi run -- bash -c '...'
     """
     from snakemake_kochi.phases.current import current_installs
     from snakemake_kochi.phases.job import command_in_environment, execute

@@ -26,8 +26,8 @@ _LOOK = 0.1  # seconds between two looks at the output
 _CHECK = 0.5  # seconds between two at how the run stands
 _QUESTION = 10.0  # the same, where the scheduler has to be asked
 _TIME_UP = (
-    "its time limit ended it. What runs in other allocations goes on; the same kochi launch again "
-    "adopts it"
+    "its time limit ended it. Its jobs in other allocations go on; the same kochi launch again "
+    "adopts them"
 )
 _INTERRUPTED = 128 + signal.SIGINT  # as shells have an end by a signal
 _ALLOCATIONS = re.compile(r"--kochi-where[= ]allocations\b")
@@ -38,16 +38,20 @@ _SAYS_HOW = ("--profile", "--executor", "-e", "--workflow-profile")
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @machine_option
-@click.option("--follow", "-f", is_flag=True, help="Show its output until it ends.")
-@click.option("--stop", is_flag=True, help="End it as Ctrl-C would, and wait; again: at once.")
-@click.option("--status", is_flag=True, help="How it stands: steps done and failed, an ETA.")
-@click.option("--name", metavar="NAME", default="", help="A name, to tell it by.")
-@click.option("--in-allocation", is_flag=True, help="In a job of one core of the machine's Slurm.")
+@click.option("--follow", "-f", is_flag=True, help="Show the run's output until it ends.")
+@click.option(
+    "--stop", is_flag=True, help="Stop the run as Ctrl-C would, and wait; a second --stop kills it."
+)
+@click.option("--status", is_flag=True, help="Show the run's state: steps done and failed, an ETA.")
+@click.option("--name", metavar="NAME", default="", help="A name for the run.")
+@click.option(
+    "--in-allocation", is_flag=True, help="Run it in a one-core job of the machine's Slurm."
+)
 @click.option(
     *("-t", "--time-limit", "limit"),
     metavar="LIMIT",
-    help="Of that job, as sbatch --time takes it; by default the partition's. What then runs in "
-    "other allocations goes on.",
+    help="The time limit of that job, as for sbatch --time; by default the partition's. Jobs in "
+    "other allocations go on after it.",
 )
 @json_option
 @click.argument(
@@ -64,13 +68,13 @@ def command(
     as_json: bool,
     arguments: tuple[str, ...],
 ) -> int:
-    """Run `snakemake ARGUMENTS` in this directory, and leave it running after logout.
+    """Run `snakemake ARGUMENTS` in this directory, and keep it running after logout.
 
-    Where the arguments name no profile and no executor, it is run with the profile 'cluster' on a
-    machine with a scheduler or an alloc_script, and with 'local' elsewhere. --stop, --status and,
+    If the arguments name no profile and no executor, the profile is 'cluster' on a machine with a
+    scheduler or an alloc_script, and 'local' elsewhere. --stop, --status and,
     without arguments, --follow are about the last run launched in this directory. --follow ends
-    with the run's exit status; Ctrl-C ends the following and not the run. After --stop, or a crash,
-    the same command again picks up what is left.
+    with the run's exit status; Ctrl-C ends only the following. After --stop or a crash,
+    type the same command again to continue the run.
     """
     from snakemake_kochi.location import find_location
 
@@ -182,7 +186,7 @@ def _stop(found: Found) -> int:
         return 0
     written = found.paths.output.stat().st_size if found.paths.output.exists() else 0
     stop(found)
-    remark("Told to end. Ctrl-C ends the waiting; to end it at once, type this once more.")
+    remark("Told to stop. Ctrl-C ends only the waiting; to kill the run, type this once more.")
     ended = _show(found, written)
     say(f"{ended.launch.identity} has ended ({ended.state}).")
     return 0
@@ -195,9 +199,9 @@ def _follow(found: Found) -> int:
     if ended.status is not None and (ended.status <= 128 or ended.status == _INTERRUPTED):
         return ended.status
     remark(
-        f"kochi: {ended.launch.identity} was killed; how its jobs stand says: kochi show jobs\n"
-        "The same command again picks up what is left. If Snakemake then says that the directory "
-        "is locked, type first: snakemake --unlock"
+        f"kochi: {ended.launch.identity} was killed; to see its jobs, type: kochi show jobs\n"
+        "To continue the run, type the same command again. If Snakemake then says that the "
+        "directory is locked, type first: snakemake --unlock"
     )
     return ended.status or 1
 
@@ -226,5 +230,5 @@ def _show(found: Found, position: int) -> Found:
                 return found
             time.sleep(_LOOK)
     except KeyboardInterrupt:
-        remark("\nIt goes on. To follow it again, type: kochi launch --follow")
+        remark("\nThe run goes on. To follow it again, type: kochi launch --follow")
         raise

@@ -7,6 +7,7 @@ import contextlib
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from snakemake_kochi.cli.output import agreed, remark
@@ -25,7 +26,12 @@ _LOOK = 0.5
 
 
 def see_to_left_lock(
-    machine: MachinePaths, directory: Path, wanted: str, unlock: bool, how: str
+    machine: MachinePaths,
+    directory: Path,
+    wanted: str,
+    unlock: bool,
+    how: str,
+    sleep: Callable[[float], object] = time.sleep,
 ) -> None:
     """Before a run that makes the file `wanted`, relative to the directory: offer to remove what a
     dead run has locked; `unlock`: without asking. Takes a minute at most, where that one was on
@@ -41,7 +47,7 @@ def see_to_left_lock(
         and state.directory is not None
         and is_same_directory(state.directory, str(directory))
     ]
-    dead = [holder for holder in holders if _is_dead(machine, holder, wanted)]
+    dead = [holder for holder in holders if _is_dead(machine, holder, wanted, sleep)]
     if not dead:
         return
     who = ", ".join(
@@ -60,7 +66,12 @@ def see_to_left_lock(
                 Path(lock.path).unlink()
 
 
-def _is_dead(machine: MachinePaths, holder: ControllerState, wanted: str) -> bool:
+def _is_dead(
+    machine: MachinePaths,
+    holder: ControllerState,
+    wanted: str,
+    sleep: Callable[[float], object],
+) -> bool:
     """Whether it certainly is, with its process. Raises KochiError for one of which that is not
     so, or not known, and which makes what is wanted."""
     from snakemake_kochi.detached.control import Ends
@@ -78,7 +89,7 @@ def _is_dead(machine: MachinePaths, holder: ControllerState, wanted: str) -> boo
                     f"{holder.process.pid}, since {holder.started}): waiting for a sign of life of "
                     f"it, {left:.0f} s at most ..."
                 )
-            time.sleep(_LOOK)
+            sleep(_LOOK)
         if others.ended:
             return False  # in good order, it seems: Snakemake is about to remove its lock
         with contextlib.suppress(OSError, DamagedFileError):

@@ -21,20 +21,20 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells say it
 
 # Command -> where it is, and what it does in a line.
 _COMMANDS = {
-    "init": ("snakemake_kochi.cli.init", "Make the git repository you are in a project."),
+    "init": ("snakemake_kochi.cli.init", "Turn a git repository into a project."),
     "profile": ("snakemake_kochi.cli.profile", "Install or list Snakemake profiles."),
-    "work": ("snakemake_kochi.cli.work", "Work on the jobs of queues, in this terminal."),
+    "work": ("snakemake_kochi.cli.work", "Run the jobs of queues in this terminal."),
     "alloc": ("snakemake_kochi.cli.alloc", "Get workers for a queue from the scheduler."),
-    "release": ("snakemake_kochi.cli.release", "Have workers leave, with their allocations."),
-    "launch": ("snakemake_kochi.cli.launch", "Leave a Snakemake running, without a terminal."),
+    "release": ("snakemake_kochi.cli.release", "Release workers and their allocations."),
+    "launch": ("snakemake_kochi.cli.launch", "Start a Snakemake that outlives the terminal."),
     "enqueue": ("snakemake_kochi.cli.enqueue", "Submit one job."),
     "batch": ("snakemake_kochi.cli.batch", "Run a batch of an experiment."),
     "install": ("snakemake_kochi.cli.install", "Install recipes of dependencies."),
-    "run": ("snakemake_kochi.cli.install", "Run a command here, with installed recipes."),
+    "run": ("snakemake_kochi.cli.install", "Run a command with installed recipes."),
     "cancel": ("snakemake_kochi.cli.cancel", "Cancel waiting and running jobs."),
     "show": ("snakemake_kochi.cli.show", "Show queues, workers, jobs, logs, installs, ..."),
-    "trace": ("snakemake_kochi.cli.trace", "A run as a trace, for Perfetto."),
-    "doctor": ("snakemake_kochi.cli.doctor", "Examine this node, its filesystems and locks."),
+    "trace": ("snakemake_kochi.cli.trace", "Export a run as a trace for Perfetto."),
+    "doctor": ("snakemake_kochi.cli.doctor", "Check this node, its filesystems and locks."),
     "artifact": ("snakemake_kochi.cli.artifact", "Collect results in a git branch."),
 }
 
@@ -118,7 +118,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.Abort as error:
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
             return INTERRUPTED
-        return _complain("kochi: stopped without an answer, nothing was changed")
+        return _complain("kochi: no answer was given; nothing was changed")
     except KeyboardInterrupt:
         return INTERRUPTED
     except click.UsageError as error:

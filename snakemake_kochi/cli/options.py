@@ -50,8 +50,8 @@ def machine_option(function: _Function) -> _Function:
     return click.option(
         *("-m", "--machine"),
         metavar="MACHINE",
-        help="Where; by default $KOCHI_DEFAULT_MACHINE, else the machine of kochi.yaml that this "
-        "host belongs to, else 'local', which is this computer.",
+        help="The machine to use. By default $KOCHI_DEFAULT_MACHINE, else the machine of "
+        "kochi.yaml that this host belongs to, else 'local', which is this computer.",
     )(function)
 
 
@@ -60,7 +60,7 @@ def json_option(function: _Function) -> _Function:
 
 
 def quiet_option(function: _Function) -> _Function:
-    return click.option("--quiet", is_flag=True, help="Print only what was asked for.")(function)
+    return click.option("--quiet", is_flag=True, help="Print only the result.")(function)
 
 
 def yes_option(function: _Function) -> _Function:
@@ -73,7 +73,7 @@ def dependency_option(required: bool) -> Callable[[_Function], _Function]:
         metavar="DEPENDENCY:RECIPE",
         multiple=True,
         required=required,
-        help="An installed recipe; may be given several times.",
+        help="An installed recipe. May be given several times.",
     )
 
 
@@ -97,8 +97,8 @@ def git_remote_option(function: _Function) -> _Function:
         *("-g", "--git-remote", "--git"),
         type=_address,
         metavar="URL",
-        help="Fetch the commit that is checked out here from this repository, submodules included, "
-        "and apply what is changed here. Implies a copy.",
+        help="Fetch the commit that is checked out here from this repository, with its submodules, "
+        "and apply the uncommitted changes. Implies a copy.",
     )(function)
 
 

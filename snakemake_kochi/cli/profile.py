@@ -24,7 +24,7 @@ def command() -> None:
 
 @command.command("install")
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Replace one that was changed.")
+@click.option("--force", is_flag=True, help="Replace an installed profile that was changed.")
 def install_profile(name: str, force: bool) -> None:
     """Copy profile NAME to where Snakemake looks for profiles."""
     source = _profiles().get(name)
@@ -33,7 +33,7 @@ def install_profile(name: str, force: bool) -> None:
     target = installed_file(name)
     if _state(source, target) == "changed" and not force:
         raise KochiError(
-            f"{target} is there already and differs from ours",
+            f"{target} exists already and differs from ours",
             f"To replace it, type: kochi profile install {name} --force",
         )
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def install_profile(name: str, force: bool) -> None:
 @command.command("list")
 @json_option
 def list_profiles(as_json: bool) -> None:
-    """The profiles, and whether they are installed."""
+    """List the profiles, and whether they are installed."""
     rows = [
         {"profile": name, "state": _state(source, file), "file": str(file)}
         for name, source in sorted(_profiles().items())

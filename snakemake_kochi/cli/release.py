@@ -30,9 +30,9 @@ from snakemake_kochi.queue import (
     *("-q", "--queue", "queues"),
     metavar="QUEUE",
     multiple=True,
-    help="All workers that serve this queue; may be given several times.",
+    help="Release all workers that serve this queue. May be given several times.",
 )
-@click.option("--now", is_flag=True, help="At once: jobs that run go back into their queues.")
+@click.option("--now", is_flag=True, help="At once: running jobs are requeued.")
 @quiet_option
 @json_option
 @click.argument("workers", nargs=-1, type=WORKER, metavar="WORKER...")
@@ -44,10 +44,10 @@ def command(
     as_json: bool,
     workers: Sequence[int],
 ) -> int:
-    """Have workers leave, and give their allocations back.
+    """Release workers and their allocations.
 
-    They take no more jobs, finish those that they have, and leave. Those of a run are ended by the
-    run itself.
+    The workers take no more jobs, finish those that they have, and leave. A run ends its own
+    workers itself.
     """
     if bool(workers) == bool(queues):
         raise click.UsageError("either numbers of workers or -q QUEUE was expected")
@@ -63,7 +63,7 @@ def command(
     for worker in dict.fromkeys(workers or _serving(location, queues, asked)):
         try:
             if worker in asked:
-                outcome, said = _give_up(location, asked[worker], how)
+                outcome, said = release_before_it_comes(location, asked[worker], how)
             else:
                 outcome, said = _release(location, find_worker(location.machine_paths, worker), how)
         except KochiError as error:
@@ -93,7 +93,7 @@ def _serving(location: Location, queues: Sequence[str], asked: Iterable[int]) ->
                 found.append(number)
     if not found:
         raise KochiError(
-            f"no worker that you have started serves queue {' or '.join(queues)} on machine "
+            f"no worker that you started serves queue {' or '.join(queues)} on machine "
             f"{machine.name}",
             "List them with: kochi show workers",
         )
@@ -112,18 +112,20 @@ def _release(location: Location, worker: WorkerState, how: Release) -> tuple[str
             "To end the run, type Ctrl-C there, or: kochi launch --stop",
         )
     order_release(location.machine_paths, number, how)
-    back = f", and gives allocation {worker.allocation} back" if worker.allocation else ""
+    back = f", which ends allocation {worker.allocation}" if worker.allocation else ""
     jobs = ", ".join(map(str, worker.running))
     which = f"job{'s' * (len(worker.running) > 1)} {jobs}"
     if not jobs:
-        return "leaving", f"Worker {number} was told to leave: it does so at once{back}."
+        return "leaving", f"Worker {number} was told to leave: it leaves at once{back}."
     if how == "now":
-        goes = "go" if len(worker.running) > 1 else "goes"
-        return "leaving", f"Worker {number} was told to leave{back}: {which} {goes} back to wait."
-    return "finishing", f"Worker {number} was told to leave{back}, when it has finished {which}."
+        are = "are" if len(worker.running) > 1 else "is"
+        return "leaving", f"Worker {number} was told to leave{back}: {which} {are} requeued."
+    return "finishing", f"Worker {number} was told to leave when it has finished {which}{back}."
 
 
-def _give_up(location: Location, asked: AskedWorker, how: Release) -> tuple[str, str]:
+def release_before_it_comes(
+    location: Location, asked: AskedWorker, how: Release
+) -> tuple[str, str]:
     """One that has not come. It may come at this moment: then it finds that it is to leave before
     it takes a job, or is here already, and may have one."""
     from snakemake_kochi.allocation.workers import make_scheduler
@@ -134,12 +136,12 @@ def _give_up(location: Location, asked: AskedWorker, how: Release) -> tuple[str,
         return _release(location, find_worker(location.machine_paths, asked.worker), how)
     begun = f"Worker {asked.worker} has not come yet"
     if location.machine.scheduler is None:
-        return "asked", f"{begun}: it leaves as soon as it comes."
+        return "asked", f"{begun}: it will leave as soon as it comes."
     scheduler = make_scheduler(location.machine, asked.owner, None)
     with contextlib.suppress(UnreachableError):
         found = scheduler.find()
         if found is not None and asked.allocation not in found:
-            said = f"its allocation {asked.allocation} is no more"
+            said = f"its allocation {asked.allocation} no longer exists"
             return "gone", f"Worker {asked.worker} will not come: {said}."
     scheduler.cancel([asked.allocation])
     return "cancelled", f"{begun}: its allocation {asked.allocation} was cancelled."

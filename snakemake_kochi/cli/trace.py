@@ -21,19 +21,19 @@ from snakemake_kochi.queue import RunRecord, find_run, list_runs
 @click.option(
     *("-o", "--output", "file"),
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where to write it; without, it is printed.",
+    help="The file to write; by default the trace is printed.",
 )
-@click.option("--list", "list_them", is_flag=True, help="Only list the runs, the newest first.")
+@click.option("--list", "list_them", is_flag=True, help="Only list the runs, newest first.")
 @json_option
 @click.argument("run", required=False, metavar="[RUN]")
 def command(
     machine: str | None, file: Path | None, list_them: bool, as_json: bool, run: str | None
 ) -> None:
-    """A run as a trace, to be opened in https://ui.perfetto.dev: a process for each worker, a track
-    for each of its slots, and the jobs as slices.
+    """Export a run as a trace for https://ui.perfetto.dev: each worker is a process, each of its
+    slots a track, each job a slice.
 
-    RUN is one of those that --list shows; by default the last one in this directory. It may have
-    ended, still go on, or have been killed.
+    RUN is a run that --list shows, by default the last one in this directory. It may be running,
+    ended or killed.
     """
     from snakemake_kochi.trace.events import write_trace
     from snakemake_kochi.trace.history import read_history

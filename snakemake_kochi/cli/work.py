@@ -14,31 +14,31 @@ from snakemake_kochi.cli.options import COUNT, duration, machine_option, memory
     metavar="QUEUE",
     multiple=True,
     required=True,
-    help="Whose jobs to run; may be given several times, the first comes first.",
+    help="The queue to serve. May be given several times; the first has priority.",
 )
 @click.option("-b", "--blocking", is_flag=True, help="Stay when the queues are empty.")
 @click.option(
     "--cores",
     type=COUNT,
     metavar="N",
-    help="Cores to give to jobs; by default those this process may run on.",
+    help="Cores for jobs; by default those that this process may use.",
 )
 @click.option(
     "--memory",
     type=memory,
-    help="Memory to give to jobs, for example 16G; by default what this process may use.",
+    help="Memory for jobs, for example 16G; by default what this process may use.",
 )
 @click.option(
     "--gpus",
     metavar="N|NAMES",
-    help="GPUs to give to jobs: how many, or the index or UUID of each, separated by commas; "
-    "by default those this process may use.",
+    help="GPUs for jobs: their number, or the index or UUID of each, separated by commas; "
+    "by default those that this process may use.",
 )
 @click.option(
     "--walltime",
     type=duration,
-    help="How long the worker may be here, for example 2h; by default what Slurm says. Jobs with a "
-    "run time that does not fit are left to others.",
+    help="How long the worker may run, for example 2h; by default the limit of its Slurm job. It "
+    "leaves jobs that need longer to other workers.",
 )
 def command(
     machine: str | None,
@@ -49,7 +49,7 @@ def command(
     gpus: str | None,
     walltime: float | None,
 ) -> int:
-    """Run the jobs of a queue in this terminal; leave when there are none."""
+    """Run the jobs of queues in this terminal, until there are none."""
     from snakemake_kochi.location import find_location
     from snakemake_kochi.worker.settings import WorkerSettings
     from snakemake_kochi.worker.start import run_worker

@@ -147,17 +147,13 @@ def settle_locks(
     return _ready(settled)
 
 
+@functools.lru_cache(maxsize=64)
 def find_lock_settings(machine: MachinePaths) -> LockSettings:
     """What is settled; at the first use of all the default. Read once in a process.
 
     Raises KochiError when the directory cannot be used or while an earlier release uses the
     machine, DamagedFileError.
     """
-    return _find(machine)
-
-
-@functools.lru_cache(maxsize=64)
-def _find(machine: MachinePaths) -> LockSettings:
     return _ready(read_lock_settings(machine) or _settle(intended_lock_settings(machine)))
 
 

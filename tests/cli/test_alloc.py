@@ -52,8 +52,8 @@ def test_a_worker_got_by_the_script_runs_the_jobs_of_the_queue_and_leaves(
         assert kochi("enqueue", "-q", queue, "--", "echo", f"from {queue}").status == 0
     done = kochi("alloc", "-q", "fib_${nodes}", "-n", "a", "-n", "b", "-t", "30", "-f")
     assert done.status == 0, done.err
-    assert "Worker 0 for queue fib_a was requested: allocation " in done.out
-    assert "Worker 1 for queue fib_b was requested: allocation " in done.out
+    assert "Requested worker 0 for queue fib_a: allocation " in done.out
+    assert "Requested worker 1 for queue fib_b: allocation " in done.out
     assert [worker.queues for worker in list_workers(machine)] == [("fib_a",), ("fib_b",)]
     assert "from fib_a" in done.out
     assert "from fib_b" in done.out

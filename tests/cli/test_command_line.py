@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_kochi.cli.main import run
+from snakemake_kochi.paths import Root
 from snakemake_kochi.version import __version__
 
 from .conftest import COMMAND, Outcome
@@ -82,9 +83,9 @@ def test_an_unknown_option_gets_the_nearest_one_and_status_2(kochi: Kochi) -> No
 
 def test_a_name_in_place_of_a_number_is_told_where_the_numbers_are(kochi: Kochi) -> None:
     for words, expected in (
-        (["cancel", "fib"], "'JOB...': 'fib' is not the number of a job. To list them, type: "),
+        (["cancel", "fib"], "'JOB...': 'fib' is not the number of a job. To list "),
         (["show", "job", "1.5"], "'JOB': '1.5' is not the number of a job."),
-        (["release", "w1"], "'w1' is not the number of a worker. To list them, type: "),
+        (["release", "w1"], "'w1' is not the number of a worker. To list "),
         (
             ["show", "jobs", "-l", "few"],
             "--limit': 'few' is not a whole number of 1 or more",
@@ -169,12 +170,21 @@ def test_a_reader_that_leaves_early_is_no_error(kochi: Kochi) -> None:
     assert done.stderr == ""
 
 
-def test_an_interrupt_ends_with_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("snakemake_kochi.cli.show.workers.list_queues", interrupted)
-    assert run(["show", "queues"]) == 130
+def test_an_interrupt_ends_with_status_130_and_no_traceback(kochi: Kochi) -> None:
+    kochi("enqueue", "-q", "nobodys", "true")
+    file = Root.find().machine("local").job(0).log
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("followed\n")
+    command = [*COMMAND, "show", "log", "job", "0", "-f"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "followed\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        assert process.stderr.read().strip() == ""
 
 
 def test_showing_jobs_imports_neither_snakemake_nor_pandas() -> None:

@@ -209,7 +209,7 @@ def test_an_interrupt_ends_the_following_and_not_the_run(kochi: Kochi, here: Pat
     following.send_signal(signal.SIGINT)
     _, said = following.communicate(timeout=30)
     assert following.returncode == 130
-    assert "It goes on." in said
+    assert "The run goes on." in said
     assert launched().state == "running"
 
 
@@ -418,7 +418,7 @@ def test_at_its_time_limit_a_run_leaves_its_jobs_to_the_next_one_which_adopts_th
     followed = kochi("launch", "--follow")
     assert followed.status == 1
     assert "2 kochi jobs run on in their allocations, 0 wait" in followed.out
-    assert "the same kochi launch again adopts it" in followed.err
+    assert "the same kochi launch again adopts them" in followed.err
     status = kochi("launch", "--status", "--json").data
     assert (status["state"], status["time_limit_reached"]) == ("ended", True)
     wait_until(lambda: int(controller) not in on_cluster.jobs())

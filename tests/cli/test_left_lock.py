@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from support import wait_until
 
-from snakemake_kochi.cli import left_lock
 from snakemake_kochi.cli.left_lock import see_to_left_lock
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory, to_json
@@ -161,7 +160,7 @@ def test_a_lock_that_was_made_anew_is_not_that_of_the_dead(
 
 @pytest.mark.parametrize("how", ["ended", "damaged"])
 def test_a_run_that_ends_while_it_is_watched_removes_its_lock_itself(
-    locked: tuple[MachinePaths, HeartbeatFile, Path], how: str, monkeypatch: pytest.MonkeyPatch
+    locked: tuple[MachinePaths, HeartbeatFile, Path], how: str
 ) -> None:
     machine, _, lock = locked
     paths = machine.controller("theirs")
@@ -170,8 +169,7 @@ def test_a_run_that_ends_while_it_is_watched_removes_its_lock_itself(
         # Snakemake tidies up, with its lock, when its executor has gone.
         shutil.rmtree(paths.directory) if how == "ended" else paths.state.write_text("{")
 
-    monkeypatch.setattr(left_lock.time, "sleep", end)
-    see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
+    see_to_left_lock(machine, lock.parent, "mine.csv", True, "this", sleep=end)
     assert lock.exists()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from snakemake_kochi.locks.settings import find_lock_settings
 from snakemake_kochi.paths import Root
 
 HUGE = "9" * 20
@@ -125,12 +126,10 @@ FILES = {
 def test_a_file_that_holds_something_else_gets_a_line(
     file: str, content: str, queue: Path, kochi: Any
 ) -> None:
-    from snakemake_kochi.locks import settings
-
     path = queue / file
     assert path.exists() or file == "ids.json"
     path.write_bytes(ODD[content])
-    settings._find.cache_clear()
+    find_lock_settings.cache_clear()
     words = [FILES[file], "show jobs -t -a", "show queues", "show workers -a", "cancel 1"]
     for each in words:
         done = kochi(*each.split())

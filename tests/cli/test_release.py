@@ -10,7 +10,8 @@ import pytest
 from slurm_cluster import SlurmCluster
 from support import git, wait_until, worker_command
 
-from snakemake_kochi.cli import release
+from snakemake_kochi.cli.release import release_before_it_comes
+from snakemake_kochi.location import find_location
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import AskedWorker, WorkerState, list_workers
 
@@ -36,7 +37,7 @@ def test_workers_started_by_hand_are_released_by_number_and_by_queue(
 
     done = kochi("release", "2")
     assert done.status == 0
-    assert done.out == "Worker 2 was told to leave, when it has finished job 0.\n"
+    assert done.out == "Worker 2 was told to leave when it has finished job 0.\n"
     wait_until(lambda: kochi("show", "workers", "--json").data[2]["state"] == "finishing")
     assert "Running: worker 2 on " in kochi("show", "job", "0").out
     # It takes no more: who comes now is told so.
@@ -45,7 +46,7 @@ def test_workers_started_by_hand_are_released_by_number_and_by_queue(
     assert kochi("cancel", "1").status == 0
     # It changed its mind: the job goes back.
     done = kochi("release", "2", "--now")
-    assert done.out == "Worker 2 was told to leave: job 0 goes back to wait.\n"
+    assert done.out == "Worker 2 was told to leave: job 0 is requeued.\n"
     assert third.wait() == 0
     assert waiting(kochi) == [0]
 
@@ -57,7 +58,7 @@ def test_workers_started_by_hand_are_released_by_number_and_by_queue(
 
 
 def test_a_worker_that_comes_at_this_moment_finishes_its_jobs(
-    own_surroundings: Path, kochi: Kochi, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    own_surroundings: Path, kochi: Kochi, worker: Worker
 ) -> None:
     process = worker("q")
     wait = "touch there; while [ ! -e go-on ]; do sleep 0.05; done"
@@ -65,10 +66,9 @@ def test_a_worker_that_comes_at_this_moment_finishes_its_jobs(
     wait_until((own_surroundings / "there").exists)
     wait_until(lambda: kochi("show", "workers", "--json").data[0]["jobs"] == [0])
     # As it was before the worker came.
-    asked = {0: AskedWorker(0, "1", "kochi-alloc")}
-    monkeypatch.setattr(release, "asked_workers", lambda machine: asked)
-    done = kochi("release", "0")
-    assert done.out == "Worker 0 was told to leave, when it has finished job 0.\n"
+    asked = AskedWorker(0, "1", "kochi-alloc")
+    _, said = release_before_it_comes(find_location(None), asked, "finish")
+    assert said == "Worker 0 was told to leave when it has finished job 0."
     (own_surroundings / "go-on").touch()
     assert process.wait() == 0
     assert waiting(kochi) == []
@@ -80,13 +80,13 @@ def test_what_cannot_be_released_is_told_and_the_others_are(kochi: Kochi, worker
     assert kochi("release", "x").status == 2
     done = kochi("release", "-q", "nobodys")
     assert done.status == 1
-    assert "no worker that you have started serves queue nobodys" in done.err
+    assert "no worker that you started serves queue nobodys" in done.err
     assert "queue name '../x' cannot be used" in kochi("release", "-q", "../x").err
     process = worker("q")
     done = kochi("release", "7", "0")
     assert done.status == 1
     assert done.err.startswith("kochi: there is no worker 7 on machine local; known: 0.")
-    assert done.out == "Worker 0 was told to leave: it does so at once.\n"
+    assert done.out == "Worker 0 was told to leave: it leaves at once.\n"
     assert process.wait() == 0
 
 
@@ -132,11 +132,11 @@ def test_allocations_are_given_back_to_slurm(
     # Each of these fills a node, so the third waits.
     done = kochi("alloc", "-q", "q", "-d", "3", "-b")
     assert done.status == 0, done.err
-    assert "or you type: kochi release 0 1 2\n" in done.err
+    assert "or until you type: kochi release 0 1 2\n" in done.err
     said = [line.partition(", log: ")[0] for line in done.out.splitlines()]
     ids = in_queue(cluster)
     assert said == [
-        f"Worker {number} for queue q was requested: allocation {each}"
+        f"Requested worker {number} for queue q: allocation {each}"
         for number, each in enumerate(ids)
     ]
     machine = Root.find().machine("own")
@@ -150,25 +150,24 @@ def test_allocations_are_given_back_to_slurm(
 
     # One that was cancelled by hand is told of once, and not for ever.
     told = kochi("alloc", "-q", "r").out
-    assert told.startswith("Worker 3 for queue r was requested: allocation ")
-    fourth = told.split()[9].rstrip(",")
+    assert told.startswith("Requested worker 3 for queue r: allocation ")
+    fourth = told.partition(": allocation ")[2].partition(",")[0]
     cluster.run("scancel", fourth)
     wait_until(lambda: in_queue(cluster) == ids)
     done = kochi("release", "-q", "r")
-    assert done.out == f"Worker 3 will not come: its allocation {fourth} is no more.\n"
-    assert "no worker that you have started serves queue r" in kochi("release", "-q", "r").err
+    assert done.out == f"Worker 3 will not come: its allocation {fourth} no longer exists.\n"
+    assert "no worker that you started serves queue r" in kochi("release", "-q", "r").err
 
     done = kochi("release", "2", str(1 - busy))
     assert done.out.splitlines() == [
         f"Worker 2 has not come yet: its allocation {ids[2]} was cancelled.",
-        f"Worker {1 - busy} was told to leave: it does so at once, "
-        f"and gives allocation {ids[1 - busy]} back.",
+        f"Worker {1 - busy} was told to leave: it leaves at once, "
+        f"which ends allocation {ids[1 - busy]}.",
     ]
     wait_until(lambda: in_queue(cluster) == [ids[busy]])
     done = kochi("release", "-q", "q", "--now")
     assert done.out == (
-        f"Worker {busy} was told to leave, and gives allocation {ids[busy]} back: "
-        "job 0 goes back to wait.\n"
+        f"Worker {busy} was told to leave, which ends allocation {ids[busy]}: job 0 is requeued.\n"
     )
     wait_until(lambda: not in_queue(cluster))
     assert waiting(kochi) == [0]

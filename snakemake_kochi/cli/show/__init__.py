@@ -10,16 +10,16 @@ _PACKAGE = "snakemake_kochi.cli.show"
 _COMMANDS = {
     "queues": (
         f"{_PACKAGE}.workers",
-        "All queues: how many jobs wait and run, and who serves them.",
+        "List queues: their waiting and running jobs, their workers.",
     ),
-    "workers": (f"{_PACKAGE}.workers", "Workers that are there; -a: all that ever were."),
-    "jobs": (f"{_PACKAGE}.jobs", "Jobs that wait or run; -t: those that ended, too."),
-    "job": (f"{_PACKAGE}.jobs", "All about one job."),
-    "installs": (f"{_PACKAGE}.installs", "All recipes, and whether they are installed."),
-    "install": (f"{_PACKAGE}.installs", "All about one recipe."),
-    "projects": (f"{_PACKAGE}.path", "The projects that keep something below KOCHI_ROOT."),
-    "log": (f"{_PACKAGE}.log", "What a worker, a job or an installation printed."),
-    "path": (f"{_PACKAGE}.path", "Where something is on disk."),
+    "workers": (f"{_PACKAGE}.workers", "List workers; -a: also those that are gone."),
+    "jobs": (f"{_PACKAGE}.jobs", "List waiting and running jobs; -t: also those that ended."),
+    "job": (f"{_PACKAGE}.jobs", "Show all about one job."),
+    "installs": (f"{_PACKAGE}.installs", "List recipes, and whether they are installed."),
+    "install": (f"{_PACKAGE}.installs", "Show all about one recipe."),
+    "projects": (f"{_PACKAGE}.path", "List the projects that have files below KOCHI_ROOT."),
+    "log": (f"{_PACKAGE}.log", "Show the output of a worker, a job or an installation."),
+    "path": (f"{_PACKAGE}.path", "Show where something is on disk."),
 }
 
 

@@ -25,7 +25,7 @@ from snakemake_kochi.phases.current import RecipeState, recipe_states
 @machine_option
 @json_option
 def installs_command(machine: str | None, as_json: bool) -> None:
-    """All recipes, and whether they are installed; stale: kochi install makes a new one."""
+    """List all recipes, and whether they are installed; to renew a stale one: kochi install."""
     location = find_location(machine)
     dependencies = location.require_project().dependencies
     recipes = [recipe for recipes in dependencies.values() for recipe in recipes.values()]
@@ -56,7 +56,7 @@ def installs_command(machine: str | None, as_json: bool) -> None:
 def install_command(
     machine: str | None, as_json: bool, words: tuple[str, ...], dependencies: tuple[str, ...]
 ) -> None:
-    """All about one recipe, or several; JSON of several is a list."""
+    """Show all about one or several recipes; the JSON of several is a list."""
     location = find_location(machine)
     project = location.require_project()
     found = [project.recipe(wanted) for wanted in recipes_in(words, dependencies)]

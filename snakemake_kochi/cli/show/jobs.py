@@ -45,28 +45,28 @@ _WIDTH = 48  # of the column that tells jobs of one name apart
 @click.command("jobs")
 @machine_option
 @click.option(
-    "-t", "--terminated", "--show-terminated", is_flag=True, help="Also those that ended."
+    "-t", "--terminated", "--show-terminated", is_flag=True, help="Also list jobs that ended."
 )
 @click.option(
-    "--failed", is_flag=True, help="Only those that ended without success and were not cancelled."
+    "--failed", is_flag=True, help="Only list jobs that failed, and not those that were cancelled."
 )
 @click.option(
     *("-l", "--limit"),
     type=COUNT,
-    help=f"How many, the newest first; by default {_LIMIT}, and with -a all.",
+    help=f"How many jobs to list, the newest first; by default {_LIMIT}, and with -a all.",
 )
-@click.option("-a", "--all", "all_projects", is_flag=True, help="Of all projects.")
+@click.option("-a", "--all", "all_projects", is_flag=True, help="List the jobs of all projects.")
 @click.option(
     *("-q", "--queue", "queues"),
     metavar="QUEUE",
     multiple=True,
-    help="Only of this queue; may be given several times.",
+    help="Only list jobs of this queue. May be given several times.",
 )
 @click.option(
     *("-n", "--name", "names"),
     metavar="NAME",
     multiple=True,
-    help="Only of this name; may be given several times.",
+    help="Only list jobs of this name. May be given several times.",
 )
 @json_option
 def jobs_command(
@@ -79,7 +79,7 @@ def jobs_command(
     names: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Jobs of this project that wait or run; outside of a project, of all."""
+    """List the waiting and running jobs of this project; outside of a project, of all projects."""
     location = find_location(machine)
     for queue in queues:
         # Refused when it can be no queue's name: it is mistyped.
@@ -156,7 +156,7 @@ def _nothing(location: Location, terminated: bool, failed: bool, all_projects: b
 @json_option
 @click.argument("job", type=JOB)
 def job_command(machine: str | None, as_json: bool, job: int) -> None:
-    """All about one job; why it waits, if it does, and how its attempts ended."""
+    """Show all about one job: why it waits, if it does, and how its attempts ended."""
     paths = find_location(machine).machine_paths
     view = find_job(paths, job)
     if as_json:

@@ -19,11 +19,11 @@ from snakemake_kochi.queue import find_job, find_worker
 
 @click.group("log", cls=Group)
 def command() -> None:
-    """What a worker, a job or an installation printed; -f: and what it goes on to print."""
+    """Show the output of a worker, a job or an installation; -f: follow it."""
 
 
 def _follow_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    help_text = "Go on showing until it ends."
+    help_text = "Follow the output until its end."
     return click.option("-f", "--follow", is_flag=True, help=help_text)(function)
 
 
@@ -32,7 +32,7 @@ def _follow_option(function: Callable[..., Any]) -> Callable[..., Any]:
 @_follow_option
 @click.argument("job", type=JOB)
 def job_log(machine: str | None, follow: bool, job: int) -> None:
-    """The output of a job."""
+    """Show the output of a job."""
     paths = find_location(machine).machine_paths
     view = find_job(paths, job)
     if view.state == "waiting" and not follow:
@@ -46,7 +46,7 @@ def job_log(machine: str | None, follow: bool, job: int) -> None:
 @_follow_option
 @click.argument("worker", type=WORKER)
 def worker_log(machine: str | None, follow: bool, worker: int) -> None:
-    """The log of a worker."""
+    """Show the log of a worker."""
     paths = find_location(machine).machine_paths
     find_worker(paths, worker)
 
@@ -63,7 +63,7 @@ def worker_log(machine: str | None, follow: bool, worker: int) -> None:
 def install_log(
     machine: str | None, follow: bool, words: tuple[str, ...], dependencies: tuple[str, ...]
 ) -> None:
-    """The output of a recipe's newest installation, whether it worked or not."""
+    """Show the output of a recipe's newest installation, whether it succeeded or not."""
     location = find_location(machine)
     for wanted in recipes_in(words, dependencies):
         _show_install(location, wanted, follow)

@@ -20,14 +20,14 @@ from snakemake_kochi.queue import find_job, find_worker
 
 @click.group("path", cls=Group)
 def path_command() -> None:
-    """Where something is on disk."""
+    """Show where something is on disk."""
 
 
 @path_command.command("root")
 @machine_option
 @json_option
 def root_path(machine: str | None, as_json: bool) -> None:
-    """KOCHI_ROOT."""
+    """Show KOCHI_ROOT."""
     _print(find_location(machine).root.directory, as_json)
 
 
@@ -36,7 +36,7 @@ def root_path(machine: str | None, as_json: bool) -> None:
 @json_option
 @click.argument("name", required=False)
 def project_path(machine: str | None, as_json: bool, name: str | None) -> None:
-    """What this project, or that called NAME, keeps below KOCHI_ROOT."""
+    """Show the directory below KOCHI_ROOT of this project, or of the one called NAME."""
     location = find_location(machine)
     paths = location.project_paths if name is None else find_project(location.root, name)
     _print(paths.directory, as_json)
@@ -47,7 +47,7 @@ def project_path(machine: str | None, as_json: bool, name: str | None) -> None:
 @json_option
 @click.argument("worker", type=WORKER)
 def worker_path(machine: str | None, as_json: bool, worker: int) -> None:
-    """The directory of a worker."""
+    """Show the directory of a worker."""
     paths = find_location(machine).machine_paths
     find_worker(paths, worker)
     _print(paths.worker(worker).directory, as_json)
@@ -58,7 +58,7 @@ def worker_path(machine: str | None, as_json: bool, worker: int) -> None:
 @json_option
 @click.argument("job", type=JOB)
 def job_path(machine: str | None, as_json: bool, job: int) -> None:
-    """The directory of a job; it is made when the job starts."""
+    """Show the directory of a job, which exists once the job has started."""
     paths = find_location(machine).machine_paths
     find_job(paths, job)
     _print(paths.job(job).directory, as_json)
@@ -69,7 +69,7 @@ def job_path(machine: str | None, as_json: bool, job: int) -> None:
 @json_option
 @click.argument("recipe", metavar="DEPENDENCY:RECIPE")
 def install_path(machine: str | None, as_json: bool, recipe: str) -> None:
-    """The prefix a recipe is installed in."""
+    """Show the prefix of an installed recipe."""
     from snakemake_kochi.phases.current import current_installs
 
     location = find_location(machine)
@@ -89,7 +89,7 @@ def _print(path: Path, as_json: bool) -> None:
 @machine_option
 @json_option
 def projects_command(machine: str | None, as_json: bool) -> None:
-    """The projects that keep something below KOCHI_ROOT, and where their repositories are."""
+    """List the projects that have files below KOCHI_ROOT, and their repositories."""
     rows = []
     for paths in find_location(machine).root.projects():
         repository = _repository(paths)

@@ -25,19 +25,19 @@ _GONE = ("left", "lost")
 @click.command("workers")
 @machine_option
 @click.option(
-    *("-a", "--all", "all_workers"), is_flag=True, help="Also those that are gone, and why."
+    *("-a", "--all", "all_workers"), is_flag=True, help="Also list workers that are gone, and why."
 )
 @click.option(
     *("-q", "--queue", "queues"),
     metavar="QUEUE",
     multiple=True,
-    help="Only those that serve this queue; may be given several times.",
+    help="Only list workers that serve this queue. May be given several times.",
 )
 @json_option
 def workers_command(
     machine: str | None, all_workers: bool, queues: tuple[str, ...], as_json: bool
 ) -> None:
-    """Workers that are there, and what they do; -a: all that ever were."""
+    """List workers and what they do; -a: also those that are gone."""
     paths = find_location(machine).machine_paths
     for queue in queues:
         # Refused when it can be no queue's name: it is mistyped.
@@ -132,7 +132,7 @@ def _to_dict(worker: WorkerState) -> dict[str, object]:
 @machine_option
 @json_option
 def queues_command(machine: str | None, as_json: bool) -> None:
-    """All queues: how many jobs wait and run, and which workers serve them."""
+    """List all queues: their waiting and running jobs, and the workers that serve them."""
     views = list_queues(find_location(machine).machine_paths)
     if as_json:
         print_json(
