@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.measure import Row, Size, alternate, machine_at, make_tickets
 from snakemake_kochi.queue import Queue, Ticket
-from snakemake_kochi.queue.queue import Answer
+from snakemake_kochi.queue.claiming import Answer
 
 _CLAIMS = 15  # of which one run takes the median
 _SETTLED = 3.5  # seconds after which shards of foreign tickets are known

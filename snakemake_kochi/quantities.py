@@ -62,3 +62,8 @@ def memory_of(text: str) -> int:
     if size < 1:
         raise ValueError(AN_AMOUNT_OF_MEMORY)
     return size
+
+
+def format_duration(seconds: float) -> str:
+    """For people, in the two largest units: "2 hours and 5 minutes", "40 seconds"."""
+    return str(humanfriendly.format_timespan(int(seconds), max_units=2))

@@ -22,8 +22,8 @@ from snakemake_kochi.allocation.supply import (
     obstacle,
     size,
 )
-from snakemake_kochi.queue.capacity import Capacity
 from snakemake_kochi.queue.ticket import Kind, Resources
+from snakemake_kochi.queue.workers import Capacity
 from snakemake_kochi.schedulers.interface import Limits
 from snakemake_kochi.worker.node.memory import OWN_MB
 from snakemake_kochi.worker.walltime import START_AND_END

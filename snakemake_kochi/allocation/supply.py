@@ -8,13 +8,7 @@ from dataclasses import dataclass, replace
 
 from humanfriendly.text import pluralize
 
-from snakemake_kochi.queue import (
-    Capacity,
-    Resources,
-    WorkerState,
-    seconds_for_jobs,
-    seconds_in_all,
-)
+from snakemake_kochi.queue import Capacity, Resources, WorkerState, seconds_for_jobs, seconds_in_all
 from snakemake_kochi.schedulers.interface import Limits
 from snakemake_kochi.worker.walltime import START_AND_END
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from snakemake_kochi.cli.output import agreed, remark
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue.controllers import (
     ControllerState,
     is_same_directory,
@@ -20,7 +21,6 @@ from snakemake_kochi.queue.controllers import (
     read_controller,
 )
 from snakemake_kochi.queue.other_controllers import OtherControllers, may_make
-from snakemake_kochi.queue.processes import this_node
 
 _LOOK = 0.5
 

@@ -12,14 +12,7 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.executor.identity import is_forced
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import (
-    Ended,
-    Inbox,
-    Orphans,
-    OtherControllers,
-    Running,
-    Ticket,
-)
+from snakemake_kochi.queue import Ended, Inbox, Orphans, OtherControllers, Running, Ticket
 
 # Seconds. What its worker ends together with the dead controller is over by then.
 _ENDING_SECONDS = 15.0

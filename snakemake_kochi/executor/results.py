@@ -20,8 +20,8 @@ from snakemake_kochi.executor.run import PendingJob, Run
 from snakemake_kochi.executor.submission import Submission
 from snakemake_kochi.files import last_lines, show_new_files
 from snakemake_kochi.notices import Notices
+from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue import Result, Ticket
-from snakemake_kochi.queue.processes import this_node
 
 _log = logging.getLogger(__name__)
 

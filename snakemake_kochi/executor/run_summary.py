@@ -17,7 +17,7 @@ from snakemake_kochi.executor.rule_usage import RuleUsage
 from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Result, Ticket, WorkerState, find_worker, list_allocations
-from snakemake_kochi.queue.ids import read_next
+from snakemake_kochi.queue.entries import read_next
 from snakemake_kochi.queue.result import read_attempt, read_ended_attempt, read_result
 from snakemake_kochi.queue.ticket import now
 

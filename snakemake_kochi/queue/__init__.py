@@ -2,8 +2,9 @@
 
 from snakemake_kochi.queue.adoption import Ended, Orphans, Running
 from snakemake_kochi.queue.cancellation import cancel, cancel_all
-from snakemake_kochi.queue.capacity import Capacity, format_duration
+from snakemake_kochi.queue.claiming import Answer, Claim
 from snakemake_kochi.queue.controllers import jobs_of, private_queue, remove_private_queues
+from snakemake_kochi.queue.entries import QueueRemovedError, allocate_ids, ids_lock, queue_lock
 from snakemake_kochi.queue.explain import (
     AttemptView,
     attempts,
@@ -14,13 +15,11 @@ from snakemake_kochi.queue.explain import (
     seconds_left,
     seconds_since,
 )
-from snakemake_kochi.queue.ids import allocate_ids
 from snakemake_kochi.queue.inbox import Inbox
 from snakemake_kochi.queue.jobs import JobView, find_job, list_jobs, view_ended
-from snakemake_kochi.queue.lock import QueueRemovedError, ids_lock, queue_lock
 from snakemake_kochi.queue.observation import Observer
 from snakemake_kochi.queue.other_controllers import OtherControllers
-from snakemake_kochi.queue.queue import Answer, Claim, Queue, QueueView, list_queues
+from snakemake_kochi.queue.queue import Queue, QueueView, list_queues
 from snakemake_kochi.queue.recovery import recover
 from snakemake_kochi.queue.result import Attempt, EndedAttempt, Result
 from snakemake_kochi.queue.runs import (
@@ -32,20 +31,23 @@ from snakemake_kochi.queue.runs import (
     list_runs,
     note_allocations,
 )
+from snakemake_kochi.queue.serving import (
+    Release,
+    assign_queues,
+    order_release,
+    read_queues,
+    shared_workers,
+)
 from snakemake_kochi.queue.ticket import Benchmark, Kind, Resources, ShellJob, Ticket
 from snakemake_kochi.queue.wakeup import WakeUp, notify
 from snakemake_kochi.queue.workers import (
     AskedWorker,
-    Release,
+    Capacity,
     WorkerState,
     asked_workers,
-    assign_queues,
     find_worker,
     list_workers,
     note_asked,
-    order_release,
-    read_queues,
-    shared_workers,
 )
 
 __all__ = [
@@ -89,7 +91,6 @@ __all__ = [
     "find_run",
     "ids_lock",
     "find_worker",
-    "format_duration",
     "jobs_of",
     "list_allocations",
     "list_jobs",

@@ -10,9 +10,15 @@ from typing import Literal
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there, make_directory, write_exclusively
 from snakemake_kochi.paths import MachinePaths, QueuePaths
-from snakemake_kochi.queue.entries import Entry, find_entries, find_entry, queue_names
+from snakemake_kochi.queue.entries import (
+    Entry,
+    QueueRemovedError,
+    find_entries,
+    find_entry,
+    queue_lock,
+    queue_names,
+)
 from snakemake_kochi.queue.jobs import complete, end_ticket, find_job, set_aside, unexecuted_result
-from snakemake_kochi.queue.lock import QueueRemovedError, queue_lock
 from snakemake_kochi.queue.recovery import recover
 from snakemake_kochi.queue.ticket import read_ticket
 from snakemake_kochi.queue.wakeup import notify

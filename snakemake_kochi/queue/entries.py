@@ -1,14 +1,36 @@
-"""The tickets of a queue as names in directories: listed without opening a file."""
+"""The tickets of a queue as names in directories, the lock under which they move, and the numbers
+that jobs and workers get.
+
+Names are listed without opening a file. Numbers are taken in ranges, each of which one process
+alone can take: a range is a file, `numbers/<kind>/<shard>/<first>.json`, and the next one begins
+where it ends. So two processes that believe the same number to be free try to link the same file,
+and one fails, whatever their locks are worth. The counter in ids.json only says where to begin.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, get_args
 
-from snakemake_kochi.files import is_name, list_names
-from snakemake_kochi.paths import MachinePaths, QueuePaths
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.files import (
+    answered,
+    is_name,
+    is_there,
+    list_names,
+    make_directory,
+    read_json,
+    to_json,
+    write_atomically,
+    write_exclusively,
+)
+from snakemake_kochi.locks import find_lock_settings
+from snakemake_kochi.paths import SHARD, MachinePaths, QueuePaths
 
 _WAITING = re.compile(r"(\d+)-([1-9]\d*)\.json")
 _RUNNING = re.compile(r"(\d+)-([1-9]\d*)-(\d+)\.json")
@@ -116,3 +138,169 @@ def ended_job_numbers(machine: MachinePaths) -> Iterator[int]:
     for shard in sorted(_list(machine.jobs), reverse=True):
         numbers = (int(name) for name in _list(machine.jobs / shard) if name.isdecimal())
         yield from sorted(numbers, reverse=True)
+
+
+class JobSet:
+    """Takes a bit for each number, in an integer for each shard of them."""
+
+    def __init__(self) -> None:
+        self._shards: dict[int, int] = {}
+
+    def __contains__(self, job: object) -> bool:
+        if not isinstance(job, int):
+            return False
+        shard, place = divmod(job, SHARD)
+        return bool(self._shards.get(shard, 0) >> place & 1)
+
+    def add(self, job: int) -> None:
+        shard, place = divmod(job, SHARD)
+        self._shards[shard] = self._shards.get(shard, 0) | 1 << place
+
+    def __iter__(self) -> Iterator[int]:
+        """In ascending order."""
+        for shard in sorted(self._shards):
+            bits = self._shards[shard]
+            yield from (shard * SHARD + place for place in range(SHARD) if bits >> place & 1)
+
+
+class QueueRemovedError(KochiError):
+    """The queue does not exist (any more): its controller removed it."""
+
+
+@contextlib.contextmanager
+def queue_lock(machine: MachinePaths, queue: str, complain_after: float = 30.0) -> Iterator[None]:
+    """Hold the lock of a queue, whose directory must exist.
+
+    Waits as long as another holds it, and says so every `complain_after` seconds. Not reentrant;
+    nor may a process hold two of them, for queues share locks. Raises QueueRemovedError when the
+    queue's directory is not there, also when it was removed during the wait, and KochiError when
+    locking is not possible.
+    """
+    directory = machine.queue(queue).directory
+    _require(directory)
+    settings = find_lock_settings(machine)
+    with settings.hold(settings.paths.queue(queue), complain_after):
+        # Whoever removes a queue does it under this lock.
+        _require(directory)
+        yield
+
+
+@contextlib.contextmanager
+def ids_lock(machine: MachinePaths, complain_after: float = 30.0) -> Iterator[None]:
+    """Hold the lock of the machine's counters. Waits and raises as `queue_lock` does."""
+    settings = find_lock_settings(machine)
+    with settings.hold(settings.paths.ids, complain_after):
+        yield
+
+
+def _require(directory: Path) -> None:
+    if not is_there(directory):
+        raise QueueRemovedError(f"{directory} does not exist: nothing is left to be locked")
+
+
+VERSION = 1
+Kind = Literal["job", "worker"]
+
+
+def read_next(machine: MachinePaths, kind: Kind) -> int:
+    """The number that will be given next, as far as the counter says. Raises DamagedFileError when
+    it is damaged."""
+    try:
+        number = _read_counters(machine).get(kind)
+    except DamagedFileError as error:
+        raise DamagedFileError(
+            error.message,
+            f"Remove {machine.ids}: numbers then go on after the largest that is in use.",
+        ) from error
+    if number is None:
+        newest = _newest_range(machine, kind)
+        return max(_largest_in_use(machine, kind) + 1, 0 if newest is None else _end_of(newest))
+    if not isinstance(number, int) or number < 0:
+        raise DamagedFileError(
+            f"{machine.ids}: key '{kind}': a number from 0 was expected",
+            f"Remove {machine.ids}: numbers then go on after the largest that is in use.",
+        )
+    return number
+
+
+def _read_counters(machine: MachinePaths) -> dict[str, Any]:
+    """Nothing when the file is not there, or empty: in an empty one is nothing to misread."""
+    try:
+        is_empty = answered(machine.ids.stat).st_size == 0
+        return {} if is_empty else read_json(machine.ids, VERSION)
+    except FileNotFoundError:
+        return {}
+
+
+def _largest_in_use(machine: MachinePaths, kind: Kind) -> int:
+    """-1 when there is none. Given again, a number would meet what its first owner left: a job
+    its result, a worker its state."""
+    queues = [machine.queue(name) for name in queue_names(machine)]
+    running = [entry for queue in queues for entry in running_entries(queue)]
+    if kind == "worker":
+        holders = (entry.worker for entry in running if entry.worker is not None)
+        return max((*worker_numbers(machine), *holders), default=-1)
+    newest: Iterator[Entry] = (
+        entry
+        for queue in queues
+        for entry in itertools.islice(waiting_entries(queue, newest_first=True), 1)
+    )
+    jobs = (entry.job for entry in (*running, *newest))
+    return max((*jobs, *itertools.islice(ended_job_numbers(machine), 1)), default=-1)
+
+
+def _newest_range(machine: MachinePaths, kind: Kind) -> Path | None:
+    directory = machine.number_ranges(kind)
+    for shard in sorted(list_names(directory), reverse=True):
+        firsts = [
+            int(name.removesuffix(".json"))
+            for name in list_names(directory / shard)
+            if name.removesuffix(".json").isdecimal()
+        ]
+        if firsts:
+            return machine.number_range(kind, max(firsts))
+    return None
+
+
+def _end_of(path: Path) -> int:
+    """The first number that is not of that range. Raises FileNotFoundError, DamagedFileError."""
+    following, first = read_json(path, VERSION).get("next"), int(path.stem)
+    if not isinstance(following, int) or following <= first:
+        raise DamagedFileError(f"{path}: key 'next': a number above {first} was expected")
+    return following
+
+
+def allocate_ids(machine: MachinePaths, kind: Kind, count: int) -> range:
+    """Take `count` consecutive numbers that nobody else gets, counted from 0.
+
+    Raises KochiError when the counter cannot be written.
+    """
+    try:
+        return _allocate_ids(machine, kind, count)
+    except OSError as error:
+        raise KochiError(
+            f"no {kind} number can be given: cannot write {machine.ids}: {error.strerror}"
+        ) from error
+
+
+def _allocate_ids(machine: MachinePaths, kind: Kind, count: int) -> range:
+    make_directory(machine.directory)
+    with ids_lock(machine):
+        counters = {name: read_next(machine, name) for name in get_args(Kind)}
+        numbers = _take_range(machine, kind, counters[kind], count)
+        counters[kind] = numbers.stop
+        write_atomically(machine.ids, to_json({"version": VERSION, **counters}))
+    return numbers
+
+
+def _take_range(machine: MachinePaths, kind: Kind, first: int, count: int) -> range:
+    """The first range from `first` on that nobody has taken."""
+    while True:
+        path = machine.number_range(kind, first)
+        make_directory(path.parent)
+        content = to_json({"version": VERSION, "next": first + count})
+        # Durable: a number given twice after a power failure would mix up two jobs' results.
+        if write_exclusively(path, content, durable=True):
+            return range(first, first + count)
+        # The counter was behind: its lock keeps nobody out, or it is from before a power failure.
+        first = _end_of(path)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from snakemake_kochi.errors import DamagedFileError, NameNotFoundError
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.capacity import format_duration
+from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.entries import count_before
 from snakemake_kochi.queue.jobs import JobView, find_job
 from snakemake_kochi.queue.result import (
@@ -23,8 +23,9 @@ from snakemake_kochi.queue.result import (
     read_ended_attempt,
     read_result,
 )
+from snakemake_kochi.queue.serving import subscribers
 from snakemake_kochi.queue.ticket import Ticket
-from snakemake_kochi.queue.workers import WorkerState, read_worker, subscribers
+from snakemake_kochi.queue.workers import WorkerState, read_worker
 
 # A sentence for each of hundreds of workers would hide the one that helps.
 _MOST_NAMED = 3

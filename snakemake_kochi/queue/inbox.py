@@ -20,14 +20,12 @@ from snakemake_kochi.files import (
     to_json,
     write_new,
 )
+from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import ControllerPaths, MachinePaths
-from snakemake_kochi.queue.controller_file import VERSION, Adopter, ControllerFile
-from snakemake_kochi.queue.controllers import LockFile
-from snakemake_kochi.queue.entries import Entry
-from snakemake_kochi.queue.job_set import JobSet
+from snakemake_kochi.processes import ProcessIdentity, this_node
+from snakemake_kochi.queue.controllers import VERSION, Adopter, ControllerFile, LockFile
+from snakemake_kochi.queue.entries import Entry, JobSet
 from snakemake_kochi.queue.jobs import damaged_result
-from snakemake_kochi.queue.postponed import Complaints
-from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.result import Result, read_result
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.wakeup import WakeUp, notify
@@ -52,7 +50,7 @@ class Inbox:
         self._wakeup = WakeUp(paths.wakeup)
         # Not by nonce: a job has one result, and what is told in its place is the end of it, too.
         self._delivered = JobSet()
-        self._complaints = Complaints()
+        self._notices = Notices(_log)
 
     @classmethod
     def create(
@@ -146,9 +144,9 @@ class Inbox:
         try:
             names = sorted(list_names(paths.inbox))
         except OSError as error:
-            self._complaints.about(f"results in {paths.inbox} cannot be taken in now", error)
+            self._notices.fault(f"results in {paths.inbox} cannot be taken in now", error)
             return
-        self._complaints.over(f"results in {paths.inbox} cannot be taken in now")
+        self._notices.over(f"results in {paths.inbox} cannot be taken in now")
         for name in names:
             job = name.split("-")[0]
             if job.isdecimal() and (result := self._take(paths, name, int(job))) is not None:
@@ -162,7 +160,7 @@ class Inbox:
             return None
         except OSError as error:
             # Perhaps it can be read with the next look.
-            self._complaints.about("a result cannot be read yet", error)
+            self._notices.fault("a result cannot be read yet", error)
             return None
         try:
             # Not unlinked: we may be killed before anything is done about it.
@@ -171,9 +169,9 @@ class Inbox:
             move(path, delivered)
         except OSError as error:
             # What was read counts, though it will be met here again.
-            self._complaints.about("a result cannot be put away yet", error)
+            self._notices.fault("a result cannot be put away yet", error)
         else:
-            self._complaints.over("a result cannot be put away yet")
+            self._notices.over("a result cannot be put away yet")
         return result
 
     def _read(self, path: Path, job: int) -> Result:

@@ -28,15 +28,16 @@ from snakemake_kochi.locks import read_lock_settings
 from snakemake_kochi.paths import JobPaths, MachinePaths, QueuePaths
 from snakemake_kochi.queue.entries import (
     Entry,
+    QueueRemovedError,
     controller_names,
     ended_job_numbers,
     find_entry,
+    queue_lock,
     queue_names,
+    read_next,
     running_entries,
     waiting_entries,
 )
-from snakemake_kochi.queue.ids import read_next
-from snakemake_kochi.queue.lock import QueueRemovedError, queue_lock
 from snakemake_kochi.queue.result import Result, read_attempt, read_result
 from snakemake_kochi.queue.ticket import Ticket, now, read_ticket
 from snakemake_kochi.queue.wakeup import notify

@@ -12,13 +12,13 @@ import logging
 import math
 import time
 from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue.heartbeat import LOST_AFTER, SETTLING, Stillness, sign_of_life
-from snakemake_kochi.queue.postponed import Postponed
-from snakemake_kochi.queue.processes import this_node
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.workers import PresumedDead, WorkerState, read_worker
 
@@ -34,6 +34,32 @@ _SECONDS_PER_WORKER = 1.0
 _NEIGHBOURS = 8
 # Heartbeats without which one of them is silent.
 _SILENT_AFTER = 2
+
+
+class Postponed:
+    """Tickets that nothing could be done about, by their files. A full disk or a file that cannot
+    be read is met again with every look: it must neither fill the log nor hold up the others."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._due: dict[Path, float] = {}
+
+    def __contains__(self, path: Path) -> bool:
+        return path in self._due
+
+    def is_due(self, path: Path) -> bool:
+        """Whether it may be tried, for the first time or again."""
+        return self._due.get(path, self._clock()) <= self._clock()
+
+    def postpone(self, path: Path, seconds: float, why: str) -> None:
+        """Not to be tried for `seconds`. The reason is logged the first time."""
+        if path not in self._due:
+            _log.warning("%s", why)
+        self._due[path] = self._clock() + seconds
+
+    def forget(self, path: Path) -> None:
+        """It was done, or is not there any more."""
+        self._due.pop(path, None)
 
 
 class Observer:

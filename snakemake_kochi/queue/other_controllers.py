@@ -17,15 +17,16 @@ from dataclasses import dataclass, replace
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import read_json
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.controller_file import VERSION, last_adopter
+from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.controllers import (
+    VERSION,
     ControllerState,
     is_same_directory,
+    last_adopter,
     list_controllers,
     read_controller,
 )
 from snakemake_kochi.queue.heartbeat import LOST_AFTER, SETTLING, Stillness, sign_of_life
-from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 
 # In heartbeats. A scheduler takes a node for gone that it cannot reach: processes may go on there.
 SILENT_AFTER = 3

@@ -4,77 +4,58 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import is_there, make_directory, move, to_json, write_exclusively
-from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import (
+    is_there,
+    make_directory,
+    move,
+    to_json,
+    write_exclusively,
+    write_new,
+)
+from snakemake_kochi.paths import MachinePaths, QueuePaths
+from snakemake_kochi.processes import this_node
+from snakemake_kochi.queue.claiming import Answer, Claim, Claimer
 from snakemake_kochi.queue.entries import (
     Entry,
+    QueueRemovedError,
+    allocate_ids,
     count_waiting,
     find_entries,
     find_entry,
     has_waiting,
+    queue_lock,
     queue_names,
     running_entries,
     waiting_entries,
 )
-from snakemake_kochi.queue.ids import allocate_ids
 from snakemake_kochi.queue.jobs import (
     JobView,
-    complete,
     end_ticket,
     new_nonce,
     nonce_of,
-    set_aside,
-    unexecuted_result,
     view_entry,
 )
-from snakemake_kochi.queue.lock import QueueRemovedError, queue_lock
 from snakemake_kochi.queue.observation import Observer
-from snakemake_kochi.queue.overlooked import Overlooked
-from snakemake_kochi.queue.postponed import Postponed
-from snakemake_kochi.queue.preferred import Preferred
-from snakemake_kochi.queue.processes import this_node
 from snakemake_kochi.queue.recovery import ended_attempt, recover, requeue
 from snakemake_kochi.queue.result import Result, UncountedReason
-from snakemake_kochi.queue.submission import move_in, written_aside
-from snakemake_kochi.queue.ticket import Ticket, read_ticket
-from snakemake_kochi.queue.workers import find_lost, notify_subscribers, subscribers
+from snakemake_kochi.queue.serving import notify_subscribers, subscribers
+from snakemake_kochi.queue.skipped import ClaimSettings
+from snakemake_kochi.queue.ticket import Ticket
+from snakemake_kochi.queue.workers import find_lost
 
 _log = logging.getLogger(__name__)
 
 # Seconds between two looks for dead workers while there is work to claim.
 _RECOVERY_INTERVAL = 1.0
-# How many tickets are opened, beyond those that are taken, while others wait for the lock.
-_LOOKS_PER_LOCK = 256
-# Seconds; longer than others take to see that the lock is free.
-_PAUSE = 0.005
-# Seconds after which a ticket is tried again that could not be read.
-_RETRY = 5.0
-
-Answer = Literal["take", "pass", "stop"]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A ticket that one worker holds: the file below running/ that says so, and the nonce under
-    which the execution is recorded."""
-
-    ticket: Ticket
-    worker: int
-    nonce: str
-    path: Path
-
-    @property
-    def entry(self) -> Entry:
-        return Entry(self.path, self.ticket.job, self.ticket.attempt, self.worker)
 
 
 class Queue:
@@ -91,17 +72,13 @@ class Queue:
         name: str,
         controller: str | None = None,
         observer: Observer | None = None,
+        settings: ClaimSettings | None = None,
     ) -> None:
         self.machine = machine
         self.name = name
         self.paths = machine.queue(name)
-        self._controller = controller
         self._observer = observer or Observer()
-        self._overlooked = Overlooked()
-        self._preferred: Preferred | None = None
-        self._postponed = Postponed()
-        self._claimer: int | None = None
-        self._found = False  # whether the last claim did
+        self._claimer = Claimer(machine, name, controller, settings or ClaimSettings())
         self._recovered = -_RECOVERY_INTERVAL
 
     def submit(self, tickets: Sequence[Ticket]) -> list[Ticket]:
@@ -161,199 +138,10 @@ class Queue:
         limit: int = 1,
         is_first: Callable[[Ticket], bool] | None = None,
     ) -> list[Claim]:
-        """Take up to `limit` tickets for a worker, in the order in which they were handed over, but
-        for a while (`Preferred`) those that are `first` before others.
-
-        `accept` answers for each: "take" it, "pass" over one that this worker can never run, or
-        "stop" at one that has no room yet: if later ones could overtake it, a ticket that needs a
-        whole worker would wait for ever while small ones keep coming. A ticket that was passed
-        over is not offered to this worker again. One whose file cannot be read, or not be dealt
-        with for lack of space, is passed by for a while. Raises OSError or KochiError when the
-        queue cannot be listed or locked.
-        """
+        """See `Claimer.claim`; tickets of dead workers are requeued before, once a second."""
         if time.monotonic() - self._recovered >= _RECOVERY_INTERVAL:
             self.recover()
-        if worker != self._claimer:
-            self._claimer, self._overlooked, self._preferred = worker, Overlooked(), None
-        if is_first is None:
-            return self._claim(worker, accept, limit)
-        claims, has_stopped = self._claim_preferred(worker, accept, limit, is_first)
-        if has_stopped or len(claims) == limit:
-            return claims
-        try:
-            return claims + self._claim(worker, accept, limit - len(claims))
-        except (OSError, KochiError) as error:
-            if not claims:
-                raise
-            _log.warning("queue %s: no more is claimed now: %s", self.name, error)
-            return claims
-
-    def _claim_preferred(
-        self,
-        worker: int,
-        accept: Callable[[Ticket], Answer],
-        limit: int,
-        is_first: Callable[[Ticket], bool],
-    ) -> tuple[list[Claim], bool]:
-        """The claims of tickets that are `first`, and whether one of them has no room yet."""
-        if self._preferred is None:
-            self._preferred = Preferred(is_first)
-        head = next(self._overlooked.entries(self.paths), None)
-        if head is None or not self._preferred.may_overtake(head):
-            return [], False
-        found = self._preferred.find(self.paths, head, limit, self._overlooked, self._may_have)
-        if not found:
-            return [], False
-        answers: list[Answer] = []
-
-        def noted(ticket: Ticket) -> Answer:
-            answers.append(accept(ticket))
-            return answers[-1]
-
-        try:
-            with queue_lock(self.machine, self.name):
-                claims, _ = self._claim_locked(worker, noted, limit, found)
-        except QueueRemovedError:
-            return [], False
-        self._preferred.taken([claim.ticket.job for claim in claims])
-        return claims, "stop" in answers
-
-    def _claim(
-        self,
-        worker: int,
-        accept: Callable[[Ticket], Answer],
-        limit: int,
-    ) -> list[Claim]:
-        shard = self._find_claimable(limit)
-        while shard is not None:
-            try:
-                with queue_lock(self.machine, self.name):
-                    entries = self._overlooked.entries(self.paths, shard, tidy=True)
-                    claims, shard = self._claim_locked(worker, accept, limit, entries)
-            except QueueRemovedError:
-                claims, shard = [], None  # it was empty
-            self._found = bool(claims)
-            if claims:
-                return claims
-            if shard is not None:
-                # Many were skipped: now others may have the lock.
-                time.sleep(_PAUSE)
-                shard = self._find_claimable(limit, shard)
-        return []
-
-    def _claim_locked(
-        self,
-        worker: int,
-        accept: Callable[[Ticket], Answer],
-        limit: int,
-        entries: Iterable[Entry],
-    ) -> tuple[list[Claim], str | None]:
-        """The claims, and the shard in which to go on looking; None when there is no more."""
-        claims: list[Claim] = []
-        try:
-            shard = self._take_some(claims, worker, accept, limit, entries)
-        except (OSError, KochiError) as error:
-            # What was taken already would be held for ever by a worker that does not know of it.
-            if not claims:
-                raise
-            _log.warning("queue %s: no more is claimed now: %s", self.name, error)
-            shard = None
-        return claims, shard
-
-    def _take_some(
-        self,
-        claims: list[Claim],
-        worker: int,
-        accept: Callable[[Ticket], Answer],
-        limit: int,
-        entries: Iterable[Entry],
-    ) -> str | None:
-        looks = 0
-        for entry in entries:
-            if len(claims) == limit:
-                break
-            if looks == limit + _LOOKS_PER_LOCK:
-                return entry.path.parent.name
-            looks += 1
-            ticket = self._readable(entry)
-            if ticket is None:
-                continue
-            answer = accept(ticket) if self._may_have(ticket) else "pass"
-            if answer == "stop":
-                break
-            if answer == "pass":
-                self._overlooked.add(entry)
-                continue
-            claims += self._take(entry, ticket, worker)
-        return None
-
-    def _may_have(self, ticket: Ticket) -> bool:
-        return self._controller is None or ticket.controller == self._controller
-
-    def _find_claimable(self, limit: int, first_shard: str = "") -> str | None:
-        """The shard of the first ticket that may be claimed, looked for without the lock, or None.
-        For a worker of one controller up to `limit` are looked for, so that it opens the tickets
-        of others outside the lock."""
-        if self._controller is None:
-            if self._found:
-                # There was one, so it is likely that there is another.
-                return first_shard
-            first = next(self._overlooked.entries(self.paths, first_shard), None)
-            return None if first is None else first.path.parent.name
-        found: list[Entry] = []
-        for entry in self._overlooked.entries(self.paths, first_shard):
-            try:
-                if not self._may_have(read_ticket(entry.path)):
-                    self._overlooked.add(entry)
-                    continue
-            except FileNotFoundError:
-                continue
-            except (DamagedFileError, OSError):
-                pass  # to be dealt with under the lock
-            found.append(entry)
-            if len(found) == limit:
-                break
-        return found[0].path.parent.name if found else None
-
-    def _readable(self, entry: Entry) -> Ticket | None:
-        """The ticket, if it can be run; else it is dealt with and None is returned."""
-        if not self._postponed.is_due(entry.path):
-            return None
-        try:
-            ticket = self._checked(entry)
-        except OSError as error:
-            why = f"job {entry.job} is passed by for now: {error}"
-            self._postponed.postpone(entry.path, _RETRY, why)
-            return None
-        self._postponed.forget(entry.path)
-        return ticket
-
-    def _checked(self, entry: Entry) -> Ticket | None:
-        try:
-            ticket = read_ticket(entry.path).with_attempt(entry.attempt)
-            if ticket.job != entry.job:
-                raise DamagedFileError(f"{entry.path}: holds the ticket of job {ticket.job}")
-        except FileNotFoundError:
-            return None
-        except DamagedFileError as error:
-            set_aside(self.machine, self.paths, entry, error.message)
-            return None
-        # A cancel or a result that somebody was killed over.
-        if complete(self.machine, entry.path, ticket):
-            return None
-        if is_there(self.machine.job(entry.job).cancel):
-            result = unexecuted_result(self.machine, entry, "cancelled")
-            end_ticket(self.machine, entry.path, ticket, result)
-            return None
-        return ticket
-
-    def _take(self, entry: Entry, ticket: Ticket, worker: int) -> list[Claim]:
-        target = self.paths.running_ticket(entry.job, entry.attempt, worker)
-        try:
-            move(entry.path, target)
-        except FileNotFoundError:
-            return []  # only where the lock does not keep others out: the rename still does
-        return [Claim(ticket, worker, new_nonce(), target)]
+        return self._claimer.claim(worker, accept, limit, is_first)
 
     def finish(self, claim: Claim, result: Result) -> bool:
         """Publish how a claimed ticket ended; its controller is told before this returns.
@@ -460,10 +248,8 @@ class Queue:
         return [view for view in views if view is not None]
 
     def is_empty(self) -> bool:
-        """Whether no ticket waits that may be claimed here, those aside that were skipped;
-        some may be running."""
-        self._found = False
-        return self._find_claimable(1) is None
+        """See `Claimer.is_empty`."""
+        return self._claimer.is_empty()
 
 
 @dataclass(frozen=True)
@@ -492,3 +278,69 @@ def list_queues(machine: MachinePaths) -> list[QueueView]:
             )
         )
     return views
+
+
+# Seconds. No submission takes that long; what is older was left by a process that was killed.
+_LEFTOVER_AGE = 24 * 3600.0
+
+
+@contextlib.contextmanager
+def written_aside(queue: QueuePaths, nonce: str, tickets: Sequence[Ticket]) -> Iterator[Path]:
+    """The tickets, in the order of their numbers, in shards of a directory of their own, which is
+    removed at the end. Needs no lock: nobody looks there. Raises OSError."""
+    aside = queue.submission(nonce)
+    make_directory(aside)
+    try:
+        for shard, group in itertools.groupby(tickets, lambda ticket: queue.shard_name(ticket.job)):
+            directory = make_directory(aside / shard)
+            for ticket in group:
+                # Texts: with ten thousand tickets pathlib takes as long as the disk.
+                path = f"{directory}/{queue.ticket_name(ticket.job, ticket.attempt)}"
+                write_new(path, to_json(ticket.to_dict()))
+        yield aside
+    finally:
+        _remove_leftovers(queue, aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def move_in(queue: QueuePaths, aside: Path) -> None:
+    """Make the tickets wait, all or none; call with the queue's lock held. Raises OSError."""
+    moved: list[tuple[Path, Path]] = []
+    try:
+        for source in sorted(aside.iterdir()):
+            target = queue.waiting / source.name
+            if _move_shard(source, target):
+                moved.append((source, target))
+                continue
+            make_directory(target)
+            for ticket in sorted(source.iterdir()):
+                move(ticket, target / ticket.name)
+                moved.append((ticket, target / ticket.name))
+    except BaseException:
+        # Nobody can have claimed one of them: the lock is held.
+        for source, target in reversed(moved):
+            move(target, source)
+        raise
+
+
+def _move_shard(source: Path, target: Path) -> bool:
+    """A whole directory by one rename: so the lock is held for milliseconds, however many tickets
+    there are. Not where there is one already with tickets in it, nor where a filesystem has no
+    rename for directories (EXDEV)."""
+    try:
+        move(source, target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EXDEV):
+            raise
+        return False
+    return True
+
+
+def _remove_leftovers(queue: QueuePaths, own: Path) -> None:
+    """What submissions that were killed left behind. Both times are the file server's: no clock of
+    a node comes into it."""
+    with contextlib.suppress(OSError):
+        newest = own.stat().st_mtime
+        for other in queue.submissions.iterdir():
+            if other.stat().st_mtime < newest - _LEFTOVER_AGE:
+                shutil.rmtree(other, ignore_errors=True)

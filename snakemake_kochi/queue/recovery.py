@@ -10,29 +10,23 @@ from typing import Literal
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there, make_directory, move, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths, QueuePaths
-from snakemake_kochi.queue.entries import Entry, running_entries
-from snakemake_kochi.queue.jobs import complete, end_ticket, set_aside, unexecuted_result
-from snakemake_kochi.queue.lock import QueueRemovedError, queue_lock
-from snakemake_kochi.queue.observation import Observer
-from snakemake_kochi.queue.postponed import Postponed
-from snakemake_kochi.queue.processes import (
+from snakemake_kochi.processes import (
     find_by_environment,
     kill_job_processes,
     this_node,
 )
+from snakemake_kochi.queue.entries import Entry, QueueRemovedError, queue_lock, running_entries
+from snakemake_kochi.queue.jobs import complete, end_ticket, set_aside, unexecuted_result
+from snakemake_kochi.queue.observation import Observer, Postponed
 from snakemake_kochi.queue.result import (
     EndedAttempt,
     UncountedReason,
     read_attempt,
     read_ended_attempt,
 )
+from snakemake_kochi.queue.serving import notify_subscribers, subscribers, unsubscribe
 from snakemake_kochi.queue.ticket import Ticket, now, read_ticket
-from snakemake_kochi.queue.workers import (
-    WorkerState,
-    notify_subscribers,
-    subscribers,
-    unsubscribe,
-)
+from snakemake_kochi.queue.workers import WorkerState
 
 _log = logging.getLogger(__name__)
 

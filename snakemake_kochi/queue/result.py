@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import read_json
-from snakemake_kochi.queue.processes import Node, ProcessIdentity
+from snakemake_kochi.processes import Node, ProcessIdentity
 
 VERSION = 2
 Reason = Literal[

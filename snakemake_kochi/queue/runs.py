@@ -12,7 +12,7 @@ from typing import Any
 from snakemake_kochi.errors import DamagedFileError, NameNotFoundError, nearest
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.ids import read_next
+from snakemake_kochi.queue.entries import read_next
 from snakemake_kochi.queue.ticket import now
 
 _log = logging.getLogger(__name__)

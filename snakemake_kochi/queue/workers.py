@@ -1,4 +1,4 @@
-"""What a worker tells about itself, which queues it serves, and whether it is still there."""
+"""Workers: what one has to give, what it says of itself, and whether it is still there."""
 
 from __future__ import annotations
 
@@ -8,29 +8,72 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+from humanfriendly.text import pluralize
+
 from snakemake_kochi.errors import DamagedFileError, NameNotFoundError, nearest
 from snakemake_kochi.files import (
     is_there,
-    list_names,
-    make_directory,
     read_json,
     to_json,
     write_atomically,
 )
-from snakemake_kochi.paths import MachinePaths, QueuePaths
-from snakemake_kochi.queue.capacity import Capacity
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.processes import Node, ProcessIdentity, this_node
+from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.entries import worker_numbers
 from snakemake_kochi.queue.heartbeat import HEARTBEAT_INTERVAL
-from snakemake_kochi.queue.processes import Node, ProcessIdentity, this_node
-from snakemake_kochi.queue.wakeup import notify
+from snakemake_kochi.queue.ticket import Resources
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What a worker has to give: cores, memory in MiB, and a number of GPUs."""
+
+    cores: int
+    memory_mb: int
+    gpus: int = 0
+
+    def is_full(self, running: Sequence[Resources]) -> bool:
+        """Whether no ticket at all fits, so that looking for one is needless."""
+        return not self.fits(Resources(), running)
+
+    def fits(self, wanted: Resources, running: Sequence[Resources]) -> bool:
+        """Whether there is room beside what is running, for a ticket without an `obstacle`."""
+        everybody = [wanted, *running]
+        if running and any(resources.exclusive for resources in everybody):
+            return False
+        return (
+            sum(resources.cores for resources in everybody) <= self.cores
+            and sum(resources.memory_mb or 0 for resources in everybody) <= self.memory_mb
+            and sum(resources.gpus for resources in everybody) <= self.gpus
+        )
+
+    def obstacle(self, wanted: Resources, seconds_left: float | None = None) -> str | None:
+        """Why the ticket can never run here, for people ("8 cores needed, 4 there"), or None.
+
+        `seconds_left`: how long the worker will be there; None when nothing limits it.
+        """
+        if wanted.cores > self.cores:
+            return f"{wanted.cores} cores needed, {self.cores} there"
+        if (wanted.memory_mb or 0) > self.memory_mb:
+            return f"{wanted.memory_mb} MiB of memory needed, {self.memory_mb} there"
+        if wanted.gpus > self.gpus:
+            needed = pluralize(wanted.gpus, "GPU")
+            return f"{needed} needed, {self.gpus or 'none'} there"
+        if (
+            seconds_left is not None
+            and wanted.runtime_seconds is not None
+            and wanted.runtime_seconds > seconds_left
+        ):
+            left = format_duration(max(0.0, seconds_left))
+            return f"{format_duration(wanted.runtime_seconds)} needed, {left} left"
+        return None
+
 
 _log = logging.getLogger(__name__)
 
 VERSION = 2
 State = Literal["running", "leaving", "finishing", "draining", "left"]
-# How a worker is to leave that a person releases: once its jobs have ended, or now; then they go
-# back into their queues.
-Release = Literal["finish", "now"]
 
 
 @dataclass(frozen=True)
@@ -239,28 +282,6 @@ def find_lost(machine: MachinePaths, workers: Iterable[int]) -> dict[int, Worker
     return lost
 
 
-def order_release(machine: MachinePaths, worker: int, how: Release) -> None:
-    """Have a worker leave, on whatever node it is, also one that has not come yet; "now" counts
-    though "finish" was said before."""
-    paths = machine.worker(worker)
-    write_atomically(paths.release, to_json({"version": VERSION, "how": how}))
-    notify(paths.wakeup)
-
-
-def read_release(machine: MachinePaths, worker: int) -> Release | None:
-    """How a worker is to leave, None if nobody has said so. Raises DamagedFileError, and OSError
-    where it is not known."""
-    path = machine.worker(worker).release
-    try:
-        how = read_json(path, VERSION).get("how")
-    except FileNotFoundError:
-        return None
-    found: Release | None = next((each for each in get_args(Release) if each == how), None)
-    if found is None:
-        raise DamagedFileError(f"{path}: key 'how': {how!r} is no way to leave")
-    return found
-
-
 @dataclass(frozen=True)
 class AskedWorker:
     """asked.json: a worker that a person has asked for. `allocation` is the scheduler's name of
@@ -288,66 +309,3 @@ def asked_workers(machine: MachinePaths) -> dict[int, AskedWorker]:
             data = read_json(paths.asked, VERSION)
             found[worker] = AskedWorker(worker, str(data["allocation"]), str(data["owner"]))
     return found
-
-
-def assign_queues(machine: MachinePaths, worker: int, queues: Sequence[str]) -> None:
-    """Say which queues a worker serves, in that order; also while it runs.
-
-    Only who starts the worker may call this. Raises KochiError for a name that cannot be used,
-    before anything is written.
-    """
-    for name in queues:
-        machine.queue(name)
-    paths = machine.worker(worker)
-    make_directory(paths.directory)
-    write_atomically(paths.queues, to_json({"version": VERSION, "queues": list(queues)}))
-    notify(paths.wakeup)
-
-
-def read_queues(machine: MachinePaths, worker: int) -> tuple[str, ...]:
-    """Raises FileNotFoundError, or DamagedFileError."""
-    path = machine.worker(worker).queues
-    queues = read_json(path, VERSION).get("queues")
-    if not isinstance(queues, list) or not all(isinstance(name, str) for name in queues):
-        raise DamagedFileError(f"{path}: key 'queues': a list of names was expected")
-    return tuple(queues)
-
-
-def subscribe(machine: MachinePaths, worker: int, queue: QueuePaths) -> None:
-    """Have a worker's wake-up FIFO notified whenever something is put into the queue."""
-    queue.make()
-    queue.subscription(worker).touch(mode=0o600)
-
-
-def unsubscribe(queue: QueuePaths, worker: int) -> None:
-    queue.subscription(worker).unlink(missing_ok=True)
-
-
-def subscribers(queue: QueuePaths) -> list[int]:
-    return sorted(int(name) for name in list_names(queue.subscribers) if name.isdecimal())
-
-
-def shared_workers(
-    machine: MachinePaths, name: str, controller: str | None = None
-) -> list[WorkerState]:
-    """The workers that serve a queue now whoever handed its tickets over, and those of one
-    controller: not those that others started for themselves. Costs a small file for each worker of
-    the queue."""
-    found = []
-    for worker in subscribers(machine.queue(name)):
-        with contextlib.suppress(FileNotFoundError, DamagedFileError):
-            state = read_worker(machine, worker)
-            # One that was released may take long to finish what it has, and takes no more.
-            is_there_for = state.state != "finishing" and not state.is_gone
-            if state.controller in (None, controller) and is_there_for:
-                found.append(state)
-    return found
-
-
-def notify_subscribers(machine: MachinePaths, queue: QueuePaths) -> None:
-    """Wake the workers that serve a queue. One that died is taken off the list; one on another
-    node, and one that is not known of now, looks by itself after a while."""
-    with contextlib.suppress(OSError):
-        for worker in subscribers(queue):
-            if not notify(machine.worker(worker).wakeup) and find_lost(machine, [worker]):
-                unsubscribe(queue, worker)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.queue.capacity import Capacity
+from snakemake_kochi.queue.workers import Capacity
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest, Wanted
 
 State = Literal["pending", "running", "ended"]

@@ -23,7 +23,7 @@ from snakemake_kochi.queue import (
     view_ended,
 )
 from snakemake_kochi.queue.controllers import read_controller
-from snakemake_kochi.queue.ids import read_next
+from snakemake_kochi.queue.entries import read_next
 from snakemake_kochi.queue.ticket import now
 
 _log = logging.getLogger(__name__)

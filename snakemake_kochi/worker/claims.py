@@ -18,14 +18,19 @@ from itertools import repeat
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.capacity import Capacity
-from snakemake_kochi.queue.entries import Entry, find_entry, running_entries
-from snakemake_kochi.queue.job_set import JobSet
+from snakemake_kochi.queue.claiming import Answer, Claim
+from snakemake_kochi.queue.entries import (
+    Entry,
+    JobSet,
+    QueueRemovedError,
+    find_entry,
+    running_entries,
+)
 from snakemake_kochi.queue.jobs import new_nonce
-from snakemake_kochi.queue.lock import QueueRemovedError
-from snakemake_kochi.queue.queue import Answer, Claim, Queue
+from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.result import UncountedReason, read_attempt
 from snakemake_kochi.queue.ticket import Kind, Resources, Ticket, read_ticket
+from snakemake_kochi.queue.workers import Capacity
 from snakemake_kochi.worker.settings import RETRY
 from snakemake_kochi.worker.walltime import Walltime
 
@@ -95,7 +100,7 @@ class Claims:
             left = self._walltime.seconds_for_jobs()
             if obstacle := self._capacity.obstacle(ticket.resources, left):
                 self._skip(ticket, obstacle)
-                return "pass"
+                return "skip"
             # None starts before a ticket that has to wait.
             if not is_full and self._capacity.fits(ticket.resources, taken):
                 taken.append(ticket.resources)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.notices import Notices
-from snakemake_kochi.queue.lock import QueueRemovedError
+from snakemake_kochi.queue.entries import QueueRemovedError
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.result import Result, UncountedReason
 from snakemake_kochi.queue.ticket import Ticket

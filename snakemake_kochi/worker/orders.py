@@ -17,13 +17,13 @@ from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.controller_file import is_certainly_gone
-from snakemake_kochi.queue.controllers import read_controller
+from snakemake_kochi.processes import this_node
+from snakemake_kochi.queue.controllers import is_certainly_gone, read_controller
 from snakemake_kochi.queue.entries import waiting_entries
 from snakemake_kochi.queue.heartbeat import LOST_AFTER, Stillness, sign_of_life
 from snakemake_kochi.queue.other_controllers import SILENT_AFTER
-from snakemake_kochi.queue.processes import this_node
-from snakemake_kochi.queue.workers import Release, WorkerState, read_release
+from snakemake_kochi.queue.serving import Release, read_release
+from snakemake_kochi.queue.workers import WorkerState
 from snakemake_kochi.worker.settings import Surroundings
 
 _log = logging.getLogger(__name__)

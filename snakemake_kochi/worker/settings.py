@@ -16,7 +16,7 @@ from typing import Any
 from snakemake_kochi.errors import DamagedFileError, KochiError, WorkerError, nearest
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue.processes import ProcessIdentity
+from snakemake_kochi.processes import ProcessIdentity
 from snakemake_kochi.queue.ticket import Kind
 from snakemake_kochi.worker.walltime import Walltime
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from snakemake_kochi.queue.processes import ProcessIdentity, child_pids
+from snakemake_kochi.processes import ProcessIdentity, child_pids
 from snakemake_kochi.queue.wakeup import WakeUp
 from snakemake_kochi.worker.runners.interface import Watched
 

@@ -13,8 +13,8 @@ from typing import Literal
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.files import answered
-from snakemake_kochi.queue.processes import ProcessIdentity, find_job_processes, send_signal
-from snakemake_kochi.queue.queue import Claim
+from snakemake_kochi.processes import ProcessIdentity, find_job_processes, send_signal
+from snakemake_kochi.queue.claiming import Claim
 from snakemake_kochi.queue.result import Reason, Result
 from snakemake_kochi.queue.ticket import Ticket, now
 from snakemake_kochi.worker.node.devices import Allotment

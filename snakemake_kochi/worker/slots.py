@@ -13,13 +13,13 @@ from functools import partial
 
 from snakemake_kochi.files import answered, is_there, make_directory, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.processes import (
+from snakemake_kochi.processes import (
     NONCE_VARIABLE,
     ProcessIdentity,
     send_signal,
     this_node,
 )
-from snakemake_kochi.queue.queue import Claim
+from snakemake_kochi.queue.claiming import Claim
 from snakemake_kochi.queue.result import Attempt
 from snakemake_kochi.queue.ticket import Resources, now
 from snakemake_kochi.worker.ends import Ends

@@ -19,16 +19,12 @@ from snakemake_kochi.files import (
 )
 from snakemake_kochi.locks.probe import probe_locks
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.capacity import Capacity
+from snakemake_kochi.processes import ProcessIdentity, this_node
+from snakemake_kochi.queue.entries import allocate_ids
 from snakemake_kochi.queue.heartbeat import heartbeat_interval
-from snakemake_kochi.queue.ids import allocate_ids
-from snakemake_kochi.queue.processes import ProcessIdentity, this_node
+from snakemake_kochi.queue.serving import assign_queues, read_queues
 from snakemake_kochi.queue.ticket import now
-from snakemake_kochi.queue.workers import (
-    WorkerState,
-    assign_queues,
-    read_queues,
-)
+from snakemake_kochi.queue.workers import Capacity, WorkerState
 from snakemake_kochi.schedulers.environment import own_allocation
 from snakemake_kochi.worker.node.capacity import Gpus, capacity_of_this_node, find_gpus
 from snakemake_kochi.worker.node.devices import CpuLeases, Devices, layout_of

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from snakemake_kochi.errors import WorkerError
-from snakemake_kochi.queue.capacity import format_duration
+from snakemake_kochi.processes import ProcessIdentity
+from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.explain import FRESH, ROUNDING
-from snakemake_kochi.queue.processes import ProcessIdentity
 from snakemake_kochi.schedulers.environment import own_allocation
 
 # Seconds that a worker needs of its allocation besides its jobs: to start, and to end in order.

@@ -10,7 +10,7 @@ from functools import partial
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.queue import Claim
+from snakemake_kochi.queue.claiming import Claim
 from snakemake_kochi.queue.wakeup import SILENT_WAIT
 from snakemake_kochi.queue.workers import WorkerState
 from snakemake_kochi.worker.claims import Claims

@@ -14,8 +14,8 @@ from snakemake_kochi.allocation.failures import FailedStarts, SilentWorkers
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import make_directory, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.processes import Node, ProcessIdentity
 from snakemake_kochi.queue import Capacity, WorkerState
-from snakemake_kochi.queue.processes import Node, ProcessIdentity
 from snakemake_kochi.schedulers.interface import Allocation
 from snakemake_kochi.schedulers.slurm.answers import read_listing
 

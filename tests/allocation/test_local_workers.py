@@ -21,10 +21,10 @@ from snakemake_kochi import files
 from snakemake_kochi.allocation.local_workers import LocalWorkers
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue import Capacity, Resources, WorkerState
 from snakemake_kochi.queue.entries import worker_numbers
-from snakemake_kochi.queue.processes import Node, ProcessIdentity, this_node
-from snakemake_kochi.queue.workers import read_queues, subscribe
+from snakemake_kochi.queue.serving import read_queues, subscribe
 from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
 
 PENDING = {"a": []}

@@ -12,8 +12,8 @@ import pytest
 from snakemake_kochi.allocation.ending import OrphanedAllocations
 from snakemake_kochi.files import make_directory, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue import Capacity, WorkerState, allocate_ids
-from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.schedulers.interface import Allocation
 
 

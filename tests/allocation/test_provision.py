@@ -25,9 +25,9 @@ from snakemake_kochi.allocation.tracker import Tracker
 from snakemake_kochi.allocation.worker_command import WorkerCommand
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import Root
+from snakemake_kochi.processes import Node, ProcessIdentity
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Capacity, Resources, Ticket, WorkerState
-from snakemake_kochi.queue.processes import Node, ProcessIdentity
 from snakemake_kochi.schedulers.interface import (
     Allocation,
     Limits,

@@ -17,9 +17,9 @@ from snakemake_kochi.cli.left_lock import see_to_left_lock
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue.controllers import LockFile
 from snakemake_kochi.queue.heartbeat import HeartbeatFile
-from snakemake_kochi.queue.processes import Node, ProcessIdentity, this_node
 
 from .conftest import COMMAND, Outcome
 

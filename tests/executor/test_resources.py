@@ -15,15 +15,8 @@ from support import write
 from snakemake_kochi.executor.admission import JobQueues
 from snakemake_kochi.files import is_name
 from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import (
-    Claim,
-    Queue,
-    Resources,
-    Result,
-    Ticket,
-    remove_private_queues,
-)
-from snakemake_kochi.queue.processes import this_node
+from snakemake_kochi.processes import this_node
+from snakemake_kochi.queue import Claim, Queue, Resources, Result, Ticket, remove_private_queues
 
 
 class Job:

@@ -18,8 +18,8 @@ from support import run, wait_until, worker_command, write
 
 from snakemake_kochi.executor.results import show_outputs
 from snakemake_kochi.files import show_new_files
+from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue import Result, Ticket
-from snakemake_kochi.queue.processes import this_node
 
 FOR_LONG = 600.0  # seconds: no wait in this test lasts as long
 WAIT = 4  # seconds that Snakemake waits for files

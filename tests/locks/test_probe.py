@@ -21,8 +21,8 @@ from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.locks.lock import hold
 from snakemake_kochi.locks.probe import probe_locks
 from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue import Queue, Ticket
-from snakemake_kochi.queue.processes import this_node
 
 KOCHI = ("-m", "snakemake_kochi.cli")
 SNAKEMAKE = ("-m", "snakemake", "--executor", "kochi", "--jobs", "1")

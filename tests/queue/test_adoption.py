@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue import (
     Claim,
     Ended,
@@ -21,7 +22,6 @@ from snakemake_kochi.queue import (
     Ticket,
     cancel,
 )
-from snakemake_kochi.queue.processes import this_node
 
 Make = Callable[..., Ticket]
 

@@ -11,6 +11,7 @@ import pytest
 
 from snakemake_kochi.errors import NameNotFoundError
 from snakemake_kochi.files import make_directory, to_json, write_exclusively
+from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue import (
     Attempt,
     Capacity,
@@ -25,9 +26,8 @@ from snakemake_kochi.queue import (
     find_job,
     reasons,
 )
-from snakemake_kochi.queue.processes import ProcessIdentity, this_node
+from snakemake_kochi.queue.serving import subscribe
 from snakemake_kochi.queue.ticket import now
-from snakemake_kochi.queue.workers import subscribe
 
 HERE = ProcessIdentity.of(os.getpid())
 NODE = this_node()

@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 
 from snakemake_kochi.files import make_directory, to_json, write_exclusively
 from snakemake_kochi.paths import Root
+from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue import (
     Attempt,
     Capacity,
@@ -40,7 +41,6 @@ from snakemake_kochi.queue import (
     find_job,
     recover,
 )
-from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.result import read_attempt, read_ended_attempt, read_result
 from snakemake_kochi.queue.ticket import now
 
@@ -49,7 +49,7 @@ STEPS = st.integers(1, 40)
 
 
 def accept(ticket):
-    return {TAKEN: "take", PASSED: "pass", STOPPED: "stop"}[ticket.resources.cores]
+    return {TAKEN: "take", PASSED: "skip", STOPPED: "stop"}[ticket.resources.cores]
 
 
 def take_all(_):

@@ -18,10 +18,9 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Inbox, Queue, Ticket, cancel_all, recover
 from snakemake_kochi.queue.controllers import jobs_of
-from snakemake_kochi.queue.entries import Entry
-from snakemake_kochi.queue.job_set import JobSet
+from snakemake_kochi.queue.entries import Entry, JobSet
 from snakemake_kochi.queue.observation import Observer
-from snakemake_kochi.queue.overlooked import Overlooked
+from snakemake_kochi.queue.skipped import SkippedTickets
 from snakemake_kochi.queue.workers import WorkerState
 
 Make = Callable[..., Ticket]
@@ -136,7 +135,7 @@ def bytes_for_each(count: int, note: Callable[[int], object]) -> float:
 
 def test_a_million_jobs_are_remembered_in_little_memory(tmp_path: Path) -> None:
     queue = Root(tmp_path).machine("local").queue("q")
-    overlooked, jobs = Overlooked(), JobSet()
+    overlooked, jobs = SkippedTickets(), JobSet()
     places = [queue.waiting_ticket(job, 1) for job in range(20_000)]
     assert bytes_for_each(20_000, lambda job: overlooked.add(Entry(places[job], job, 1))) < 4
     assert bytes_for_each(20_000, jobs.add) < 4

@@ -16,9 +16,8 @@ from support import wait_until
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.executor.adoption import await_others
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import Inbox, Orphans, OtherControllers, controller_file
-from snakemake_kochi.queue.controller_file import Adopter
-from snakemake_kochi.queue.controllers import adopt
+from snakemake_kochi.queue import Inbox, Orphans, OtherControllers, controllers
+from snakemake_kochi.queue.controllers import Adopter, adopt
 from snakemake_kochi.queue.heartbeat import HEARTBEAT_INTERVAL, LOST_AFTER
 
 
@@ -214,7 +213,7 @@ def test_one_of_an_earlier_release_is_dead_when_a_person_says_so(
     assert others(machine, tmp_path, clock).look() == []
 
 
-def test_a_controller_that_has_an_heir_takes_in_and_hands_over_nothing_more(
+def test_a_controller_that_has_an_adopter_takes_in_and_hands_over_nothing_more(
     machine: MachinePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KOCHI_HEARTBEAT", "0.1")
@@ -232,7 +231,7 @@ def test_a_controller_that_has_an_heir_takes_in_and_hands_over_nothing_more(
     adopter.close()
 
 
-def test_a_controller_whose_heir_has_ended_and_removed_all_takes_in_nothing_more(
+def test_a_controller_whose_adopter_has_ended_and_removed_all_takes_in_nothing_more(
     machine: MachinePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KOCHI_HEARTBEAT", "0.1")
@@ -262,7 +261,7 @@ def test_a_controller_whose_file_is_missing_for_a_moment_goes_on(
 
 
 @pytest.mark.parametrize("lasts", [False, True])
-def test_a_damaged_file_of_an_heir_is_read_again_before_it_counts(
+def test_a_damaged_file_of_an_adopter_is_read_again_before_it_counts(
     machine: MachinePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasts: bool
 ) -> None:
     monkeypatch.setenv("KOCHI_HEARTBEAT", "0.1")
@@ -274,7 +273,7 @@ def test_a_damaged_file_of_an_heir_is_read_again_before_it_counts(
             raise DamagedFileError("adopter-1.json: not valid JSON")
         return 0, None
 
-    monkeypatch.setattr(controller_file, "last_adopter", look)
+    monkeypatch.setattr(controllers, "last_adopter", look)
     inbox = Inbox.create(machine, str(tmp_path))
     inbox.give_signs_of_life()
     wait_until(lambda: len(looks) >= 6 or inbox.adopter)

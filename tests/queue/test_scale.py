@@ -12,18 +12,13 @@ import pytest
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import to_json
-from snakemake_kochi.queue import (
-    Inbox,
-    Queue,
-    Resources,
-    cancel_all,
-    find_job,
-)
+from snakemake_kochi.queue import Inbox, Queue, Resources, cancel_all, find_job
 from snakemake_kochi.queue import jobs as jobs_module
-from snakemake_kochi.queue import overlooked as overlooked_module
-from snakemake_kochi.queue import queue as queue_module
-from snakemake_kochi.queue import submission as submission_module
 from snakemake_kochi.queue.jobs import unexecuted_result
+from snakemake_kochi.queue.skipped import ClaimSettings
+
+# Directories' times are relied upon at once.
+AT_ONCE = ClaimSettings(settling=0.0)
 
 
 def take(_):
@@ -31,7 +26,7 @@ def take(_):
 
 
 def only_narrow(ticket):
-    return "take" if ticket.resources.cores == 1 else "pass"
+    return "take" if ticket.resources.cores == 1 else "skip"
 
 
 def result_of(machine, claim):
@@ -42,42 +37,16 @@ def left_aside(queue):
     return [path for path in queue.paths.submissions.rglob("*") if not path.is_dir()]
 
 
-@pytest.fixture
-def opened(monkeypatch):
-    """The files that claims open, in order."""
-    real, paths = queue_module.read_ticket, []
-
-    def counting(path):
-        paths.append(path)
-        return real(path)
-
-    monkeypatch.setattr(queue_module, "read_ticket", counting)
-    return paths
-
-
-@pytest.fixture
-def listed(monkeypatch):
-    """The shards that claims list, in order."""
-    real, shards = overlooked_module.shard_entries, []
-
-    def counting(shard, skip):
-        shards.append(shard.name)
-        return real(shard, skip)
-
-    monkeypatch.setattr(overlooked_module, "shard_entries", counting)
-    return shards
-
-
-def test_tickets_are_written_while_others_have_the_lock(machine, ticket, monkeypatch):
+def test_tickets_are_written_while_others_have_the_lock(machine, ticket, calls):
     queue, rival = Queue(machine, "q"), Queue(machine, "q")
     queue.submit([ticket("first")])
-    real, claimed = submission_module.write_new, []
+    claimed = []
 
-    def while_another_claims(path, content):
-        real(path, content)
-        claimed.extend(rival.claim(1, take))
+    def claim(path):
+        if "/submissions/" in path and not claimed:
+            claimed.extend(rival.claim(1, take))
 
-    monkeypatch.setattr(submission_module, "write_new", while_another_claims)
+    calls.before_open = claim
     queue.submit([ticket("second")])
     assert [claim.ticket.name for claim in claimed] == ["first"]
 
@@ -141,56 +110,44 @@ def test_what_a_killed_submission_left_is_removed_a_day_later(machine, ticket):
     assert [c.ticket.name for c in queue.claim(0, take, limit=9)] == ["a"]
 
 
-def test_a_ticket_skipped_is_opened_once_by_each_worker(machine, ticket, opened):
+def test_a_ticket_skipped_is_opened_once_by_each_worker(machine, ticket, calls):
     queue = Queue(machine, "q")
     queue.submit([*(ticket("wide", resources=Resources(cores=8)) for _ in range(20)), ticket("a")])
     assert [c.ticket.name for c in queue.claim(1, only_narrow)] == ["a"]
-    assert len(opened) == 21
+    assert len(calls.tickets()) == 21
     assert queue.claim(1, only_narrow) == [] and queue.is_empty(), "nothing for this worker"
-    assert len(opened) == 21
+    assert len(calls.tickets()) == 21
     assert len(queue.claim(2, take, limit=99)) == 20, "another one is asked anew"
 
 
 def test_a_ticket_behind_many_skipped_is_found_and_the_lock_given_up_meanwhile(
-    machine, ticket, monkeypatch
+    machine, ticket, calls
 ):
-    monkeypatch.setattr(queue_module, "_LOOKS_PER_LOCK", 50)
-    real, locks = queue_module.queue_lock, []
-
-    def counting(*arguments):
-        locks.append(arguments)
-        return real(*arguments)
-
-    monkeypatch.setattr(queue_module, "queue_lock", counting)
-    queue = Queue(machine, "q")
+    queue = Queue(machine, "q", settings=ClaimSettings(looks_per_lock=50))
     wide = ticket("wide", resources=Resources(cores=8))
     queue.submit([*[wide] * 600, ticket("narrow")])
-    locks.clear()
+    calls.clear()
     assert [c.ticket.name for c in queue.claim(1, only_narrow)] == ["narrow"]
-    assert len(locks) > 600 // 51
+    assert len(calls.locks()) > 600 // 51
     assert len(queue.waiting()) == 600
 
 
-def test_shards_with_nothing_for_a_worker_are_not_listed_again(
-    machine, ticket, monkeypatch, listed
-):
-    monkeypatch.setattr(overlooked_module, "_SETTLING", 0.0)
-    everybody, mine = Queue(machine, "q"), Queue(machine, "q", controller="me")
+def test_shards_with_nothing_for_a_worker_are_not_listed_again(machine, ticket, calls):
+    everybody, mine = Queue(machine, "q"), Queue(machine, "q", "me", settings=AT_ONCE)
     everybody.submit([ticket("theirs", controller="they") for _ in range(700)])
     for _ in range(2):
         assert mine.claim(1, take) == []
-    listed.clear()
+    calls.clear()
     for _ in range(5):
         assert mine.claim(1, take) == [] and mine.is_empty()
-    assert listed == []
+    assert calls.shards() == []
     everybody.submit([ticket("mine", controller="me")])
     assert [c.ticket.name for c in mine.claim(1, take)] == ["mine"]
-    assert set(listed) == {"00000002"}
+    assert set(calls.shards()) == {"00000002"}
 
 
-def test_a_ticket_requeued_among_foreign_ones_is_found(machine, ticket, monkeypatch):
-    monkeypatch.setattr(overlooked_module, "_SETTLING", 0.0)
-    everybody, mine = Queue(machine, "q"), Queue(machine, "q", controller="me")
+def test_a_ticket_requeued_among_foreign_ones_is_found(machine, ticket):
+    everybody, mine = Queue(machine, "q"), Queue(machine, "q", "me", settings=AT_ONCE)
     everybody.submit([ticket("mine", controller="me"), ticket("theirs"), ticket("theirs")])
     (claim,) = mine.claim(1, take)
     for _ in range(3):
@@ -212,19 +169,18 @@ def test_a_change_that_leaves_a_directorys_time_as_it_was_is_seen(machine, ticke
     assert [c.ticket.name for c in mine.claim(1, take)] == ["mine"]
 
 
-def test_a_directorys_time_is_not_relied_upon_for_ever(machine, ticket, monkeypatch):
-    monkeypatch.setattr(overlooked_module, "_SETTLING", 0.0)
-    everybody, mine = Queue(machine, "q"), Queue(machine, "q", controller="me")
+def test_a_directorys_time_is_not_relied_upon_for_ever(machine, ticket):
+    everybody, mine = Queue(machine, "q"), Queue(machine, "q", "me", settings=AT_ONCE)
+    later = Queue(machine, "q", "me", settings=ClaimSettings(settling=0.0, trust=0.0))
     everybody.submit([ticket("theirs")])
     shard = machine.queue("q").waiting_shard(0)
     for _ in range(3):
-        assert mine.claim(1, take) == []
+        assert mine.claim(1, take) == [] and later.claim(1, take) == []
     before = shard.stat().st_mtime_ns
     everybody.submit([ticket("mine", controller="me")])
     os.utime(shard, ns=(before, before))
     assert mine.claim(1, take) == [], "the attributes a network filesystem shows may be old"
-    monkeypatch.setattr(overlooked_module, "_TRUST", 0.0)
-    assert [c.ticket.name for c in mine.claim(1, take)] == ["mine"]
+    assert [c.ticket.name for c in later.claim(1, take)] == ["mine"]
 
 
 def test_results_are_published_together_and_one_that_cannot_be_is_told(machine, ticket):
@@ -268,27 +224,21 @@ def test_a_result_that_was_half_published_is_completed_by_the_next_try(
     inbox.close()
 
 
-def test_many_jobs_of_several_queues_are_cancelled_at_once(machine, ticket, monkeypatch):
-    from snakemake_kochi.queue import cancellation
-
+def test_many_jobs_of_several_queues_are_cancelled_at_once(machine, ticket, calls):
     a, b = Queue(machine, "a"), Queue(machine, "b")
     a.submit([ticket() for _ in range(300)])
     b.submit([ticket() for _ in range(3)])
     running, ended = a.claim(1, take, limit=2)
     a.finish(ended, result_of(machine, ended))
-    real, locks = cancellation.queue_lock, []
-
-    def counting(*arguments):
-        locks.append(arguments)
-        return real(*arguments)
-
-    monkeypatch.setattr(cancellation, "queue_lock", counting)
+    calls.clear()
     outcomes = cancel_all(machine, [*range(302), 999])
     assert outcomes.pop(running.ticket.job) == "cancelling"
     assert outcomes.pop(ended.ticket.job) == "ended"
     assert "no job 999" in str(outcomes.pop(999))
     assert outcomes == dict.fromkeys(range(2, 302), "cancelled")
-    assert len(locks) == 3, "one for 256 jobs"
+    assert len(calls.locks()) == 3 + 2, (
+        "one for 256 jobs, and one in each queue for the unknown job"
+    )
     assert find_job(machine, 0).cancelling
     assert [view.job for view in b.waiting()] == [302]
 

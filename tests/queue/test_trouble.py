@@ -18,6 +18,7 @@ import pytest
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue import (
     Capacity,
     Claim,
@@ -31,8 +32,7 @@ from snakemake_kochi.queue import (
     recover,
     shared_workers,
 )
-from snakemake_kochi.queue.processes import Node, ProcessIdentity, this_node
-from snakemake_kochi.queue.workers import subscribe
+from snakemake_kochi.queue.serving import subscribe
 
 Make = Callable[..., Ticket]
 ELSEWHERE = Node("elsewhere", "some-id", "some-boot", "pid:[1]")
@@ -129,7 +129,7 @@ def test_a_ticket_that_cannot_be_read_is_passed_by_and_is_not_taken_for_none(
     assert [claim.ticket.name for claim in queue.claim(1, take)] == ["c"]
     assert queue.claim(1, take) == []
     assert not queue.is_empty(), "a worker that leaves would leave it alone"
-    assert len([r for r in caplog.records if "passed by" in r.message]) == 1
+    assert len([r for r in caplog.records if "is skipped for now" in r.message]) == 1
     unreadable.rmdir()
     kept.rename(unreadable)
     assert [claim.ticket.name for claim in Queue(machine, "q", controller).claim(2, take)] == ["a"]
@@ -370,7 +370,7 @@ def test_processes_that_cannot_be_ended_are_waited_for_once_and_looked_at_rarely
 
 
 def test_processes_are_killed_also_by_who_does_not_wait_for_them() -> None:
-    from snakemake_kochi.queue.processes import kill_job_processes
+    from snakemake_kochi.processes import kill_job_processes
 
     left = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     identity = ProcessIdentity.of(left.pid)

@@ -14,7 +14,7 @@ import pytest
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.locks.lock import hold
 from snakemake_kochi.queue import WakeUp, notify, queue_lock
-from snakemake_kochi.queue.lock import QueueRemovedError
+from snakemake_kochi.queue.entries import QueueRemovedError
 
 
 def test_a_ring_before_the_wait_is_not_lost(tmp_path):

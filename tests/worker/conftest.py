@@ -14,8 +14,8 @@ import pytest
 from support import wait_until, worker_command
 
 from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.processes import ProcessIdentity
 from snakemake_kochi.queue import JobView, Queue, Resources, Ticket, find_job
-from snakemake_kochi.queue.processes import ProcessIdentity
 from snakemake_kochi.worker.settings import WorkerSettings
 
 PATIENCE = 60.0

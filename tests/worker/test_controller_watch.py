@@ -11,8 +11,8 @@ from faulty_filesystem import FaultyFilesystem
 
 from snakemake_kochi.files import make_directory, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.processes import Node, ProcessIdentity
 from snakemake_kochi.queue import Capacity, Queue, Ticket, WorkerState, find_worker
-from snakemake_kochi.queue.processes import Node, ProcessIdentity
 from snakemake_kochi.worker.orders import ControllerWatch
 from tests.worker.conftest import Site
 

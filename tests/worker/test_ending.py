@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
+from snakemake_kochi.processes import Node, ProcessIdentity
 from snakemake_kochi.queue import Queue, cancel, find_worker, list_workers, recover
-from snakemake_kochi.queue.processes import Node, ProcessIdentity
 
 
 def is_running(pid):

@@ -265,7 +265,7 @@ def test_the_end_of_a_job_is_kept_while_it_is_not_known_whether_the_queues_are_t
     worker = site.start_changed(
         """
         from pathlib import Path
-        from snakemake_kochi.queue.lock import QueueRemovedError
+        from snakemake_kochi.queue.entries import QueueRemovedError
         from snakemake_kochi.queue.queue import Queue
         finish_all = Queue.finish_all
         def fail(self, ended):

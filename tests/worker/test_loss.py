@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from snakemake_kochi.files import to_json
+from snakemake_kochi.processes import Node, ProcessIdentity
 from snakemake_kochi.queue import Capacity, Observer, Queue, find_worker, list_workers, recover
-from snakemake_kochi.queue.processes import Node, ProcessIdentity
 from snakemake_kochi.queue.workers import WorkerState
 from tests.worker.conftest import descendants_of, is_running
 

@@ -10,8 +10,8 @@ import yaml
 from support import REPOSITORY
 
 from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue import Capacity, Inbox, WorkerState, assign_queues
-from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.worker.queues import ServedQueues
 from snakemake_kochi.worker.settings import BETWEEN_JOBS

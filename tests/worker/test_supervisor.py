@@ -9,7 +9,7 @@ import pytest
 from support import wait_until
 
 from snakemake_kochi.queue import Queue, find_worker
-from snakemake_kochi.queue.lock import queue_lock
+from snakemake_kochi.queue.entries import queue_lock
 from tests.worker.conftest import children_of, is_running
 
 # Its session, environment and parent tell nothing of the job; it ignores what can be ignored.

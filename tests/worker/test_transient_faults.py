@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from snakemake_kochi.files import make_directory, to_json, write_atomically, write_exclusively
+from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue import Queue, find_worker
-from snakemake_kochi.queue.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.result import Attempt
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.workers import PresumedDead

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from snakemake_kochi.errors import WorkerError
-from snakemake_kochi.queue.capacity import Capacity
+from snakemake_kochi.queue.workers import Capacity
 from snakemake_kochi.worker.node.memory import memory_mb_for_jobs
 
 CUDA = "CUDA_VISIBLE_DEVICES"

@@ -14,7 +14,7 @@ import signal
 from collections.abc import Callable, Collection
 from typing import NoReturn
 
-from snakemake_kochi.queue.processes import ProcessIdentity
+from snakemake_kochi.processes import ProcessIdentity
 from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.worker.runners.interface import Exit, Usage
 from snakemake_kochi.worker.runners.job_process import (

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from snakemake_kochi.queue.processes import ProcessIdentity
+from snakemake_kochi.processes import ProcessIdentity
 from snakemake_kochi.queue.ticket import Ticket
 
 

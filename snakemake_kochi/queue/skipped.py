@@ -1,32 +1,29 @@
-"""Waiting tickets that a worker need not look at again, because they can never be its own."""
+"""The waiting tickets that one worker skips: those that it can never run and, for a while, those in
+front of the tickets for which it was requested."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import answered
 from snakemake_kochi.paths import QueuePaths
-from snakemake_kochi.queue.entries import Entry, shard_entries, waiting_shards
-from snakemake_kochi.queue.job_set import JobSet
+from snakemake_kochi.queue.entries import Entry, JobSet, shard_entries, waiting_shards
+from snakemake_kochi.queue.ticket import Ticket, read_ticket
 
-# Seconds during which a directory's time must have stood still before it is relied upon: on some
-# filesystems it has whole seconds, and two changes within one leave the same time.
-_SETTLING = 3.0
-# Seconds for which it is relied upon: a network filesystem's attributes may be a minute old.
-_TRUST = 60.0
 _RELIST = 0.1  # seconds
 _TICK = 20_000_000  # nanoseconds
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A shard in which nothing but overlooked tickets was found, and when (monotonic seconds) it
+    """A shard in which nothing but skipped tickets was found, and when (monotonic seconds) it
     was first and last found so with this modification time."""
 
     modified: int
@@ -44,22 +41,42 @@ class _Listing:
     until: float
 
 
-class Overlooked:
+@dataclass(frozen=True)
+class ClaimSettings:
+    """How a worker looks for tickets. `looks_per_lock`: how many it opens, beyond those that it
+    takes, while others wait for the lock.
+
+    `settling`: seconds during which a directory's time must have stood still before it is relied
+    upon, because on some filesystems it has whole seconds, and two changes within one leave the
+    same time. `trust`: seconds for which it is relied upon, because a network filesystem's
+    attributes may be a minute old.
+    """
+
+    looks_per_lock: int = 256
+    settling: float = 3.0
+    trust: float = 60.0
+
+
+_DEFAULTS = ClaimSettings()
+
+
+class SkippedTickets:
     """What is known of a queue's waiting tickets: `entries` lists the others.
 
-    Each overlooked ticket was opened once. A shard that has nothing else is not listed again until
+    Each skipped ticket was opened once. A shard that has nothing else is not listed again until
     it changes: a hundred thousand foreign tickets in front of a worker's own cost it a stat(2) for
     each 256.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, settings: ClaimSettings = _DEFAULTS) -> None:
+        self._settings = settings
         self._jobs = JobSet()
         self._shards_with_some: set[str] = set()
         self._seen: dict[str, _Seen] = {}
         self._listed: _Listing | None = None
 
     def add(self, entry: Entry) -> None:
-        """Overlook a ticket from now on."""
+        """Skip a ticket from now on."""
         self._jobs.add(entry.job)
         self._shards_with_some.add(entry.path.parent.name)
 
@@ -69,7 +86,7 @@ class Overlooked:
     def entries(
         self, queue: QueuePaths, first_shard: str = "", tidy: bool = False
     ) -> Iterator[Entry]:
-        """The waiting tickets that are not overlooked, in their order, from a shard on.
+        """The waiting tickets that are not skipped, in their order, from a shard on.
 
         With `tidy` emptied shards are removed, which would be listed by every later claim; only
         with the queue's lock held.
@@ -129,8 +146,8 @@ class Overlooked:
         seen = self._seen.get(shard)
         return (
             seen is not None
-            and seen.last - seen.first >= _SETTLING
-            and time.monotonic() - seen.last < _TRUST
+            and seen.last - seen.first >= self._settings.settling
+            and time.monotonic() - seen.last < self._settings.trust
             and _modified(path) == seen.modified
         )
 
@@ -140,3 +157,71 @@ def _modified(directory: Path | str) -> int | None:
         return answered(partial(os.stat, directory)).st_mtime_ns
     except FileNotFoundError:
         return None
+
+
+# Job numbers behind that of the first ticket among which a worker looks for its own.
+_FARTHEST = 1000
+# Tickets that are opened for one claim to find them. The first one looks farther: what a worker
+# begins with decides whether it still has the time for what it was asked for.
+_MOST_OPENED = 64
+# Tickets that a worker takes before the first one of the queue, and seconds for which it does.
+_MOST_BEFORE = 32
+_LONGEST_BEFORE = 600.0
+
+
+class PreferredTickets:
+    """Looks for one worker's own tickets, outside the lock, and opens each of the others once."""
+
+    def __init__(
+        self, is_first: Callable[[Ticket], bool], settings: ClaimSettings = _DEFAULTS
+    ) -> None:
+        self._is_first = is_first
+        self._others = SkippedTickets(settings)
+        self._has_looked = False
+        self._head: int | None = None
+        self._taken_before = 0
+        self._head_since = 0.0
+
+    def may_overtake(self, head: Entry) -> bool:
+        """Whether others may still be taken before the first ticket of the queue: else one that
+        needs a whole worker would wait for ever while others keep coming."""
+        if head.job != self._head:
+            self._head, self._taken_before, self._head_since = head.job, 0, time.monotonic()
+        has_time = time.monotonic() - self._head_since < _LONGEST_BEFORE
+        return has_time and self._taken_before < _MOST_BEFORE
+
+    def taken(self, jobs: Sequence[int]) -> None:
+        """These were taken, whatever was in front."""
+        self._taken_before += sum(self._head is not None and job > self._head for job in jobs)
+
+    def find(
+        self,
+        queue: QueuePaths,
+        head: Entry,
+        limit: int,
+        skipped: SkippedTickets,
+        may_have: Callable[[Ticket], bool],
+    ) -> list[Entry]:
+        """Up to `limit` of them, in the order of the queue, but those that are skipped. One that
+        cannot be read is left to its turn."""
+        found: list[Entry] = []
+        opened, most = 0, _MOST_OPENED if self._has_looked else _FARTHEST
+        self._has_looked = True
+        for entry in self._others.entries(queue, head.path.parent.name):
+            if len(found) == limit or opened == most or entry.job >= head.job + _FARTHEST:
+                break
+            if entry.job < head.job:
+                continue
+            if entry in skipped:
+                self._others.add(entry)
+                continue
+            opened += 1
+            try:
+                ticket = read_ticket(entry.path)
+            except (DamagedFileError, OSError):
+                continue
+            if may_have(ticket) and self._is_first(ticket):
+                found.append(entry)
+            else:
+                self._others.add(entry)
+        return found
