@@ -132,9 +132,11 @@ class Results:
             return
         if time.monotonic() >= self._next_look:
             began = time.monotonic()
-            self._look()
-            took = time.monotonic() - began
-            self._next_look = began + max(_LOOK_SECONDS, _LOOK_SHARE * took)
+            try:
+                self._look()
+            finally:  # else one that fails would be repeated without a pause
+                took = time.monotonic() - began
+                self._next_look = began + max(_LOOK_SECONDS, _LOOK_SHARE * took)
             if self._has_workers and not run.adoption.is_empty:
                 self._submission.hand_over_strays_anew()
         if not run.adoption.is_empty:
