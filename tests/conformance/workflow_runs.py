@@ -44,7 +44,8 @@ class Workflow:
     `source` is the directory with it, which is copied; `directory` where in it Snakemake is called,
     and `results` where from there the files of its features are. `before` is done there before the
     first run, and `between` before a second one. The runner `command` makes `for_command` only, if
-    that is given: it starts a whole Snakemake for each job, and knows nothing of its kind.
+    that is given, and once: it starts a whole Snakemake for each job, and knows nothing of its kind
+    or of what was there before.
     """
 
     name: str
@@ -153,7 +154,7 @@ class _Run:
         if self._workflow.before:
             self._workflow.before(self._results)
         states = [self._state()]
-        if self._workflow.between:
+        if self._workflow.between and self._executor != "command":
             self._workflow.between(self._results)
             states.append(self._state())
         return Observed(states, self._runners(), self._base / "kochi-root")
