@@ -191,20 +191,17 @@ class _Supervisor:
 
     def _end_leftovers(self) -> None:
         """Kill (SIGKILL) the descendants: when they are orphaned, they become children."""
-        if not _kill_children():
-            return
-        # Here: most workers leave nothing behind, and the supervisor is to stay small.
-        from tenacity import Retrying, retry_if_result, stop_after_delay, wait_exponential
-
-        again = Retrying(
-            retry=retry_if_result(bool),
-            stop=stop_after_delay(_LEFTOVER_PATIENCE),
-            wait=wait_exponential(_KILL_PAUSE, max=_LONGEST_KILL_PAUSE),
-            retry_error_callback=lambda _: _kill_children(),
-        )
-        if left := again(_kill_children):
-            pids = ", ".join(map(str, left))
-            self._say(f"processes {pids} of its jobs cannot be ended")
+        # By hand, not by a library that would have to be loaded first: the worker may have been
+        # killed because the filesystem of the programs does not answer.
+        deadline = time.monotonic() + _LEFTOVER_PATIENCE
+        pause = _KILL_PAUSE
+        while left := _kill_children():
+            if time.monotonic() > deadline:
+                pids = ", ".join(map(str, left))
+                self._say(f"processes {pids} of its jobs cannot be ended")
+                return
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_KILL_PAUSE)
 
     def _say(self, message: str) -> None:
         # It opens the log for this one line: the log is the worker's.

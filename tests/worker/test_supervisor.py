@@ -35,6 +35,23 @@ def test_what_hides_from_its_job_ends_with_a_worker_that_was_killed(site):
     assert [view.worker for view in Queue(site.machine, "q").running()] == [0]
 
 
+def test_what_a_killed_worker_left_ends_although_no_program_can_be_loaded_any_more(site):
+    # The worker may have been killed because that filesystem does not answer.
+    change = f"""
+        import errno, os, sys
+        class Away:
+            def find_spec(self, name, path=None, target=None):
+                if os.path.exists({str(site.directory / "main")!r}):
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sys.meta_path.insert(0, Away())
+    """
+    site.submit(HIDDEN + "echo $$ > main; exec sleep 1000")
+    supervisor = site.start_changed(change)
+    pids = hidden_pids(site)
+    site.kill_worker(supervisor)
+    assert not any(map(is_running, pids))
+
+
 def test_a_worker_and_its_jobs_die_with_the_supervisor(site):
     site.submit("[ -e main ] || { echo $$ > main; exec sleep 1000; }")
     supervisor = site.start(stay=True)
