@@ -100,7 +100,8 @@ class PendingJobs:
     def uncertain(self) -> list[Ticket]:
         """The tickets of which it is not known whether they are in their queue."""
         with self._lock:
-            return [self._jobs[job].ticket for job in self._uncertain]
+            # An interrupt may have come while they were noted.
+            return [self._jobs[job].ticket for job in self._uncertain & self._jobs.keys()]
 
     def by_queue(self) -> dict[str, list[Ticket]]:
         """The tickets that were handed over. Of the others not even the queue need exist yet."""
