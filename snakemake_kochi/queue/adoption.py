@@ -56,7 +56,8 @@ class Ended:
 
 
 class Orphans:
-    """What dead controllers left of one directory. For one thread at a time.
+    """What dead controllers left of one directory. For one thread; another one may call `has_ended`
+    and `queues_of_ending` meanwhile.
 
     In this order: `find`; `Inbox.adopt` for each of `controllers`; `withdraw`; for each job that
     is to be done `take`, and if that gives nothing, `in_the_way` before it is handed over; at the
@@ -171,8 +172,11 @@ class Orphans:
     def queues_of_ending(self) -> set[str]:
         """Where jobs are that were withdrawn and have not ended: the worker of one may have died,
         on another host say, which somebody has to see."""
-        self._ending = {job for job in self._ending if not self.has_ended(job)}
-        return {self._live[job].queue for job in self._ending}
+        # Copies: another thread may be withdrawing jobs.
+        for job in list(self._ending):
+            if self.has_ended(job):
+                self._ending.discard(job)
+        return {self._live[job].queue for job in list(self._ending)}
 
     def running(self) -> list[int]:
         """The jobs that run still and that nobody took."""

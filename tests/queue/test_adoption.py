@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,27 @@ def test_another_job_that_writes_the_same_file_is_in_the_way_until_it_has_ended(
     assert orphans.in_the_way(["a.txt"]) == [0]
     queue.requeue(left[0])
     assert orphans.in_the_way(["a.txt"]) == []
+
+
+def test_one_thread_ends_jobs_while_another_looks_which_of_them_have_ended(
+    machine: MachinePaths, tmp_path: Path, queue: Queue, ticket: Make
+) -> None:
+    inbox = Inbox.create(machine, str(tmp_path))
+    jobs = range(100)
+    queue.submit([ticket(str(n), controller=inbox.identity, outputs=(str(n),)) for n in jobs])
+    queue.claim(4, lambda _: "take", limit=len(jobs))
+    died(machine, inbox)
+    _, orphans = adopter(machine, tmp_path)
+
+    def clear() -> None:
+        for job in jobs:
+            orphans.clear([job])
+
+    with ThreadPoolExecutor() as threads:
+        cleared = threads.submit(clear)
+        while not cleared.done():
+            assert orphans.queues_of_ending() <= {"q"}
+    assert orphans.queues_of_ending() == {"q"}
 
 
 def test_one_of_two_controllers_adopts_and_the_next_when_that_one_is_gone(
