@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from git_helpers import git, write
 
-from snakemake_kochi.artifacts import committer, promise
+from snakemake_kochi.artifacts import committer
 from snakemake_kochi.artifacts.agreement import disagree, note_directory
 from snakemake_kochi.artifacts.branches import discard, initialise, synchronise
 from snakemake_kochi.artifacts.committer import (
@@ -304,15 +304,16 @@ def test_a_working_directory_that_cannot_be_read_keeps_no_other_from_being_looke
 
 
 def test_a_promise_that_another_removes_meanwhile_costs_nobody_elses(
-    paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+    paths: ProjectPaths,
 ) -> None:
     with promise_to_commit(paths, MACHINE):
-        listed = promise.list_names
-        monkeypatch.setattr(promise, "list_names", lambda place: ["gone", *listed(place)])
+        place = find_lock_settings(paths.machine(MACHINE)).paths.project(paths).promises
+        # It is listed, and not there when it is looked at.
+        gone = place / "gone"
+        gone.symlink_to("nowhere")
         with promise_to_commit(paths, MACHINE):
-            monkeypatch.undo()
-            place = find_lock_settings(paths.machine(MACHINE)).paths.project(paths).promises
-            assert len(listed(place)) == 2
+            gone.unlink()
+            assert len(list(place.iterdir())) == 2
 
 
 def test_syncing_commits_what_is_in_no_commit_and_counts_it(
