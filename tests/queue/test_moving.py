@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 import tracemalloc
@@ -13,7 +14,6 @@ from pathlib import Path
 import pytest
 from faulty_filesystem import FaultyFilesystem
 
-from snakemake_kochi import files
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Inbox, Queue, Ticket, cancel_all, recover
@@ -181,6 +181,17 @@ def test_a_busy_worker_reads_the_files_of_eight_others_at_a_time(
     assert read == list(range(43, 51))
 
 
+def failing_stat(name: str) -> Callable[..., os.stat_result]:
+    real = os.stat
+
+    def stat(path: Any, **options: Any) -> os.stat_result:
+        if str(path).endswith(name):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path, **options)
+
+    return stat
+
+
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_what_was_handed_over_in_spite_of_an_error_is_not_handed_over_again(
     tmp_path: Path, ticket: Make, has_ended: bool, monkeypatch: pytest.MonkeyPatch
@@ -195,7 +206,7 @@ def test_what_was_handed_over_in_spite_of_an_error_is_not_handed_over_again(
             pytest.raises(KochiError, match="Input/output error"),
         ):
             # Nor does it tell what has become of it.
-            patch.setattr(files, "_was_moved", lambda source, target: False)
+            patch.setattr(os, "stat", failing_stat("/waiting/00000001"))
             queue.hand_over(numbered)
         there = [view.job for view in queue.jobs()]
         assert len(there) > 1, "some are there, whatever was said"

@@ -1,0 +1,77 @@
+"""How a file of ours gets onto disk and is read back: written once, renamed into place, private.
+
+Every file has one writer, or is written once. A reader never sees half a file: data goes to a
+temporary name in the same directory and is renamed (or linked, where a second writer must lose).
+
+Network filesystems answer some calls with errors that say nothing about the file: ESTALE for a
+name that another node is just replacing, ENOENT for a rename whose first answer got lost. The
+functions here ask again where that helps. What they still raise means: not known now.
+"""
+
+from snakemake_kochi.files.calls import (
+    NO_ROOM,
+    PRIVATE_DIRECTORY,
+    TRANSIENT,
+    answered,
+    is_there,
+    lacks_room,
+    list_names,
+    make_directory,
+    may_pass,
+    move,
+    show_new_files,
+    sync,
+    sync_directory,
+)
+from snakemake_kochi.files.json_files import (
+    read_json,
+    to_json,
+)
+from snakemake_kochi.files.texts import (
+    expand_path,
+    expand_user,
+    is_name,
+    last_lines,
+)
+from snakemake_kochi.files.writing import (
+    LINK_REFUSED,
+    OF_A_PERSON,
+    edit_atomically,
+    has_room,
+    link_atomically,
+    write_atomically,
+    write_exclusively,
+    write_last,
+    write_new,
+)
+
+__all__ = [
+    "LINK_REFUSED",
+    "NO_ROOM",
+    "OF_A_PERSON",
+    "PRIVATE_DIRECTORY",
+    "TRANSIENT",
+    "answered",
+    "edit_atomically",
+    "expand_path",
+    "expand_user",
+    "has_room",
+    "is_name",
+    "is_there",
+    "lacks_room",
+    "last_lines",
+    "link_atomically",
+    "list_names",
+    "make_directory",
+    "may_pass",
+    "move",
+    "read_json",
+    "show_new_files",
+    "sync",
+    "sync_directory",
+    "to_json",
+    "write_atomically",
+    "write_exclusively",
+    "write_last",
+    "write_new",
+]

@@ -1,0 +1,244 @@
+"""The paths of a machine, which all projects share, and of its locks."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from snakemake_kochi.paths.names import SHARD, name_of, safe
+from snakemake_kochi.paths.queue import (
+    ControllerPaths,
+    JobPaths,
+    LaunchPaths,
+    QueuePaths,
+    WorkerPaths,
+)
+
+if TYPE_CHECKING:
+    from snakemake_kochi.paths.project import ProjectPaths
+
+
+QUEUE_LOCKS = 64
+
+
+@dataclass(frozen=True)
+class TrialPaths:
+    """Where `kochi doctor` tries things out, here and from another node; removed afterwards."""
+
+    directory: Path
+
+    def lock(self, name: str) -> Path:
+        return self.directory / f"lock-{name}"
+
+    def message(self, name: str) -> Path:
+        return self.directory / f"{name}.json"
+
+    def link(self, name: str) -> Path:
+        return self.directory / f"link-{name}"
+
+    @property
+    def wakeup(self) -> Path:
+        return self.directory / "wakeup"
+
+    @property
+    def other_directory(self) -> Path:
+        return self.directory / "other"
+
+    @property
+    def document(self) -> Path:
+        """Replaced again and again while others read it."""
+        return self.directory / "document.json"
+
+
+@dataclass(frozen=True)
+class ProjectLockPaths:
+    """The locks of one project on one machine, with those of the machine."""
+
+    directory: Path
+
+    def install(self, dependency: str, recipe: str) -> Path:
+        """Held while an installation of a recipe is made and becomes the current one."""
+        return (
+            self.directory
+            / "installs"
+            / name_of("dependency", dependency)
+            / name_of("recipe", recipe)
+        )
+
+    def build(self, digest: str) -> Path:
+        return self.directory / "builds" / name_of("build", digest)
+
+    @property
+    def committer(self) -> Path:
+        return self.directory / "committer"
+
+    @property
+    def promises(self) -> Path:
+        return self.directory / "promises"
+
+    def promise(self, nonce: str) -> Path:
+        """Held by one process that will commit what others have journaled."""
+        return self.promises / nonce
+
+
+@dataclass(frozen=True)
+class LockPaths:
+    """The files that are locked. They are few, made once and never removed: who unlinks a lock lets
+    a second process lock another file of the same name."""
+
+    directory: Path
+
+    @property
+    def ids(self) -> Path:
+        return self.directory / "ids"
+
+    def queue(self, name: str) -> Path:
+        """Queues share locks: each run has a queue of its own, whose lock would stay for ever."""
+        number = zlib.crc32(name.encode()) % QUEUE_LOCKS
+        return self.directory / f"queue-{number:02d}"
+
+    @property
+    def layout(self) -> Path:
+        """Held while the machine's files are migrated from an earlier layout."""
+        return self.directory / "layout"
+
+    @property
+    def launches(self) -> Path:
+        """Held while one looks whether another runs, and launches its own."""
+        return self.directory / "launches"
+
+    def project(self, project: ProjectPaths) -> ProjectLockPaths:
+        return ProjectLockPaths(self.directory / "projects" / project.directory.name)
+
+    def settled(self, nonce: str) -> Path:
+        """There if this is the very directory that was settled, and not one on another node."""
+        return self.directory / f"settled-{nonce}"
+
+    def trial(self, nonce: str) -> TrialPaths:
+        return TrialPaths(self.directory / f".trial-{nonce}")
+
+    def probe(self, host: str) -> Path:
+        """A lock of nobody's, for processes of that node to try out locking with."""
+        return self.directory / f"probe-{safe(host)}"
+
+
+@dataclass(frozen=True)
+class MachinePaths:
+    """What all projects share on one machine: queues, jobs, workers."""
+
+    name: str
+    directory: Path
+
+    @property
+    def found(self) -> Path:
+        """A kochi.yaml with what its scheduler told of it."""
+        return self.directory / "found.yaml"
+
+    @property
+    def lock_settings(self) -> Path:
+        """Which locks all processes of the machine use; there from the first use on."""
+        return self.directory / "locks.json"
+
+    @property
+    def locks(self) -> LockPaths:
+        """Where the locks are unless kochi.yaml has a `lock_dir`."""
+        return LockPaths(self.directory / "locks")
+
+    def locks_in(self, lock_dir: Path) -> LockPaths:
+        """The locks in a directory that other users and other machines may use, too."""
+        digest = hashlib.sha256(os.fsencode(self.directory.resolve())).hexdigest()[:10]
+        return LockPaths(lock_dir / f"kochi-{os.geteuid()}-{digest}")
+
+    def trial(self, nonce: str) -> TrialPaths:
+        return TrialPaths(self.directory / f".trial-{nonce}")
+
+    @property
+    def ids(self) -> Path:
+        return self.directory / "ids.json"
+
+    def number_ranges(self, kind: str) -> Path:
+        """The ranges of numbers for jobs, or workers, that were taken."""
+        return self.directory / "numbers" / kind
+
+    def number_range(self, kind: str, first: int) -> Path:
+        return self.number_ranges(kind) / f"{first // SHARD:08d}" / f"{first}.json"
+
+    @property
+    def queues(self) -> Path:
+        return self.directory / "queues"
+
+    @property
+    def jobs(self) -> Path:
+        return self.directory / "jobs"
+
+    @property
+    def workers(self) -> Path:
+        return self.directory / "workers"
+
+    @property
+    def controllers(self) -> Path:
+        return self.directory / "controllers"
+
+    @property
+    def runs(self) -> Path:
+        return self.directory / "runs"
+
+    def run(self, controller: str) -> Path:
+        """What is kept of the run of a controller; it stays when the controller has ended."""
+        return self.runs / f"{name_of('controller', controller)}.json"
+
+    @property
+    def allocations(self) -> Path:
+        return self.directory / "allocations"
+
+    @property
+    def launches(self) -> Path:
+        return self.directory / "launches"
+
+    def launch(self, identity: str) -> LaunchPaths:
+        return LaunchPaths(self.launches / name_of("launch", identity))
+
+    def launch_names(self) -> list[str]:
+        return [path.name for path in self.launches.glob("*") if path.is_dir()]
+
+    def queue(self, name: str) -> QueuePaths:
+        return QueuePaths(name, self.queues / name_of("queue", name))
+
+    def job(self, number: int) -> JobPaths:
+        return JobPaths(self.jobs / f"{number // SHARD:08d}" / str(number))
+
+    @property
+    def job_logs(self) -> Path:
+        """Where the logs of all jobs are, for people."""
+        return JobPaths(self.jobs / "*" / "JOB").log
+
+    def allocation_log(self, controller: str, allocation: str) -> Path:
+        """What an allocation of a controller said, besides its worker's log; `allocation` may be
+        what the scheduler puts its name in place of."""
+        return self.allocations / f"{name_of('controller', controller)}-{allocation}.log"
+
+    def allocation_note(self, controller: str, allocation: str) -> Path:
+        """What was asked for with an allocation of a controller, and when."""
+        name = f"{name_of('controller', controller)}-{safe(allocation)}.json"
+        return self.allocations / name
+
+    def allocation_notes(self, controller: str) -> list[Path]:
+        return sorted(self.allocations.glob(f"{name_of('controller', controller)}-*.json"))
+
+    def cpu_leases(self, host: str) -> Path:
+        """Whose bytes are locked by the workers of that node: one for each CPU."""
+        return self.directory / "nodes" / f"{safe(host)}.cpus"
+
+    def worker(self, number: int) -> WorkerPaths:
+        return WorkerPaths(self.workers / str(number))
+
+    def worker_settings(self, digest: str) -> Path:
+        """The settings of all workers that are started with equal ones, and without a number."""
+        return self.directory / "worker-settings" / f"{digest[:20]}.json"
+
+    def controller(self, identity: str) -> ControllerPaths:
+        return ControllerPaths(self.controllers / name_of("controller", identity))

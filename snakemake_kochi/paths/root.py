@@ -1,0 +1,128 @@
+"""KOCHI_ROOT: where it is, whether it can be used, and what is in it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import NO_ROOM, expand_user, is_name, make_directory
+from snakemake_kochi.ownership import OthersError, examine
+from snakemake_kochi.paths.machine import MachinePaths
+from snakemake_kochi.paths.names import name_of
+from snakemake_kochi.paths.project import ProjectPaths
+
+_ROOT_VARIABLE = "$KOCHI_ROOT"
+
+
+_FOR_ALL_NODES = "a directory that you may write to, and that all nodes of a cluster see"
+
+
+@dataclass(frozen=True)
+class Root:
+    """KOCHI_ROOT. `said_at`: where it is said, for people; None if it is the default."""
+
+    directory: Path
+    said_at: str | None = field(default=_ROOT_VARIABLE, compare=False)
+
+    @classmethod
+    def find(
+        cls,
+        configured: str | None = None,
+        environment: Mapping[str, str] = os.environ,
+        where: str = "the machine's kochi_root",
+    ) -> Root:
+        """The machine's `kochi_root`, which is said at `where`, else $KOCHI_ROOT, else ~/.kochi."""
+        given = environment.get("KOCHI_ROOT")
+        what = "the machine's kochi_root" if configured else "KOCHI_ROOT"
+        chosen = expand_user(os.path.expandvars(configured or given or "~/.kochi"), what)
+        said_at = where if configured else _ROOT_VARIABLE if given else None
+        return cls(chosen.absolute(), said_at)
+
+    def secure(self, directory: Path) -> list[str]:
+        """Make sure that what is in a directory below KOCHI_ROOT was put there by this user; make
+        it if it is missing.
+
+        Returns sentences about others who could (see `ownership.examine`).
+        Raises KochiError.
+        """
+        with self.explaining():
+            doubts, is_complete = self._examine(directory)
+            if not is_complete:
+                make_directory(directory)
+                # Somebody may have been faster.
+                doubts, _ = self._examine(directory)
+        return doubts
+
+    def _examine(self, directory: Path) -> tuple[list[str], bool]:
+        try:
+            return examine(self.directory, directory)
+        except OthersError as error:
+            message = f"KOCHI_ROOT {self.directory} cannot be used: {error.message}, "
+            message += "whose jobs would run as you"
+            wanted = "a directory that only you, and on its way only root, may write to"
+            raise KochiError(message, error.hint or self._advice(wanted)) from error
+
+    @contextlib.contextmanager
+    def explaining(self) -> Iterator[None]:
+        """An OSError at a path here or above becomes a KochiError: where it is said, what to do."""
+        try:
+            yield
+        except OSError as error:
+            if (explained := self._explained(error)) is None:
+                raise
+            raise explained from error
+
+    def _explained(self, error: OSError) -> KochiError | None:
+        if not isinstance(error.filename, str):
+            return None
+        path, own = Path(error.filename), self.directory
+        if not path.is_relative_to(own) and not own.is_relative_to(path):
+            return None
+        message = f"KOCHI_ROOT {own} cannot be used: {path}: {error.strerror}"
+        if error.errno in NO_ROOM:
+            return KochiError(message, "Make room there, and type the same again.")
+        return KochiError(message, self._advice(_FOR_ALL_NODES))
+
+    def unseen(self, node: str, why: str) -> KochiError:
+        """To be raised where another node has something else, or nothing, at this path. `why`: by
+        what that is known."""
+        message = f"KOCHI_ROOT {self.directory} cannot be used: {node} does not see it: {why}"
+        return KochiError(message, self._advice(_FOR_ALL_NODES))
+
+    def _advice(self, wanted: str) -> str:
+        if self.said_at not in (None, _ROOT_VARIABLE):
+            return f"Change {self.said_at} to {wanted}."
+        whose = "It is the default" if self.said_at is None else f"It is that of {self.said_at}"
+        return f"{whose}. Type, with {wanted}: export KOCHI_ROOT=DIRECTORY"
+
+    def machine(self, name: str) -> MachinePaths:
+        return MachinePaths(name, self.directory / "machines" / name_of("machine", name))
+
+    def project(self, repository: Path) -> ProjectPaths:
+        real = repository.resolve()
+        digest = hashlib.sha256(os.fsencode(real)).hexdigest()[:10]
+        readable = "".join(c if is_name("x" + c) else "_" for c in real.name)[:64]
+        return ProjectPaths(self.directory / "projects" / f"{readable or 'root'}-{digest}")
+
+    def projects(self) -> list[ProjectPaths]:
+        """Those that keep something here, by the name of their directory."""
+        found = (self.directory / "projects").glob("*")
+        return [ProjectPaths(path) for path in sorted(found) if path.is_dir()]
+
+    @property
+    def configuration(self) -> Path:
+        """The user's machines for all projects; outside of any repository, their kochi.yaml."""
+        return self.directory / "conf.yaml"
+
+    def has_configuration(self) -> bool:
+        """Whether there is one. Raises KochiError when somebody else could have written it: it has
+        scripts that are executed."""
+        if not self.configuration.is_file():
+            return False
+        self.secure(self.directory)
+        return True
