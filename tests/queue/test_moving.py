@@ -10,6 +10,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faulty_filesystem import FaultyFilesystem
