@@ -19,7 +19,16 @@ from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import has_room
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import Capacity, Resources, Ticket, WorkerState, allocate_ids, assign_queues, find_worker, shared_workers
+from snakemake_kochi.queue import (
+    Capacity,
+    Resources,
+    Ticket,
+    WorkerState,
+    allocate_ids,
+    assign_queues,
+    find_worker,
+    shared_workers,
+)
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command

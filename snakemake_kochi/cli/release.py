@@ -12,7 +12,16 @@ from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.location import Location, find_location
-from snakemake_kochi.queue import AskedWorker, Release, WorkerState, asked_workers, find_worker, list_workers, order_release, read_queues
+from snakemake_kochi.queue import (
+    AskedWorker,
+    Release,
+    WorkerState,
+    asked_workers,
+    find_worker,
+    list_workers,
+    order_release,
+    read_queues,
+)
 
 
 @click.command()

@@ -14,7 +14,14 @@ from snakemake_kochi.files import has_room, is_there
 from snakemake_kochi.locks.settings import find_lock_settings
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import Observer, Ticket, WorkerState, recover, seconds_for_jobs, shared_workers
+from snakemake_kochi.queue import (
+    Observer,
+    Ticket,
+    WorkerState,
+    recover,
+    seconds_for_jobs,
+    shared_workers,
+)
 
 # Seconds between two tries whether there is room: at first, and while there is none.
 _TRY = 10.0

@@ -19,7 +19,15 @@ from snakemake_kochi.executor.run import HandOver, PendingJob, Run
 from snakemake_kochi.executor.tickets import Tickets
 from snakemake_kochi.files import lacks_room, may_pass
 from snakemake_kochi.notices import Notices
-from snakemake_kochi.queue import Queue, Resources, Running, Ticket, cancel_all, find_job, shared_workers
+from snakemake_kochi.queue import (
+    Queue,
+    Resources,
+    Running,
+    Ticket,
+    cancel_all,
+    find_job,
+    shared_workers,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -40,7 +40,15 @@ from snakemake_kochi.queue.serving import (
 )
 from snakemake_kochi.queue.ticket import Benchmark, Kind, Resources, ShellJob, Ticket
 from snakemake_kochi.queue.wakeup import WakeUp, notify
-from snakemake_kochi.queue.workers import AskedWorker, Capacity, WorkerState, asked_workers, find_worker, list_workers, note_asked
+from snakemake_kochi.queue.workers import (
+    AskedWorker,
+    Capacity,
+    WorkerState,
+    asked_workers,
+    find_worker,
+    list_workers,
+    note_asked,
+)
 
 __all__ = [
     "AllocationNote",

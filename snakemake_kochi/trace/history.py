@@ -8,7 +8,20 @@ from dataclasses import dataclass
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import AllocationNote, AttemptView, JobView, RunRecord, WorkerState, attempts, find_job, find_worker, jobs_of, list_allocations, list_runs, view_ended
+from snakemake_kochi.queue import (
+    AllocationNote,
+    AttemptView,
+    JobView,
+    RunRecord,
+    WorkerState,
+    attempts,
+    find_job,
+    find_worker,
+    jobs_of,
+    list_allocations,
+    list_runs,
+    view_ended,
+)
 from snakemake_kochi.queue.controllers import read_controller
 from snakemake_kochi.queue.entries import read_next
 from snakemake_kochi.queue.ticket import now

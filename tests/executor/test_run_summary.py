@@ -21,7 +21,17 @@ from snakemake_kochi.executor.run_summary import RunSummary
 from snakemake_kochi.files import make_directory, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import ProcessIdentity, this_node
-from snakemake_kochi.queue import Attempt, Capacity, EndedAttempt, Resources, Result, Ticket, WorkerState, allocate_ids, note_allocations
+from snakemake_kochi.queue import (
+    Attempt,
+    Capacity,
+    EndedAttempt,
+    Resources,
+    Result,
+    Ticket,
+    WorkerState,
+    allocate_ids,
+    note_allocations,
+)
 from snakemake_kochi.worker.walltime import find_beginning
 
 CONTROLLER = "here-1"

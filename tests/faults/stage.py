@@ -15,7 +15,18 @@ from faults.injection import run_scene
 from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import ProcessIdentity, this_node
-from snakemake_kochi.queue import Attempt, Capacity, Claim, Inbox, Queue, Result, Ticket, WorkerState, allocate_ids, find_job
+from snakemake_kochi.queue import (
+    Attempt,
+    Capacity,
+    Claim,
+    Inbox,
+    Queue,
+    Result,
+    Ticket,
+    WorkerState,
+    allocate_ids,
+    find_job,
+)
 from snakemake_kochi.queue.result import read_attempt
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.worker.settings import WorkerSettings

@@ -12,7 +12,17 @@ import pytest
 
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import this_node
-from snakemake_kochi.queue import Claim, Ended, Inbox, Orphans, Queue, Result, Running, Ticket, cancel
+from snakemake_kochi.queue import (
+    Claim,
+    Ended,
+    Inbox,
+    Orphans,
+    Queue,
+    Result,
+    Running,
+    Ticket,
+    cancel,
+)
 
 Make = Callable[..., Ticket]
 

@@ -12,7 +12,20 @@ import pytest
 from snakemake_kochi.errors import NameNotFoundError
 from snakemake_kochi.files import make_directory, to_json, write_exclusively
 from snakemake_kochi.processes import ProcessIdentity, this_node
-from snakemake_kochi.queue import Attempt, Capacity, EndedAttempt, Queue, Resources, Result, WorkerState, attempts, cancel, explain, find_job, reasons
+from snakemake_kochi.queue import (
+    Attempt,
+    Capacity,
+    EndedAttempt,
+    Queue,
+    Resources,
+    Result,
+    WorkerState,
+    attempts,
+    cancel,
+    explain,
+    find_job,
+    reasons,
+)
 from snakemake_kochi.queue.serving import subscribe
 from snakemake_kochi.queue.ticket import now
 

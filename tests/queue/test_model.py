@@ -27,7 +27,20 @@ from hypothesis.stateful import (
 from snakemake_kochi.files import make_directory, to_json, write_exclusively
 from snakemake_kochi.paths import Root
 from snakemake_kochi.processes import ProcessIdentity, this_node
-from snakemake_kochi.queue import Attempt, Capacity, Inbox, Queue, Resources, Result, Ticket, WorkerState, allocate_ids, cancel, find_job, recover
+from snakemake_kochi.queue import (
+    Attempt,
+    Capacity,
+    Inbox,
+    Queue,
+    Resources,
+    Result,
+    Ticket,
+    WorkerState,
+    allocate_ids,
+    cancel,
+    find_job,
+    recover,
+)
 from snakemake_kochi.queue.result import read_attempt, read_ended_attempt, read_result
 from snakemake_kochi.queue.ticket import now
 

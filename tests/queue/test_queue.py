@@ -14,7 +14,18 @@ import pytest
 from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError
 from snakemake_kochi.files import to_json
 from snakemake_kochi.processes import this_node
-from snakemake_kochi.queue import Inbox, Queue, Resources, Result, allocate_ids, cancel, find_job, list_jobs, list_queues, recover
+from snakemake_kochi.queue import (
+    Inbox,
+    Queue,
+    Resources,
+    Result,
+    allocate_ids,
+    cancel,
+    find_job,
+    list_jobs,
+    list_queues,
+    recover,
+)
 
 
 def anything(_):

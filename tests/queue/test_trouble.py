@@ -19,7 +19,19 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
-from snakemake_kochi.queue import Capacity, Claim, Inbox, Observer, Queue, Result, Ticket, WorkerState, cancel_all, recover, shared_workers
+from snakemake_kochi.queue import (
+    Capacity,
+    Claim,
+    Inbox,
+    Observer,
+    Queue,
+    Result,
+    Ticket,
+    WorkerState,
+    cancel_all,
+    recover,
+    shared_workers,
+)
 from snakemake_kochi.queue.serving import subscribe
 
 Make = Callable[..., Ticket]

@@ -18,7 +18,15 @@ from support import wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import ProcessIdentity, this_node
-from snakemake_kochi.queue import AllocationNote, Capacity, JobView, RunRecord, Ticket, WorkerState, list_runs
+from snakemake_kochi.queue import (
+    AllocationNote,
+    Capacity,
+    JobView,
+    RunRecord,
+    Ticket,
+    WorkerState,
+    list_runs,
+)
 from snakemake_kochi.queue.explain import AttemptView
 from snakemake_kochi.trace.events import trace_of
 from snakemake_kochi.trace.history import JobHistory, RunHistory

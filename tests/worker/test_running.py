@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_kochi.queue import Inbox, Queue, allocate_ids, assign_queues, find_worker, list_workers
+from snakemake_kochi.queue import (
+    Inbox,
+    Queue,
+    allocate_ids,
+    assign_queues,
+    find_worker,
+    list_workers,
+)
 
 
 def test_a_worker_runs_what_is_there_and_leaves(site):

@@ -27,7 +27,16 @@ from snakemake_kochi.cli.output import (
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.project.recipes import Project
-from snakemake_kochi.queue import AttemptView, JobView, Resources, attempts, find_job, list_jobs, reasons, seconds_since
+from snakemake_kochi.queue import (
+    AttemptView,
+    JobView,
+    Resources,
+    attempts,
+    find_job,
+    list_jobs,
+    reasons,
+    seconds_since,
+)
 
 _LIMIT = 30
 _WIDTH = 48  # of the column that tells jobs of one name apart

@@ -10,7 +10,14 @@ from snakemake_kochi.cli.output import coloured, print_json, print_table, short_
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import find_location
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import WorkerState, find_job, list_queues, list_workers, seconds_left, seconds_since
+from snakemake_kochi.queue import (
+    WorkerState,
+    find_job,
+    list_queues,
+    list_workers,
+    seconds_left,
+    seconds_since,
+)
 
 _GONE = ("left", "lost")
 
