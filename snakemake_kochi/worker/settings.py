@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import DamagedFileError, KochiError, WorkerError, nearest
-from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.files import (
+    make_directory,
+    read_json,
+    show_new_files,
+    to_json,
+    write_atomically,
+)
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import ProcessIdentity
 from snakemake_kochi.queue.ticket import Kind
@@ -196,6 +202,7 @@ def read_settings(path: Path, patience: float = _PATIENCE) -> WorkerSettings:
                     f"this node does not see {path}",
                     "KOCHI_ROOT has to be a directory that all nodes see.",
                 ) from error
+            show_new_files(path.parent)
             time.sleep(_PAUSE)
         except OSError as error:
             raise WorkerError(f"{path} cannot be read: {error}") from error

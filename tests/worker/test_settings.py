@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty_filesystem import FaultyFilesystem
+from support import write
 
 from snakemake_kochi.errors import DamagedFileError, WorkerError
 from snakemake_kochi.queue import Kind, Resources, find_worker
@@ -92,6 +94,18 @@ def test_a_file_without_a_root_is_refused(tmp_path: Path) -> None:
     path.write_text('{"version": 1, "machine": "own"}')
     with pytest.raises(DamagedFileError, match="key 'root' is missing"):
         read_settings(path)
+
+
+def test_a_file_is_read_on_a_node_that_takes_its_name_for_missing(tmp_path: Path) -> None:
+    # As a client of NFS does for up to a minute.
+    with FaultyFilesystem(tmp_path / "backing", tmp_path / "there", cache_seconds=600) as there:
+        written = settings(there.path)
+        file = tmp_path / "backing" / written.path.relative_to(there.path)
+        file.parent.mkdir(mode=0o700, parents=True)
+        assert not written.path.exists()
+        write(file, written.to_json().decode())
+        assert not written.path.exists()
+        assert read_settings(written.path, patience=5.0) == written
 
 
 def test_a_node_that_does_not_see_the_file_says_so(tmp_path: Path) -> None:
