@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
+from dataclasses import dataclass
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -32,10 +33,9 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
+def make_source(place: Path) -> Path:
     """A copy of the checkout, in a path with a space: building leaves things in it."""
-    directory = tmp_path / "my checkout"
+    directory = place / "my checkout"
     directory.mkdir()
     for name in SOURCES:
         if (ROOT / name).is_dir():
@@ -47,12 +47,11 @@ def source(tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.fixture
-def python(tmp_path: Path) -> Path:
+def make_python(place: Path) -> Path:
     """The interpreter of a fresh environment that has the libraries of this one, and needs no
     network for it."""
-    directory = tmp_path / "environment"
-    run(sys.executable, "-m", "venv", "--without-pip", directory, cwd=tmp_path)
+    directory = place / "environment"
+    run(sys.executable, "-m", "venv", "--without-pip", directory, cwd=place)
     interpreter = directory / "bin" / "python"
     (site_packages,) = directory.glob("lib/python*/site-packages")
     # A line names a directory whose own .pth files are not followed: an editable installation of
@@ -69,29 +68,47 @@ def pip(python: Path, *arguments: str | Path, cwd: Path) -> None:
     run(*pip_here, *arguments, *offline, *ignore, cwd=cwd)
 
 
-@pytest.fixture(params=["pip install .", "a wheel", "pip install --editable ."])
-def installed(request: pytest.FixtureRequest, source: Path, python: Path, tmp_path: Path) -> Path:
-    """Install; return the directory from which the packages must be imported then."""
-    if request.param == "pip install --editable .":
+@dataclass(frozen=True)
+class Installed:
+    """`directory`: from where the packages must be imported."""
+
+    python: Path
+    directory: Path
+
+
+@pytest.fixture(scope="module", params=["pip install .", "a wheel", "pip install --editable ."])
+def installed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Installed:
+    place = tmp_path_factory.mktemp("installed")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HOME", str(place))
+        return install(request.param, make_source(place), make_python(place))
+
+
+def install(way: str, source: Path, python: Path) -> Installed:
+    if way == "pip install --editable .":
         pip(python, "install", "--editable", ".", cwd=source)
-        return source
-    if request.param == "a wheel":
-        pip(python, "wheel", "--wheel-dir", tmp_path / "wheels", ".", cwd=source)
-        (wheel,) = (tmp_path / "wheels").glob("*.whl")
-        pip(python, "install", wheel, cwd=tmp_path)
+        return Installed(python, source)
+    if way == "a wheel":
+        wheels = source.parent / "wheels"
+        pip(python, "wheel", "--wheel-dir", wheels, ".", cwd=source)
+        (wheel,) = wheels.glob("*.whl")
+        pip(python, "install", wheel, cwd=wheels)
     else:
         pip(python, "install", ".", cwd=source)
     (site_packages,) = python.parents[1].glob("lib/python*/site-packages")
-    return site_packages
+    return Installed(python, site_packages)
 
 
 @pytest.mark.compatibility
 def test_snakemake_knows_the_executor_however_it_was_installed(
-    installed: Path, python: Path, tmp_path: Path
+    installed: Installed, tmp_path: Path
 ) -> None:
+    python = installed.python
     place = "import snakemake_executor_plugin_kochi as plugin; print(plugin.__file__)"
     found = Path(run(python, "-c", place, cwd=tmp_path).strip())
-    assert found == installed / "snakemake_executor_plugin_kochi" / "__init__.py"
+    assert found == installed.directory / "snakemake_executor_plugin_kochi" / "__init__.py"
 
     text = run(python, "-m", "snakemake", "--help", cwd=tmp_path)
     executors = re.search(r"--executor \{(.*?)\}", text)
@@ -101,31 +118,32 @@ def test_snakemake_knows_the_executor_however_it_was_installed(
 
 
 def test_the_rule_library_and_the_profiles_are_found_however_it_was_installed(
-    installed: Path, python: Path, tmp_path: Path
+    installed: Installed, tmp_path: Path
 ) -> None:
     program = (
         "from snakemake_kochi.resources import profiles_directory, workflow_directory\n"
         "print(workflow_directory() / 'Snakefile')\n"
         "print(profiles_directory() / 'local' / 'config.yaml')\n"
     )
-    for line in run(python, "-c", program, cwd=tmp_path).splitlines():
+    for line in run(installed.python, "-c", program, cwd=tmp_path).splitlines():
         assert Path(line).is_file()
-        assert Path(line).resolve().is_relative_to(installed)
+        assert Path(line).resolve().is_relative_to(installed.directory)
 
 
-def test_the_command_kochi_is_installed(installed: Path, python: Path, tmp_path: Path) -> None:
-    assert "init" in run(python.parent / "kochi", "--help", cwd=tmp_path)
+def test_the_command_kochi_is_installed(installed: Installed, tmp_path: Path) -> None:
+    assert "init" in run(installed.python.parent / "kochi", "--help", cwd=tmp_path)
 
 
 def test_a_wheel_has_all_modules_rules_schemas_and_profiles_and_nothing_else(
-    source: Path, python: Path, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
+    source = make_source(tmp_path)
     # Left by an earlier build, of a module that is deleted since.
     stale = source / "build" / "lib" / "snakemake_kochi"
     stale.mkdir(parents=True)
     (stale / "deleted.py").touch()
 
-    pip(python, "wheel", "--wheel-dir", tmp_path, ".", cwd=source)
+    pip(make_python(tmp_path), "wheel", "--wheel-dir", tmp_path, ".", cwd=source)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
