@@ -37,8 +37,12 @@ def broken_node(project: ClusterProject) -> Iterator[str]:
 def begin(project: ClusterProject, heartbeat: float) -> None:
     """Four jobs in two workers, of which it is soon seen that they are silent. Each goes on when
     all may, or when it may."""
-    # What comes before the worker in an allocation may add to its command.
-    setup = f'exec() {{ builtin exec "$@" --heartbeat {heartbeat}; }}'
+    # What comes before the worker in an allocation may change the file of its settings.
+    change = f's/"heartbeat": null/"heartbeat": {heartbeat}/'
+    setup = f"""exec() {{
+        for word; do case $word in *.json) sed -i '{change}' "$word" ;; esac; done
+        builtin exec "$@"
+    }}"""
     project.configure(max_workers=2, idle_timeout="60s")
     file = project.directory / "kochi.yaml"
     text = json.dumps({"on_machine": setup})
