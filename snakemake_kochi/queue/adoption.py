@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError
@@ -263,10 +263,12 @@ class Orphans:
         to do anything about."""
         for identity in self.controllers:
             paths = self._machine.controller(identity)
-            for path in (*_deliveries(paths), *paths.delivered_files()):
-                result = _read(path)
-                if result is not None and result.ok:
-                    yield result.job
+            # The second listing comes when all files of the first one were read: another thread
+            # moves them from there to here.
+            for files in (partial(_deliveries, paths), paths.delivered_files):
+                for result in map(_read, files()):
+                    if result is not None and result.ok:
+                        yield result.job
 
     def _read_ended(self, job: int) -> Ended | None:
         """None when it is not of this directory, or did not succeed."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -174,6 +175,25 @@ def test_one_thread_ends_jobs_while_another_looks_which_of_them_have_ended(
         while not cleared.done():
             assert orphans.queues_of_ending() <= {"q"}
     assert orphans.queues_of_ending() == {"q"}
+
+
+def test_no_success_is_missed_while_another_thread_takes_in_the_results(
+    machine: MachinePaths, tmp_path: Path, queue: Queue, left: list[Claim], calls: Any
+) -> None:
+    end(queue, left[0], ["a.txt"])
+    end(queue, left[1], ["b.txt"])
+    inbox, orphans = adopter(machine, tmp_path)
+    taken_in: list[Result] = []
+
+    def take_in(path: str) -> None:
+        if "/inbox/" in path and not taken_in:
+            with ThreadPoolExecutor() as threads:
+                calls.before_open = lambda path: None
+                taken_in.extend(threads.submit(inbox.wait, 0.0).result())
+
+    calls.before_open = take_in
+    assert isinstance(orphans.take("a"), Ended) and isinstance(orphans.take("b"), Ended)
+    assert {result.job for result in taken_in} == {0, 1}
 
 
 def test_one_of_two_controllers_adopts_and_the_next_when_that_one_is_gone(
