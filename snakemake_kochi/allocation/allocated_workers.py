@@ -28,8 +28,8 @@ from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Resources, Ticket, WorkerState, shared_workers
+from snakemake_kochi.schedulers.commands import Questions
 from snakemake_kochi.schedulers.interface import Lack, RefusedError, Scheduler, UnreachableError
-from snakemake_kochi.schedulers.questions import Questions
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
 
 # Seconds between two looks at what waits; a look takes at most a twentieth of the time.

@@ -19,8 +19,8 @@ from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import note_allocations
+from snakemake_kochi.schedulers.commands import Questions
 from snakemake_kochi.schedulers.interface import Limits, RefusedError, Scheduler, UnreachableError
-from snakemake_kochi.schedulers.questions import Questions
 from snakemake_kochi.schedulers.request import NO_REQUEST, UNKNOWN, AllocationRequest, Wanted
 from snakemake_kochi.worker.node.memory import OWN_MB
 from snakemake_kochi.worker.settings import WorkerSettings

@@ -17,6 +17,7 @@ from snakemake_kochi.files import has_room
 from snakemake_kochi.notices import Notices, Told
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import WorkerState, list_workers
+from snakemake_kochi.schedulers.commands import Questions
 from snakemake_kochi.schedulers.interface import (
     Allocation,
     RefusedError,
@@ -24,7 +25,6 @@ from snakemake_kochi.schedulers.interface import (
     State,
     UnreachableError,
 )
-from snakemake_kochi.schedulers.questions import Questions
 
 # Seconds. Where a worker has left, its allocation has mostly ended a moment later, or waits again.
 _SETTLING = 15.0

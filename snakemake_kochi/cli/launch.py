@@ -141,7 +141,7 @@ def _tell(found: Found, as_json: bool) -> None:
     """How it stands, and how far it is."""
     from humanfriendly import format_timespan
 
-    from snakemake_kochi.detached.progress import steps_of
+    from snakemake_kochi.detached.launches import steps_of
 
     steps = steps_of(found)
     eta = None

@@ -1,16 +1,24 @@
-"""Adopts what an earlier run in this directory left, which was killed or ended by its time limit:
-running jobs, and results."""
+"""Jobs of an earlier run: finding those that are the same work as jobs of this run, and adopting
+them.
+
+An identity says what makes a job of Snakemake the same work as a job of an earlier run. If a part
+of it is missing or uncertain, the job has no identity and is done again.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path, PurePath
 from typing import Any
 
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.executor.identity import is_forced
+from snakemake_kochi.executor.internals import path_of_source, source_of_script
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Ended, Inbox, Orphans, OtherControllers, Running, Ticket
 
@@ -146,3 +154,181 @@ class Adoption:
             )
         if all_went_well:
             self._orphans.forget()
+
+
+class _UnknownError(Exception):
+    """Nothing certain can be said."""
+
+
+class Identities:
+    """The identities of the jobs of one workflow: 64 hexadecimal digits, or None.
+
+    Two jobs have the same identity when the same code does the same with the same files. It covers
+    directory, rule, wildcards, files, params, the shell command, threads, software environment, all
+    Snakefiles and scripts, the config, and time and size of each input. It does not cover the
+    values of the environment, and modules that a Snakefile or a script imports.
+    """
+
+    def __init__(self, workflow: Any, directory: str) -> None:
+        self._workflow = workflow
+        self._directory = directory
+        self._files: dict[tuple[str, int, int], str] = {}
+        self._run = self._of_run()
+
+    def of(self, job: Any, shell_command: str | None = None) -> str | None:
+        """Costs a stat(2) for each input. `shell_command` is what `job.shellcmd` gives, if that is
+        known already: to make it takes as long as all else here."""
+        if self._run is None:
+            return None
+        try:
+            jobs = sorted(_single_jobs(job), key=lambda one: (one.rule.name, *one.output))
+            made = {str(path) for one in jobs for path in one.output} if len(jobs) > 1 else set()
+            return _digest([self._run, [self._of_one(one, made, shell_command) for one in jobs]])
+        except Exception:
+            # Whatever it is: Snakemake will meet it, too, and say it better.
+            return None
+
+    def _of_run(self) -> str | None:
+        try:
+            workflow = self._workflow
+            sources = [self._content(source) for source in workflow.included]
+            return _digest([self._directory, sources, _canonical(workflow.config)])
+        except Exception:
+            return None
+
+    def _of_one(self, job: Any, made: set[str], shell_command: str | None) -> list[Any]:
+        """What determines one job; `made` are the files that its own group makes."""
+        rule = job.rule
+        flagged = getattr(job, "pipe_or_service_output", ())
+        if flagged or rule.is_cwl or rule.is_template_engine or not _is_local(job):
+            raise _UnknownError
+        return [
+            rule.name,
+            _canonical(dict(job.wildcards_dict)),
+            [str(path) for path in job.output],
+            [str(path) for path in job.log],
+            str(job.benchmark),
+            _canonical(list(job.params)),
+            _canonical(list(job.params.keys())),
+            job.shellcmd if shell_command is None else shell_command,
+            job.threads,
+            self._script(job),
+            self._software(job),
+            [_seen(str(path), made) for path in job.input],
+            _canonical((getattr(rule, "module_globals", None) or {}).get("config")),
+        ]
+
+    def _script(self, job: Any) -> list[str | None]:
+        rule = job.rule
+        if rule.wrapper is not None:
+            if str(rule.wrapper).startswith("file:"):
+                raise _UnknownError
+            return [str(rule.wrapper), getattr(self._workflow, "wrapper_prefix", None)]
+        source = source_of_script(job)
+        return [] if source is None else [self._content(source)]
+
+    def _software(self, job: Any) -> list[Any]:
+        parts = [str(job.container_img_url), str(job.env_modules)]
+        if (spec := job.conda_env_spec) is not None:
+            for key in ("name", "dir"):
+                parts.append(str(getattr(spec, key, None)))
+            file = getattr(spec, "file", None)
+            parts.append("" if file is None else self._content(file))
+        return parts
+
+    def _content(self, source: Any) -> str:
+        """A digest of a source file."""
+        path = path_of_source(source, self._workflow)
+        found = os.stat(path)
+        key = (path, found.st_mtime_ns, found.st_size)
+        if key not in self._files:
+            self._files[key] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        return self._files[key]
+
+
+def is_forced(workflow: Any, job: Any) -> bool:
+    """Whether a person requested that the job be done again (--forceall, --forcerun, --force)."""
+    settings = getattr(workflow, "dag_settings", None)
+    if settings is None or settings.forceall or settings.forcetargets:
+        return True
+    forced = set(map(str, settings.forcerun))
+    if not forced:
+        return False
+    if any(one.rule.name in forced for one in _single_jobs(job)):
+        return True
+    return any(str(path) in forced for one in _single_jobs(job) for path in one.output)
+
+
+def outputs_of(job: Any, directory: str) -> tuple[str, ...]:
+    """The files that a job writes, relative to the directory where they are below it."""
+    paths = (str(path) for one in _single_jobs(job) for path in one.output)
+    return tuple(dict.fromkeys(relative_to(path, directory) for path in paths))
+
+
+def outputs_of_run(workflow: Any, directory: str) -> set[str] | None:
+    """All files that a run is to make, as `outputs_of` has them; None where more may come to light
+    while it runs, or where that cannot be told."""
+    try:
+        if any(rule.is_checkpoint for rule in workflow.rules):
+            return None
+        return {path for job in workflow.dag.needrun_jobs() for path in outputs_of(job, directory)}
+    except Exception:
+        return None
+
+
+def relative_to(path: str, directory: str) -> str:
+    """A path as `outputs_of` has it."""
+    prefix = directory.rstrip("/") + "/"
+    # Not os.path.relpath: with `..` behind a symbolic link it names another file.
+    return os.path.normpath(path.removeprefix(prefix) if path.startswith(prefix) else path)
+
+
+def _single_jobs(job: Any) -> list[Any]:
+    return list(job.jobs) if job.is_group() else [job]
+
+
+def _is_local(job: Any) -> bool:
+    """Whether all of its files are on this filesystem and not in some storage."""
+    return not any(getattr(path, "is_storage", False) for path in (*job.input, *job.output))
+
+
+def _seen(path: str, made: Iterable[str]) -> list[Any]:
+    """A file as it is now: path, time in nanoseconds and size."""
+    if path in made:
+        return [path]
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return [path, None]
+    stamp = None
+    if os.path.isdir(path):
+        try:
+            # Where Snakemake keeps the time of a directory that is an output.
+            stamp = os.stat(os.path.join(path, ".snakemake_timestamp")).st_mtime_ns
+        except FileNotFoundError:
+            stamp = None
+    return [path, found.st_mtime_ns, found.st_size, stamp]
+
+
+def _canonical(value: Any) -> Any:
+    """The same JSON for equal values in two processes; raises _UnknownError for what has none."""
+    if isinstance(value, str):
+        return str(value)  # Snakemake's own kinds of text among them
+    if value is None or isinstance(value, bool | int | float | bytes | complex | range | PurePath):
+        return [type(value).__name__, repr(value)]
+    if isinstance(value, Mapping):
+        pairs = [[_canonical(key), _canonical(item)] for key, item in value.items()]
+        return ["mapping", sorted(pairs, key=json.dumps)]
+    if isinstance(value, list | tuple):
+        return ["list", [_canonical(item) for item in value]]
+    if isinstance(value, set | frozenset):
+        return ["set", sorted((_canonical(item) for item in value), key=json.dumps)]
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        return _canonical(value.item())
+    # Of other objects the text may hold an address, or not all that is in them.
+    raise _UnknownError
+
+
+def _digest(parts: Any) -> str:
+    text = json.dumps(parts, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()

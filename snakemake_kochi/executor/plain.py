@@ -17,7 +17,7 @@ from typing import Any
 
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
-from snakemake_kochi.executor.identity import relative_to
+from snakemake_kochi.executor.adoption import relative_to
 from snakemake_kochi.executor.internals import SnakemakeShell
 from snakemake_kochi.executor.placeholders import (
     UnclearError,

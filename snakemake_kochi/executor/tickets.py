@@ -14,7 +14,7 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.executor.identity import Identities, outputs_of
+from snakemake_kochi.executor.adoption import Identities, outputs_of
 from snakemake_kochi.executor.internals import MissingPartsError
 from snakemake_kochi.executor.placeholders import UnclearError
 from snakemake_kochi.executor.plain import PlainShells

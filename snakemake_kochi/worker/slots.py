@@ -26,8 +26,7 @@ from snakemake_kochi.worker.ends import Ends
 from snakemake_kochi.worker.node.devices import Allotment, Devices
 from snakemake_kochi.worker.node.memory import OomWatch
 from snakemake_kochi.worker.output import Echo
-from snakemake_kochi.worker.runners.choice import Runners
-from snakemake_kochi.worker.runners.interface import Execution
+from snakemake_kochi.worker.runners.interface import Execution, Runners
 from snakemake_kochi.worker.signals import reap_orphans
 from snakemake_kochi.worker.slot import Slot
 from snakemake_kochi.worker.state import StateFile

@@ -29,8 +29,8 @@ from snakemake_kochi.schedulers.environment import own_allocation
 from snakemake_kochi.worker.node.capacity import Gpus, capacity_of_this_node, find_gpus
 from snakemake_kochi.worker.node.devices import CpuLeases, Devices, layout_of
 from snakemake_kochi.worker.output import WIDTH, Echo, log_to_file
-from snakemake_kochi.worker.runners.choice import Runners
 from snakemake_kochi.worker.runners.command import CommandRunner
+from snakemake_kochi.worker.runners.interface import Runners
 from snakemake_kochi.worker.runners.shell import ShellRunner
 from snakemake_kochi.worker.runners.zygote.runner import ZygoteRunner
 from snakemake_kochi.worker.settings import Surroundings, WorkerSettings

@@ -20,7 +20,7 @@ from snakemake_kochi.worker.node.health import Health
 from snakemake_kochi.worker.orders import RELEASED, TIME_IS_OVER, ControllerWatch, Orders
 from snakemake_kochi.worker.output import Echo
 from snakemake_kochi.worker.queues import Idle, Looks, ServedQueues
-from snakemake_kochi.worker.runners.choice import Runners
+from snakemake_kochi.worker.runners.interface import Runners
 from snakemake_kochi.worker.settings import RETRY, Surroundings, WorkerSettings
 from snakemake_kochi.worker.signals import Events, Wake
 from snakemake_kochi.worker.slots import AlreadyBegunError, Slots

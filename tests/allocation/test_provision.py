@@ -28,13 +28,13 @@ from snakemake_kochi.paths import Root
 from snakemake_kochi.processes import Node, ProcessIdentity
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Capacity, Resources, Ticket, WorkerState
+from snakemake_kochi.schedulers.commands import Questions
 from snakemake_kochi.schedulers.interface import (
     Allocation,
     Limits,
     RefusedError,
     UnreachableError,
 )
-from snakemake_kochi.schedulers.questions import Questions
 from snakemake_kochi.schedulers.request import (
     NO_REQUEST,
     AllocationRequest,

@@ -17,8 +17,8 @@ from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import Root
 from snakemake_kochi.processes import Node, ProcessIdentity
 from snakemake_kochi.queue import Capacity, WorkerState
+from snakemake_kochi.schedulers.commands import Questions
 from snakemake_kochi.schedulers.interface import Allocation, Limits
-from snakemake_kochi.schedulers.questions import Questions
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest, Wanted
 
 ONE = Supply(Capacity(1, 0))

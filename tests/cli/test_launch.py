@@ -20,8 +20,14 @@ from slurm_cluster import SlurmCluster
 from support import git, wait_until, worker_command, write
 
 from snakemake_kochi.detached.control import Watch
-from snakemake_kochi.detached.launches import Found, last_launch, make_launch, write_end
-from snakemake_kochi.detached.progress import Steps, read_steps
+from snakemake_kochi.detached.launches import (
+    Found,
+    Steps,
+    last_launch,
+    make_launch,
+    read_steps,
+    write_end,
+)
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import Root
 from snakemake_kochi.processes import this_node

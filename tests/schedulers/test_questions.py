@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from snakemake_kochi.schedulers.commands import Questions
 from snakemake_kochi.schedulers.interface import UnreachableError
-from snakemake_kochi.schedulers.questions import Questions
 
 
 class Log:
