@@ -35,13 +35,13 @@ from snakemake_kochi.artifacts.commit_stream import (
 )
 from snakemake_kochi.artifacts.journal import (
     JournalEntry,
-    is_commit_promised,
     note_commit,
     pending,
     read_entry,
     remove_entries,
     set_aside,
 )
+from snakemake_kochi.artifacts.promise import is_commit_promised
 from snakemake_kochi.artifacts.published import branch_called
 from snakemake_kochi.artifacts.recorded import (
     Branch,

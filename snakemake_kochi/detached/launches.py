@@ -1,10 +1,10 @@
 """The files of a launched run, each with one writer, and the progress that its log tells.
 
-launch.json is written by the process that launches it. The run supervisor writes process.json at its
-start, log.json when the run has opened Snakemake's log, time-up.json when the time limit ends the
-run, and end.json when the run has ended. The first process that learns that there will be no end.json
-writes gone.json: from the scheduler, because the run does not begin, or because its heartbeat has
-stopped.
+launch.json is written by the process that launches it. The run supervisor writes process.json at
+its start, log.json when the run has opened Snakemake's log, time-up.json when the time limit ends
+the run, and end.json when the run has ended. The first process that learns that there will be no
+end.json writes gone.json: from the scheduler, because the run does not begin, or because its
+heartbeat has stopped.
 """
 
 from __future__ import annotations

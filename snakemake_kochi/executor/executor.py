@@ -20,7 +20,8 @@ from snakemake_kochi.executor.admission import Admission, unknown_rules
 from snakemake_kochi.executor.adoption import Adoption, await_others, outputs_of_run
 from snakemake_kochi.executor.internals import SchedulerWakes, locks_of_run
 from snakemake_kochi.executor.plugin import Executor, check_settings
-from snakemake_kochi.executor.results import QueueWatch, Results
+from snakemake_kochi.executor.queue_watch import QueueWatch
+from snakemake_kochi.executor.results import Results
 from snakemake_kochi.executor.run import Run
 from snakemake_kochi.executor.run_summary import RunSummary
 from snakemake_kochi.executor.shutdown import Shutdown

@@ -15,7 +15,7 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.workers import WorkerProvider
 from snakemake_kochi.executor.adoption import Adoption
-from snakemake_kochi.executor.results import QueueWatch
+from snakemake_kochi.executor.queue_watch import QueueWatch
 from snakemake_kochi.executor.run_summary import RunSummary
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Inbox, Result, RunFile, Ticket

@@ -186,8 +186,6 @@ def test_what_is_imported_is_required_and_what_is_required_is_imported() -> None
     imported = {
         distribution.lower()
         for module in imported_libraries()
-        # Snakemake pins the versions of its interfaces that it works with.
-        if not module.startswith("snakemake_interface_")
         for distribution in distributions.get(module, [f"no distribution has module {module}"])
     }
     assert imported - required == set(), "add to RUNS_ON in setup.py"

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from support import git
 
-from snakemake_kochi.artifacts.journal import pending, promise_to_commit
+from snakemake_kochi.artifacts.journal import pending
+from snakemake_kochi.artifacts.promise import promise_to_commit
 from snakemake_kochi.paths import ProjectPaths, Root
 
 # Counts what Python calls in a dry run.

@@ -1,0 +1,162 @@
+"""Looks after the queues of a run: tickets of dead workers, a full disk, and queues that no worker
+serves."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection
+
+from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import has_room, is_there
+from snakemake_kochi.locks.settings import find_lock_settings
+from snakemake_kochi.notices import Notices
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue import (
+    Observer,
+    Ticket,
+    WorkerState,
+    recover,
+    seconds_for_jobs,
+    shared_workers,
+)
+
+# Seconds between two tries whether there is room: at first, and while there is none.
+_TRY = 10.0
+_TRY_AGAIN = 1.0
+
+
+class QueueWatch:
+    """A queue that cannot be read, because of a full disk or a file server that is away, does not
+    end the run: its jobs may be running. A notice says so, until the queue can be read again."""
+
+    def __init__(
+        self, machine: MachinePaths, controller: str, logger: LoggerExecutorInterface
+    ) -> None:
+        self._machine = machine
+        self._controller = controller
+        self._logger = logger
+        self._notices = Notices(logger)
+        self._observer = Observer()  # of workers on other nodes
+        self._unserved: set[str] = set()  # queues that nobody serves, as a notice said
+        self._is_full = False
+        self._next_try = time.monotonic() + _TRY
+
+    # ---- room on the disk
+
+    def look_for_room(self) -> None:
+        """Say once when KOCHI_ROOT is full, as far as is known. No worker there can do so, and all
+        nodes share it."""
+        if time.monotonic() >= self._next_try:
+            with contextlib.suppress(OSError):  # not known now
+                self._note_room(has_room(self._machine.directory))
+            self._next_try = time.monotonic() + (_TRY_AGAIN if self._is_full else _TRY)
+
+    def found_room(self) -> None:
+        """Something could be written."""
+        self._note_room(True)
+
+    def no_room(self) -> None:
+        """Something could not be written for lack of room."""
+        self._note_room(False)
+        self._next_try = time.monotonic() + _TRY_AGAIN
+
+    def _note_room(self, is_there: bool) -> None:
+        if self._is_full and is_there:
+            self._logger.info("There is room in KOCHI_ROOT again.")
+        elif not self._is_full and not is_there:
+            self._logger.error(
+                f"KOCHI_ROOT is full, or your quota is used up: nothing can be written below "
+                f"{self._machine.directory}. No result comes in, and no job is handed over, until "
+                "there is room. Make some, and the run goes on by itself."
+            )
+        self._is_full = not is_there
+
+    # ---- a queue
+
+    def look(self, queue: str, tickets: Collection[Ticket], has_own_workers: bool) -> None:
+        """`tickets` are those of the queue that have not ended; a run that `has_own_workers` serves
+        by itself what nobody else does. Raises KochiError when files were deleted without which the
+        tickets cannot end."""
+        self._refuse_deleted(queue)
+        try:
+            recover(self._machine, queue, self._observer)
+            self._look_for_workers(queue, tickets, has_own_workers)
+        except (OSError, KochiError) as error:
+            self._tell(queue, error)
+        else:
+            self._notices.forget(queue)
+
+    def recover(self, queue: str) -> None:
+        """Requeue the tickets of a worker that had to be killed."""
+        try:
+            recover(self._machine, queue, self._observer)
+        except (OSError, KochiError) as error:
+            self._tell(queue, error)
+
+    def _tell(self, queue: str, error: Exception) -> None:
+        self._notices.warning(
+            f"Queue {queue} cannot be looked after at the moment: {error}", key=queue
+        )
+
+    def _refuse_deleted(self, queue: str) -> None:
+        """No result can be published any more, and neither directory can be made anew: a lock on a
+        file that was deleted excludes nobody."""
+        try:
+            parts = (
+                self._machine.queue(queue).directory,
+                find_lock_settings(self._machine).paths.directory,
+            )
+            # Else the filesystem is away, and may come back.
+            missing = is_there(self._machine.controller(self._controller).state) and [
+                part for part in parts if not is_there(part)
+            ]
+        except (OSError, KochiError):
+            return  # not known now
+        if missing:
+            raise KochiError(
+                f"{missing[0]} was deleted while jobs needed it: how they end cannot be known",
+                "Look whether a job has removed it, and type the same again.",
+            )
+
+    def _look_for_workers(
+        self, queue: str, tickets: Collection[Ticket], has_own_workers: bool
+    ) -> None:
+        """Say once of each queue that nobody serves it. The run goes on, for a worker may come.
+        Raises OSError where that is not known now."""
+        if queue in self._unserved:
+            return
+        workers = shared_workers(self._machine, queue, self._controller)
+        if has_own_workers and all(worker.controller is not None for worker in workers):
+            return  # the run starts others for what these cannot run
+        if workers:
+            notice = self._obstacle(queue, tickets, workers)
+        else:
+            notice = f"No worker serves queue {queue} yet; start one with: kochi work -q {queue} -b"
+        if notice:
+            self._unserved.add(queue)
+            self._logger.warning(notice)
+
+    def _obstacle(
+        self, queue: str, tickets: Collection[Ticket], workers: Collection[WorkerState]
+    ) -> str:
+        """Why a ticket fits none of the workers; "" where all fit."""
+        # As many as there are kinds of jobs, not as there are jobs.
+        for resources, ticket in {ticket.resources: ticket for ticket in tickets}.items():
+            obstacles = [
+                (worker.worker, worker.capacity.obstacle(resources, seconds_for_jobs(worker)))
+                for worker in workers
+            ]
+            if any(obstacle is None for _, obstacle in obstacles):
+                continue
+            if is_there(self._machine.job(ticket.job).attempt(1)):
+                continue  # it runs already; the time left is less than the time it requested
+            rule = ticket.labels.get("rule", ticket.name)
+            named = "; ".join(f"worker {number}: {why}" for number, why in obstacles[:3])
+            return (
+                f"No worker of queue {queue} can ever run kochi job {ticket.job} of rule {rule} "
+                f"({named}). It waits until one comes that can; see: kochi show job {ticket.job}"
+            )
+        return ""
