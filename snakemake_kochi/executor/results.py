@@ -31,6 +31,8 @@ _INBOX_SECONDS = 0.5
 _LOOK_SECONDS = 0.5
 # How much longer than a look the time between two is: a look costs something for each pending job.
 _LOOK_SHARE = 30
+# The longest pause after a look: one during which the filesystem hung must not stop them for long.
+_LONGEST_PAUSE = 60.0
 # For how many jobs each look searches a result whose delivery may be lost: a call for each.
 _SEARCHED = 64
 _LAST_LINES = 20
@@ -136,7 +138,8 @@ class Results:
                 self._look()
             finally:  # else one that fails would be repeated without a pause
                 took = time.monotonic() - began
-                self._next_look = began + max(_LOOK_SECONDS, _LOOK_SHARE * took)
+                pause = min(_LOOK_SHARE * took, took + _LONGEST_PAUSE)
+                self._next_look = began + max(_LOOK_SECONDS, pause)
             if self._has_workers and not run.adoption.is_empty:
                 self._submission.hand_over_strays_anew()
         if not run.adoption.is_empty:

@@ -175,12 +175,13 @@ def test_a_job_says_why_it_waits_and_who_runs_it(kochi: Kochi, worker: Worker) -
 
 
 def test_a_job_tells_how_its_attempts_ended(kochi: Kochi, work: Work, worker: Worker) -> None:
-    submit(kochi, "sh", "-c", "[ -e again ] && exit 3; touch again; sleep 1000")
+    submit(kochi, "sh", "-c", "[ -e again ] && exit 3; echo first; touch again; sleep 1000")
     process = worker()
     wait_until((Path.cwd() / "again").exists)
     process.send_signal(signal.SIGTERM)
     process.wait()
     here = os.uname().nodename
+    assert "first" in kochi("show", "log", "job", "0").out, "it waits for its second attempt"
     (waiting,) = (
         line for line in kochi("show", "job", "0").out.splitlines() if line.startswith("Waiting:")
     )
