@@ -1,4 +1,4 @@
-"""Which queue each job of a run goes to, and which job can never run there."""
+"""Admission: the queue of each job of a run, and the jobs that can never run there."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from snakemake_kochi.schedulers.interface import UnreachableError
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.schedulers.resources import read_request, requested, unknown
 
-# How many jobs of one rule are examined: each takes half a millisecond.
+# The number of jobs of one rule that are examined: each takes half a millisecond.
 _LOOKED_AT = 1_000
 _ALL_RULES = "all rules are shown by: snakemake --list-rules"
 
 
 @dataclass(frozen=True)
 class Admitted:
-    """Jobs by queue, each with the resources it takes of a worker there; and refused jobs, each
-    with the reason."""
+    """Jobs by queue, each with the resources it takes on a worker; and refused jobs with the
+    reasons."""
 
     by_queue: Mapping[str, Sequence[tuple[JobExecutorInterface, Resources]]]
     refused: Sequence[tuple[JobExecutorInterface, KochiError]]
@@ -39,7 +39,7 @@ class Admitted:
 
 @dataclass(frozen=True)
 class Placed:
-    """Where a job goes, and what it takes of a worker there."""
+    """The queue of a job, and the resources that it takes on a worker."""
 
     queue: str
     resources: Resources
@@ -47,13 +47,16 @@ class Placed:
 
 
 class JobQueues:
-    """One queue of the run's own for each request. Queues that others may serve have none."""
+    """The run's own queues, one for each request. Queues that others may serve have none."""
 
     def __init__(
         self, own_queue: str | None, are_granted: bool, logger: LoggerExecutorInterface
     ) -> None:
-        """`own_queue`: the run's, None where all jobs go to another one; `are_granted`: whether
-        its workers are in allocations to which requests mean something."""
+        """Begin with no queue.
+
+        `own_queue`: the run's queue, None if all jobs go to another one. `are_granted`: whether its
+        workers are in allocations, to which requests apply.
+        """
         self._own_queue = own_queue
         self._are_granted = are_granted
         self._logger = logger
@@ -62,8 +65,11 @@ class JobQueues:
         self._notices = Notices(logger)
 
     def place(self, job: JobExecutorInterface, queue: str, wanted: Resources) -> Placed:
-        """`queue`: the one the job goes to, `wanted`: what it takes, if it requests nothing. Raises
-        KochiError, naming the rule and the resource."""
+        """The place of a job.
+
+        `queue`: the queue that the job goes to. `wanted`: the resources that it takes if it
+        requests none. Raises KochiError, naming the rule and the resource.
+        """
         self._tell_unknown(job)
         names = requested(job.resources)
         if not self._are_granted:
@@ -75,7 +81,8 @@ class JobQueues:
             self._tell_ignored(job, names if request != NO_REQUEST else [], queue)
             return Placed(queue, wanted)
         if is_alone:
-            # A worker without jobs may have a part of a node only, and other users' jobs beside it.
+            # A worker without jobs may have only a part of a node, and share it with other users'
+            # jobs.
             request = replace(request, whole_nodes=True)
         if request == NO_REQUEST:
             return Placed(queue, wanted)
@@ -85,7 +92,7 @@ class JobQueues:
         return Placed(self._queues[request], wanted, request)
 
     def of(self, queue: str) -> AllocationRequest:
-        """The request that all jobs of a queue have."""
+        """The request that all jobs of a queue share."""
         return self._requests.get(queue, NO_REQUEST)
 
     def _tell_unknown(self, job: JobExecutorInterface) -> None:
@@ -94,7 +101,7 @@ class JobQueues:
             self._notices.warning(text, key=("unknown", name))
 
     def _tell_ignored(self, job: JobExecutorInterface, names: list[str], queue: str) -> None:
-        """Loud only where somebody may have meant them to count."""
+        """Report ignored requests; as a warning only if the user may have meant them to count."""
         if not names or not self._notices.is_new(("ignored", queue)):
             return
         verb = "has" if len(names) == 1 else "have"
@@ -106,10 +113,11 @@ class JobQueues:
 
 
 class Admission:
-    """For the jobs of one run."""
+    """Decides about the jobs of one run."""
 
-    # The resource of a rule whose jobs may join a queue that other jobs of the run name: a
-    # benchmark is then built where it runs, and no allocation is requested only to build it.
+    # The resource of a rule whose jobs may join a queue that other jobs of the run name. A
+    # benchmark is then built on the machine where it runs, and no allocation is requested only to
+    # build it.
     JOINS = "kochi_joins"
 
     def __init__(
@@ -122,8 +130,11 @@ class Admission:
         is_forced: bool,
         has_workers: bool,
     ) -> None:
-        """`queue`: that of jobs that name none or, where it `is_forced`, of all jobs; else it is
-        the run's own, and `has_workers`, if the run starts any."""
+        """Prepare the decisions.
+
+        `queue`: the queue of jobs that name none or, if it `is_forced`, of all jobs; otherwise it
+        is the run's own. `has_workers`: the workers that the run starts, if any.
+        """
         self._workflow = workflow
         self._machine = machine
         self._workers = workers
@@ -133,7 +144,7 @@ class Admission:
         self._queues = JobQueues(self._own_queue, workers.takes_requests, logger)
 
     def request_of(self, queue: str) -> AllocationRequest:
-        """The allocation request that all jobs of a queue have."""
+        """The allocation request that all jobs of a queue share."""
         return self._queues.of(queue)
 
     def admit(self, jobs: Sequence[JobExecutorInterface]) -> Admitted:
@@ -155,7 +166,7 @@ class Admission:
         if queue not in is_ours:
             is_ours[queue] = self._workers.will_serve(queue)
         if is_ours[queue]:
-            # What is not known refuses nothing: the request for the allocation checks it again.
+            # An unknown limit refuses nothing: the allocation request checks it again.
             with contextlib.suppress(UnreachableError):
                 wanted = self._workers.fit(job.name, wanted, placed.request)
         return queue, wanted
@@ -180,7 +191,7 @@ class Admission:
 
     @cached_property
     def _named_queues(self) -> tuple[str, ...]:
-        """As far as one job of each rule tells."""
+        """The queues that jobs name, as far as one job of each rule shows."""
         jobs = self._of_each_rule(())
         named = (job.resources.get(QUEUE) for job in jobs)
         return tuple(dict.fromkeys(str(queue) for queue in named if queue))
@@ -190,8 +201,11 @@ class Admission:
         jobs: Sequence[JobExecutorInterface],
         refused: Collection[tuple[JobExecutorInterface, KochiError]],
     ) -> None:
-        """Before anything is handed over: raise one KochiError for all of these `jobs` that are
-        `refused`, and for all rules of which no job can ever run, as far as that can be told."""
+        """Refuse, before the first submission, jobs that can never run.
+
+        Raises one KochiError for all of these `jobs` that are `refused`, and for all rules of which
+        no job can ever run, as far as this is known.
+        """
         errors = [error for _, error in refused]
         for job in self._of_each_rule(frozenset(jobs)):
             try:
@@ -202,8 +216,10 @@ class Admission:
             raise _all_of(errors)
 
     def _of_each_rule(self, known: Collection[JobExecutorInterface]) -> Iterator[ExpectedJob]:
-        """One job of each rule that is to be executed, but for the `known` ones; where a function
-        gives a rule its threads, one for each number of them."""
+        """One job of each rule that must be executed, without the `known` rules.
+
+        If a function gives a rule its threads, one job for each number of threads.
+        """
         counts: Counter[str] = Counter()
         seen = set()
         for job in self._workflow.dag.needrun_jobs():
@@ -218,8 +234,10 @@ class Admission:
 
 
 def unknown_rules(workflow: Any) -> Iterator[str]:
-    """What to tell about each rule that an option names and the workflow does not have: Snakemake
-    says nothing, and the rule that was meant goes without."""
+    """A message about each rule that an option names and the workflow does not have.
+
+    Snakemake says nothing, and the rule that was meant would not get the option.
+    """
     settings = workflow.resource_settings
     named = {
         "--set-threads": settings.overwrite_threads,
@@ -231,13 +249,13 @@ def unknown_rules(workflow: Any) -> Iterator[str]:
         for name in names:
             if name not in rules:
                 close = nearest(name, rules)
-                # All rules of a workflow may be hundreds.
+                # A workflow may have hundreds of rules.
                 said = close if close.startswith("did you mean") else _ALL_RULES
                 yield f"{option}: there is no rule '{name}'; {said}"
 
 
 def _all_of(errors: Sequence[KochiError]) -> KochiError:
-    """One error, with a line for each that says something else."""
+    """One error, with a line for each different message."""
     messages = sorted({error.message for error in errors})
     hints = sorted({error.hint for error in errors if error.hint})
     return KochiError("\n".join(messages), "\n".join(hints) or None)

@@ -1,8 +1,7 @@
-"""Jobs of an earlier run: finding those that are the same work as jobs of this run, and adopting
-them.
+"""Adoption: finding jobs of an earlier run that are the same work as jobs of this run.
 
 An identity says what makes a job of Snakemake the same work as a job of an earlier run. If a part
-of it is missing or uncertain, the job has no identity and is done again.
+of it is missing or uncertain, the job has no identity and is executed again.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from snakemake_kochi.executor.internals import path_of_source, source_of_script
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Ended, Inbox, Orphans, OtherControllers, Running, Ticket
 
-# Seconds. What its worker ends together with the dead controller is over by then.
+# Seconds. Jobs that their worker ends together with the dead controller have ended by then.
 _ENDING_SECONDS = 15.0
 _PAUSE = 0.05
 _LOOK = 0.5
@@ -34,12 +33,11 @@ def await_others(
     logger: LoggerExecutorInterface,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, float]:
-    """Wait until all other runs in the directory that make the same files are known to be over;
-    return the controllers that are dead though their files do not tell, as `Orphans.find` takes
-    them. Meanwhile `look_after` is called for each of their queues: workers there may have died,
-    too.
+    """Wait until all other runs in the directory that make the same files are known to be over.
 
-    Raises KochiError for a run that goes on.
+    Returns the controllers that are dead although their files do not show it, as `Orphans.find`
+    takes them. Meanwhile calls `look_after` for each of their queues, because workers there may
+    have died, too. Raises KochiError for a run that goes on.
     """
     told = set()
     while watched := others.look():
@@ -61,8 +59,10 @@ def await_others(
 
 
 class Adoption:
-    """Finds for each job whether an earlier run left it. Reads no file twice, and without such a
-    run none at all."""
+    """Finds for each job whether an earlier run left it.
+
+    It reads no file twice, and no file at all if there is no such run.
+    """
 
     def __init__(
         self,
@@ -89,8 +89,10 @@ class Adoption:
         return self._orphans.is_empty
 
     def begin(self, look_after: Callable[[str], None]) -> None:
-        """Withdraw what waited, wait for what is ending, and say what was found. `look_after` is
-        called meanwhile for each queue with an ending job."""
+        """Withdraw waiting jobs, wait for ending ones, and say what was found.
+
+        Meanwhile calls `look_after` for each queue with an ending job.
+        """
         if self.is_empty:
             return
         withdrawn = self._orphans.withdraw()
@@ -118,15 +120,15 @@ class Adoption:
             time.sleep(_PAUSE)
 
     def find(self, job: JobExecutorInterface, ticket: Ticket) -> Running | Ended | None:
-        """The same job of an earlier run, if it need not be done again."""
+        """The same job of an earlier run, unless it must be executed again."""
         if self.is_empty or is_forced(self._workflow, job):
             return None
-        # Snakemake's own mark of incomplete outputs tells nothing: the job's inner process removes
-        # it, also between the reading of the DAG and now.
+        # Snakemake's own mark of incomplete outputs is no evidence: the job's inner process removes
+        # it, possibly between the reading of the DAG and now.
         return self._orphans.take(ticket.identity)
 
     def clear_the_way(self, ticket: Ticket) -> tuple[int, ...]:
-        """End the jobs that write what this ticket writes; returns those to wait for."""
+        """End the jobs that write the files of this ticket; returns those to wait for."""
         jobs = self._orphans.in_the_way(ticket.outputs)
         if jobs:
             self._orphans.clear(jobs)
@@ -138,14 +140,15 @@ class Adoption:
         return tuple(jobs)
 
     def queues_of_ending(self) -> set[str]:
-        """Where jobs are that were ended and are not over yet."""
+        """The queues of withdrawn jobs that have not ended."""
         return self._orphans.queues_of_ending()
 
     def has_ended(self, jobs: Collection[int]) -> bool:
         return all(map(self._orphans.has_ended, jobs))
 
     def end(self, all_went_well: bool) -> None:
-        """At the end of the run: name what still runs; forget the rest, if nobody can want it."""
+        """At the end of the run, name the jobs that still run; forget the rest if no run can need
+        it."""
         if left := self._orphans.running():
             numbers = " ".join(map(str, left))
             self._logger.warning(
@@ -157,7 +160,7 @@ class Adoption:
 
 
 class _UnknownError(Exception):
-    """Nothing certain can be said."""
+    """The identity cannot be determined with certainty."""
 
 
 class Identities:
@@ -176,8 +179,11 @@ class Identities:
         self._run = self._of_run()
 
     def of(self, job: Any, shell_command: str | None = None) -> str | None:
-        """Costs a stat(2) for each input. `shell_command` is what `job.shellcmd` gives, if that is
-        known already: to make it takes as long as all else here."""
+        """The identity of a job; costs a stat(2) for each input.
+
+        `shell_command` is the value of `job.shellcmd`, if it is known already: computing it takes
+        as long as all other work here.
+        """
         if self._run is None:
             return None
         try:
@@ -185,7 +191,7 @@ class Identities:
             made = {str(path) for one in jobs for path in one.output} if len(jobs) > 1 else set()
             return _digest([self._run, [self._of_one(one, made, shell_command) for one in jobs]])
         except Exception:
-            # Whatever it is: Snakemake will meet it, too, and say it better.
+            # Any error: Snakemake will meet it, too, and report it better.
             return None
 
     def _of_run(self) -> str | None:
@@ -197,7 +203,7 @@ class Identities:
             return None
 
     def _of_one(self, job: Any, made: set[str], shell_command: str | None) -> list[Any]:
-        """What determines one job; `made` are the files that its own group makes."""
+        """The data that determine one job; `made` are the files that its own group makes."""
         rule = job.rule
         flagged = getattr(job, "pipe_or_service_output", ())
         if flagged or rule.is_cwl or rule.is_template_engine or not _is_local(job):
@@ -247,7 +253,8 @@ class Identities:
 
 
 def is_forced(workflow: Any, job: Any) -> bool:
-    """Whether a person requested that the job be done again (--forceall, --forcerun, --force)."""
+    """Whether the user requested that the job be executed again (--forceall, --forcerun,
+    --force)."""
     settings = getattr(workflow, "dag_settings", None)
     if settings is None or settings.forceall or settings.forcetargets:
         return True
@@ -260,14 +267,16 @@ def is_forced(workflow: Any, job: Any) -> bool:
 
 
 def outputs_of(job: Any, directory: str) -> tuple[str, ...]:
-    """The files that a job writes, relative to the directory where they are below it."""
+    """The files that a job writes, relative to the directory if they are below it."""
     paths = (str(path) for one in _single_jobs(job) for path in one.output)
     return tuple(dict.fromkeys(relative_to(path, directory) for path in paths))
 
 
 def outputs_of_run(workflow: Any, directory: str) -> set[str] | None:
-    """All files that a run is to make, as `outputs_of` has them; None where more may come to light
-    while it runs, or where that cannot be told."""
+    """All files that a run makes, in the form of `outputs_of`.
+
+    None if more of them may become known during the run, or if they cannot be determined.
+    """
     try:
         if any(rule.is_checkpoint for rule in workflow.rules):
             return None
@@ -277,7 +286,7 @@ def outputs_of_run(workflow: Any, directory: str) -> set[str] | None:
 
 
 def relative_to(path: str, directory: str) -> str:
-    """A path as `outputs_of` has it."""
+    """A path in the form of `outputs_of`."""
     prefix = directory.rstrip("/") + "/"
     # Not os.path.relpath: with `..` behind a symbolic link it names another file.
     return os.path.normpath(path.removeprefix(prefix) if path.startswith(prefix) else path)
@@ -293,7 +302,7 @@ def _is_local(job: Any) -> bool:
 
 
 def _seen(path: str, made: Iterable[str]) -> list[Any]:
-    """A file as it is now: path, time in nanoseconds and size."""
+    """The current state of a file: path, time in nanoseconds and size."""
     if path in made:
         return [path]
     try:
@@ -303,7 +312,7 @@ def _seen(path: str, made: Iterable[str]) -> list[Any]:
     stamp = None
     if os.path.isdir(path):
         try:
-            # Where Snakemake keeps the time of a directory that is an output.
+            # Snakemake keeps the time of an output directory in this file.
             stamp = os.stat(os.path.join(path, ".snakemake_timestamp")).st_mtime_ns
         except FileNotFoundError:
             stamp = None
@@ -311,9 +320,10 @@ def _seen(path: str, made: Iterable[str]) -> list[Any]:
 
 
 def _canonical(value: Any) -> Any:
-    """The same JSON for equal values in two processes; raises _UnknownError for what has none."""
+    """The same JSON for equal values in two processes; raises _UnknownError for values
+    without one."""
     if isinstance(value, str):
-        return str(value)  # Snakemake's own kinds of text among them
+        return str(value)  # Snakemake's own kinds of text are among them.
     if value is None or isinstance(value, bool | int | float | bytes | complex | range | PurePath):
         return [type(value).__name__, repr(value)]
     if isinstance(value, Mapping):
@@ -325,7 +335,7 @@ def _canonical(value: Any) -> Any:
         return ["set", sorted((_canonical(item) for item in value), key=json.dumps)]
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return _canonical(value.item())
-    # Of other objects the text may hold an address, or not all that is in them.
+    # The text of other objects may contain an address, or not all of their contents.
     raise _UnknownError
 
 

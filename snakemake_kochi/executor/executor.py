@@ -1,5 +1,7 @@
-"""`--executor kochi`: the class that Snakemake knows. It wires the parts of a run, and leaves each
-call to one of them."""
+"""`--executor kochi`: the class that Snakemake instantiates.
+
+It wires the parts of a run, and delegates each call to one of them.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +36,15 @@ from snakemake_kochi.schedulers.environment import own_allocation
 
 
 class KochiExecutor(Executor):
-    """Hands Snakemake's jobs to a queue and reports each result the moment it is there."""
+    """Submits Snakemake's jobs to a queue and reports each result at once."""
 
     @for_snakemake
     def __post_init__(self) -> None:
-        # Results come to a thread of our own, so RemoteExecutor's polling thread has nothing to do.
-        # Left alone it may still ask for a lock when Python is on its way out, and complain.
+        # A thread of our own handles results, so RemoteExecutor's polling thread has nothing to do.
+        # If it ran, it might still ask for a lock while Python exits, and print an error.
         self.wait = False
         settings = self.workflow.executor_settings
-        # A queue that is named has workers, wherever somebody has started them.
+        # A named queue has workers that were started separately.
         is_served = settings.queue is not None
         location = location_of_run(settings.where or (HERE if is_served else None), self.logger)
         location.require_here()
@@ -53,7 +55,7 @@ class KochiExecutor(Executor):
     def _set_up(self, location: Location) -> None:
         settings, directory = self.workflow.executor_settings, self.workflow.workdir_init
         machine = location.machine_paths
-        # Everything that may be refused comes first: nothing was made yet that would be left.
+        # All checks that may refuse the run come first, before any file that would be left behind.
         count = check_settings(settings, machine)
         where = check_where(settings.where, location)
         probe_locks(location.prepare_machine())
@@ -110,12 +112,12 @@ class KochiExecutor(Executor):
 
     @for_snakemake
     def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
-        """Hand over all jobs that are ready."""
+        """Submit all jobs that are ready."""
         try:
             with self._root.explaining():
                 self._submission.submit(jobs)
         except KochiError:
-            # Older versions of Snakemake end without a call to cancel or shut down.
+            # Older versions of Snakemake end without a call of `cancel` or `shutdown`.
             self.cancel()
             raise
 
@@ -123,17 +125,17 @@ class KochiExecutor(Executor):
         self.run_jobs([job])
 
     def additional_general_args(self) -> str:
-        # The inner scheduler's rate limiter keeps its process alive for a second after the job
-        # is done, unless the period is zero. The inner Snakemake's own messages would bury the
-        # job's output in the log. (A text: the interface says list, and joins texts.)
+        # The inner scheduler's rate limiter keeps its process alive for a second after the job's
+        # end, unless the period is zero. The inner Snakemake's own messages would bury the job's
+        # output in the log. (A text: the interface declares a list, and joins texts.)
         return "--max-jobs-per-timespan 100000/0s --quiet host progress rules reason"
 
     def print_job_error(
         self, job_info: SubmittedJobInfo, msg: str | None = None, **kwargs: Any
     ) -> None:
-        # RemoteExecutor's would send people to "the cluster/cloud log".
+        # RemoteExecutor's method would refer users to "the cluster/cloud log".
         if job_info.job.is_group():
-            # A group's own report has no place for a message.
+            # The report of a group has no field for a message.
             self.logger.error(msg)
         kwargs["external_jobid"] = job_info.external_jobid
         AbstractExecutor.print_job_error(self, job_info, msg=msg, **kwargs)
@@ -146,12 +148,13 @@ class KochiExecutor(Executor):
             yield active_job
 
     async def sleep(self) -> None:
-        # Shutdown waits for this: Snakemake's default is ten seconds. Overridden, because the
-        # thread that sleeps starts before __post_init__ could set an interval.
+        # Shutdown waits for this interval: Snakemake's default is ten seconds. This method is
+        # overridden because the sleeping thread starts before __post_init__ could set an interval.
         await asyncio.sleep(0.05)
 
     def cancel(self) -> None:
-        """Called after an interrupt or an error, and again when it was interrupted itself."""
+        """Cancel the run after an interrupt or an error; called again when it was interrupted
+        itself."""
         with self._shutdown.further_interrupts:
             super().cancel()
 
@@ -160,7 +163,7 @@ class KochiExecutor(Executor):
         self._shutdown.cancel_jobs()
 
     def shutdown(self) -> None:
-        """Called at the end, and again when it was interrupted."""
+        """End the run; called again when it was interrupted itself."""
         self._shutdown.end()
         atexit.unregister(self._shutdown.end_unused)
         self._wakes.end_timers()

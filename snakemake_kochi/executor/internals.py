@@ -1,8 +1,7 @@
-"""Everything that the executor takes from Snakemake beyond its executor interface and the
-attributes of rules and jobs.
+"""All uses of Snakemake beyond its executor interface and the attributes of rules and jobs.
 
-Another version of Snakemake may lack any of it. Each part is checked here, and each has a fall-back
-that is slower or does less, but loses nothing.
+Another version of Snakemake may lack any of these parts. Each part is checked here and has a
+fall-back, which is slower or does less, but loses nothing.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ _WORKFLOW_PARTS = (
 
 
 class MissingPartsError(Exception):
-    """This Snakemake lacks what is needed; the text names it."""
+    """This Snakemake lacks a part that is needed; the text names it."""
 
 
 class SnakemakeShell:
-    """How Snakemake formats a shell command, and starts a shell for it."""
+    """The formatting of a shell command by Snakemake, and its start of a shell."""
 
     def __init__(self, workflow: Any) -> None:
         """Call when the Snakefile has been read. Raises MissingPartsError."""
@@ -78,7 +77,7 @@ class SnakemakeShell:
         return text
 
     def plain_texts(self, files: Any) -> Any:
-        """The files of a job, without what Snakemake knows of them."""
+        """The files of a job as plain texts, without Snakemake's annotations."""
         return files._plainstrings()
 
 
@@ -105,14 +104,14 @@ def _get(start: Any, path: str) -> Any:
 
 # ---- resources of jobs that are not ready; fall-back: a job is judged when it is ready
 
-# What Snakemake has for a value that depends on files that are not there yet; and for one that
-# depends on a checkpoint, which is as if it was not given.
+# Snakemake's values for a resource that depends on files that do not exist yet, and for one that
+# depends on a checkpoint, which counts as not given.
 _NOT_KNOWN = ("<TBD>", 0)
 
 
 @dataclass(frozen=True)
 class ExpectedJob:
-    """A job that may not be ready, with the resources that it will have, as far as known."""
+    """A job that may not be ready, with its future resources as far as they are known."""
 
     name: str
     threads: int
@@ -120,11 +119,14 @@ class ExpectedJob:
 
 
 def expected_job(job: Any) -> ExpectedJob | None:
-    """None where its resources cannot be told yet. They are computed beside the job: the value it
-    would keep of them might differ when its input is there."""
+    """A job with its resources; None if they cannot be determined yet.
+
+    They are computed beside the job: the value that it would keep might differ from the one it has
+    when its input exists.
+    """
     try:
-        # It waits for a checkpoint to know its input; and what a group takes together is known
-        # when it is ready.
+        # The job waits for a checkpoint to know its input. For a group, the sum of its resources is
+        # known when it is ready.
         if job.incomplete_input_expand or job.group is not None:
             return None
         found = job.rule.expand_resources(
@@ -133,18 +135,18 @@ def expected_job(job: Any) -> ExpectedJob | None:
         values = {name: value for name, value in found.items() if value not in _NOT_KNOWN}
         return ExpectedJob(job.name, int(found.get("_cores")), values)
     except Exception:
-        # Whatever it is: a function of the user's that reads a file which is not there yet, or
-        # another Snakemake.
+        # Any error: a user's function may read a file that does not exist yet, or this may be
+        # another version of Snakemake.
         return None
 
 
 def has_threads_function(job: Any) -> bool:
-    """Whether a function gives the job's rule its threads; True where that is not known."""
+    """Whether a function gives the job's rule its threads; True if this is not known."""
     try:
         threads = job.rule.resources["_cores"]
         return not isinstance(getattr(threads, "value", threads), int)
     except Exception:
-        # Newer versions of Snakemake refuse to tell the value of a function.
+        # Newer versions of Snakemake do not give the value of a function.
         return True
 
 
@@ -152,18 +154,18 @@ def has_threads_function(job: Any) -> bool:
 
 
 def source_of_script(job: Any) -> Any:
-    """The source file of a job's `script:` or `notebook:`, None without one."""
+    """The source file of a job's `script:` or `notebook:`, or None."""
     path = job.rule.script or job.rule.notebook
     return None if path is None else job._path_to_source_file(path)
 
 
 def path_of_source(source: Any, workflow: Any) -> str:
-    """Where a source file is on this computer, wherever Snakemake has it from."""
+    """The path of a source file on this computer, wherever Snakemake has it from."""
     try:
         path = str(source.get_path_or_uri(secret_free=True))
     except TypeError:  # an older Snakemake
         path = str(source.get_path_or_uri())
-    # Of a repository, say: what Snakemake fetched of it.
+    # Of a repository, for example: the copy that Snakemake fetched.
     return path if os.path.isabs(path) else str(workflow.sourcecache.get_path(source))
 
 
@@ -171,8 +173,10 @@ def path_of_source(source: Any, workflow: Any) -> str:
 
 
 def locks_of_run(workflow: Any, directory: str) -> tuple[str, ...]:
-    """The files by which a run's Snakemake keeps others from making the same files; none where
-    that cannot be told, as where it locks in a database."""
+    """The files with which a run's Snakemake prevents other runs from making the same files.
+
+    None of them if they cannot be determined, for example if it locks in a database.
+    """
     try:
         files = workflow.persistence._lockfile.values()
         return tuple(os.path.join(directory, file) for file in files)
@@ -181,13 +185,16 @@ def locks_of_run(workflow: Any, directory: str) -> tuple[str, ...]:
 
 
 def keep_empty_directories(workflow: Any) -> None:
-    """At its end Snakemake would remove the directories for the outputs of jobs that go on."""
+    """Keep the directories for the outputs of jobs that go on: at its end Snakemake would remove
+    them."""
     workflow.dag.cleanup_workdir = _do_nothing
 
 
 def leave_to_adopter(workflow: Any) -> None:
-    """Keep Snakemake from tidying up in a directory that another run has adopted: it would remove
-    the empty directories for the outputs of that run's jobs, and its lock."""
+    """Keep Snakemake from tidying up in a directory that another run has adopted.
+
+    It would remove the empty directories for the outputs of that run's jobs, and its lock.
+    """
     keep_empty_directories(workflow)
     workflow.persistence.unlock = _do_nothing
 
@@ -202,29 +209,35 @@ _SCHEDULER_MODULES: Sequence[str] = ("snakemake.scheduling.job_scheduler", "snak
 
 
 class SchedulerWakes:
-    """Lets the scheduler deal in one pass with everything that was reported since its last one.
+    """Lets the scheduler handle in one pass everything that was reported since its last one.
 
-    Each report wakes it once, and at each wake it looks at all jobs that are ready: with thousands
-    of them, and many short ones that end, it would do nothing else.
+    Each report wakes it once, and at each wake it looks at all ready jobs. With thousands of them,
+    and many short ones that end, it would do nothing else.
     """
 
     def __init__(self, workflow: Any) -> None:
         self._workflow = workflow
         settings = getattr(workflow, "remote_execution_settings", None)
-        # With immediate_submit the scheduler is not woken by reports of ends.
+        # With immediate_submit, reports of ends do not wake the scheduler.
         self._is_woken = not getattr(settings, "immediate_submit", True)
 
     def drop(self) -> None:
-        """Call before a report. The report wakes the scheduler again, and a pass then looks at
-        everything: what was reported, stopped or has become possible before."""
+        """Drop the pending wakes; to be called before a report.
+
+        The report wakes the scheduler again, and a pass then handles everything: what was reported,
+        stopped or has become possible before.
+        """
         wakes = getattr(getattr(self._workflow, "scheduler", None), "_open_jobs", None)
         if self._is_woken and isinstance(wakes, threading.Semaphore):
             while wakes.acquire(blocking=False):
                 pass
 
     def end_timers(self) -> None:
-        """Call when the scheduler is at its end. It sets a timer with each pass, as long as the
-        period of --max-jobs-per-timespan, and Python would wait for the last of them."""
+        """End the scheduler's timers; to be called at its end.
+
+        It sets a timer with each pass, as long as the period of --max-jobs-per-timespan, and Python
+        would wait for the last of them.
+        """
         for thread in threading.enumerate():
             if isinstance(thread, threading.Timer):
                 module = getattr(getattr(thread, "function", None), "__module__", None)

@@ -15,7 +15,7 @@ _ROOT = re.compile(r"[^.\[]*")
 _RESOURCE = re.compile(r"resources\.([A-Za-z_]\w*)")
 # With these formats a path that needs no quotes stays as it is.
 _AS_IT_IS = ("", "q", "u")
-# Methods of the object that holds a job's resources, through which a function may read any of them.
+# Methods of a job's resources object through which a function may read any resource.
 _METHODS = frozenset(dir(list)) | frozenset(dir(dict))
 
 
@@ -25,15 +25,21 @@ class UnclearError(Exception):
 
 @dataclass(frozen=True)
 class Placeholders:
-    """`names`: what the fields begin with, as `input` in `{input.first}`; `resources`: the
-    resources among them by name."""
+    """The placeholders of a command.
+
+    `names`: the beginnings of the fields, as `input` in `{input.first}`. `resources`: the resources
+    among them, by name.
+    """
 
     names: frozenset[str]
     resources: frozenset[str]
 
 
 def find_placeholders(template: str) -> Placeholders:
-    """Raises UnclearError for fields whose value could depend on more than what they name."""
+    """The placeholders of a command.
+
+    Raises UnclearError for fields whose value could depend on more than the named object.
+    """
     names, resources = set(), set()
     for field, spec, conversion in _fields(template):
         match = _ROOT.match(field)
@@ -65,10 +71,10 @@ def _fields(template: str) -> Iterator[tuple[str, str, str | None]]:
 def resources_taken(
     params: Iterable[Any], parameters_of: Callable[[Any], Collection[str]]
 ) -> frozenset[str]:
-    """The resources, by name, that functions among a rule's params read; `parameters_of` gives the
-    arguments that Snakemake passes to a function.
+    """The resources, by name, that functions among a rule's params read.
 
-    Raises UnclearError where that is not certain.
+    `parameters_of` gives the arguments that Snakemake passes to a function. Raises UnclearError if
+    they are not certain.
     """
     taken: set[str] = set()
     for value in params:
@@ -84,7 +90,10 @@ def _takes_resources(parameters: Collection[str]) -> bool:
 
 
 def _attributes_of_resources(function: Callable[..., Any]) -> set[str]:
-    """Only where a function uses the argument for nothing but attributes, each by its own name."""
+    """The attributes that a function uses of the argument, if it uses it for nothing else.
+
+    Raises UnclearError otherwise.
+    """
     if (
         not isinstance(function, FunctionType)
         or function.__code__.co_flags & inspect.CO_VARKEYWORDS

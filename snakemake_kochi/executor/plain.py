@@ -1,8 +1,8 @@
 """Plain shell jobs: their commands, as Snakemake itself would execute them.
 
-The controller makes the text, and no worker, because it has the DAG already. It leaves open what
-only the node knows, its temporary directory. A command that might differ from the one that
-Snakemake would execute is refused, and another runner serves.
+The controller makes the text, not a worker, because the controller has the DAG already. The text
+leaves open the temporary directory, which only the node knows. A command that might differ from
+Snakemake's own is refused, and another runner executes the job.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from snakemake_kochi.executor.placeholders import (
 )
 from snakemake_kochi.queue import Benchmark, ShellJob
 
-# Variables of a shell rule's function that have the same values here and in a job's process.
+# Variables of a shell rule's function with the same values here and in a job's process.
 _OF_JOB = ("input", "output", "log", "params", "wildcards", "threads", "resources", "rule")
 _BENCH_ITERATION = "bench_iteration"
 # Flags of files that do not change the command, or that the controller handles.
@@ -34,19 +34,20 @@ _HARMLESS = frozenset(
     (
         *("temp", "protected", "touch", "directory", "report", "ensure", "multiext", "ancient"),
         *("access_pattern", "repeat", "unpack"),
-        "path_modified",  # of a module: the path itself has it already
+        "path_modified",  # of a module: the path itself contains it already
     )
 )
 _KINDS = ("script", "notebook", "wrapper", "cwl", "template_engine")
 _TO_BE_DETERMINED = "<TBD>"
 _TMPDIR = "system_tmpdir"
-# The longest path, and quotes around it.
+# Room for the longest path, with quotes around it.
 _ROOM = 4096 + 2
 
 
 @dataclass(frozen=True)
 class PlainShell:
-    """`job` for a worker; `command` is the rule's, as Snakemake shows it to people."""
+    """A plain shell job: `job` for a worker, and `command`, the rule's command as Snakemake
+    displays it."""
 
     job: ShellJob
     command: str
@@ -54,7 +55,7 @@ class PlainShell:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is the same for all jobs of a rule."""
+    """The facts that all jobs of a rule share."""
 
     template: str
     names: tuple[str, ...]
@@ -65,8 +66,11 @@ class _Plan:
 
 
 class PlainShells:
-    """Makes the plain shell jobs of one workflow. It finds out once what depends on the rule or the
-    run only, because it works in Snakemake's main thread, for which everything waits."""
+    """Makes the plain shell jobs of one workflow.
+
+    It determines only once what depends on the rule or the run alone, because it works in
+    Snakemake's main thread, and everything waits for that thread.
+    """
 
     def __init__(self, workflow: Any) -> None:
         """Call when the Snakefile has been read. Raises MissingPartsError."""
@@ -80,8 +84,11 @@ class PlainShells:
         self._plans: dict[Any, _Plan | str] = {}
 
     def of(self, job: Any) -> PlainShell:
-        """Raises UnclearError, which says in a word or two what is not plain about the job. Any
-        other exception Snakemake will meet, too."""
+        """The plain shell job for a job.
+
+        Raises UnclearError, which says in a word or two what is not plain about the job. It lets
+        through any other exception, which Snakemake will meet, too.
+        """
         if self._why_none or job.is_group():
             raise UnclearError(self._why_none or "group")
         rule = job.rule
@@ -96,7 +103,7 @@ class PlainShells:
         temporary = resources.get("tmpdir")
         if temporary not in (None, _TO_BE_DETERMINED):
             raise UnclearError("tmpdir")
-        # Not its truth: what is to be determined counts as false.
+        # Not its truth value: Snakemake's value for "to be determined" counts as false.
         token = "" if temporary is None else self._token
         text = self._render(plan, job, token)
         return PlainShell(
@@ -105,7 +112,7 @@ class PlainShells:
         )
 
     def _of_run(self) -> str:
-        """Why there is no plain shell job in the whole run; "" if there may be."""
+        """The reason why the whole run has no plain shell jobs, or ""."""
         workflow = self._workflow
         if not SharedFSUsage.all() <= set(workflow.storage_settings.shared_fs_usage):
             return "no shared filesystem"
@@ -114,7 +121,8 @@ class PlainShells:
         if self._shell.has_arguments:
             return "arguments of the shell"
         if os.getcwd() != workflow.workdir_init:
-            # Where a job's process begins; the Snakefile has gone elsewhere, as it will there.
+            # A job's process begins in that directory. The Snakefile has changed the directory, and
+            # changes it there, too.
             return "workdir"
         try:
             self._environment = _environment_of_snakefile()
@@ -130,7 +138,7 @@ class PlainShells:
         except UnclearError as error:
             return str(error)
         except AttributeError as error:
-            # Of another Snakemake's rules.
+            # Rules of another Snakemake.
             return f"no {error.name}"
 
     def _plain_plan(self, rule: Any) -> _Plan:
@@ -150,7 +158,7 @@ class PlainShells:
             raise UnclearError(f"{min(strange)} in {{}}")
         global_names = names - set(_OF_JOB)
         for name in global_names:
-            # Of these the values are another process's own.
+            # The values of these variables belong to the process: another process has others.
             is_strange = isinstance(function.__globals__.get(name), ModuleType)
             if is_strange or name == "workflow" or name not in function.__globals__:
                 raise UnclearError(f"{name} in {{}}")
@@ -190,14 +198,17 @@ class PlainShells:
     def _is_cached(self, rule: Any) -> bool:
         if self._workflow.workflow_settings.cache is None:
             return False
-        # The second is of older versions.
+        # Older versions have the second attribute.
         if hasattr(rule, "cache"):
             return bool(rule.cache and rule.cache.output)
         return bool(self._workflow.cache_rules.get(rule.name))
 
     def _template(self, rule: Any) -> str:
-        """The command as the rule's function has it: the expression behind `shell:` is evaluated
-        once more when a job runs, after the whole Snakefile has been read."""
+        """The command as the rule's function passes it to `shell`.
+
+        The expression behind `shell:` is evaluated once more when a job runs, after the whole
+        Snakefile has been read.
+        """
         given: list[Any] = []
 
         def take(*arguments: Any, **named: Any) -> None:
@@ -218,8 +229,9 @@ class PlainShells:
         return rule.shellcmd
 
     def _require_known(self, rule: Any, taken: frozenset[str]) -> None:
-        """That the resources of these names are the same in a job's own process."""
-        # Only the controller knows what --resources allows, and lowers theirs to that.
+        """Require that the resources of these names are the same in a job's own process."""
+        # Only the controller knows the limits of --resources, and lowers its jobs' resources to
+        # them.
         limited = {_base(name) for name in self._workflow.global_resources if name[0] != "_"}
         if any(_base(name) in limited for name in taken):
             raise UnclearError("limited resource")
@@ -228,7 +240,7 @@ class PlainShells:
         if getattr(given, "raw", None) == _TMPDIR and given.is_evaluable():
             return
         default = self._workflow.resource_settings.default_resources
-        parsed = getattr(default, "parsed", {})  # of older versions, where it is a function
+        parsed = getattr(default, "parsed", {})  # in older versions, where `default` is a function
         if parsed.get("tmpdir") is not given or f"tmpdir={_TMPDIR}" not in default.args:
             raise UnclearError("tmpdir")
 
@@ -270,7 +282,7 @@ class PlainShells:
             raise UnclearError("long")
         directory = self._workflow.workdir_init
         directories = [path for path in job.output if path.is_directory]
-        # With these, a path means something else once it has been made shorter.
+        # Such a path means something else once it has been shortened.
         if any(path.endswith("/") or ".." in path for path in (*job.output, *job.log)):
             raise UnclearError("path")
         benchmark = job.benchmark
@@ -295,17 +307,17 @@ def _base(resource: str) -> str:
 def _environment_of_snakefile() -> dict[str, str]:
     """The variables that the Snakefile has set, as it would in the job's process, too.
 
-    Raises UnclearError where it changed one: the value it would have on the node is not known.
+    Raises UnclearError if it changed an existing variable: the value on the node is not known.
     """
     try:
         block = Path("/proc/self/environ").read_bytes()
     except OSError as error:
         raise UnclearError("environment") from error
-    # What this process began with.
+    # The environment with which this process began.
     before = dict(entry.split(b"=", 1) for entry in block.split(b"\0") if b"=" in entry)
     after = dict(os.environb)
     for variables in (before, after):
-        variables.pop(b"LC_CTYPE", None)  # which Python itself sets
+        variables.pop(b"LC_CTYPE", None)  # Python itself sets it
     if changed := [name for name, value in before.items() if after.get(name) != value]:
         raise UnclearError(f"{os.fsdecode(min(changed))} changed")
     return {

@@ -1,10 +1,11 @@
-"""What Snakemake's plugin discovery finds: the executor and its options.
+"""The entry point for Snakemake's plugin discovery: the executor and its options.
 
-Each start of a Snakemake imports it, whatever its executor, and each inner Snakemake of a job does.
-The rest of the package takes a quarter of such a start: it is imported for `--executor kochi` only.
+Each start of a Snakemake imports this module, whatever its executor, and so does each inner
+Snakemake of a job. The rest of the package takes a quarter of such a start. It is imported for
+`--executor kochi` only.
 """
 
-# No `from __future__ import annotations`: Snakemake calls a setting's type on what was typed.
+# No `from __future__ import annotations`: Snakemake calls a setting's type on the option's text.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -25,16 +26,16 @@ common_settings = CommonSettings(
     job_deploy_sources=False,
     pass_default_storage_provider_args=True,
     pass_default_resources_args=True,
-    # They go into the tickets' environment: everybody may read the arguments of a process.
+    # They go into the tickets' environment: any user may read the arguments of a process.
     pass_envvar_declarations_to_cmd=False,
     auto_deploy_default_storage_provider=False,
-    # Results are noticed by our own thread, at once: there is nothing to wait for.
+    # Our own thread notices results at once, so Snakemake need not wait before it looks.
     init_seconds_before_status_checks=0,
 )
 
 
 class Executor(RemoteExecutor):
-    """Becomes a KochiExecutor when it is made."""
+    """Becomes a KochiExecutor when Snakemake instantiates it."""
 
     def __new__(cls, *arguments: Any, **options: Any) -> "Executor":
         from snakemake_kochi.executor.executor import KochiExecutor
@@ -44,9 +45,11 @@ class Executor(RemoteExecutor):
 
 
 class _WhereParser:
-    """What was typed for --kochi-where. The rules of a project have its results in a directory of
-    the machine: which one that is must be known before they are made, also for a dry run, which
-    has no executor of ours."""
+    """The value of --kochi-where.
+
+    The rules of a project have its results in a directory of the machine. The machine must be known
+    before the rules are made, also for a dry run, which has no executor of ours.
+    """
 
     def __init__(self) -> None:
         self._has_waited = False
@@ -57,11 +60,11 @@ class _WhereParser:
             from snakemake_kochi.location import find_location
             from snakemake_kochi.schedulers.commands import ONCE, USUAL
 
-            # Snakemake reads its command line twice where there is a profile.
+            # Snakemake reads its command line twice if there is a profile.
             pace = ONCE if self._has_waited else USUAL
             try:
                 find_machine(find_location(), pace)
-            except KochiError:  # the executor says it, if it comes to that
+            except KochiError:  # the executor reports it, if necessary
                 self._has_waited = True
         return text
 
@@ -124,9 +127,9 @@ class ExecutorSettings(ExecutorSettingsBase):
 
 
 def check_settings(settings: ExecutorSettings, machine: "MachinePaths") -> int:
-    """Refuse, by the option's name, what cannot be; return the number of workers to start.
+    """Check the settings and return the number of workers to start.
 
-    Raises KochiError.
+    Raises KochiError, naming the option, for an invalid setting.
     """
     if settings.cores is not None and settings.cores < 1:
         raise KochiError(f"--kochi-cores {settings.cores}: a number from 1 was expected")

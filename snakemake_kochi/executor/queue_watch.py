@@ -1,5 +1,4 @@
-"""Looks after the queues of a run: tickets of dead workers, a full disk, and queues that no worker
-serves."""
+"""Looks after the queues of a run: tickets of dead workers, a full disk, and unserved queues."""
 
 from __future__ import annotations
 
@@ -23,14 +22,17 @@ from snakemake_kochi.queue import (
     shared_workers,
 )
 
-# Seconds between two tries whether there is room: at first, and while there is none.
+# Seconds between two checks for room on the disk: at first, and while there is none.
 _TRY = 10.0
 _TRY_AGAIN = 1.0
 
 
 class QueueWatch:
-    """A queue that cannot be read, because of a full disk or a file server that is away, does not
-    end the run: its jobs may be running. A notice says so, until the queue can be read again."""
+    """Looks after the queues of a run.
+
+    A queue that cannot be read, because of a full disk or an unavailable file server, does not end
+    the run: its jobs may be running. A notice reports it until the queue can be read again.
+    """
 
     def __init__(
         self, machine: MachinePaths, controller: str, logger: LoggerExecutorInterface
@@ -40,26 +42,28 @@ class QueueWatch:
         self._logger = logger
         self._notices = Notices(logger)
         self._observer = Observer()  # of workers on other nodes
-        self._unserved: set[str] = set()  # queues that nobody serves, as a notice said
+        self._unserved: set[str] = set()  # unserved queues of which a notice was given
         self._is_full = False
         self._next_try = time.monotonic() + _TRY
 
     # ---- room on the disk
 
     def look_for_room(self) -> None:
-        """Say once when KOCHI_ROOT is full, as far as is known. No worker there can do so, and all
-        nodes share it."""
+        """Say once when KOCHI_ROOT is full, as far as this is known.
+
+        No worker there can do so, and all nodes share KOCHI_ROOT.
+        """
         if time.monotonic() >= self._next_try:
             with contextlib.suppress(OSError):  # not known now
                 self._note_room(has_room(self._machine.directory))
             self._next_try = time.monotonic() + (_TRY_AGAIN if self._is_full else _TRY)
 
     def found_room(self) -> None:
-        """Something could be written."""
+        """Note that a write succeeded."""
         self._note_room(True)
 
     def no_room(self) -> None:
-        """Something could not be written for lack of room."""
+        """Note that a write failed for lack of room."""
         self._note_room(False)
         self._next_try = time.monotonic() + _TRY_AGAIN
 
@@ -77,9 +81,12 @@ class QueueWatch:
     # ---- a queue
 
     def look(self, queue: str, tickets: Collection[Ticket], has_own_workers: bool) -> None:
-        """`tickets` are those of the queue that have not ended; a run that `has_own_workers` serves
-        by itself what nobody else does. Raises KochiError when files were deleted without which the
-        tickets cannot end."""
+        """Look at a queue and its workers.
+
+        `tickets` are those of the queue that have not ended. A run that `has_own_workers` serves
+        the queues that no other worker serves. Raises KochiError if files were deleted without
+        which the tickets cannot end.
+        """
         self._refuse_deleted(queue)
         try:
             recover(self._machine, queue, self._observer)
@@ -102,14 +109,17 @@ class QueueWatch:
         )
 
     def _refuse_deleted(self, queue: str) -> None:
-        """No result can be published any more, and neither directory can be made anew: a lock on a
-        file that was deleted excludes nobody."""
+        """Raise KochiError if the queue's directories were deleted.
+
+        No result can be published any more. Neither directory can be made anew: a lock on a deleted
+        file excludes no process.
+        """
         try:
             parts = (
                 self._machine.queue(queue).directory,
                 find_lock_settings(self._machine).paths.directory,
             )
-            # Else the filesystem is away, and may come back.
+            # Otherwise the filesystem is unavailable, and may come back.
             missing = is_there(self._machine.controller(self._controller).state) and [
                 part for part in parts if not is_there(part)
             ]
@@ -124,13 +134,15 @@ class QueueWatch:
     def _look_for_workers(
         self, queue: str, tickets: Collection[Ticket], has_own_workers: bool
     ) -> None:
-        """Say once of each queue that nobody serves it. The run goes on, for a worker may come.
-        Raises OSError where that is not known now."""
+        """Say once for each queue that no worker serves it.
+
+        The run goes on, because a worker may come. Raises OSError if this is not known now.
+        """
         if queue in self._unserved:
             return
         workers = shared_workers(self._machine, queue, self._controller)
         if has_own_workers and all(worker.controller is not None for worker in workers):
-            return  # the run starts others for what these cannot run
+            return  # the run starts other workers for the tickets that these cannot run
         if workers:
             notice = self._obstacle(queue, tickets, workers)
         else:
@@ -142,8 +154,8 @@ class QueueWatch:
     def _obstacle(
         self, queue: str, tickets: Collection[Ticket], workers: Collection[WorkerState]
     ) -> str:
-        """Why a ticket fits none of the workers; "" where all fit."""
-        # As many as there are kinds of jobs, not as there are jobs.
+        """The reason why a ticket fits none of the workers; "" if all fit."""
+        # The number of checks depends on the kinds of jobs, not on their number.
         for resources, ticket in {ticket.resources: ticket for ticket in tickets}.items():
             obstacles = [
                 (worker.worker, worker.capacity.obstacle(resources, seconds_for_jobs(worker)))

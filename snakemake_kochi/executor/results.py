@@ -1,4 +1,5 @@
-"""The results of a run: reported to Snakemake as they come in, with what happens to the workers."""
+"""The results of a run, reported to Snakemake as they arrive, and the regular look at its
+workers."""
 
 from __future__ import annotations
 
@@ -25,15 +26,17 @@ from snakemake_kochi.queue import Result, Ticket
 
 _log = logging.getLogger(__name__)
 
-# How long the inbox is not listed without a notification: none arrives from other nodes.
+# Seconds for which the inbox is not listed without a notification: none arrives from other nodes.
 _INBOX_SECONDS = 0.5
-# Between two looks at workers and queues: how soon a presumed dead worker is noticed.
+# Seconds between two looks at workers and queues: how soon the run notices a presumed dead worker.
 _LOOK_SECONDS = 0.5
-# How much longer than a look the time between two is: a look costs something for each pending job.
+# The factor by which the pause between two looks is longer than a look: a look costs time for each
+# pending job.
 _LOOK_SHARE = 30
-# The longest pause after a look: one during which the filesystem hung must not stop them for long.
+# The longest pause after a look: a look during which the filesystem hung must not stop further
+# looks for long.
 _LONGEST_PAUSE = 60.0
-# For how many jobs each look searches a result whose delivery may be lost: a call for each.
+# The number of jobs per look for which a lost delivery is searched: each job costs a call.
 _SEARCHED = 64
 _LAST_LINES = 20
 _INNER_WORDS = (
@@ -42,14 +45,17 @@ _INNER_WORDS = (
     "Select jobs to execute...",
     "Execute 1 jobs...",
 )
-# As subprocess.CalledProcessError puts it.
+# The wording of subprocess.CalledProcessError.
 _COMMAND_STATUS = re.compile(r"non-zero exit status \d+|died with <Signals\.\w+: \d+>")
 
 
 class Results:
-    """A thread that sleeps until the inbox is notified, reports the results in it, and looks after
-    the run's queues and workers from time to time. An error that ends the run is reported to
-    Snakemake, which would wait for ever; then `has_broken_off` is set."""
+    """Reports results in a thread of its own.
+
+    The thread sleeps until a notification for the inbox arrives, reports the results in it, and
+    looks after the run's queues and workers from time to time. It reports an error that ends the
+    run to Snakemake, which would otherwise wait for ever, and sets `has_broken_off`.
+    """
 
     def __init__(
         self,
@@ -59,7 +65,7 @@ class Results:
         wakes: SchedulerWakes,
         has_workers: bool,
     ) -> None:
-        """`has_workers`: whether the run has workers of its own."""
+        """Prepare the thread; `has_workers`: whether the run has workers of its own."""
         self._run = run
         self._executor = executor
         self._submission = submission
@@ -76,7 +82,7 @@ class Results:
         self._thread.start()
 
     def stop(self) -> None:
-        """When this returns nothing is reported any more, but by the thread itself, if that is the
+        """Stop the thread: afterwards nothing is reported, except by the thread itself if it is the
         caller."""
         self._run.stopping.set()
         self._run.inbox.wake()
@@ -93,7 +99,7 @@ class Results:
                 try:
                     self._look_after_run()
                 except OSError as error:
-                    # What is not known now is looked at again; the jobs in the workers go on.
+                    # A later look reads again what is not known now; the jobs in the workers go on.
                     self._notices.fault("the run cannot be looked after now", error)
         except Exception as error:
             self.has_broken_off = True
@@ -136,7 +142,7 @@ class Results:
             began = time.monotonic()
             try:
                 self._look()
-            finally:  # else one that fails would be repeated without a pause
+            finally:  # else a failing look would be repeated without a pause
                 took = time.monotonic() - began
                 pause = min(_LOOK_SHARE * took, took + _LONGEST_PAUSE)
                 self._next_look = began + max(_LOOK_SECONDS, pause)
@@ -166,11 +172,11 @@ class Results:
 
 
 def failure_message(ticket: Ticket, result: Result) -> str:
-    """How and where a job failed, and how its log ends."""
+    """How and where a job failed, and the end of its log."""
     ending = last_lines(Path(result.log), 2 * _LAST_LINES)
     lines = [f"kochi job {result.job} on node {result.node or '(none)'}: {result.describe()}"]
-    # The process that ended is the inner Snakemake, which always ends with 1; the exit status of
-    # the rule's own command is in its log.
+    # The ended process is the inner Snakemake, which always ends with 1. The exit status of the
+    # rule's own command is in its log.
     if own := _COMMAND_STATUS.search("\n".join(ending)):
         lines.append(f"the rule's command: {own[0]}")
     if wildcards := ticket.labels.get("wildcards"):
@@ -181,16 +187,21 @@ def failure_message(ticket: Ticket, result: Result) -> str:
 
 
 def _without_report(lines: Sequence[str]) -> list[str]:
-    """The last lines of a log without the messages of the inner Snakemake: the controller's own
-    report repeats them, and the job's output would be lost in them."""
+    """The last lines of a log without the messages of the inner Snakemake.
+
+    The controller's own report repeats these messages, and the job's output would be lost among
+    them.
+    """
     end = next((i for i, line in enumerate(lines) if line == "RuleException:"), len(lines))
     kept = [line for line in lines[:end] if not line.startswith(_INNER_WORDS)]
     return kept or list(lines)
 
 
 def show_outputs(ended: Sequence[tuple[Ticket, Result]]) -> None:
-    """Make the outputs of jobs on other nodes visible here before Snakemake looks for them. A
-    directory is listed only where an output is not visible, and once for all of them."""
+    """Make the outputs of jobs on other nodes visible here before Snakemake looks for them.
+
+    It lists a directory only if an output is not visible, and once for all outputs in it.
+    """
     here = this_node().host
     outputs = {
         os.path.join(ticket.directory, name): seen
@@ -203,7 +214,7 @@ def show_outputs(ended: Sequence[tuple[Ticket, Result]]) -> None:
 
 
 def _state(path: str) -> tuple[int, int] | None:
-    """As in Result.outputs; None for what is not visible."""
+    """The state of a file as in Result.outputs; None if the file is not visible."""
     with contextlib.suppress(OSError):
         found = os.stat(path)
         return found.st_mtime_ns, found.st_size

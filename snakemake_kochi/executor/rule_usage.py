@@ -1,4 +1,4 @@
-"""What the jobs of a rule requested, what they used, and what they might request instead."""
+"""What the jobs of a rule requested and used, and suggestions for smaller requests."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from humanfriendly.text import pluralize
 from snakemake_kochi.queue import Resources, Result
 
 _MOST_VALUES = 1000
-# A suggestion needs a request of so many times the usage, and a minimal difference: in MiB, in
-# seconds, and in seconds of all cores together.
+# A suggestion needs this ratio of request to usage, and a minimal difference: in MiB, in seconds,
+# and in seconds of all cores together.
 _MUCH_MEMORY, _LEAST_MEMORY = 2, 1024
 _MUCH_TIME, _LEAST_TIME = 4, 600.0
 _MUCH_CORES, _LEAST_CORE_SECONDS = 2, 600.0
-# Headroom in a suggestion, and what memory is rounded to.
+# The headroom in a suggestion, and the step to which memory is rounded.
 _MEMORY_ROOM, _MEMORY_STEP = 1.25, 100
 _TIME_ROOM, _LEAST_MINUTES = 2, 5
 
@@ -35,13 +35,16 @@ class Range:
 
     @property
     def only(self) -> float | None:
-        """The number that all of them were; None where they differ, and where there are none."""
+        """The number that all of them were; None if they differ, and if there are none."""
         return self.most if self.least == self.most else None
 
 
 class Sample(Range):
-    """The most of many numbers and nearly their median, in the memory of a few: when it holds too
-    many numbers it drops every second one, and from then on keeps only every second new one."""
+    """The maximum of many numbers and nearly their median, in the memory of a few.
+
+    When it holds too many numbers it drops every second one, and from then on keeps only every
+    second new one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,8 +71,10 @@ class Sample(Range):
 
 @dataclass
 class RuleUsage:
-    """What the jobs of a rule requested, and what the successful ones used. Memory in MiB, times in
-    seconds; what was not requested is 0."""
+    """What the jobs of a rule requested, and what the successful ones used.
+
+    Memory is in MiB, times are in seconds. A missing request is 0.
+    """
 
     jobs: int = 0
     core_seconds: float = 0.0
@@ -82,7 +87,7 @@ class RuleUsage:
     seconds: Sample = field(default_factory=Sample)
 
     def add(self, requested: Resources, result: Result, seconds: float) -> None:
-        """`seconds`: how long it ran."""
+        """Add a job; `seconds`: how long it ran."""
         self.jobs += 1
         self.core_seconds += requested.cores * seconds
         self.has_exclusive |= requested.exclusive
@@ -97,8 +102,10 @@ class RuleUsage:
                 self.cores.add(result.cpu_seconds / seconds)
 
     def describe(self) -> str:
-        """As "100 jobs; 3.8, 3.9 of 4 cores; 2000, 2100 of 16000 MiB; 3:10, 5:00 of 2:00:00":
-        each with the median and the most that a job used, and what was requested."""
+        """A text on requests and usage, with the median and the maximum that a job used.
+
+        For example "100 jobs; 3.8, 3.9 of 4 cores; 2000, 2100 of 16000 MiB; 3:10, 5:00 of 2:00:00".
+        """
         cores = " core" if self.requested_cores.most == 1 else " cores"
         parts = (
             _used(self.cores, self.requested_cores, "{:.1f}".format, "{:.0f}".format, cores),
@@ -108,8 +115,11 @@ class RuleUsage:
         return "; ".join([pluralize(self.jobs, "job"), *filter(None, parts)])
 
     def suggestions(self, in_allocations: bool) -> Iterator[str]:
-        """Where all its jobs requested the same, and much more than any of them used. Suggests
-        times only `in_allocations`: to workers on this computer a time is no more than a limit."""
+        """Suggestions if all jobs requested the same, and much more than any of them used.
+
+        It suggests times only `in_allocations`: to workers on this computer a time is no more than
+        a limit.
+        """
         yield from self._of_memory()
         if in_allocations:
             yield from self._of_time()
@@ -169,7 +179,7 @@ def _used(
 
 
 def clock(seconds: float) -> str:
-    """As "2:05:00" or "5:00"; "1.25 s" below a minute."""
+    """A duration as "2:05:00" or "5:00"; "1.25 s" below a minute."""
     if seconds < 60:
         return f"{seconds:.2f} s"
     whole = round(seconds)

@@ -1,5 +1,4 @@
-"""What submission, results and shutdown of one run share: above all, the jobs whose results are
-awaited."""
+"""The data that submission, results and shutdown of one run share, above all its pending jobs."""
 
 from __future__ import annotations
 
@@ -23,9 +22,12 @@ from snakemake_kochi.queue import Inbox, Result, RunFile, Ticket
 
 @dataclass
 class HandOver:
-    """Jobs for one queue, each with its ticket. `behind`: jobs of an earlier run that write the
-    same files and have to end first. `numbered`: the tickets, once they have job numbers; after an
-    error these tell which tickets are in the queue."""
+    """Jobs for one queue, each with its ticket.
+
+    `behind`: jobs of an earlier run that write the same files and have to end first. `numbered`:
+    the tickets, once they have job numbers; after an error these tell which tickets are in the
+    queue.
+    """
 
     queue: str
     jobs: Sequence[tuple[JobExecutorInterface, Ticket]]
@@ -35,7 +37,7 @@ class HandOver:
 
 @dataclass(frozen=True)
 class PendingJob:
-    """A job whose result is awaited. `anew`: for an adopted job, how to hand it over instead."""
+    """A job whose result is awaited. `anew`: how to submit an adopted job again."""
 
     info: SubmittedJobInfo
     ticket: Ticket
@@ -45,8 +47,8 @@ class PendingJob:
 class PendingJobs:
     """The jobs whose results are awaited, by job number. Any thread may call.
 
-    A job is noted before its ticket is handed over, because its result may come at once. The lock
-    is held for work in memory only, so that no slow submission delays the report of another job.
+    A job is noted before its ticket is submitted, because its result may come at once. The lock is
+    held for work in memory only, so that no slow submission delays the report of another job.
     """
 
     def __init__(self) -> None:
@@ -56,14 +58,16 @@ class PendingJobs:
         self._delivered: list[Result] = []
 
     def note(self, jobs: Sequence[PendingJob]) -> None:
-        """The tickets of these jobs are about to be handed over. Until `certain` is called it is
-        not known whether they are in their queue."""
+        """Note jobs whose tickets are about to be submitted.
+
+        Until `certain` is called it is not known whether they are in their queue.
+        """
         with self._lock:
             self._uncertain.update(job.ticket.job for job in jobs)
             self._jobs.update((job.ticket.job, job) for job in jobs)
 
     def certain(self, tickets: Iterable[Ticket]) -> None:
-        """These tickets were handed over."""
+        """Note that these tickets were submitted."""
         with self._lock:
             self._uncertain.difference_update(ticket.job for ticket in tickets)
 
@@ -73,7 +77,7 @@ class PendingJobs:
             self._jobs[job.ticket.job] = job
 
     def deliver(self, result: Result) -> None:
-        """A result that did not come through the inbox."""
+        """Deliver a result that did not come through the inbox."""
         with self._lock:
             self._delivered.append(result)
 
@@ -84,7 +88,7 @@ class PendingJobs:
         return found
 
     def end(self, job: int) -> PendingJob | None:
-        """Await the job no longer. None for a job that was not awaited."""
+        """Await the job no longer; return None for a job that was not awaited."""
         with self._lock:
             self._uncertain.discard(job)
             return self._jobs.pop(job, None)
@@ -104,7 +108,7 @@ class PendingJobs:
             return [self._jobs[job].ticket for job in self._uncertain & self._jobs.keys()]
 
     def by_queue(self) -> dict[str, list[Ticket]]:
-        """The tickets that were handed over. Of the others not even the queue need exist yet."""
+        """The submitted tickets by queue. Of the others not even the queue need exist yet."""
         queues: dict[str, list[Ticket]] = defaultdict(list)
         with self._lock:
             for job, pending in self._jobs.items():
@@ -113,7 +117,7 @@ class PendingJobs:
         return queues
 
     def adopted(self) -> list[tuple[Ticket, HandOver]]:
-        """The jobs of earlier runs, and how to hand each over anew."""
+        """The adopted jobs of earlier runs, and how to submit each of them again."""
         with self._lock:
             jobs = list(self._jobs.values())
         return [(pending.ticket, pending.anew) for pending in jobs if pending.anew is not None]

@@ -1,5 +1,4 @@
-"""The run summary: how the jobs were executed, how much of the allocations was useful, and what the
-rules requested and used."""
+"""The run summary: runners, useful share of the allocations, requests and usage of the rules."""
 
 from __future__ import annotations
 
@@ -27,12 +26,13 @@ _MOST_SUGGESTIONS = 4
 
 @dataclass(frozen=True)
 class CoreTime:
-    """Core-seconds: all cores of a worker's allocation count, on each of its nodes.
+    """Core-seconds of the workers' allocations.
 
-    `useful`: of attempts that succeeded, by the part of the worker's cores that they had. `lost`:
-    the same, of all other attempts: failed or cancelled, or drained, preempted or lost and done
-    again. `startup`: from the beginning of an allocation, or from its request where that is not
-    known, to the registration of its worker. `idle`: the rest of the workers' time.
+    All cores of an allocation count, on each of its nodes. `useful`: successful attempts, by the
+    share of the worker's cores that they had. `lost`: likewise, all other attempts: failed,
+    cancelled, drained, preempted, or lost and repeated. `startup`: from the beginning of an
+    allocation, or from its request if the beginning is not known, to the registration of its
+    worker. `idle`: the rest of the workers' time.
     """
 
     useful: float = 0.0
@@ -54,7 +54,7 @@ class CoreTime:
         )
 
     def describe(self) -> str:
-        """As "0.53 core-hours: 75 % useful, 20 % idle, 4 % start-up, 1 % lost"."""
+        """A text such as "0.53 core-hours: 75 % useful, 20 % idle, 4 % start-up, 1 % lost"."""
         parts = {
             "useful": self.useful,
             "idle": self.idle,
@@ -86,7 +86,7 @@ class _Spent:
 
 
 class _RunnerCounts:
-    """Counts jobs by runner, and by the reason why they were not executed by a faster one."""
+    """Counts jobs by runner, and by the reason why a faster runner did not execute them."""
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[str]] = {name: Counter() for name in RUNNERS}
@@ -96,13 +96,14 @@ class _RunnerCounts:
         if result.runner in self._counts:
             chosen, reason = ticket.labels.get("runner", ""), ticket.labels.get("runner_reason", "")
             if chosen != result.runner:
-                # The worker knows the reason, for each job.
+                # The worker knows the reason for each job.
                 example = self._examples.setdefault(chosen, result.job)
                 reason = f"not by {chosen}: see kochi show job {example}"
             self._counts[result.runner][reason] += 1
 
     def describe(self) -> str:
-        """As "kochi ran 12 jobs: 10 by shell, 2 by zygote (2 script)"; "" if there were none."""
+        """A text such as "kochi ran 12 jobs: 10 by shell, 2 by zygote (2 script)"; "" without
+        jobs."""
         total = sum(counts.total() for counts in self._counts.values())
         parts = []
         for name, counts in self._counts.items():
@@ -113,7 +114,7 @@ class _RunnerCounts:
 
 
 class RunSummary:
-    """Takes note of jobs as they end; what it keeps does not grow with their number."""
+    """Collects the data of ended jobs in a space that does not grow with their number."""
 
     def __init__(self, machine: MachinePaths, controller: str) -> None:
         self._machine = machine
@@ -124,7 +125,7 @@ class RunSummary:
         self._lost: dict[int, _Spent] = defaultdict(_Spent)
 
     def add(self, ticket: Ticket, result: Result) -> None:
-        """Take note of a job that has ended."""
+        """Add a job that has ended."""
         self._runners.add(ticket, result)
         self._add(ticket, result)
 
@@ -139,17 +140,19 @@ class RunSummary:
         self._rules[rule].add(ticket.resources, result, seconds)
 
     def lines(self, first_worker: int | None, unreported: Iterable[Ticket] = ()) -> list[str]:
-        """What to say at the end, when the workers have left; of workers on this computer only what
-        is worth a change. `first_worker`: the least number that one of the run's workers can have,
-        None where there were no jobs; `unreported`: the jobs that have ended, if at all, without an
-        `add`."""
+        """The lines of the run summary, when the workers have left.
+
+        For workers on this computer they contain only what suggests a change. `first_worker`: the
+        least number that one of the run's workers can have, None if there were no jobs.
+        `unreported`: the jobs that have ended, if at all, without an `add`.
+        """
         if first_worker is None:
             return []
         said = [ran] if (ran := self._runners.describe()) else []
         workers = self._workers(first_worker)
         allocated = [worker for worker in workers if worker.allocation is not None]
         requested: dict[str, str] = {}
-        with contextlib.suppress(OSError):  # what is not known now is left out
+        with contextlib.suppress(OSError):  # the summary omits what is not known now
             requested = {
                 note.allocation: note.submitted
                 for note in list_allocations(self._machine, self._controller)
@@ -168,7 +171,7 @@ class RunSummary:
     # ---- workers
 
     def _add_earlier(self, ticket: Ticket, attempt: int) -> None:
-        """The attempts before the last one, after which the ticket went back to the queue."""
+        """Add the attempts before the last one, after which the ticket was requeued."""
         paths = self._machine.job(ticket.job)
         for number in range(1, attempt):
             with contextlib.suppress(OSError, DamagedFileError):
@@ -191,7 +194,7 @@ class RunSummary:
         end = worker.updated if worker.is_gone else now()
         there = _seconds_between(worker.started, end) or 0.0
         began = worker.allocation_began or requested.get(worker.allocation or "")
-        # A lost attempt ends when another node sees it: its worker was gone before that.
+        # A lost attempt ends when another node notices it: its worker was gone before that.
         useful = min(there, self._useful[worker.worker].of(worker))
         lost = min(there - useful, self._lost[worker.worker].of(worker))
         spent = CoreTime(
@@ -203,13 +206,13 @@ class RunSummary:
         return spent * (worker.capacity.cores * self._nodes(worker))
 
     def _began(self, allocation: str) -> bool:
-        """Whether a requested allocation began: one that is cancelled before costs nothing."""
+        """Whether a requested allocation began: one that is cancelled before that costs nothing."""
         with contextlib.suppress(OSError):
             return is_there(self._machine.allocation_log(self._controller, allocation))
         return False
 
     def _nodes(self, worker: WorkerState) -> int:
-        """How many its allocation has; one, where the worker was not told."""
+        """The number of nodes of its allocation; one if the worker does not know it."""
         try:
             return max(1, len(self._machine.worker(worker.worker).hosts.read_text().splitlines()))
         except OSError:
@@ -241,7 +244,7 @@ class RunSummary:
 
 
 def _seconds_between(start: str | None, end: str | None) -> float | None:
-    """Between two ISO 8601 times, at least 0; None when one is none."""
+    """The seconds between two ISO 8601 times, at least 0; None if one is not such a time."""
     try:
         span = datetime.fromisoformat(end or "") - datetime.fromisoformat(start or "")
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""The end of a run: cancels its jobs, or leaves them to the next run, and tidies up."""
+"""The end of a run: it cancels its jobs, or leaves them to the next run, and tidies up."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ _PAUSE = 0.05
 
 
 class Shutdown:
-    """Ends a run, in Snakemake's scheduler thread. Each step may be repeated: Snakemake calls once
-    more after an interrupt or an error of ours."""
+    """Ends a run, in Snakemake's scheduler thread.
+
+    Each step may be repeated: Snakemake calls once more after an interrupt or an error of ours.
+    """
 
     def __init__(
         self, run: Run, submission: Submission, results: Results, has_own_queues: bool
     ) -> None:
-        """`has_own_queues`: whether the run made queues that are removed at its end."""
+        """Prepare the end; `has_own_queues`: whether the run made queues, which are removed at its
+        end."""
         self._run = run
         self._submission = submission
         self._results = results
@@ -45,13 +48,13 @@ class Shutdown:
         self._ending: set[int] = set()  # the jobs that were cancelled
         self._has_given_summary = False
         self._has_reported_cancelling = False
-        self._has_left = False  # its jobs, which go on
+        self._has_left = False  # its jobs that go on
         self.further_interrupts = FurtherInterrupts()
 
     def cancel_jobs(self) -> None:
-        """Withdraw what waits, end what runs, and name what is left."""
+        """Withdraw the waiting jobs, end the running ones, and name those that are left."""
         run = self._run
-        # A report of its own for each cancelled job would bury what a person has to know.
+        # A separate report for each cancelled job would bury the important messages.
         self._results.stop()
         run.failed.set()
         if run.inbox.adopter is not None:
@@ -63,7 +66,7 @@ class Shutdown:
             cancelling = self._cancel_all()
             cancelling.wait(self._is_urgent)
         finally:
-            # Whatever cannot be read or written: no worker stays behind.
+            # Any error of reading or writing: no worker stays behind.
             run.workers.stop(self._is_urgent)
         for queue in self._submission.used_queues:
             run.queue_watch.recover(queue)
@@ -80,8 +83,10 @@ class Shutdown:
         return Cancelling(self._run.machine, sorted(self._ending), self._run.logger)
 
     def _leave_jobs(self) -> None:
-        """The time of the controller is over, and not that of its workers: everything goes on as
-        after its death, and the next run adopts it."""
+        """Leave the jobs: the time of the controller is over, but not that of its workers.
+
+        Everything goes on as after the controller's death, and the next run adopts the jobs.
+        """
         if self._has_left:
             return
         self._has_left = True
@@ -101,7 +106,7 @@ class Shutdown:
         run = self._run
         self._results.stop()
         if self._results.has_broken_off:
-            # Snakemake shuts down without waiting for jobs, or cancelling them.
+            # Snakemake shuts down without waiting for jobs or cancelling them.
             self._results.has_broken_off = False
             self.cancel_jobs()
         if run.inbox.adopter is None and not self._has_left:
@@ -109,14 +114,14 @@ class Shutdown:
         self._close()
 
     def end_unused(self) -> None:
-        """Where there was nothing to be done Snakemake does not shut down."""
+        """End a run without jobs, which Snakemake does not shut down."""
         if not self._submission.used_queues:
             self.end()
 
     def _close(self) -> None:
         run = self._run
         if run.inbox.adopter is not None:
-            # Jobs, queues and allocations belong to the adopter; local workers end with this
+            # Jobs, queues and allocations belong to the adopter. Local workers end with this
             # process.
             leave_to_adopter(run.workflow)
             run.inbox.leave()
@@ -131,7 +136,7 @@ class Shutdown:
             run.inbox.close()
 
     def _tidily(self, step: Callable[[], object]) -> None:
-        """A step of tidying up, without which the run has ended all the same."""
+        """A step of tidying up; if it fails, the run has ended all the same."""
         try:
             step()
         except (OSError, KochiError) as error:
@@ -147,8 +152,10 @@ class Shutdown:
             self._run.logger.info("\n".join(lines))
 
     def _has_unended(self) -> bool:
-        """Whether jobs of this run may go on after it, as far as is known: no other may then start
-        beside them."""
+        """Whether jobs of this run may go on after it, as far as is known.
+
+        No other run may then start beside them.
+        """
         jobs = self._ending.union(self._run.pending.numbers())
         try:
             return any(not is_there(self._run.machine.job(job).result) for job in jobs)
@@ -171,7 +178,7 @@ class FurtherInterrupts:
         return self._noted.is_set()
 
     def __enter__(self) -> FurtherInterrupts:
-        # Handlers can be set in the main thread only, and only there an interrupt is raised.
+        # Only the main thread can set handlers, and interrupts are raised only there.
         with contextlib.suppress(ValueError):
             self._previous = signal.signal(signal.SIGINT, self._note)
         return self
@@ -197,9 +204,9 @@ class Cancelling:
         try:
             outcomes = cancel_all(machine, jobs)
         except OSError as error:
-            # Not even the queues can be listed: the run's own workers end their jobs all the same.
+            # Even the queues cannot be listed: the run's own workers end their jobs all the same.
             outcomes = dict.fromkeys(jobs, error)
-        # A full disk, say: the others are cancelled all the same.
+        # On a full disk, for example: the other jobs are cancelled all the same.
         untold = {job: why for job, why in outcomes.items() if isinstance(why, Exception)}
         self._told = [job for job in jobs if job not in untold]
         self._cancelled = sum(
@@ -209,8 +216,11 @@ class Cancelling:
             logger.error(f"kochi jobs {_numbers(those)} could not be told to end: {why}")
 
     def wait(self, is_urgent: Callable[[], bool]) -> None:
-        """Until all cancelled jobs have ended, but not for long, and only until it becomes urgent.
-        On a full disk no end can be written, and none is awaited."""
+        """Wait until all cancelled jobs have ended, for a limited time, and only until it becomes
+        urgent.
+
+        On a full disk no end can be written, and none is awaited.
+        """
         patience = _PATIENCE if self._has_room() else _PATIENCE_WITHOUT_ROOM
         deadline = time.monotonic() + patience
         left = self._not_ended(self._told)
@@ -232,7 +242,7 @@ class Cancelling:
         return False  # as far as is known
 
     def report(self) -> None:
-        """Say how many were cancelled, or name what is left."""
+        """Report the number of cancelled jobs, or name those that are left."""
         left = self._not_ended(self._jobs)
         numbers = _numbers(left)
         if left and not self._has_room():
@@ -253,7 +263,7 @@ class Cancelling:
 def _by_reason(outcomes: Mapping[int, Exception]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = defaultdict(list)
     for job, error in outcomes.items():
-        # Without the file's name, which differs for each job.
+        # Without the name of the file, which differs for each job.
         why = error.strerror if isinstance(error, OSError) else None
         found[why or str(error)].append(job)
     return found
@@ -265,8 +275,10 @@ def _numbers(jobs: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class _Left:
-    """The jobs that a run leaves to the next one, as far as they are not known to have ended; how
-    many of them run, and wait."""
+    """The jobs that a run leaves to the next one, unless they are known to have ended.
+
+    It counts the running and the waiting jobs.
+    """
 
     jobs: tuple[int, ...]
     running: int
@@ -280,7 +292,7 @@ class _Left:
         return cls(unended, many["running"], many["waiting"])
 
     def describe(self) -> str:
-        """For a run that is ended by its time limit."""
+        """The text for a run that its time limit ends."""
         text = "The time limit of this run is reached, and it ends. "
         if self.jobs:
             text += (
@@ -298,7 +310,7 @@ def _state_of(machine: MachinePaths, job: int) -> str:
 
 def _has_time_up(machine: MachinePaths) -> bool:
     """Whether this process was launched, and ends because its own allocation is over."""
-    # Here: it matters at an interrupt only.
+    # Imported here: it matters at an interrupt only.
     from snakemake_kochi.detached.launches import is_time_up, launch_of
 
     process = ProcessIdentity.of(os.getpid())

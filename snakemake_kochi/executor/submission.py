@@ -1,4 +1,4 @@
-"""Handing over the jobs of a run: ready jobs become tickets in queues."""
+"""Submission of the jobs of a run: ready jobs become tickets in queues."""
 
 from __future__ import annotations
 
@@ -31,16 +31,19 @@ from snakemake_kochi.queue import (
 
 _log = logging.getLogger(__name__)
 
-_PAUSE = 0.5  # seconds before a hand-over that failed is tried again
-# How many jobs are handed over at once. Smaller batches would spend more on locking and syncing
-# than on tickets; larger ones would leave the workers idle meanwhile.
+_PAUSE = 0.5  # seconds before a failed submission is tried again
+# The number of jobs that are submitted at once. Smaller batches spend more on locking and syncing
+# than on tickets. Larger batches leave the workers idle meanwhile.
 _BATCH = 100
 
 
 class Submission:
-    """Snakemake's scheduler thread calls `submit`, the results thread the other methods: it hands
-    over what waited for jobs of an earlier run. Neither thread waits for the other: only `submit`
-    writes the run's own files, also for the jobs that it holds back."""
+    """Submits the jobs of a run.
+
+    Snakemake's scheduler thread calls `submit`. The results thread calls the other methods, which
+    submit the jobs that waited for jobs of an earlier run. Neither thread waits for the other: only
+    `submit` writes the run's own files, also for the jobs that it holds back.
+    """
 
     def __init__(
         self, run: Run, executor: RealExecutor, admission: Admission, tickets: Tickets
@@ -50,13 +53,13 @@ class Submission:
         self._admission = admission
         self._tickets = tickets
         self._notices = Notices(_log)
-        self._has_checked = False  # which rules can never run
+        self._has_checked = False  # the rules that can never run
         self._has_submitted = False
         self._used_queues: set[str] = set()
-        # `append` and `popleft` are atomic: the first is called by one thread, the second by the
-        # other.
+        # `append` and `popleft` are atomic: one thread calls the first, the other thread the
+        # second.
         self._held: deque[HandOver] = deque()
-        self._late: deque[HandOver] = deque()  # what was held, and can be handed over
+        self._late: deque[HandOver] = deque()  # held jobs that can be submitted now
         self._next_late = 0.0
 
     @property
@@ -64,18 +67,18 @@ class Submission:
         return frozenset(self._used_queues)
 
     def submit(self, jobs: Sequence[JobExecutorInterface]) -> None:
-        """Hand over all these jobs, in batches for each queue. Raises OSError and KochiError."""
+        """Submit all these jobs, in batches for each queue. Raises OSError and KochiError."""
         admitted = self._admission.admit(jobs)
         if not self._has_checked:
             self._admission.refuse_what_never_runs(jobs, admitted.refused)
             self._has_checked = True
         for job, why in admitted.refused:
-            # Others run already, or have run: the run does not end because of this one.
+            # Other jobs run already, or have run: the run does not end because of this one.
             self._run.failed.set()
             self._executor.run_job_pre(job)
             self._executor.report_job_error(SubmittedJobInfo(job), msg=why.sentences)
         for queue, its_jobs in admitted.by_queue.items():
-            # The first ones run while the tickets of the others are made.
+            # The first jobs run while the tickets of the others are made.
             for start in range(0, len(its_jobs), _BATCH):
                 self._submit_batch(queue, its_jobs[start : start + _BATCH])
 
@@ -93,7 +96,7 @@ class Submission:
             self._insist(queue, partial(self._hand_over, hand_over))
 
     def _adopt_or_hold(self, queue: str, job: JobExecutorInterface, ticket: Ticket) -> bool:
-        """Await a job of an earlier run instead of handing over this one, or before that."""
+        """Await a job of an earlier run, instead of submitting this one or before submitting it."""
         run = self._run
         if run.adoption.is_empty:
             return False
@@ -116,7 +119,7 @@ class Submission:
         )
         info = self._report_submission(job, found.ticket)
         run.pending.adopt(PendingJob(info, found.ticket, hand_over))
-        # The delivery of its result may have come, and been skipped, before this.
+        # The delivery of its result may have come before this point, and was then ignored.
         if (ended := find_job(run.machine, number).result) is not None:
             run.pending.deliver(ended)
             run.inbox.wake()
@@ -127,9 +130,11 @@ class Submission:
             time.sleep(_PAUSE)
 
     def _try(self, queue: str, step: Callable[[], None]) -> bool:
-        """Returns False where the step is to be tried again after a while, because of a full disk
-        or a transient fault of the filesystem: jobs of the run are on their way already. Raises
-        OSError and KochiError."""
+        """Run a step; return False if it must be tried again later.
+
+        This is the case after a full disk or a transient fault of the filesystem once jobs of the
+        run were submitted. Raises OSError and KochiError.
+        """
         problem = f"jobs for queue {queue} are handed over later"
         try:
             step()
@@ -146,7 +151,8 @@ class Submission:
         return True
 
     def _prepare(self, queue: str) -> None:
-        """Note on disk, once, that jobs are about to go to the queue: their adopter looks there."""
+        """Record on disk, once, that jobs are about to enter the queue: their adopter looks
+        there."""
         self._used_queues.add(queue)
         self._run.record.begin()
         self._run.inbox.note_queue(queue)
@@ -158,8 +164,8 @@ class Submission:
         queue, again = Queue(run.machine, name), hand_over.numbered is not None
         if hand_over.numbered is None:
             numbered = queue.number([ticket for _, ticket in hand_over.jobs])
-            # Before they are in the queue: a result may come at once, an interrupt or an error at
-            # any moment.
+            # Before the tickets are in the queue: a result may come at once, and an interrupt or an
+            # error at any moment.
             run.pending.note(
                 [
                     PendingJob(self._report_submission(job, ticket), ticket)
@@ -174,12 +180,14 @@ class Submission:
 
     def _report_submission(self, job: JobExecutorInterface, ticket: Ticket) -> SubmittedJobInfo:
         info = SubmittedJobInfo(job, external_jobid=str(ticket.job))
-        # RealExecutor's, not RemoteExecutor's: that one would add the job to those it polls.
+        # RealExecutor's method, not RemoteExecutor's: the latter adds the job to those that it
+        # polls.
         RealExecutor.report_job_submission(self._executor, info)
         return info
 
     def _log_numbers(self, tickets: Sequence[Ticket]) -> None:
-        """One message, however many they are: one each took Snakemake longer than the hand-over."""
+        """Log one message for all job numbers: one each took Snakemake longer than the
+        submission."""
         first, last, queue = tickets[0].job, tickets[-1].job, tickets[0].queue
         machine = self._run.machine
         if first == last:
@@ -191,7 +199,7 @@ class Submission:
     # ---- after an earlier run
 
     def hand_over_held(self) -> None:
-        """Hand over the jobs that waited for others, if those have ended. Raises as `submit`."""
+        """Submit the jobs that waited for others, if those have ended. Raises as `submit`."""
         for _ in range(len(self._held)):
             held = self._held.popleft()
             is_ready = self._run.adoption.has_ended(held.behind)
@@ -204,8 +212,11 @@ class Submission:
             self._late.popleft()
 
     def hand_over_strays_anew(self) -> None:
-        """Hand over anew the jobs that were adopted while they ran, and were requeued since into a
-        queue where only this run's own workers look: these run no tickets of another controller."""
+        """Submit anew the adopted jobs that were requeued into a queue that only this run's workers
+        serve.
+
+        These workers run no tickets of another controller.
+        """
         strays = {
             ticket.job: anew
             for ticket, anew in self._run.pending.adopted()
@@ -224,22 +235,23 @@ class Submission:
         try:
             return find_job(machine, ticket.job).state == "waiting"
         except DamagedFileError:
-            return False  # its result, which the inbox reports
+            return False  # the inbox reports its result
 
     # ---- at the end of the run
 
     def forget_held(self) -> None:
-        """Neither of the two threads hands over anything more."""
+        """Forget the held jobs: neither of the two threads submits anything more."""
         self._held.clear()
         self._late.clear()
 
     def never_handed_over(self) -> list[int]:
-        """The pending jobs whose hand-over was interrupted or failed, and which are in no queue."""
+        """The pending jobs whose submission was interrupted or failed, and which are in no
+        queue."""
         found: list[int] = []
         for ticket in self._run.pending.uncertain():
             try:
                 missing = Queue(self._run.machine, ticket.queue).find_missing([ticket])
             except (OSError, KochiError):
-                continue  # not known now: it is cancelled as if it were there
+                continue  # not known now: the job is cancelled as if it were in the queue
             found += [each.job for each in missing]
         return found

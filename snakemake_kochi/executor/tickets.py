@@ -1,4 +1,4 @@
-"""Jobs of Snakemake as tickets: the inner command, the runner that is chosen, the resources."""
+"""Snakemake's jobs as tickets: the inner command, the chosen runner, the resources."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Resources, ShellJob, Ticket
 
 QUEUE = "kochi_queue"  # the resource in which a job names a queue
-# TBDString is what Snakemake has for a value that depends on files that are not there yet.
+# Snakemake uses TBDString for a value that depends on files that do not exist yet.
 _NO_AMOUNTS = ("<TBD>", "")
 
 
 class Tickets:
-    """Makes the tickets of one run. `fastest` is one of RUNNERS, the first that may be chosen."""
+    """Makes the tickets of one run. `fastest` is one of RUNNERS: the first that may be chosen."""
 
     def __init__(
         self,
@@ -61,17 +61,22 @@ class Tickets:
 
 @dataclass(frozen=True)
 class InnerCommand:
-    """A job's Snakemake command as an argument list. `job_arguments`: which range of the arguments
-    is the job's own and not its whole workflow's; None where that is not known, or where only a
-    shell can execute the command."""
+    """A job's Snakemake command as an argument list.
+
+    `job_arguments` is the range of the arguments that belong to the job and not to its whole
+    workflow. It is None if the range is not known, or if only a shell can execute the command.
+    """
 
     arguments: tuple[str, ...]
     job_arguments: tuple[int, int] | None
 
 
 class InnerCommands:
-    """Formats and splits what all jobs of a run have in common only once: this takes Snakemake and
-    shlex longer than everything else that is done for a job."""
+    """Makes the inner commands of a run.
+
+    It formats and splits the part that all jobs of a run share only once: this takes Snakemake and
+    shlex longer than all other work for a job.
+    """
 
     def __init__(self, executor: RealExecutor) -> None:
         self._executor = executor
@@ -93,12 +98,15 @@ class InnerCommands:
     def _split(
         self, job: JobExecutorInterface, own: str
     ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-        """What precedes and what follows a job's own arguments; None, for good, where the line has
-        several commands (`cd ... &&`) or does not contain these arguments."""
+        """The parts before and after a job's own arguments.
+
+        None, for good, if the line has several commands (`cd ... &&`) or does not contain these
+        arguments.
+        """
         line = self._executor.format_job_exec(job)
         before, found, after = line.partition(own)
         parts = tuple(shlex.split(before)), tuple(shlex.split(after))
-        # Snakemake quotes what is data, so an operator is a word of its own.
+        # Snakemake quotes data, so an operator is a word of its own.
         has_operator = any(word in ("&&", "||", ";", "|") for part in parts for word in part)
         self._is_plain = bool(own and found) and not has_operator
         return parts if self._is_plain else None
@@ -106,9 +114,11 @@ class InnerCommands:
 
 @dataclass(frozen=True)
 class Choice:
-    """The runner chosen for a job, and why not a faster one, in a few words; "" if there is none.
-    The runner `shell` has a `shell` job, and `shell_command`, the rule's command as Snakemake shows
-    it to people."""
+    """The runner chosen for a job, and in a few words why not a faster one, or "".
+
+    For the runner `shell` there are also a `shell` job and `shell_command`, the rule's command as
+    Snakemake displays it.
+    """
 
     runner: str
     why: str = ""
@@ -117,7 +127,7 @@ class Choice:
 
 
 class Choices:
-    """Chooses for each job the fastest runner that keeps all that its rule means."""
+    """Chooses for each job the fastest runner that preserves the meaning of its rule."""
 
     def __init__(self, workflow: Any, fastest: str | None, logger: LoggerExecutorInterface) -> None:
         self._allowed = RUNNERS[RUNNERS.index(fastest or RUNNERS[0]) :]
@@ -133,7 +143,7 @@ class Choices:
 
     def of(self, job: Any, command: InnerCommand) -> Choice:
         if command.job_arguments is None:
-            # Only the whole command has what goes before it.
+            # Only the whole command contains its prefix.
             return Choice("command", "precommand" if len(self._allowed) > 1 else "")
         why = ""
         if self._shells is not None:
@@ -143,7 +153,7 @@ class Choices:
             except UnclearError as error:
                 why = str(error)
             except Exception as error:
-                # Whatever it is: Snakemake will meet it, too, and report it better.
+                # Any error: Snakemake will meet it, too, and report it better.
                 why = type(error).__name__
         elif "shell" in self._allowed:
             why = "another Snakemake"
@@ -160,7 +170,8 @@ def make_ticket(
     resources: Resources,
     identity: str | None = None,
 ) -> Ticket:
-    """The ticket for a job: its full inner Snakemake command, and what the chosen runner needs."""
+    """The ticket for a job: its full inner Snakemake command, and the data for the chosen
+    runner."""
     return Ticket(
         name=str(job.resources.get("kochi_name") or job.name),
         command=command.arguments,
@@ -192,15 +203,15 @@ def _labels(job: Any, choice: Choice, directory: str) -> dict[str, str]:
 
 
 def _project_of(directory: Path) -> Path:
-    """The top of the repository that a working directory is in, else the directory itself."""
+    """The top of the repository that contains a working directory, else the directory itself."""
     candidates = (directory, *directory.parents)
     return next((path for path in candidates if (path / ".git").exists()), directory)
 
 
 def queue_of(job: JobExecutorInterface, machine: MachinePaths) -> str | None:
-    """The queue a job names in its resource `kochi_queue`, or None.
+    """The queue that a job names in its resource `kochi_queue`, or None.
 
-    Raises KochiError, naming the rule, for a name that cannot be used.
+    Raises KochiError, naming the rule, for an invalid name.
     """
     queue = job.resources.get(QUEUE)
     if queue is None or queue == "":
@@ -216,7 +227,7 @@ def queue_of(job: JobExecutorInterface, machine: MachinePaths) -> str | None:
 def resources_of(job: JobExecutorInterface) -> Resources:
     """The resources that a job requests.
 
-    Raises KochiError, naming the rule, for a resource that cannot be used.
+    Raises KochiError, naming the rule, for an invalid resource.
     """
     runtime = _amount(job, "runtime", 1)
     return Resources(
@@ -231,7 +242,7 @@ def resources_of(job: JobExecutorInterface) -> Resources:
 
 
 def _amount(job: JobExecutorInterface, name: str, least: int) -> int | None:
-    """A resource that is a number; None when the job has none, or one not known before it runs."""
+    """A numeric resource; None if the job has none, or if it is not known before the job runs."""
     value = job.resources.get(name)
     if value is None or value in _NO_AMOUNTS:
         return None
@@ -245,7 +256,7 @@ def _amount(job: JobExecutorInterface, name: str, least: int) -> int | None:
 
 
 def _number(value: object) -> int | None:
-    """A number, also one written as a text, as a profile may have it."""
+    """A number, also one written as text, as a profile may contain it."""
     if isinstance(value, str) and value.strip().isdecimal():
         return int(value)
     return math.ceil(value) if isinstance(value, int | float) else None
