@@ -32,18 +32,21 @@ from snakemake_kochi.schedulers.commands import Questions
 from snakemake_kochi.schedulers.interface import Lack, RefusedError, Scheduler, UnreachableError
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
 
-# Seconds between two looks at what waits; a look takes at most a twentieth of the time.
+# Seconds between two looks at waiting jobs; a look takes at most a twentieth of the time.
 _LOOK = 0.5
 _LOOK_SHARE = 20
-# Seconds to wait for a submission that is under way when the run ends.
+# Seconds to wait for a submission that is in progress when the run ends.
 _LAST_PATIENCE = 30.0
 _PAUSE = 0.2
 _FAULT = "The run's workers cannot be looked after at the moment"
 
 
 class AllocatedWorkers:
-    """See `WorkerProvider`. A thread of its own talks to the scheduler, which may take minutes
-    to answer, while results go on to be reported."""
+    """Workers in allocations; see `WorkerProvider`.
+
+    A thread of its own talks to the scheduler, which may take minutes to answer. Meanwhile the run
+    continues to report results.
+    """
 
     def __init__(
         self,
@@ -55,9 +58,12 @@ class AllocatedWorkers:
         logger: LoggerExecutorInterface,
         last_patience: float = _LAST_PATIENCE,
     ) -> None:
-        """`scheduler_of`: for the allocations of a controller; `last_patience`: seconds to wait at
-        the end for a submission that is under way. Asks the scheduler what its nodes
-        have, as far as the machine does not say. Raises KochiError."""
+        """Ask the scheduler for the resources of its nodes, as far as the machine does not give
+        them.
+
+        `scheduler_of`: makes the scheduler for the allocations of a controller. `last_patience`:
+        seconds to wait at the end for a submission that is in progress. Raises KochiError.
+        """
         self._paths = paths
         self._machine = machine
         self._controller = controller
@@ -80,8 +86,8 @@ class AllocatedWorkers:
         self._provision = Provision(machine, self._submitter, self._tracker, failed_starts, logger)
         self._last_patience = last_patience
         self._lock = threading.Lock()
-        self._requests: dict[str, AllocationRequest] = {}  # those of all queues
-        self._left_to_others: set[str] = set()  # queues, when that was known last
+        self._requests: dict[str, AllocationRequest] = {}  # by queue, of all queues
+        self._left_to_others: set[str] = set()  # queues, as of the last successful look
         self._pending: dict[str, Sequence[Ticket]] = {}
         self._failure: Exception | None = None
         self._has_started = False
@@ -109,7 +115,7 @@ class AllocatedWorkers:
             self._start()
 
     def _start(self) -> None:
-        # Once: it may have failed, which `look_after` tells.
+        # Once: the thread may have failed, and `look_after` reports that.
         with self._lock:
             is_first = not self._has_started and not self._stopping.is_set()
             self._has_started |= is_first
@@ -153,7 +159,7 @@ class AllocatedWorkers:
         self._wake.set()
 
     def job_ended(self, worker: int) -> None:
-        """Nothing to note: a worker that came is what counts."""
+        """Nothing to note: the arrival of a worker counts, not its jobs."""
 
     @property
     def go_on_alone(self) -> bool:
@@ -187,7 +193,7 @@ class AllocatedWorkers:
         if self._has_stopped:
             return
         self._has_stopped = True
-        # One that is being submitted may come although nobody knows its number.
+        # An allocation that is being submitted may come although its number is not known.
         if self._submitter.has_requested or self._thread.is_alive():
             patience = PATIENCE if self._has_room() else PATIENCE_WITHOUT_ROOM
             end_allocations(self._scheduler, self._logger, is_urgent, patience)
@@ -199,7 +205,7 @@ class AllocatedWorkers:
         self._tracker.cancel_orphaned()
 
     def _has_room(self) -> bool:
-        """Whether anything can be written in KOCHI_ROOT, as far as that is known."""
+        """Whether KOCHI_ROOT has room for a write, as far as this is known."""
         with contextlib.suppress(OSError):
             return has_room(self._paths.directory)
         return True
@@ -211,12 +217,12 @@ class AllocatedWorkers:
             self._tracker.cancel_orphaned()
             self._look_until_the_end()
         except Exception as error:
-            # Whatever it is, the run must hear of it: its jobs would wait for ever.
+            # The run must learn of any error: its jobs would wait for ever.
             with self._lock:
                 self._failure = error
 
     def _look_until_the_end(self) -> None:
-        """Raises KochiError when it is of no use to go on."""
+        """Look again and again. Raises KochiError when further looks are useless."""
         while not self._stopping.is_set():
             self._wake.wait(_LOOK)
             self._wake.clear()
@@ -227,7 +233,7 @@ class AllocatedWorkers:
             except UnreachableError as error:
                 self._questions.not_answered(error)
             except OSError as error:
-                # A full disk, a file server that is away: the jobs in the workers go on.
+                # A full disk or an unavailable file server: the jobs in the workers go on.
                 self._notices.fault(_FAULT, error)
             self._stopping.wait(_LOOK_SHARE * min(1.0, time.monotonic() - began))
 

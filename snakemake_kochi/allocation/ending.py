@@ -1,4 +1,4 @@
-"""Allocations are cancelled: all at the end of a run, and idle ones of a controller that died."""
+"""Cancelling allocations: all at the end of a run, and idle ones of a controller that died."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from snakemake_kochi.queue import WorkerState, list_workers
 from snakemake_kochi.queue.workers import read_worker
 from snakemake_kochi.schedulers.interface import Scheduler, UnreachableError, not_ended
 
-# Seconds within which cancelled allocations are to be gone, and during which a scheduler that gives
-# no answer is asked again: without one the workers leave by themselves.
+# Seconds within which cancelled allocations should end, and during which a scheduler that gives no
+# answer is asked again. Without an answer the workers leave by themselves.
 PATIENCE = 45.0
-# The same where workers cannot write down how a job ended, and the scheduler has to kill them.
+# The same if workers cannot record the end of a job, and the scheduler has to kill them.
 PATIENCE_WITHOUT_ROOM = 8.0
 _ANSWER_PATIENCE = 20.0
 _ANSWER_PAUSE = 2.0
-# Each pause is longer than the one before by this factor: nodes that take long to end do not cause
+# The factor by which each pause is longer than the one before: nodes that end slowly do not cause
 # hundreds of questions.
 _PAUSE, _SLOWER, _LONGEST_PAUSE = 0.2, 1.3, 2.0
 
@@ -43,8 +43,11 @@ def end_allocations(
     patience: float = PATIENCE,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Cancel all and wait until they have ended, for `patience` seconds, and not when it becomes
-    urgent. Where that does not work, name those that are left, and what a person can type."""
+    """Cancel all allocations and wait until they have ended, for `patience` seconds.
+
+    It does not wait when the end becomes urgent. If an allocation is left, it names it and the
+    command that cancels it.
+    """
 
     def stop_after(seconds: float) -> Callable[[RetryCallState], bool]:
         is_late = stop_after_delay(seconds)
@@ -86,15 +89,17 @@ def end_allocations(
 
 
 class OrphanedAllocations:
-    """Allocations of controllers that died, and whose jobs this controller adopted. Their workers
-    run nobody else's jobs, so those that run none are of no use to anybody."""
+    """Allocations of controllers that died, and whose jobs this controller adopted.
+
+    Their workers run no other run's jobs, so an allocation without a running job is useless.
+    """
 
     def __init__(self, paths: MachinePaths, scheduler_of: Callable[[str], Scheduler]) -> None:
-        """`scheduler_of`: for the allocations of a controller."""
+        """`scheduler_of`: makes the scheduler for the allocations of a controller."""
         self._paths = paths
         self._scheduler_of = scheduler_of
         self._schedulers: dict[str, Scheduler] = {}
-        self._busy: list[int] = []  # workers, at the last look
+        self._busy: list[int] = []  # busy workers, at the last look
         self._told = Told()
 
     def __bool__(self) -> bool:
@@ -114,8 +119,10 @@ class OrphanedAllocations:
         return False
 
     def cancel_idle(self) -> list[str]:
-        """Cancel those that run no job; returns each once: Slurm lists them for a while yet.
-        Raises OSError, or KochiError."""
+        """Cancel the allocations that run no job; returns each of them once.
+
+        Slurm still lists them for a while. Raises OSError, or KochiError.
+        """
         cancelled: list[str] = []
         self._busy = []
         for controller, scheduler in list(self._schedulers.items()):

@@ -21,29 +21,31 @@ from snakemake_kochi.queue import Observer, Resources, WorkerState
 from snakemake_kochi.queue.observation import SUPERVISOR_PATIENCE, presume_dead
 from snakemake_kochi.schedulers.interface import Allocation
 
-# With so many failed starts a node is avoided: it is free again at once, so that the scheduler
+# After this number of failed starts a node is avoided. It is free again at once, so the scheduler
 # would choose it again.
 _MOST_ON_NODE = 2
-# With so many failed starts in a row, those on one node counted once, the nodes are not to blame,
-# but a start script, say.
+# After this number of failed starts in a row, those on one node counted once, the cause is not the
+# nodes but, for example, a start script.
 _MOST_FAILED = 3
-# Seconds before more is requested, the first pause and the longest one: who cancelled them does
-# not want them; where all fail although workers are there, a person may have to repair something.
+# Seconds before more is requested, the first pause and the longest one. A user who cancelled
+# allocations does not want them at once. If all fail although workers exist, the user may have to
+# repair something.
 _CANCELLED = (60.0, 1800.0)
 _FAILED = (10.0, 600.0)
-# Seconds until what a node has written is seen here, and between two looks.
+# Seconds until data written by a node are visible here, and between two looks.
 _LOG_PATIENCE = 5.0
 _LOG_PAUSE = 0.5
-# With so many workers in a row that cannot run a kind of job, another one could not run it either.
+# After this number of workers in a row that cannot run a kind of job, another one could not run it
+# either.
 _MOST_IN_VAIN = 3
-# In heartbeats of a worker. A scheduler presumes a node dead that it cannot reach: processes may
-# go on there, until their worker supervisor sees what everybody sees.
+# In heartbeats of a worker. A scheduler presumes a node dead that it cannot reach. Processes there
+# may go on until their supervisor sees the same state as all other nodes.
 _CERTAIN_AFTER = SUPERVISOR_PATIENCE + 2
 _SILENT_AFTER = 3
 
 
 def was_written(log: Path) -> bool | None:
-    """Whether there is such a log; None where that is not known now: a server may be away."""
+    """Whether such a log exists; None if this is not known now: a server may be unavailable."""
     with contextlib.suppress(OSError):
         if is_there(log):
             return True
@@ -53,8 +55,10 @@ def was_written(log: Path) -> bool | None:
 
 
 class FailedStarts:
-    """The allocations of one controller that ended before their worker came. Nodes on which they
-    ended are `excluded` if the scheduler `can_exclude` them."""
+    """The allocations of one controller that ended before their worker came.
+
+    Nodes on which they ended are `excluded` if the scheduler `can_exclude` them.
+    """
 
     def __init__(
         self,
@@ -64,7 +68,7 @@ class FailedStarts:
         root_if_unsure: Root | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`root_if_unsure`: KOCHI_ROOT, where nobody has said that all nodes see it."""
+        """`root_if_unsure`: KOCHI_ROOT, if the configuration does not say that all nodes see it."""
         self.excluded: tuple[str, ...] = ()
         self._can_exclude = can_exclude
         self._logger = logger
@@ -72,25 +76,27 @@ class FailedStarts:
         self._root_if_unsure = root_if_unsure
         self._sleep = sleep
         self._on_node: Counter[str] = Counter()
-        self._in_a_row: list[str] = []  # their nodes, or ids where those are not known
+        self._in_a_row: list[str] = []  # their nodes, or ids if the nodes are not known
         self._last = ""
         self._failures = Backoff(*_FAILED, clock)
         self._cancellations = Backoff(*_CANCELLED, clock)
 
     @property
     def may_request(self) -> bool:
-        """Whether it is time to request more."""
+        """Whether the pause before the next request is over."""
         return self._failures.is_due and self._cancellations.is_due
 
     def worker_came(self) -> None:
-        self._root_if_unsure = None  # its node sees it
+        self._root_if_unsure = None  # its node sees KOCHI_ROOT
         self._in_a_row.clear()
         self._failures.worked()
         self._cancellations.worked()
 
     def cancelled(self, ids: Sequence[str]) -> None:
-        """Somebody else cancelled these before they began, or the scheduler does not know any more
-        why they ended."""
+        """Note allocations that were cancelled before they began, but not by this run.
+
+        Also those of which the scheduler does not know any more why they ended.
+        """
         seconds = self._cancellations.failed()
         self._logger.warning(
             f"Cancelled before a worker came, and not by this run: {', '.join(ids)}. It goes on "
@@ -99,7 +105,7 @@ class FailedStarts:
         )
 
     def failed(self, id: str, ended: Allocation | None, log: Path) -> None:
-        """An allocation ended that nobody cancelled. `log`: where its output goes.
+        """Note an allocation that ended without being cancelled; `log`: the file of its output.
 
         Raises KochiError for the first one if its node does not see KOCHI_ROOT.
         """
@@ -126,8 +132,11 @@ class FailedStarts:
             self._failures.failed()
 
     def _check_sight(self, root: Root, ended: Allocation, node: str, log: Path) -> None:
-        """Raise KochiError if the node wrote its log elsewhere or could not write it: the directory
-        is there, and the log is not, for as long as it may take to be seen."""
+        """Raise KochiError if the node wrote its log elsewhere or could not write it.
+
+        This is the case if the directory of the log exists, and the log has not appeared within the
+        time that it may take to become visible.
+        """
         deadline = self._clock() + _LOG_PATIENCE
         while was_written(log) is False:
             if self._clock() >= deadline:
@@ -148,13 +157,14 @@ class FailedStarts:
         return len(set(self._in_a_row)) >= _MOST_FAILED
 
     def check(self) -> None:
-        """To be called where no worker is there or coming. Raises WorkerError where none can be
-        expected."""
+        """Raise WorkerError if no worker can be expected; call it while none exists or is
+        coming."""
         if self._are_many:
             raise self.error()
 
     def error(self, refusal: str = "") -> WorkerError:
-        """Why no worker can be expected, where nothing more can be requested either."""
+        """The error if no worker can be expected, for use when nothing more can be requested
+        either."""
         many = pluralize(len(self._in_a_row), "allocation")
         avoided = f" Avoided: {concatenate(self.excluded)}." if self.excluded else ""
         refused = f" {refusal}" if refusal else ""
@@ -167,9 +177,11 @@ class FailedStarts:
 
 
 class UnfitWorkers:
-    """The workers of one queue that came for jobs and cannot run them. Where nobody says what a
-    node has, or says too much, a job may be too large for each worker that comes; without this,
-    another one would be requested again and again."""
+    """The workers of one queue that came for jobs and cannot run them.
+
+    If the resources of a node are not known, or stated too high, a job may be too large for each
+    worker that comes. Without this class, another worker would be requested again and again.
+    """
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -182,15 +194,14 @@ class UnfitWorkers:
         there: Mapping[str, Supply],
         requested: Mapping[str, Supply],
     ) -> None:
-        """Compare the workers that are new, by allocation and with what they came with, to what was
-        requested."""
+        """Compare the resources of new workers, by allocation, to the requested ones."""
         for allocation in there.keys() - self._seen:
             self._seen.add(allocation)
             if (expected := requested.get(allocation)) is None:
                 continue
             for kind in waiting:
                 if expected.obstacle(kind) is not None:
-                    continue  # it was not requested for this one
+                    continue  # it was not requested for this job
                 if (why := there[allocation].obstacle(kind)) is None:
                     self._in_vain.pop(kind, None)
                 else:
@@ -198,17 +209,18 @@ class UnfitWorkers:
                     self._obstacles[kind] = why
 
     def obstacle(self, kind: Resources) -> str | None:
-        """Why nothing more is to be requested for a kind of job, for people, or None."""
+        """The reason, for people, why nothing more is requested for a kind of job, or None."""
         if self._in_vain.get(kind, 0) < _MOST_IN_VAIN:
             return None
         return self._obstacles[kind]
 
 
 class SilentWorkers:
-    """Workers that give no sign of life, and whose allocation has ended as the scheduler says.
+    """Workers that give no sign of life, and whose allocation has ended according to the scheduler.
 
-    Each of the two signs proves little by itself. Both together let the jobs of a node that failed
-    go to others sooner than its silence alone. On this host the kernel is asked instead."""
+    Each of the two signs proves little by itself. Together they let other workers run the jobs of a
+    failed node sooner than its silence alone. For workers on this host the kernel is asked instead.
+    """
 
     def __init__(self, paths: MachinePaths, clock: Callable[[], float] = time.monotonic) -> None:
         self._paths = paths
@@ -217,8 +229,10 @@ class SilentWorkers:
         self._latest: dict[str, int] = {}  # the last worker of each allocation
 
     def look(self, workers: Iterable[WorkerState]) -> bool:
-        """Note how long each has been silent; returns whether one has been for so long that it is
-        worth asking the scheduler."""
+        """Note how long each worker has been silent.
+
+        Returns whether one has been silent for long enough to ask the scheduler.
+        """
         self._silent = []
         for worker in workers:
             if worker.allocation is not None:
@@ -233,8 +247,11 @@ class SilentWorkers:
         return bool(self._silent)
 
     def presume_dead(self, allocations: Collection[str]) -> None:
-        """Presume those dead that were silent and have no allocation. There can be a worker only in
-        `allocations`; one that has another worker by now was requeued."""
+        """Presume those workers dead that were silent and have no allocation.
+
+        A worker can exist only in one of `allocations`. An allocation that has another worker by
+        now was requeued.
+        """
         for state, still in self._silent:
             is_long = still >= _CERTAIN_AFTER * state.heartbeat_interval
             latest = self._latest.get(state.allocation or "", state.worker)

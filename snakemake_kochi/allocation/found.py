@@ -1,4 +1,4 @@
-"""The machine that a host's own scheduler is, where nobody has configured one."""
+"""The machine of a host's own scheduler, if no machine is configured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ machines:
 
 
 def is_left_to_us(location: Location) -> bool:
-    """Whether nobody has said which machine this is, nor described one with allocations."""
+    """Whether the configuration neither selects a machine nor describes one with allocations."""
     return (
         not location.is_named
         and location.machine.name == LOCAL
@@ -40,30 +40,32 @@ def is_left_to_us(location: Location) -> bool:
 
 
 def find_machine(location: Location, pace: Pace = ONCE) -> Location:
-    """The location with the machine of this host's scheduler, by the cluster's name; the same
-    location where somebody has said which machine it is, or there is no scheduler.
+    """The location with the machine of this host's scheduler, under the cluster's name.
 
-    From now on, this process and its children use that machine, and all commands know it by its
-    name. Raises KochiError when the scheduler does not answer, at the `pace`.
+    It is the same location if a machine was selected, or if there is no scheduler. From now on,
+    this process and its children use that machine, and all commands know it by its name. Raises
+    KochiError when the scheduler does not answer, at the `pace`.
     """
     if not is_left_to_us(location) or not (scheduler := system_of_host()).is_installed():
         return location
     others = [each.name for each in location.machines.values() if each.has_allocations]
     try:
         name = scheduler.cluster_name(pace, _log.warning)
-    except RefusedError:  # there are only its programs
+    except RefusedError:  # only its programs are installed
         return location
     if name not in others:
         if others or name in location.machines:
-            return location  # which of them is meant is to be said
+            return location  # the user must say which of them is meant
         _write(name, scheduler)
     os.environ[FOUND_VARIABLE] = name
     return replace(find_location(name), is_named=False)
 
 
 def location_of_run(wanted: str | None, logger: LoggerExecutorInterface) -> Location:
-    """The current location, for a run with `--kochi-where` (one of WHERE) or without. Tells
-    what the user did not say and may not expect. Raises KochiError."""
+    """The current location, for a run with `--kochi-where` (one of WHERE) or without.
+
+    Tells the user about settings that were not given and may be unexpected. Raises KochiError.
+    """
     location = find_location()
     if wanted == ALLOCATIONS:
         location = find_machine(location)
@@ -81,9 +83,11 @@ def location_of_run(wanted: str | None, logger: LoggerExecutorInterface) -> Loca
 
 
 def unused_scheduler(location: Location) -> str:
-    """One line, for a person whose jobs run on this computer because nobody has said otherwise,
-    though there is a scheduler; "" where that is not so."""
-    # Within an allocation, this computer is what somebody requested.
+    """One line about a scheduler that a run on this computer does not use, or "".
+
+    It is for a user whose jobs run on this computer only by default.
+    """
+    # Within an allocation, the user requested this computer.
     if not is_left_to_us(location) or own_allocation(os.environ):
         return ""
     if not (scheduler := system_of_host()).is_there():

@@ -1,7 +1,7 @@
-"""Which jobs are to share workers: those that take about as much of everything.
+"""Groups of jobs that share workers: jobs that take about as much of everything.
 
 A worker for jobs of a minute and one of ten hours would be requested for ten hours, on as many
-cores as the short ones need; one job that needs much memory would have it requested for all others.
+cores as the short ones need. One job that needs much memory would have it requested for all others.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from snakemake_kochi.queue.ticket import Kind, Resources
 
 Counts = dict[Resources, int]
 
-# Classes of jobs to begin with, and the factor at which no more of them are put together.
+# The number of classes of jobs to begin with, and the factor above which they are not merged.
 _MOST_CLASSES = 12
 _MOST_FACTOR = 1e9
-# Below these all jobs are alike: MiB for each core, seconds.
+# Jobs below these amounts are alike: MiB for each core, seconds.
 _LITTLE_MB = 256
 _LITTLE_SECONDS = 30
-# Up to so many kinds are sized each by itself.
+# Up to this number of kinds, each is sized by itself.
 _MOST_KINDS = 200
 _STEP = 1.1
 
@@ -29,8 +29,10 @@ _STEP = 1.1
 def grouped(
     kinds: Mapping[Resources, int], cost: Callable[[Mapping[Resources, int]], float], most: int
 ) -> list[Counts]:
-    """At most `most` groups of all these jobs. Groups are put together where that costs no more
-    and, if there are too many, where it adds least."""
+    """At most `most` groups of all these jobs.
+
+    Groups are merged if that costs no more and, if there are too many, where it adds least.
+    """
     groups = dict(enumerate(_classes(kinds)))
     costs = {name: cost(group) for name, group in groups.items()}
     added: dict[tuple[int, int], float] = {}
@@ -50,7 +52,7 @@ def grouped(
 
 
 def kinds_of(counts: Mapping[Resources, int]) -> tuple[Kind, ...]:
-    """The kinds of these jobs, as few as tell them from those of other groups."""
+    """The kinds of these jobs, as few as distinguish them from those of other groups."""
     return tuple(_kind(list(each)) for each in _classes(counts))
 
 
@@ -68,8 +70,11 @@ def _kind(every: Sequence[Resources]) -> Kind:
 
 
 def shared_out(room: int, needed: Sequence[int], work: Sequence[float]) -> list[int]:
-    """How many workers each group may have: as many as it needs, if there is room, else at least
-    one, and in proportion to its work: then all are done at about the same time."""
+    """The number of workers that each group may have.
+
+    As many as it needs, if there is room. Otherwise at least one, and in proportion to its work:
+    all groups then end at about the same time.
+    """
     if sum(needed) <= room:
         return list(needed)
     shares = [1] * len(needed)
@@ -84,9 +89,11 @@ def _union(one: Counts, other: Counts) -> Counts:
 
 
 def few_kinds(kinds: Iterable[Resources]) -> dict[Resources, list[Resources]]:
-    """Where there are too many kinds, those that differ little, by one that takes the most of each
-    of them: thousands of jobs may each say something else. Cores and GPUs stay as they are: it must
-    fit on each node on which one of those jobs does."""
+    """If there are too many kinds, merge similar ones into a kind with the maximum of each amount.
+
+    Thousands of jobs may each request something different. Cores and GPUs stay as they are: a
+    merged kind must fit on each node on which one of those jobs does.
+    """
     found, step = {kind: [kind] for kind in kinds}, _STEP
     while len(found) > _MOST_KINDS and step < _MOST_FACTOR:
         found = _coarser(found, step)

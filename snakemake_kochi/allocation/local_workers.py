@@ -34,23 +34,22 @@ from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
 
 _RESTARTS = 3
-# Seconds in which drained workers are to leave; less where a worker cannot write down how its jobs
-# ended, counted from when their own grace is over.
+# Seconds in which drained workers must leave. It is less if a worker cannot record the end of its
+# jobs, counted from when their own grace is over.
 _GRACE = 10.0
 _GRACE_WITHOUT_ROOM = 6.0
-# Seconds between two looks for workers of the user's that came or went.
+# Seconds between two looks for workers that the user started or ended.
 _LOOK = 1.0
 _FAULT = "The run's own workers cannot be looked after at the moment"
 
 
 class LocalWorkers:
-    """See `WorkerProvider`: a number of local workers that serve all queues of a controller.
+    """Local workers that serve all queues of a controller; see `WorkerProvider`.
 
-    One worker hands out all the cores: several would each believe the node to be theirs, and a
-    benchmark that requests to run alone would have a neighbour. For the same reason a queue is left
-    to a worker that serves it already, started by the user and for everybody; to one on another
-    node, too, since what is measured here and there cannot be compared.
-
+    One worker hands out all the cores. Several workers would each treat the node as their own, and
+    a benchmark that requests to run alone would have a neighbour. For the same reason the run
+    leaves a queue to a worker that the user started for all runs and that serves it already. That
+    worker may be on another node, too, since measurements on different nodes cannot be compared.
     The scheduler thread and the results thread may both call.
     """
 
@@ -69,8 +68,10 @@ class LocalWorkers:
         look: float = _LOOK,
         popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
-        """`grace`: seconds in which drained workers are to leave; `look`: seconds between two looks
-        for workers of the user's; `popen`: starts a process."""
+        """`grace`: seconds in which drained workers must leave.
+
+        `look`: seconds between two looks for workers of the user. `popen`: starts a process.
+        """
         self._root = root
         self._machine = machine
         self._controller = controller
@@ -81,14 +82,14 @@ class LocalWorkers:
         self._grace = grace
         self._look = look
         self._popen = popen
-        self._queues: list[str] = []  # all, served or not
-        self._served: list[str] = []  # those not left to others
-        # The other worker that serves a queue, when that was known last.
+        self._queues: list[str] = []  # all queues, served or not
+        self._served: list[str] = []  # the queues not left to other workers
+        # The other worker that serves a queue, as of the last successful look.
         self._others: dict[str, WorkerState | None] = {}
         self._notices = Notices(logger, repeat_faults=math.inf)
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._started: set[int] = set()
-        self._deaths = 0  # in a row, without a job in between
+        self._deaths = 0  # deaths in a row, without an ended job in between
         self._next_look = 0.0
 
     def serve(self, queues: Sequence[str], request: AllocationRequest = NO_REQUEST) -> None:
@@ -102,11 +103,13 @@ class LocalWorkers:
                 self._share_out(new)
 
     def adopt(self, controllers: Sequence[str]) -> None:
-        """Local workers of these have ended with them."""
+        """Nothing to adopt: local workers of these controllers have ended with them."""
 
     def will_serve(self, queue: str) -> bool:
-        """Whether a queue would be served by these workers now, and not left to others; as far as
-        that is known."""
+        """Whether these workers would serve a queue now, and not leave it to others.
+
+        This holds as far as it is known.
+        """
         if not self._count:
             return False
         with self._lock:
@@ -117,9 +120,11 @@ class LocalWorkers:
     def fit(
         self, rule: str, wanted: Resources, request: AllocationRequest = NO_REQUEST
     ) -> Resources:
-        """No more cores and memory than there are: here a job runs with what it can get, as with
-        Snakemake's own executor. Raises KochiError where it lacks GPUs: nobody else serves its
-        queue."""
+        """No more cores and memory than the node has: a local job runs with what it can get.
+
+        Snakemake's own executor does the same. Raises KochiError if the node lacks GPUs: no other
+        worker serves the job's queue.
+        """
         if wanted.gpus and wanted.gpus > (there := gpus_of_this_node()):
             raise KochiError(
                 f"rule {rule}, resource gpu: {pluralize(wanted.gpus, 'GPU')} needed, and the run's "
@@ -137,7 +142,7 @@ class LocalWorkers:
 
     @cached_property
     def _most(self) -> Capacity:
-        """What each of them hands out, GPUs aside."""
+        """The resources that each worker hands out, without GPUs."""
         return capacity_of_this_node(self._cores, gpus=0)
 
     def look_after(self, pending: Mapping[str, Sequence[Ticket]]) -> None:
@@ -152,15 +157,17 @@ class LocalWorkers:
                 self._share_out(pending)
 
     def job_ended(self, worker: int) -> None:
-        """A job of that worker has a result: what took down workers before was not their node."""
+        """Note a job's result: the node was not the reason why earlier workers ended."""
         with self._lock:
             if worker in self._started:
                 self._deaths = 0
 
     def _share_out(self, wanted: Collection[str]) -> None:
-        """Serve the wanted queues and those served before, but for those that a worker of the
-        user's serves. What a faulty filesystem does not allow is done with the next look: jobs may
-        be running."""
+        """Serve the wanted queues and those served before, except those that a user's worker
+        serves.
+
+        If a faulty filesystem prevents this, the next look tries again: jobs may be running.
+        """
         try:
             self._serve(wanted)
         except (OSError, KochiError) as error:
@@ -210,7 +217,7 @@ class LocalWorkers:
 
     def _start(self) -> None:
         (number,) = allocate_ids(self._machine, "worker", 1)
-        # Here and not in its settings: more queues may be added before it has started.
+        # Passed here and not in its settings: more queues may be added before it has started.
         assign_queues(self._machine, number, self._served)
         settings = WorkerSettings(
             str(self._root.directory),
@@ -218,7 +225,7 @@ class LocalWorkers:
             worker=number,
             cores=self._cores,
             stay=True,
-            # Jobs of another run would be requeued and done twice when this run ends.
+            # When this run ends, jobs of another run would be requeued and executed twice.
             controller=self._controller,
             parent=os.getpid(),
         )
@@ -252,10 +259,10 @@ class LocalWorkers:
                 f"Worker {number} {what}; its jobs are requeued, and a new worker is started. "
                 f"Its log: {log}"
             )
-            self._next_look = 0.0  # for another one
+            self._next_look = 0.0  # the next look starts another worker
 
     def _reason_of(self, number: int) -> str:
-        """Why a worker left, as it has said itself; "" if it could not."""
+        """The reason that a worker itself gave for leaving; "" if it could not."""
         with contextlib.suppress(OSError, KochiError):
             worker = find_worker(self._machine, number)
             return worker.reason if worker.state == "left" else ""
@@ -266,7 +273,7 @@ class LocalWorkers:
         return False
 
     def leave(self, is_needed: bool) -> None:
-        """They end with this process."""
+        """Nothing to do: local workers end with this process."""
         self.stop()
 
     def stop(self, is_urgent: Callable[[], bool] = lambda: False) -> None:

@@ -1,4 +1,4 @@
-"""When more workers are requested for the jobs of a run, and which ones are cancelled."""
+"""Decides when to request more workers for the jobs of a run, and which ones to cancel."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from snakemake_kochi.schedulers.request import AllocationRequest
 Pending = Mapping[str, Sequence[Ticket]]
 Workers = Mapping[str, Sequence[WorkerState]]
 
-# Seconds for which jobs wait before more is requested, and for which none may want a worker before
-# it is cancelled: short jobs come and go.
+# Seconds for which jobs wait before more workers are requested, and for which a worker is unwanted
+# before it is cancelled: short jobs come and go.
 STEADY = 3.0
-# Seconds for jobs to be handed over; until then, the first request would be too small.
+# Seconds for the submission of jobs; before that, the first request would be too small.
 _HANDING_OVER = 2.0
 # Seconds at the end of a worker's time in which it begins no job.
 _RESERVE = GRACE + 10.0
 
 
 class Provision:
-    """For all queues of one controller; called by one thread."""
+    """Provides workers for all queues of one controller; called by one thread."""
 
     def __init__(
         self,
@@ -61,17 +61,19 @@ class Provision:
         self._room = Room(tracker, submitter, logger, steady, clock)
         self._lacking = _Since(clock)  # queues that lack workers
         self._unwanted = _Since(clock)  # allocations that no job waits for
-        self._counts: dict[str, int] = {}  # of the jobs of each queue, at the last look
+        self._counts: dict[str, int] = {}  # number of jobs of each queue, at the last look
         self._last_shape: dict[str, Shape] = {}
         self._unfit: dict[str, UnfitWorkers] = defaultdict(UnfitWorkers)  # by queue
 
     def provide(
         self, queue: str, request: AllocationRequest, pending: Pending, workers: Workers
     ) -> None:
-        """See to one queue, whose allocations have the request. `pending`, `workers`: of all
-        queues, by queue, those that have not ended. Raises RefusedError, or UnreachableError;
-        WorkerError where only jobs are left that are too large for every worker that comes, or
-        where no worker comes."""
+        """Provide workers for one queue, whose allocations have the request.
+
+        `pending`, `workers`: the tickets and workers of all queues that have not ended, by queue.
+        Raises RefusedError, or UnreachableError. Raises WorkerError if the remaining jobs are too
+        large for every worker that comes, or if no worker comes.
+        """
         tickets = pending.get(queue, ())
         resources = {ticket.job: ticket.resources for ticket in tickets}
         there = workers[queue]
@@ -80,7 +82,7 @@ class Provision:
         self._leave_out_hopeless(queue, waiting, pending, workers)
         supply = [supply_of(worker, resources, _RESERVE) for worker in there if worker.is_live]
         supply += [each.supply for each in self._cancel_unwanted(queue, waiting, supply)]
-        # Those of all queues count, and those that drain: they have their nodes still.
+        # Workers of all queues count, also draining ones, because they still have their nodes.
         all_there = sum(map(len, workers.values())) + len(self._tracker.coming())
         limits = self._submitter.limits(request)
         room = limits.workers - all_there
@@ -88,7 +90,7 @@ class Provision:
         allowed = replace(limits, workers=len(supply) + max(0, room))
         staying = min(room, self._machine.allocation.min_workers - self._tracker.staying)
         if not tickets and any(pending.values()):
-            staying = 0  # those that stay are of a kind that jobs wait for
+            staying = 0  # staying workers are of a kind that jobs wait for
         known = self._last_shape.get(queue)
         if not is_lacking(waiting, supply, allowed) and (known is None or staying <= 0):
             self._lacking.forget(queue)
@@ -103,7 +105,7 @@ class Provision:
         self._last_shape[queue] = shape
         submissions = [(each, count, False) for each, count in wanted]
         if staying > 0:
-            # As long as usual, but no shorter than the jobs need that they come for.
+            # As long as usual, but no shorter than the jobs need for which the workers come.
             times = (shape.seconds, limits.usual_seconds)
             seconds = max((time for time in times if time is not None), default=None)
             submissions = _with_staying(submissions, replace(shape, seconds=seconds), staying)
@@ -117,8 +119,11 @@ class Provision:
     def _leave_out_hopeless(
         self, queue: str, waiting: Counter[Resources], pending: Pending, workers: Workers
     ) -> None:
-        """Drop the jobs that the workers that came for them cannot run: nothing more is requested
-        for them. Raises WorkerError when nothing else is left to do."""
+        """Drop the jobs that no worker requested for them can run: nothing more is requested for
+        them.
+
+        Raises WorkerError if no other job is left.
+        """
         unfit = self._unfit[queue]
         requested = {each.id: each.supply for each in self._tracker.all()}
         unfit.note(waiting, initial_supplies(workers[queue], _RESERVE), requested)
@@ -138,7 +143,7 @@ class Provision:
         )
 
     def _is_time(self, queue: str, tickets: int, is_first: bool) -> bool:
-        """Whether jobs have lacked a worker for long enough that more is to be requested."""
+        """Whether jobs have lacked a worker for long enough to request more."""
         as_before = self._counts.get(queue) == tickets
         self._counts[queue] = tickets
         seconds = self._lacking.seconds(queue)
@@ -149,8 +154,9 @@ class Provision:
     def _cancel_unwanted(
         self, queue: str, waiting: Mapping[Resources, int], supply: Sequence[Supply]
     ) -> list[Requested]:
-        """Cancel what no job has waited for for a while; returns what is left of those to come."""
-        # Those that stay come first: the others are cancelled rather than they.
+        """Cancel allocations for which no job has waited for a while; returns the others to
+        come."""
+        # Staying workers come first, so that the others are cancelled before them.
         coming = sorted(self._tracker.coming(queue), key=lambda each: not each.stays)
         indices = not_wanted(waiting, supply, [each.supply for each in coming])
         unwanted = {coming[index].id for index in indices if not coming[index].stays}
@@ -167,7 +173,7 @@ class Provision:
 def _with_staying(
     wanted: Sequence[tuple[Shape, int, bool]], shape: Shape, count: int
 ) -> list[tuple[Shape, int, bool]]:
-    """So many that stay, in place of the first of those that are wanted."""
+    """The submissions with this number of staying workers, in place of the first wanted ones."""
     found = [(shape, count, True)]
     for each, number, _ in wanted:
         replaced = min(number, count)
@@ -178,8 +184,11 @@ def _with_staying(
 
 
 class Room:
-    """Cancels allocations whose workers are idle, for the jobs of other queues and, where those
-    that wait do not fit them, for those of their own."""
+    """Cancels allocations of idle workers to make room for waiting jobs.
+
+    They make room for the jobs of other queues and, if these workers do not fit the waiting jobs of
+    their own queue, for those.
+    """
 
     def __init__(
         self,
@@ -194,7 +203,7 @@ class Room:
         self._logger = logger
         self._steady = steady
         self._clock = clock
-        # By queue that waits: since when it was seen that they keep it waiting.
+        # By waiting queue: since when idle workers have kept it waiting.
         self._idle: dict[str, dict[str, float]] = {}
         self._cancelled: set[str] = set()
 
@@ -206,7 +215,7 @@ class Room:
         workers: Workers,
         room: int,
     ) -> None:
-        """For the jobs of one queue. `room`: how many more workers there may be."""
+        """Make room for the jobs of one queue; `room`: how many more workers there may be."""
         found = self._in_the_way(queue, waiting, pending, workers, room) if waiting else []
         now, before = self._clock(), self._idle.get(queue, {})
         self._idle[queue] = {each: before.get(each, now) for each in found}
@@ -226,14 +235,16 @@ class Room:
         there = [worker for worker in workers[queue] if worker.is_live]
         supplies = idle_supplies(there, _RESERVE)
         coming = [each.supply for each in self._tracker.coming(queue)]
-        # A node that is free is given at once: what has waited for longer needs one of another's.
+        # A free node is given at once. A queue that has waited for longer needs the node of
+        # another.
         is_kept_waiting = self._tracker.is_kept_waiting(queue, self._steady)
         is_full = room <= 0 and _is_without(waiting, [*supplies.values(), *coming])
         if there and not is_full and not is_kept_waiting:
             return []
         kept = set(self._cancelled)
         if not is_full and not (is_kept_waiting and _is_without(waiting, supplies.values())):
-            # Else also workers that stay although they are idle: these jobs would wait for ever.
+            # Otherwise also staying workers, although they are idle: these jobs would wait for
+            # ever.
             kept.update(each.id for each in self._tracker.all() if each.stays)
         by_allocation = {worker.allocation: worker for worker in there if worker.allocation}
         in_vain = sorted(
@@ -249,9 +260,11 @@ class Room:
 def _idle_elsewhere(
     queue: str, workers: Workers, pending: Pending, kept: Collection[str]
 ) -> list[str]:
-    """The allocations of idle workers of other queues whose jobs have all ended: they only keep a
-    node from others. Without this, jobs of which each step requests another kind of allocation
-    would wait for an idle timeout at each step."""
+    """The allocations of idle workers of other queues whose jobs have all ended.
+
+    They only keep a node from other jobs. Without this function, jobs of which each step requests
+    another kind of allocation would wait for an idle timeout at each step.
+    """
     return sorted(
         {
             worker.allocation
@@ -267,7 +280,7 @@ def _idle_elsewhere(
 
 
 def _is_without(waiting: Iterable[Resources], supply: Collection[Supply]) -> bool:
-    """Whether one of the jobs that wait would not fit even on an idle worker."""
+    """Whether one of the waiting jobs would not fit even on an idle worker."""
     return any(all(each.obstacle(kind) for each in supply) for kind in waiting)
 
 
@@ -276,14 +289,14 @@ def _is_busy(worker: WorkerState) -> bool:
 
 
 class _Since:
-    """Since when something has been so."""
+    """The time since which a condition has held."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._first: dict[Hashable, float] = {}
 
     def seconds(self, what: Hashable) -> float:
-        """Seconds since the first call, which returns 0.0, until it is forgotten."""
+        """Seconds since the first call, which returns 0.0, until `forget` is called."""
         now = self._clock()
         return now - self._first.setdefault(what, now)
 

@@ -1,4 +1,4 @@
-"""How many workers to request, and how large, so that the jobs that wait can run."""
+"""Sizes the workers to request, by number and shape, so that the waiting jobs can run."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ from snakemake_kochi.schedulers.interface import Limits
 from snakemake_kochi.worker.node.memory import OWN_MB
 from snakemake_kochi.worker.walltime import START_AND_END
 
-# Kinds of workers that are requested at a time, each by a submission of its own.
+# The number of kinds of workers that are requested at a time, each by a submission of its own.
 _MOST_SUBMISSIONS = 5
-# Up to so many jobs, a schedule of them is made to see how long they take; with more, their order
-# matters little.
+# Up to this number of jobs, a schedule of them is made to find their total time. With more, their
+# order matters little.
 _MOST_SCHEDULED = 500
-# Up to so many kinds of jobs are put into groups in several ways.
+# Up to this number of kinds of jobs, several groupings of them are compared.
 _FEW_KINDS = 50
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a worker is to have; `seconds`: for how long, None for as long as the scheduler gives;
-    `whole_node`: with nobody else's jobs beside it; `first`: the jobs for which it is requested,
-    and which it begins before others."""
+    """The resources of a worker to request.
+
+    `seconds`: the time, None for as long as the scheduler gives. `whole_node`: no other user's jobs
+    are beside it. `first`: the jobs for which it is requested, and which it begins before others.
+    """
 
     capacity: Capacity
     seconds: float | None = None
@@ -52,13 +54,12 @@ class Shape:
 def workers_to_request(
     waiting: Mapping[Resources, int], supply: Sequence[Supply], limits: Limits
 ) -> list[tuple[Shape, int]]:
-    """The workers that are wanted besides those of `supply`: each shape with their number, the one
-    with the most to do first.
+    """The wanted workers besides those of `supply`: each shape with its number, largest work first.
 
-    `waiting`: how many jobs of a kind have not begun; those with an `obstacle` do not count. Jobs
-    that take about as much of everything share workers, so that few request what one needs. All
-    that wait are to run at the same time, if the limits allow it, but for short ones, which run one
-    after the other for as long as PATIENCE.
+    `waiting`: the number of jobs of a kind that have not begun; jobs with an `obstacle` do not
+    count. Jobs that take about as much of everything share workers, so that few workers request the
+    needs of one job. All waiting jobs should run at the same time, if the limits allow it. Only
+    short jobs run one after the other, for as long as PATIENCE.
     """
     lacking = _lacking(waiting, supply, limits)
     if not lacking:
@@ -73,7 +74,7 @@ def workers_to_request(
         groups = grouped(left, partial(_cost, room=room, limits=limits), most)
         requested, has_room = _for_groups(groups, later, room, limits)
         found.append(requested)
-        # Where there is not room for all at once, fewer groups may leave fewer nodes half empty.
+        # If there is not room for all at once, fewer groups may leave fewer nodes half empty.
         if has_room or len(left) > _FEW_KINDS:
             break
     best = min(found, key=lambda each: sum(_cost_of(shape, n, limits) for shape, n in each))
@@ -81,7 +82,7 @@ def workers_to_request(
 
 
 def _first_for_all(shape: Shape, alike: Mapping[Resources, Sequence[Resources]]) -> Shape:
-    """First for all jobs that one kind represented, and not only for those that take the most."""
+    """Put first all jobs that one kind represented, and not only those that take the most."""
     if all(len(found) == 1 for found in alike.values()):
         return shape
     its_own = (found for kind, found in alike.items() if any(e.has(kind) for e in shape.first))
@@ -89,14 +90,14 @@ def _first_for_all(shape: Shape, alike: Mapping[Resources, Sequence[Resources]])
 
 
 def is_lacking(waiting: Mapping[Resources, int], supply: Sequence[Supply], limits: Limits) -> bool:
-    """Whether workers are wanted, of whatever size: sooner known than how large they are to be."""
+    """Whether workers are wanted, of whatever size: cheaper to determine than their size."""
     return bool(_lacking(waiting, supply, limits))
 
 
 def _lacking(
     waiting: Mapping[Resources, int], supply: Sequence[Supply], limits: Limits
 ) -> Mapping[Resources, int]:
-    """The jobs for which workers are to be requested, if there is room for any."""
+    """The jobs for which workers must be requested, if there is room for any."""
     if limits.workers <= len(supply):
         return {}
     kinds = {kind: count for kind, count in waiting.items() if obstacle(kind, limits) is None}
@@ -114,7 +115,7 @@ def _for_groups(
     needed = [_workers(group, later, room, limits)[1] for group in groups]
     work = [_work(group, limits) for group in groups]
     rooms = shared_out(room, needed, work)
-    # Workers that have no more to do help the others.
+    # Workers that have finished their own work help the others.
     longest = sum(work) / room
     found = [_workers(group, later, own, limits) for group, own in zip(groups, rooms, strict=True)]
     return [(_no_longer(shape, longest), count) for shape, count in found], sum(needed) <= room
@@ -126,8 +127,11 @@ def _for_groups(
 def _workers(
     kinds: Mapping[Resources, int], later: Mapping[Resources, int], room: int, limits: Limits
 ) -> tuple[Shape, int]:
-    """At most `room` workers for these jobs. Of the jobs that come after the first ones, the
-    workers are to do no more than there are `later`."""
+    """At most `room` workers for these jobs.
+
+    Of the jobs that come after the first ones, the workers are sized for no more than there are
+    `later`.
+    """
     fitting, own = _for_one_kind_of_node(kinds, limits)
     shape = _shape(fitting, room, own)
     rest = largest_first(fitting)
@@ -144,8 +148,10 @@ def _workers(
 
 
 def _no_longer(shape: Shape, seconds: float) -> Shape:
-    """For its longest job and `seconds` besides, at most, if it is for jobs that say how long they
-    take."""
+    """The shape with no more time than its longest job and `seconds` besides.
+
+    It is the same shape if a job does not say how long it takes.
+    """
     times = [kind.most.runtime_seconds for kind in shape.first]
     if shape.seconds is None or None in times:
         return shape
@@ -154,7 +160,7 @@ def _no_longer(shape: Shape, seconds: float) -> Shape:
 
 
 def _work(kinds: Mapping[Resources, int], limits: Limits) -> float:
-    """Seconds of nodes that these jobs take."""
+    """The node-seconds that these jobs take."""
     usual = limits.usual_seconds or PATIENCE
     return sum(
         count * (kind.runtime_seconds or usual) / at_the_same_time(kind, limits.node)
@@ -163,8 +169,10 @@ def _work(kinds: Mapping[Resources, int], limits: Limits) -> float:
 
 
 def _cost(kinds: Mapping[Resources, int], room: int, limits: Limits) -> float:
-    """About how many seconds of nodes these workers take; infinite for jobs that are not to share
-    any, unless they have to."""
+    """The approximate node-seconds that these workers take.
+
+    Infinite for jobs that should not share workers unless they have to.
+    """
     fitting, own = _for_one_kind_of_node(kinds, limits)
     times = {kind.runtime_seconds is None for kind in kinds}
     if len(fitting) < len(kinds) or len(times) > 1:
@@ -185,7 +193,7 @@ def _cost_of(shape: Shape, count: int, limits: Limits) -> float:
 
 
 def _share_of_node(capacity: Capacity, node: Capacity) -> float:
-    """What of a node nobody else can have then, from 0 to 1."""
+    """The share of a node, from 0 to 1, that no other job can then have."""
     amounts = (
         (capacity.cores, node.cores),
         (capacity.memory_mb, node.memory_mb),
@@ -197,8 +205,10 @@ def _share_of_node(capacity: Capacity, node: Capacity) -> float:
 def _for_one_kind_of_node(
     left: Mapping[Resources, int], limits: Limits
 ) -> tuple[Mapping[Resources, int], Limits]:
-    """The largest kind of job, and all that fit on the same node, which is then the limit: one
-    worker for all would be one that no node can have. The others come next time."""
+    """The largest kind of job, and all that fit on the same node, whose resources become the limit.
+
+    One worker for all jobs might fit on no node. The next call handles the other jobs.
+    """
     if len(limits.nodes) < 2:
         return left, limits
     largest = max(left, key=size)
@@ -214,9 +224,9 @@ def _for_one_kind_of_node(
 
 
 def _shape(left: Mapping[Resources, int], room: int, limits: Limits) -> Shape:
-    """A worker that each kind fits, and `room` of which hold all."""
+    """A worker that each kind fits, `room` of which hold all jobs."""
     node = limits.node
-    # Beside the worker, but where a job takes all of a node.
+    # The worker itself keeps some memory, unless a job needs all memory of a node.
     most = max(node.memory_mb - OWN_MB, *(kind.memory_mb or 0 for kind in left))
     if limits.takes_nodes or any(kind.exclusive for kind in left):
         return Shape(replace(node, memory_mb=most), whole_node=True)
@@ -228,7 +238,8 @@ def _shape(left: Mapping[Resources, int], room: int, limits: Limits) -> Shape:
         return min(most, max(max(amounts.values()), math.ceil(total / room - EPSILON)))
 
     cores = of_each(node.cores, {kind: kind.cores for kind in left})
-    # A whole number of the largest kind; none that lies idle because memory or GPUs are used up.
+    # A whole number of the largest kind, without cores that stay idle because memory or GPUs are
+    # used up.
     largest = max(kind.cores for kind in left)
     in_use = _cores_in_use(left, in_turn, room, replace(node, memory_mb=most))
     cores = max(largest, min(math.ceil(cores / largest) * largest, in_use))
@@ -246,8 +257,11 @@ def _shape(left: Mapping[Resources, int], room: int, limits: Limits) -> Shape:
 def _cores_in_use(
     left: Mapping[Resources, int], in_turn: Mapping[Resources, int], room: int, node: Capacity
 ) -> int:
-    """How many cores of a node are in use when one of `room` workers has as many of these jobs as
-    fit there beside each other: the lightest first or the largest first, whichever is more."""
+    """The cores of a node in use when one of `room` workers runs as many of these jobs as fit
+    there.
+
+    The order is the lightest first or the largest first, whichever uses more cores.
+    """
 
     def fill(kinds: Iterable[Resources]) -> int:
         free = [node.cores, node.memory_mb, node.gpus]
@@ -271,8 +285,10 @@ def _at_once(
     cores: int,
     amounts: Mapping[Resources, int],
 ) -> int:
-    """The amount, of memory or GPUs, that the jobs take which one of `room` workers runs at the
-    same time on so many cores: not all jobs that run one after the other."""
+    """The amount of memory or GPUs of the jobs that one of `room` workers runs at the same time.
+
+    The worker has this number of cores. Jobs that run one after the other do not add up.
+    """
     total = 0
     for kind in sorted(left, key=lambda kind: amounts[kind] / kind.cores, reverse=True):
         running = min(math.ceil(left[kind] / room / in_turn[kind]), cores // kind.cores)
@@ -287,8 +303,10 @@ def _at_once(
 def _seconds(
     kinds: Mapping[Resources, int], workers: int, all_at_once: bool, shape: Shape, limits: Limits
 ) -> float | None:
-    """Until all jobs have run that say how long they take, one after the other where they have
-    to; for others, as long as is usual. `all_at_once`: whether there are slots for all."""
+    """The seconds until all jobs with a known time have run, one after the other if necessary.
+
+    For other jobs, the usual time. `all_at_once`: whether there are slots for all.
+    """
     usual = limits.usual_seconds
     if usual is None and any(kind.runtime_seconds is None for kind in kinds):
         return None
@@ -296,8 +314,8 @@ def _seconds(
     at_once = {kind: at_the_same_time(kind, shape.capacity) for kind in kinds}
     shares = {kind: (kind.runtime_seconds or 0) / at_once[kind] for kind in kinds}
     work = sum(count * shares[kind] for kind, count in kinds.items())
-    # No order that leaves no slot idle while a job waits takes longer, neither than so many rounds
-    # of the longest nor than the longest after all others (Graham 1969).
+    # Bounds for any order that leaves no slot idle while a job waits: the number of rounds times
+    # the longest job, and the longest job after all others (Graham 1969).
     slots = workers * min(at_once.values())
     rounds = math.ceil(sum(kinds.values()) / slots) * longest
     wanted = min(rounds, longest + (work - max(shares.values())) / workers)
@@ -315,7 +333,7 @@ def _seconds(
 def _scheduled(
     kinds: Mapping[Resources, int], workers: int, at_once: Mapping[Resources, int]
 ) -> float:
-    """For how many seconds these jobs take some workers, the longest first."""
+    """The seconds for which these jobs occupy some workers, the longest first."""
     free = [1.0] * workers
     ends: list[tuple[float, int, float]] = []
     now = 0.0

@@ -1,4 +1,4 @@
-"""Allocations are submitted and cancelled; after refusals and silence with growing pauses."""
+"""Submits and cancels allocations, with growing pauses after refusals and missing answers."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ from snakemake_kochi.worker.settings import WorkerSettings
 
 # Seconds in which jobs may end after the scheduler's signal.
 GRACE = 20.0
-# Seconds before more is requested after a refusal while workers are there, and where nothing can be
-# written in KOCHI_ROOT.
+# Seconds before more is requested, after a refusal while workers exist, and after a failed write in
+# KOCHI_ROOT.
 _AFTER_REFUSAL = 60.0
 _WITHOUT_ROOM = 5.0
 
 
 class Submitter:
-    """For all queues of one controller; called by one thread. `has_requested`: whether anything was
-    submitted, with or without an answer."""
+    """Submits for all queues of one controller; called by one thread.
+
+    `has_requested`: whether anything was submitted, with or without an answer.
+    """
 
     def __init__(
         self,
@@ -51,8 +53,11 @@ class Submitter:
         stopping: threading.Event,
         after_refusal: float = _AFTER_REFUSAL,
     ) -> None:
-        """`stopping`: nothing more is to be submitted. Asks the scheduler what its nodes have, as
-        far as the machine does not say. Raises KochiError."""
+        """Ask the scheduler for the resources of its nodes, as far as the machine does not give
+        them.
+
+        `stopping`: set when nothing more may be submitted. Raises KochiError.
+        """
         self._root = root
         self._paths = paths
         self._machine = machine
@@ -65,7 +70,7 @@ class Submitter:
         self._notices = Notices(logger)
         self._stopping = stopping
         self._after_refusal = after_refusal
-        # With a request the nodes may be others, and their limits.
+        # A request may select other nodes, which have other limits.
         self._limits_of: dict[AllocationRequest, Limits] = {NO_REQUEST: scheduler.limits()}
         self._submitted: list[str] = []
         self._submissions = Backoff()
@@ -73,7 +78,8 @@ class Submitter:
         self.has_requested = False
 
     def limits(self, request: AllocationRequest) -> Limits:
-        """Asks the scheduler once for each kind of nodes that is requested. Raises KochiError."""
+        """The limits for a request; asks the scheduler once for each kind of nodes. Raises
+        KochiError."""
         nodes = AllocationRequest(
             request.constraints, gpu_model=request.gpu_model, nodes=request.nodes
         )
@@ -83,7 +89,7 @@ class Submitter:
 
     @property
     def may_submit(self) -> bool:
-        """Whether no pause is to be kept."""
+        """Whether no pause is in progress."""
         return self._submissions.is_due and self._failed_starts.may_request
 
     def submit(
@@ -95,9 +101,11 @@ class Submitter:
         stays: bool,
         is_alone: bool,
     ) -> bool:
-        """Request allocations, each with a worker for a queue that `stays` although it is idle or
-        does not; returns whether that worked. `is_alone`: no worker is there that could go on if it
-        is refused. Raises RefusedError, or WorkerError, if so."""
+        """Request allocations, each with a worker for a queue; returns whether that worked.
+
+        `stays`: whether the worker stays although it is idle. `is_alone`: no worker exists that
+        could go on after a refusal. In that case raises RefusedError, or WorkerError.
+        """
         wanted = Wanted(
             cores=shape.capacity.cores,
             memory_mb=self._memory(shape, request),
@@ -111,7 +119,7 @@ class Submitter:
         worker = self._worker(queue, request, shape, stays)
         make_directory(self._paths.allocations)
         if not has_room(self._paths.allocations):
-            # No worker could say that it is there. The run's queues are watched for that, too.
+            # No worker could register itself. The run's queues are watched for a full disk, too.
             self._submissions.hold(_WITHOUT_ROOM)
             return False
         self.has_requested = True
@@ -122,13 +130,13 @@ class Submitter:
                 if self._failed_starts.excluded:
                     raise self._failed_starts.error(error.message) from error
                 raise
-            # A limit of how many there may be, mostly.
+            # Mostly a limit on the number of allocations.
             self._submissions.hold(self._after_refusal)
             said = "No more allocations for now; those that were requested before go on."
             self._notices.info(f"{said} {error.message}. {error.hint or ''}".rstrip())
             return False
         except UnreachableError as error:
-            # Pauses of its own: other questions may be answered all the while.
+            # Pauses of its own: the scheduler may answer other questions meanwhile.
             self._submissions.failed()
             if not self._stopping.is_set():
                 self._notices.info(
@@ -161,7 +169,7 @@ class Submitter:
             grace=GRACE,
             stay=True,
             idle_timeout=None if stays else self._machine.allocation.idle_timeout,
-            # Jobs of another run would be requeued and done twice when this run ends.
+            # When this run ends, jobs of another run would be requeued and executed twice.
             controller=self._controller,
             first=shape.first,
             cancel_waiting=self._scheduler.cancels_waiting,
@@ -169,13 +177,15 @@ class Submitter:
         return WorkerCommand(settings, self._machine.load_env_on_machine)
 
     def _memory(self, shape: Shape, request: AllocationRequest) -> int:
-        """In MiB, for the jobs and for the worker beside them."""
+        """The memory in MiB, for the jobs and for the worker beside them."""
         wanted = shape.capacity.memory_mb
         return min(wanted + OWN_MB, self.limits(request).node.memory_mb) if wanted else 0
 
     def cancel(self, ids: Sequence[str]) -> bool:
-        """Whether that was possible; else it may be tried again. Nothing depends on it: workers
-        without jobs leave by themselves."""
+        """Cancel allocations; returns whether that was possible. Otherwise it may be tried again.
+
+        Nothing depends on it: workers without jobs leave by themselves.
+        """
         if not self._cancellations.is_due:
             return False
         try:
@@ -190,8 +200,10 @@ class Submitter:
 
 
 def _memory_for_jobs(shape: Shape, request: AllocationRequest) -> int | None:
-    """The MiB that a worker is to give to jobs, and no more: what is beside it is the worker's own.
-    None where none was requested."""
+    """The most MiB that a worker may give to jobs: the rest is for the worker itself.
+
+    None if no memory was requested.
+    """
     if request.has_shape:
         return request.memory_mb
     return shape.capacity.memory_mb if 0 < shape.capacity.memory_mb < UNKNOWN // 2 else None

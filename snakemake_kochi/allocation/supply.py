@@ -1,4 +1,4 @@
-"""What workers can do: which jobs fit one, and which are left when workers have taken theirs."""
+"""The capacity of workers: which jobs fit one, and which are left when workers are full."""
 
 from __future__ import annotations
 
@@ -12,29 +12,34 @@ from snakemake_kochi.queue import Capacity, Resources, WorkerState, seconds_for_
 from snakemake_kochi.schedulers.interface import Limits
 from snakemake_kochi.worker.walltime import START_AND_END
 
-# Seconds that short jobs may take one after the other, instead of a worker each: with fewer, what
-# it costs to start and to end a worker would be more than a quarter of its time.
+# Seconds that short jobs may take one after the other, instead of a worker each. With fewer
+# seconds, the start and the end of a worker would take more than a quarter of its time.
 PATIENCE = 4 * START_AND_END
 EPSILON = 1e-9
 
 
 @dataclass(frozen=True)
 class Supply:
-    """A worker that is there, or was requested: what it has in all; for how many seconds it can run
-    jobs that wait (None: nothing limits it), and what it has begun."""
+    """A worker that exists or was requested: all its resources, its time and what it has begun.
+
+    The time is the seconds for which it can run waiting jobs; None means no limit.
+    """
 
     capacity: Capacity
     seconds_left: float | None = None
     begun: tuple[Resources, ...] = ()
 
     def obstacle(self, kind: Resources) -> str | None:
-        """Why it could not run a job even if it had no other, for people, or None."""
+        """The reason, for people, why it could not run a job even if it had no other, or None."""
         return self.capacity.obstacle(kind, self.seconds_left)
 
 
 def supply_of(worker: WorkerState, resources: Mapping[int, Resources], reserve: float) -> Supply:
-    """What a worker can do now. `resources`: those of its jobs, by their numbers; `reserve`:
-    seconds before the end of its time in which it runs no job."""
+    """What a worker can do now.
+
+    `resources`: those of its jobs, by their numbers. `reserve`: seconds before the end of its time
+    in which it begins no job.
+    """
     begun = (resources[job] for job in (*worker.running, *worker.ahead) if job in resources)
     return Supply(worker.capacity, seconds_for_jobs(worker, reserve=reserve), tuple(begun))
 
@@ -49,7 +54,7 @@ def idle_supplies(workers: Iterable[WorkerState], reserve: float) -> dict[str, S
 
 
 def initial_supplies(workers: Sequence[WorkerState], reserve: float) -> dict[str, Supply]:
-    """What each worker had when it began, however late that is seen."""
+    """The resources of each worker at its beginning, however late it is first seen."""
     seconds = {worker.allocation: seconds_in_all(worker) for worker in workers}
     return {
         name: replace(each, seconds_left=seconds[name])
@@ -61,7 +66,7 @@ def initial_supplies(workers: Sequence[WorkerState], reserve: float) -> dict[str
 
 
 def obstacle(wanted: Resources, limits: Limits) -> str | None:
-    """Why no worker that may be requested can run a job, for people, or None."""
+    """The reason, for people, why no worker that may be requested can run a job, or None."""
     if why := limits.node.obstacle(wanted, limits.seconds):
         return why
     if limits.nodes and all(node.obstacle(wanted) for node in limits.nodes):
@@ -75,8 +80,10 @@ def obstacle(wanted: Resources, limits: Limits) -> str | None:
 def not_wanted(
     waiting: Mapping[Resources, int], supply: Sequence[Supply], coming: Sequence[Supply]
 ) -> list[int]:
-    """Which of the requested workers get no job, because those of the `supply`, and those `coming`
-    before them, can take all jobs that wait and fit: their indices."""
+    """The indices of the requested workers that get no job.
+
+    The workers of `supply`, and those `coming` before them, can take all jobs that wait and fit.
+    """
     left = largest_first(left_over(waiting, supply))
     found = []
     for index, worker in enumerate(coming):
@@ -96,8 +103,11 @@ def left_over(kinds: Mapping[Resources, int], supply: Iterable[Supply]) -> dict[
 
 
 def left_by(worker: Supply, jobs: Sequence[tuple[Resources, int]]) -> list[tuple[Resources, int]]:
-    """The jobs that are left when a worker has taken those that fit, the largest first, as they are
-    given. A job that is one of several to run one after the other takes so much less."""
+    """The jobs that are left when a worker has taken those that fit, in the given order.
+
+    The order is the largest first. Jobs that run one after the other share the resources of a slot,
+    so each takes only a part of them.
+    """
     whole = worker.capacity
     free: list[float] = [whole.cores, whole.memory_mb, whole.gpus]
 
@@ -126,12 +136,12 @@ def left_by(worker: Supply, jobs: Sequence[tuple[Resources, int]]) -> list[tuple
 
 
 def not_done(left: Mapping[Resources, int], supply: Iterable[Supply]) -> dict[Resources, int]:
-    """The jobs that are left when each worker of the supply has done as much as it can in its time,
-    the longest first."""
+    """The jobs that are left when each worker has done as much as it can in its time, longest
+    first."""
     remaining = dict(left)
     for worker in supply:
         if worker.seconds_left is None:
-            continue  # nobody knows for how long
+            continue  # the duration is not known
         time = worker.seconds_left
         for kind in worker.begun:
             time -= (kind.runtime_seconds or 0) / at_the_same_time(kind, worker.capacity)
@@ -146,8 +156,10 @@ def not_done(left: Mapping[Resources, int], supply: Iterable[Supply]) -> dict[Re
 
 
 def jobs_in_turn(kind: Resources, seconds: float | None = None) -> int:
-    """How many jobs of a kind may have to run one after the other in the same slot of a worker that
-    is there for some seconds."""
+    """The number of jobs of a kind that may run one after the other in the same slot of a worker.
+
+    The worker has this number of seconds.
+    """
     if kind.runtime_seconds is None:
         return 1
     patience = PATIENCE if seconds is None else min(PATIENCE, seconds)
@@ -155,7 +167,7 @@ def jobs_in_turn(kind: Resources, seconds: float | None = None) -> int:
 
 
 def at_the_same_time(kind: Resources, whole: Capacity) -> int:
-    """How many jobs of a kind a worker runs at the same time, at least one."""
+    """The number of jobs of a kind that a worker runs at the same time, at least one."""
     amounts = zip((whole.cores, whole.memory_mb, whole.gpus), _amounts(kind, whole), strict=True)
     return max(1, min(have // one for have, one in amounts if one))
 
@@ -171,6 +183,6 @@ def largest_first(kinds: Mapping[Resources, int]) -> list[tuple[Resources, int]]
 
 
 def size(kind: Resources) -> tuple[bool, int, int, int, int]:
-    """By which kinds of jobs are ordered."""
+    """The sort key of kinds of jobs."""
     seconds = kind.runtime_seconds or 0
     return kind.exclusive, kind.gpus, kind.cores, kind.memory_mb or 0, seconds

@@ -1,4 +1,4 @@
-"""The allocations of a run: which were requested, which worker came, and how they end."""
+"""Tracks the allocations of a run: their requests, their workers, and their ends."""
 
 from __future__ import annotations
 
@@ -26,22 +26,25 @@ from snakemake_kochi.schedulers.interface import (
     UnreachableError,
 )
 
-# Seconds. Where a worker has left, its allocation has mostly ended a moment later, or waits again.
+# Seconds. When a worker has left, its allocation has mostly ended a moment later, or waits again.
 _SETTLING = 15.0
-# Seconds after which a person is told of an allocation that runs and has no worker.
+# Seconds after which the user is told of an allocation that runs and has no worker.
 _LATE = 120.0
-# Seconds for which the reason of a wait is not told again: that of an allocation changes between a
-# few with each look of the scheduler's, Priority and Resources for one.
+# Seconds for which the reason of a wait is not repeated. The reason of an allocation alternates
+# between a few with each look of the scheduler, for example Priority and Resources.
 _QUIET = 1800.0
-# What schedulers say before they have looked for a reason.
+# The words of schedulers before they have determined a reason.
 _NO_REASON = frozenset({"", "None", "(null)"})
 
 
 @dataclass
 class Requested:
-    """One allocation. `state`: as the scheduler said last; `stays`: its worker stays although it is
-    idle; `had_worker`: one has come; `gone_since`: when it was seen that none is there any more, in
-    monotonic seconds as `since`."""
+    """One allocation.
+
+    `state`: the last one that the scheduler reported. `stays`: its worker stays although it is
+    idle. `had_worker`: a worker has come. `gone_since`: when the run noticed that its worker had
+    gone, in monotonic seconds as `since`.
+    """
 
     id: str
     queue: str
@@ -54,15 +57,17 @@ class Requested:
 
     @property
     def is_coming(self) -> bool:
-        """Whether a worker may still come; after a first one only where the scheduler requeued the
+        """Whether a worker may still come; after a first one only if the scheduler requeued the
         allocation."""
         return not self.had_worker or (self.gone_since is not None and self.state == "pending")
 
 
 class Tracker:
-    """The allocations of one controller that have not ended, as its workers show and its scheduler
-    says. Tells a person what is new, and cancels orphaned allocations. Called by one thread, and by
-    another one after that has ended."""
+    """The allocations of one controller that have not ended, from its workers and its scheduler.
+
+    Tells the user what is new, and cancels orphaned allocations. One thread calls it, and another
+    one after that has ended.
+    """
 
     def __init__(
         self,
@@ -102,7 +107,7 @@ class Tracker:
         return list(self._all.values())
 
     def coming(self, queue: str | None = None) -> list[Requested]:
-        """Those whose worker may still come: of one queue, or all."""
+        """The allocations whose worker may still come: of one queue, or all."""
         return [
             each for each in self._all.values() if each.is_coming and queue in (None, each.queue)
         ]
@@ -116,7 +121,7 @@ class Tracker:
 
     @property
     def staying(self) -> int:
-        """How many have a worker that stays, which is there or may come."""
+        """The number of allocations with a worker that stays, and which exists or may come."""
         return sum(
             each.stays and (each.is_coming or each.gone_since is None)
             for each in self._all.values()
@@ -124,7 +129,7 @@ class Tracker:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known of each that had a worker and has none whether another will come."""
+        """Whether it is known of each allocation that lost its worker if another one will come."""
         return not any(map(self._is_unsettled, self._all.values()))
 
     def _is_unsettled(self, each: Requested) -> bool:
@@ -135,8 +140,11 @@ class Tracker:
     # ---- what becomes of it
 
     def look(self, workers: Sequence[WorkerState]) -> None:
-        """Take note of all workers of the run that have not gone, and ask the scheduler where they
-        do not tell enough. Raises UnreachableError."""
+        """Note all workers of the run that have not gone; if they do not tell enough, ask the
+        scheduler.
+
+        Raises UnreachableError.
+        """
         has_gone = self.note_workers(workers)
         is_silent = self._silent.look(workers)
         if has_gone or self._orphaned.have_room:
@@ -147,7 +155,7 @@ class Tracker:
             self.cancel_orphaned()
 
     def note_workers(self, workers: Iterable[WorkerState]) -> bool:
-        """Take note of all workers that have not gone; returns whether an allocation has lost its
+        """Note all workers that have not gone; returns whether an allocation has lost its
         last one."""
         there = {worker.allocation for worker in workers}
         has_gone = False
@@ -178,18 +186,19 @@ class Tracker:
             self._logger.info(line)
         running = {each.id for each in found.values() if each.state == "running"}
         self._tell_late(running)
-        # One that waits has no worker any more: it was requeued.
+        # A waiting allocation has no worker any more: it was requeued.
         may_have_worker = {each.id for each in found.values() if not each.is_certain}
         self._silent.presume_dead(running | may_have_worker)
         if not self.is_settled:
             self._questions.soon()
 
     def note_answer(self, found: Mapping[str, Allocation]) -> list[Requested]:
-        """Take note of what the scheduler says of all; drops and returns those that have ended."""
+        """Note the scheduler's report on all allocations; drops and returns those that have
+        ended."""
         ended = []
         for each in self.all():
             allocation = found.get(each.id)
-            # Of what nobody can be asked about: a worker that has left has left it for good.
+            # Without a scheduler to ask, a worker that has left has left for good.
             is_guess = allocation is not None and not allocation.is_certain
             if is_guess and each.had_worker:
                 if each.gone_since is not None:
@@ -201,8 +210,11 @@ class Tracker:
         return ended
 
     def _without_failed(self, found: Mapping[str, Allocation]) -> dict[str, Allocation]:
-        """Cancel what is held because a node could not begin it: perhaps nobody is there to release
-        it, and another one may begin on another node. Raises KochiError."""
+        """Cancel allocations that are held because a node could not begin them. Raises KochiError.
+
+        Perhaps no operator is available to release them, and another allocation may begin on
+        another node.
+        """
         failed = {
             each: replace(found[each], state="ended")
             for each in self._all
@@ -217,7 +229,7 @@ class Tracker:
     def _note_ends(self, ended: Iterable[Requested], found: Mapping[str, Allocation]) -> None:
         without = [each.id for each in ended if not each.had_worker]
         if not without or not has_room(self._paths.directory):
-            return  # on a full disk none can start, and no node is to blame
+            return  # on a full disk none can start, and no node is at fault
         came = self._had_worker(without)
         if came:
             self._failed_starts.worker_came()
@@ -242,7 +254,7 @@ class Tracker:
             return {}
 
     def _had_worker(self, allocations: Collection[str]) -> set[str]:
-        """Those in which a worker came and went between two looks."""
+        """The allocations in which a worker came and went between two looks."""
         return {
             worker.allocation
             for worker in list_workers(self._paths)
@@ -252,7 +264,7 @@ class Tracker:
         }
 
     def _tell_late(self, running: Collection[str]) -> None:
-        """Name the allocations that run, as the scheduler says, and whose worker is overdue."""
+        """Name the allocations that run according to the scheduler, and whose worker is overdue."""
         for each in self._all.values():
             is_late = each.id in running and not each.had_worker
             if is_late and self._clock() - each.since > _LATE:
@@ -268,7 +280,7 @@ class Tracker:
         self._orphaned.adopt(controllers)
 
     def cancel_orphaned(self) -> None:
-        """Cancel what a controller that was killed has left and nobody needs."""
+        """Cancel the allocations that a killed controller has left and no job needs."""
         if not self._orphaned:
             return
         try:
@@ -284,14 +296,16 @@ class Tracker:
 
 
 class WaitReasons:
-    """Why allocations wait, in the scheduler's own words."""
+    """The reasons why allocations wait, in the scheduler's own words."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._told = Told(clock)
 
     def lines(self, allocations: Iterable[Allocation]) -> Iterator[str]:
-        """One line for each reason for which some of these wait and that was not told lately, with
-        what to do about it, if anything."""
+        """One line for each reason why allocations wait, unless it was told lately.
+
+        It contains what to do about it, if anything.
+        """
         waiting: dict[str, list[Allocation]] = {}
         for allocation in allocations:
             if allocation.state == "pending" and allocation.reason not in _NO_REASON:

@@ -1,4 +1,4 @@
-"""Who provides the workers of a run: this computer, or allocations of the machine's scheduler."""
+"""Providers of workers for a run: this computer, or allocations of the machine's scheduler."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from snakemake_kochi.schedulers.native import system
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.schedulers.script import AllocScript
 
-# Where workers may be: on this computer, or in allocations of the machine's scheduler, be that one
-# that kochi knows or one behind an alloc_script.
+# The locations of workers: this computer, or allocations of the machine's scheduler. The scheduler
+# is one that kochi knows, or one behind an alloc_script.
 HERE, ALLOCATIONS = "here", "allocations"
 WHERE = (HERE, ALLOCATIONS)
 _DEFAULT = "export KOCHI_DEFAULT_MACHINE={}"
 
 
 class WorkerProvider(Protocol):
-    """Workers for the queues of one controller: started when jobs wait, and ended with it. The
-    scheduler thread and the results thread may both call. Where it `takes_requests`, all jobs of a
-    queue have the same one."""
+    """Workers for the queues of one controller: started when jobs wait, and ended with it.
+
+    The scheduler thread and the results thread may both call. If it `takes_requests`, all jobs of a
+    queue have the same request.
+    """
 
     @property
     def takes_requests(self) -> bool:
@@ -36,41 +38,49 @@ class WorkerProvider(Protocol):
 
     @property
     def have_one_size(self) -> bool:
-        """Whether the workers are in allocations whose size does not depend on the waiting jobs:
-        then one queue may have jobs of all kinds, and each further queue costs an allocation."""
+        """Whether the workers are in allocations whose size does not depend on the waiting jobs.
+
+        One queue may then have jobs of all kinds, and each further queue costs an allocation.
+        """
 
     def serve(self, queues: Sequence[str], request: AllocationRequest = NO_REQUEST) -> None:
         """Serve these queues, too, by workers in allocations with the request."""
 
     def adopt(self, controllers: Sequence[str]) -> None:
-        """Adopt what these controllers, which died, have requested: cancel what nobody needs."""
+        """Adopt the allocations that these dead controllers requested: cancel those that are not
+        needed."""
 
     def will_serve(self, queue: str) -> bool:
-        """Whether a queue would be served by these workers now, and not left to others."""
+        """Whether these workers would serve a queue now, and not leave it to others."""
 
     def fit(
         self, rule: str, wanted: Resources, request: AllocationRequest = NO_REQUEST
     ) -> Resources:
-        """What a job of a rule is to request, so that one of these workers can run it.
+        """The resources that a job of a rule requests, so that one of these workers can run it.
 
         Raises KochiError, naming the rule and the limit, when none ever can.
         """
 
     def look_after(self, pending: Mapping[str, Sequence[Ticket]]) -> None:
-        """Replace workers that ended, and get more where jobs wait: `pending` are those that have
-        not ended, by queue. Cheap; to be called again and again. Raises KochiError when it is of no
-        use to go on."""
+        """Replace workers that ended, and get more for waiting jobs; cheap, to be called regularly.
+
+        `pending`: the tickets that have not ended, by queue. Raises KochiError when further calls
+        are useless.
+        """
 
     def job_ended(self, worker: int) -> None:
-        """A job of that worker has a result."""
+        """Note that a job of that worker has a result."""
 
     @property
     def go_on_alone(self) -> bool:
-        """Whether these workers go on when their controller is no more."""
+        """Whether these workers go on when their controller has ended."""
 
     def leave(self, is_needed: bool) -> None:
-        """Instead of `stop`, where they go on alone: leave the workers to their jobs, and to the
-        next controller. Allocations that have not begun are cancelled unless one `is_needed`."""
+        """Leave the workers to their jobs, and to the next controller.
+
+        Called instead of `stop` if they go on alone. Allocations that have not begun are cancelled
+        unless one `is_needed`.
+        """
 
     def stop(self, is_urgent: Callable[[], bool] = lambda: False) -> None:
         """Drain the workers, then end those that do not leave; at once when it becomes urgent."""
@@ -84,8 +94,10 @@ def make_workers(
     cores: int | None,
     logger: LoggerExecutorInterface,
 ) -> WorkerProvider:
-    """Workers at one of the WHERE: here, `count` with so many `cores` each. Without a `count`
-    somebody else provides workers. Raises KochiError."""
+    """Workers at one of the locations in WHERE: here, `count` with so many `cores` each.
+
+    Without a `count` the run starts no workers. Raises KochiError.
+    """
     machine = location.machine
     if not count or where == HERE:
         return LocalWorkers(location.root, location.machine_paths, controller, count, cores, logger)
@@ -100,8 +112,10 @@ def make_workers(
 
 
 def make_scheduler(machine: Machine, name: str, limit: str | None = None) -> Scheduler:
-    """The machine's scheduler, for allocations of a name of their own; `limit`: a time limit as a
-    person wrote it, for an alloc_script."""
+    """The machine's scheduler, for allocations of a name of their own.
+
+    `limit`: a time limit as the user wrote it, for an alloc_script.
+    """
     if machine.scheduler is not None:
         return system(machine.scheduler).allocations(name, machine.allocation, _with_file(machine))
     return AllocScript(name, machine.alloc_script, machine.allocation, limit, machine.name)
@@ -118,8 +132,10 @@ def _with_file(machine: Machine) -> str:
 
 
 def check_where(where: str | None, location: Location) -> str:
-    """Where the workers of a run are to be: as `where` says, by default in allocations if the
-    machine has any. Raises KochiError for what cannot be."""
+    """The location of a run's workers: `where` or, by default, allocations if the machine has any.
+
+    Raises KochiError for an impossible location.
+    """
     machine = location.machine
     if where is None:
         return ALLOCATIONS if machine.has_allocations else HERE
@@ -139,7 +155,7 @@ def check_where(where: str | None, location: Location) -> str:
 
 
 def _with_scheduler(location: Location) -> str:
-    """What to type to get a machine with a scheduler, on a line of its own."""
+    """The command that gives a machine with a scheduler, on a line of its own."""
     names = [each.name for each in location.machines.values() if each.has_allocations]
     if names:
         return f"Machines with one: {', '.join(names)}. Type:\n{_DEFAULT.format(names[0])}"
