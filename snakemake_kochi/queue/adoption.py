@@ -1,7 +1,7 @@
-"""What killed controllers of one directory left, for the next one to adopt.
+"""The orphans of a directory: what killed controllers left, for the next controller to adopt.
 
-A job is recognised by the identity of its ticket, and not by a number: each controller counts its
-jobs anew. A job without an identity is never adopted.
+A job is recognised by the identity of its ticket, not by its number, because each controller counts
+its jobs from the start. A job without an identity is never adopted.
 """
 
 from __future__ import annotations
@@ -42,25 +42,27 @@ _NOBODY: Mapping[str, float] = {}
 
 @dataclass(frozen=True)
 class Running:
-    """A job that a dead controller handed over and that is running still."""
+    """A job that a dead controller submitted and that still runs."""
 
     ticket: Ticket
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that succeeded, and whose outputs are still as it left them."""
+    """A job that succeeded and whose outputs have not changed since."""
 
     ticket: Ticket
     result: Result
 
 
 class Orphans:
-    """What dead controllers left of one directory. For one thread; another one may call `has_ended`
-    and `queues_of_ending` meanwhile.
+    """The orphans of one directory.
 
-    In this order: `find`; `Inbox.adopt` for each of `controllers`; `withdraw`; for each job that
-    is to be done `take`, and if that gives nothing, `in_the_way` before it is handed over; at the
+    One thread uses an object. Only `has_ended` and `queues_of_ending` may be called by another
+    thread meanwhile.
+
+    The order of calls is: `find`; `Inbox.adopt` for each of `controllers`; `withdraw`; for each job
+    of the run `take` and, if that returns None, `in_the_way` before the job is submitted; at the
     end `forget`.
     """
 
@@ -96,12 +98,13 @@ class Orphans:
         adopter: str,
         dead: Mapping[str, float] = _NOBODY,
     ) -> Orphans:
-        """What the controllers that died left of a directory, written as in the tickets.
+        """Find the orphans of a directory, which is written as in tickets.
 
-        `adopter`, the identity of the caller's inbox, adopts their jobs; those that another
-        living controller has adopted are left to it. `dead` are controllers that are dead though
-        their files do not tell, each with the seconds that it is given to see the adopter, if it
-        goes on after all. Without a dead controller this costs one small file per controller.
+        `adopter` is the identity of the caller's inbox; it adopts the jobs. Jobs that another
+        living controller has adopted stay with that controller. `dead` are controllers that are
+        dead although their files do not show it. Each has the seconds within which it must see the
+        adopter if it is alive after all. Without a dead controller, the call reads one small file
+        per controller.
         """
         adopted = [
             state
@@ -112,11 +115,11 @@ class Orphans:
         ]
         if not adopted:
             return cls(machine, directory, ())
-        # One that goes on must have seen that it has an adopter before its jobs are listed.
+        # A controller that is alive after all must see its adopter before its jobs are listed.
         time.sleep(max(dead.get(state.identity, 0.0) for state in adopted))
         identities, queues = [state.identity for state in adopted], queues_of(adopted)
         for name in queue_names(machine) if queues is None else sorted(queues):
-            # What dead workers had begun is finished or waits again.
+            # Recovery ends or requeues the tickets that dead workers held.
             recover(machine, name)
         live = jobs_of(machine, identities, queues)
         names = {view.ticket.directory for view in live if view.ticket is not None}
@@ -126,13 +129,16 @@ class Orphans:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no controller died here: then there is nothing to adopt."""
+        """Whether no controller died here; then no job can be adopted."""
         return not self.controllers
 
     def withdraw(self) -> list[int]:
-        """Cancel what need not go on: jobs that wait, those of a worker that ends with its
-        controller, those without an identity, and those that were being cancelled. Returns them;
-        some may be ending still."""
+        """Cancel the jobs that need not go on, and return them.
+
+        These are waiting jobs, jobs of a worker that ends with its controller, jobs without an
+        identity, and jobs that were being cancelled already. Some of them may still be ending after
+        the call.
+        """
         ending = set(self.controllers)
         jobs = [
             job
@@ -150,7 +156,7 @@ class Orphans:
         if worker is not None:
             with contextlib.suppress(OSError, DamagedFileError):
                 state = read_worker(self._machine, worker)
-                # One in an allocation does not see its controller die, and goes on.
+                # A worker in an allocation does not see its controller die, and goes on.
                 return state.controller if state.allocation is None else None
         return None
 
@@ -159,27 +165,29 @@ class Orphans:
         self._ending.update(jobs)
         outcomes = cancel_all(self._machine, jobs)
         for job, outcome in outcomes.items():
-            # A full disk, say: it stays in the way of others until it has ended.
+            # On a full disk, for example: the job blocks others until it has ended.
             if isinstance(outcome, Exception):
                 _log.warning("job %d could not be cancelled: %s", job, outcome)
 
     def has_ended(self, job: int) -> bool:
-        """False also while that is not known."""
+        """Whether the job has ended; False also while that is unknown."""
         with contextlib.suppress(OSError):
             return is_there(self._machine.job(job).result)
         return False
 
     def queues_of_ending(self) -> set[str]:
-        """Where jobs are that were withdrawn and have not ended: the worker of one may have died,
-        on another host say, which somebody has to see."""
-        # Copies: another thread may be withdrawing jobs.
+        """The queues of withdrawn jobs that have not ended.
+
+        Their worker may have died on another host, and this run must then recover them.
+        """
+        # Copies, because another thread may be withdrawing jobs.
         for job in list(self._ending):
             if self.has_ended(job):
                 self._ending.discard(job)
         return {self._live[job].queue for job in list(self._ending)}
 
     def running(self) -> list[int]:
-        """The jobs that run still and that nobody took."""
+        """The jobs that still run and that this run has not taken."""
         untaken = self._live.keys() - self._taken - self._withdrawn
         return sorted(job for job in untaken if not self.has_ended(job))
 
@@ -193,11 +201,11 @@ class Orphans:
         return count
 
     def take(self, identity: str | None) -> Running | Ended | None:
-        """The job of that identity, if it runs or succeeded; each is given once.
+        """Return the job with that identity if it runs or succeeded; each job is returned once.
 
-        After taking one that is running, look whether its result is there (`has_ended`): the
-        delivery may have been read before. None also where the job has to be done again: its
-        outputs changed, or another job that writes them is not over.
+        After taking a running job, the caller must check for its result (`has_ended`), because the
+        delivery may have been read before. Returns None also if the job must run again: its outputs
+        changed, or another job that writes them has not ended.
         """
         if identity is None or not self.controllers:
             return None
@@ -212,7 +220,8 @@ class Orphans:
             return None
         entry = find_entry(self._machine.queue(ticket.queue), job)
         if entry is not None and entry.worker is None:
-            # Its worker requeued it. Who serves the queue now may run only the adopter's tickets.
+            # Its worker requeued it. The workers that now serve the queue may run only tickets of
+            # the adopter.
             self._cancel([job])
             return None
         self._taken.add(job)
@@ -220,7 +229,7 @@ class Orphans:
 
     @cached_property
     def _live_jobs(self) -> dict[str, list[int]]:
-        """Those that waited or ran when the orphans were found, by identity."""
+        """The jobs that waited or ran when the orphans were found, by identity."""
         jobs = defaultdict(list)
         for job, ticket in self._live.items():
             if ticket.identity is not None:
@@ -236,8 +245,8 @@ class Orphans:
         }
 
     def _take_ended(self, identity: str) -> Ended | None:
-        # The latter ended after the former were listed; it may have waited then, and a worker have
-        # been quicker than its cancellation.
+        # A live job may have ended after the deliveries were listed: a worker may have claimed and
+        # finished a waiting one before it could be cancelled.
         candidates = {*self._ended.get(identity, ()), *self._live_jobs.get(identity, ())}
         for job in sorted(candidates - self._taken, reverse=True):
             found = self._read_ended(job)
@@ -259,19 +268,21 @@ class Orphans:
         return ended
 
     def _delivered_successes(self) -> Iterator[int]:
-        """By the deliveries, read or not, of all jobs: what a controller read it may not have come
-        to do anything about."""
+        """The numbers of succeeded jobs, from all deliveries, read or not.
+
+        A controller may have read a delivery and died before it acted on it.
+        """
         for identity in self.controllers:
             paths = self._machine.controller(identity)
-            # The second listing comes when all files of the first one were read: another thread
-            # moves them from there to here.
+            # The second listing follows after all files of the first one were read, because another
+            # thread moves deliveries from the first directory to the second.
             for files in (partial(_deliveries, paths), paths.delivered_files):
                 for result in map(_read, files()):
                     if result is not None and result.ok:
                         yield result.job
 
     def _read_ended(self, job: int) -> Ended | None:
-        """None when it is not of this directory, or did not succeed."""
+        """The job with its result, or None if it has another directory or did not succeed."""
         paths = self._machine.job(job)
         try:
             result = read_result(paths.result)
@@ -283,8 +294,10 @@ class Orphans:
         return Ended(ticket, result)
 
     def in_the_way(self, outputs: Collection[str]) -> list[int]:
-        """The jobs that write one of these files too, and are not over: a second writer must not
-        start before they are."""
+        """The jobs that also write one of these files and have not ended.
+
+        A second writer must not start before they have ended.
+        """
         writers: set[int] = set()
         if self._writers:
             for output in outputs:
@@ -292,12 +305,15 @@ class Orphans:
         return sorted(job for job in writers - self._taken if not self.has_ended(job))
 
     def clear(self, jobs: Collection[int]) -> None:
-        """Cancel jobs that are in the way; they have ended when `has_ended` says so."""
+        """Cancel jobs that are in the way; `has_ended` tells when they have ended."""
         self._cancel([job for job in jobs if job not in self._withdrawn])
 
     def forget(self) -> None:
-        """Remove what is left of the dead controllers, but for those of which jobs still wait or
-        run: so a later controller can adopt them."""
+        """Remove the files of the dead controllers.
+
+        The files of a controller stay while jobs of it still wait or run, so that a later
+        controller can adopt these jobs.
+        """
         if not self.controllers:
             return
         alive = {
@@ -313,8 +329,9 @@ class Orphans:
 def _is_to_be_adopted(machine: MachinePaths, state: ControllerState, directory: str) -> bool:
     if state.directory is None or is_same_directory(state.directory, directory):
         return True
-    # Where the directory is gone, nobody else will ever adopt its jobs. Where it is only not
-    # mounted now, somebody will, and that matters as long as there are jobs.
+    # If the directory was removed, no other controller will ever adopt its jobs. If it is only not
+    # mounted now, another controller will adopt them, so its files must stay as long as it has
+    # jobs.
     try:
         is_gone = not is_there(state.directory)
     except OSError:
@@ -323,8 +340,10 @@ def _is_to_be_adopted(machine: MachinePaths, state: ControllerState, directory: 
 
 
 def _is_unchanged(ended: Ended) -> bool:
-    """Whether all outputs are as the job left them, and those missing that it left missing. A job
-    without any leaves nothing by which that could be told."""
+    """Whether all outputs are as the job left them, including those that were missing.
+
+    For a job without any output this cannot be determined; the answer is False.
+    """
     seen = {}
     for output in ended.ticket.outputs:
         with contextlib.suppress(OSError):
@@ -341,4 +360,4 @@ def _read(delivery: Path) -> Result | None:
     try:
         return read_result(delivery)
     except (OSError, DamagedFileError):
-        return None  # just read by another thread, or nothing that could be told from it
+        return None  # another thread has just read it, or it is damaged

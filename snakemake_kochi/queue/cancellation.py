@@ -1,4 +1,4 @@
-"""Cancelling a job, wherever it is."""
+"""Cancelling a job, wherever its ticket is."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from snakemake_kochi.queue.wakeup import notify
 _log = logging.getLogger(__name__)
 
 Outcome = Literal["cancelled", "cancelling", "ended"]
-# So many that the lock costs nothing, and so few that others need not wait long for it.
+# Large enough that the lock costs almost nothing, small enough that others wait only briefly.
 _JOBS_PER_LOCK = 256
 
 
 def cancel(machine: MachinePaths, job: int) -> Outcome:
     """Cancel a job.
 
-    Returns "cancelled" when it waited: its result is published and its controller told;
-    "cancelling" when it runs: its worker was told and will end its processes; "ended" when there
-    was nothing left to cancel. Raises NameNotFoundError for an unknown job.
+    Returns "cancelled" if the job waited: its result is published and its controller is notified.
+    Returns "cancelling" if the job runs: its worker is notified and will end the processes of the
+    job. Returns "ended" if the job had ended. Raises NameNotFoundError for an unknown job.
     """
     while True:
-        # Raises for an unknown job, which also ends the loop.
+        # This raises for an unknown job, which also ends the loop.
         if find_job(machine, job).state == "ended":
             return "ended"
         for name in queue_names(machine):
             try:
                 outcome = _cancel_in(machine, machine.queue(name), job)
             except QueueRemovedError:
-                continue  # it had ended, and its controller removed the queue
+                continue  # the job had ended, and its controller removed the queue
             if outcome == "cancelling" and recover(machine, name):
-                # Its worker may have died: then nobody else would act on the mark.
+                # Its worker may have died; then no other process acts on the mark.
                 view = find_job(machine, job)
                 return "cancelled" if view.state == "ended" else outcome
             if outcome is not None:
@@ -57,10 +57,10 @@ def cancel(machine: MachinePaths, job: int) -> Outcome:
 def cancel_all(
     machine: MachinePaths, jobs: Iterable[int]
 ) -> dict[int, Outcome | KochiError | OSError]:
-    """`cancel` for many at once: for each job what that returns or raises.
+    """Cancel many jobs at once; return for each job what `cancel` returns or raises.
 
-    Costs a lock for some hundred jobs and a listing of each queue, where `cancel` looks through all
-    queues for each job.
+    This takes one lock per few hundred jobs and lists each queue once, whereas `cancel` searches
+    all queues for each job.
     """
     wanted = list(jobs)
     if not wanted:
@@ -71,15 +71,15 @@ def cancel_all(
         try:
             outcomes |= _cancel_all_in(machine, machine.queue(name), left)
         except (KochiError, OSError) as error:
-            # One queue that cannot be listed keeps nobody from cancelling in the others.
+            # A queue that cannot be listed must not prevent cancelling in the others.
             _log.warning("queue %s: %s", name, error)
     for job in wanted:
         if outcomes.get(job) == "cancelling":
-            with contextlib.suppress(OSError):  # it was told, whatever is known of its end
+            with contextlib.suppress(OSError):  # it was notified, even if its end is unknown
                 if is_there(machine.job(job).result):
                     outcomes[job] = "cancelled"
         elif job not in outcomes:
-            # It had ended, was moved just now, or is not known.
+            # The job had ended, was just moved, or is unknown.
             try:
                 outcomes[job] = cancel(machine, job)
             except (KochiError, OSError) as error:
@@ -99,7 +99,7 @@ def _cancel_all_in(
         except (KochiError, OSError) as error:
             outcomes |= dict.fromkeys(some, error)
     if "cancelling" in outcomes.values():
-        # Their workers may have died: then nobody else would act on the marks.
+        # Their workers may have died; then no other process acts on the marks.
         with contextlib.suppress(OSError):
             recover(machine, queue.name)
     return outcomes
@@ -122,7 +122,7 @@ def _cancel_some(
 
 
 def _cancel_in(machine: MachinePaths, queue: QueuePaths, job: int) -> Outcome | None:
-    """None when the job is not, or no longer, in this queue."""
+    """Cancel a job in this queue; None when this queue does not contain the job."""
     if find_entry(queue, job) is None:
         return None
     with queue_lock(machine, queue.name):
@@ -131,11 +131,12 @@ def _cancel_in(machine: MachinePaths, queue: QueuePaths, job: int) -> Outcome | 
 
 
 def _cancel_entry(machine: MachinePaths, queue: QueuePaths, entry: Entry) -> Outcome | None:
-    """Call with the queue's lock held; None when the job has ended."""
+    """Cancel the job of an entry; None when the job has ended. Call with the queue's lock held."""
     paths = machine.job(entry.job)
     if is_there(paths.result):
         if entry.worker is None:
-            # Somebody was killed in ending it. In the queue of one run nobody claims any more.
+            # A process was killed while it ended this ticket. In the queue of a single run, no
+            # process claims tickets any more, so the ticket must be taken out here.
             _complete_waiting(machine, queue, entry)
         return None
     if entry.worker is None:

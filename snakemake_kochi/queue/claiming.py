@@ -1,4 +1,4 @@
-"""Claiming tickets for a worker: which are opened, which skipped, and in which order."""
+"""Claiming tickets for a worker: which are opened, which are skipped, and in which order."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from snakemake_kochi.queue.ticket import Ticket, read_ticket
 
 _log = logging.getLogger(__name__)
 
-# Seconds; longer than others take to see that the lock is free.
+# Seconds; longer than other processes need to see that the lock is free.
 _PAUSE = 0.005
-# Seconds after which a ticket is tried again that could not be read.
+# Seconds until a ticket that could not be read is tried again.
 _RETRY = 5.0
 
 Answer = Literal["take", "skip", "stop"]
@@ -30,8 +30,11 @@ Answer = Literal["take", "skip", "stop"]
 
 @dataclass(frozen=True)
 class Claim:
-    """A ticket that one worker holds: the file below running/ that says so, and the nonce under
-    which the execution is recorded."""
+    """A ticket that one worker holds.
+
+    `path` is the file below running/ that records the claim; the execution is recorded under
+    `nonce`.
+    """
 
     ticket: Ticket
     worker: int
@@ -47,8 +50,10 @@ _DEFAULTS = ClaimSettings()
 
 
 class Claimer:
-    """Remembers what one process has seen of the waiting tickets of a queue. With `controller` only
-    the tickets of that controller may be claimed."""
+    """Claims tickets and remembers what one process has seen of the waiting tickets of a queue.
+
+    With `controller`, only the tickets of that controller may be claimed.
+    """
 
     def __init__(
         self,
@@ -65,7 +70,7 @@ class Claimer:
         self._preferred: PreferredTickets | None = None
         self._postponed = Postponed()
         self._worker: int | None = None
-        self._found = False  # whether the last claim did
+        self._found = False  # whether the last claim found a ticket
 
     def claim(
         self,
@@ -74,15 +79,17 @@ class Claimer:
         limit: int = 1,
         is_first: Callable[[Ticket], bool] | None = None,
     ) -> list[Claim]:
-        """Take up to `limit` tickets for a worker, in the order in which they were handed over, but
-        for a while (`PreferredTickets`) those that are `first` before others.
+        """Take up to `limit` tickets for a worker, in the order of submission.
 
-        `accept` answers for each: "take" it, "skip" one that this worker can never run, or
-        "stop" at one that has no room yet: if later ones could overtake it, a ticket that needs a
-        whole worker would wait for ever while small ones keep coming. A skipped ticket is
-        not offered to this worker again. One whose file cannot be read, or that cannot be ended
-        for lack of space, is tried again after a while. Raises OSError or KochiError when the
-        queue cannot be listed or locked.
+        For a while (see `PreferredTickets`), tickets for which `is_first` is true come before
+        others.
+
+        `accept` answers for each ticket: "take"; "skip" if this worker can never run it; or "stop"
+        if there is no room for it yet. Later tickets must not overtake such a ticket, because a
+        ticket that needs a whole worker would wait for ever while small ones keep coming. A skipped
+        ticket is not offered to this worker again. A ticket whose file cannot be read, or that
+        cannot be ended for lack of space, is tried again after a while. Raises OSError or
+        KochiError when the queue cannot be listed or locked.
         """
         if worker != self._worker:
             self._worker, self._preferred = worker, None
@@ -107,7 +114,7 @@ class Claimer:
         limit: int,
         is_first: Callable[[Ticket], bool],
     ) -> tuple[list[Claim], bool]:
-        """The claims of tickets that are `first`, and whether one of them has no room yet."""
+        """The claims of preferred tickets, and whether `accept` answered "stop" for one of them."""
         if self._preferred is None:
             self._preferred = PreferredTickets(is_first, self._settings)
         head = next(self._skipped.entries(self._paths), None)
@@ -143,12 +150,12 @@ class Claimer:
                     entries = self._skipped.entries(self._paths, shard, tidy=True)
                     claims, shard = self._claim_locked(worker, accept, limit, entries)
             except QueueRemovedError:
-                claims, shard = [], None  # it was empty
+                claims, shard = [], None  # the queue was empty
             self._found = bool(claims)
             if claims:
                 return claims
             if shard is not None:
-                # Many were skipped: now others may have the lock.
+                # Many tickets were skipped; other processes get the lock now.
                 time.sleep(_PAUSE)
                 shard = self._find_claimable(limit, shard)
         return []
@@ -160,12 +167,13 @@ class Claimer:
         limit: int,
         entries: Iterable[Entry],
     ) -> tuple[list[Claim], str | None]:
-        """The claims, and the shard in which to go on looking; None when there is no more."""
+        """The claims, and the shard in which to continue the search; None when there is no more."""
         claims: list[Claim] = []
         try:
             shard = self._take_some(claims, worker, accept, limit, entries)
         except (OSError, KochiError) as error:
-            # What was taken already would be held for ever by a worker that does not know of it.
+            # The claims made so far must be returned: the worker would hold their tickets for ever
+            # without knowing about them.
             if not claims:
                 raise
             _log.warning("queue %s: no more is claimed now: %s", self._paths.name, error)
@@ -203,12 +211,14 @@ class Claimer:
         return self._controller is None or ticket.controller == self._controller
 
     def _find_claimable(self, limit: int, first_shard: str = "") -> str | None:
-        """The shard of the first ticket that may be claimed, looked for without the lock, or None.
-        For a worker of one controller up to `limit` are looked for, so that it opens the tickets
-        of others outside the lock."""
+        """The shard of the first ticket that may be claimed, or None; searched without the lock.
+
+        For a worker of one controller, the search goes on up to `limit` tickets, so that the
+        tickets of others are opened outside the lock.
+        """
         if self._controller is None:
             if self._found:
-                # There was one, so it is likely that there is another.
+                # The last claim found a ticket, so another one is likely.
                 return first_shard
             first = next(self._skipped.entries(self._paths, first_shard), None)
             return None if first is None else first.path.parent.name
@@ -221,14 +231,14 @@ class Claimer:
             except FileNotFoundError:
                 continue
             except (DamagedFileError, OSError):
-                pass  # to be dealt with under the lock
+                pass  # handled under the lock
             found.append(entry)
             if len(found) == limit:
                 break
         return found[0].path.parent.name if found else None
 
     def _readable(self, entry: Entry) -> Ticket | None:
-        """The ticket, if it can be run; else it is dealt with and None is returned."""
+        """The ticket if it can be run; otherwise None, after the ticket was handled."""
         if not self._postponed.is_due(entry.path):
             return None
         try:
@@ -250,7 +260,7 @@ class Claimer:
         except DamagedFileError as error:
             set_aside(self._machine, self._paths, entry, error.message)
             return None
-        # A cancel or a result that somebody was killed over.
+        # A process may have been killed while it cancelled or ended this ticket.
         if complete(self._machine, entry.path, ticket):
             return None
         if is_there(self._machine.job(entry.job).cancel):
@@ -264,11 +274,13 @@ class Claimer:
         try:
             move(entry.path, target)
         except FileNotFoundError:
-            return []  # only where the lock does not keep others out: the rename still does
+            return []  # only where the lock does not exclude others; the rename still does
         return [Claim(ticket, worker, new_nonce(), target)]
 
     def is_empty(self) -> bool:
-        """Whether no ticket waits that may be claimed here, those aside that were skipped;
-        some may be running."""
+        """Whether no ticket waits that may be claimed here, except skipped ones.
+
+        Some tickets may be running.
+        """
         self._found = False
         return self._find_claimable(1) is None

@@ -1,5 +1,4 @@
-"""Controllers: what each says of itself, who adopts the jobs of a dead one, and which tickets it
-left in the queues."""
+"""Controllers: their state files, the adopters of dead ones, and the tickets that they left."""
 
 from __future__ import annotations
 
@@ -43,15 +42,17 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Adopter:
-    """adopter-<n>.json: the controller that adopted the jobs, and its host, where that is known."""
+    """adopter-<n>.json: the controller that adopted the jobs, and its host if that is known."""
 
     controller: str
     host: str = ""
 
 
 def last_adopter(machine: MachinePaths, identity: str) -> tuple[int, Adopter | None]:
-    """How many controllers have adopted the jobs of one, and the last of them. Raises OSError, or
-    DamagedFileError."""
+    """How many controllers have adopted the jobs of a controller, and the last of them.
+
+    Raises OSError or DamagedFileError.
+    """
     paths = machine.controller(identity)
     found = None
     for number in itertools.count(0):
@@ -64,20 +65,23 @@ def last_adopter(machine: MachinePaths, identity: str) -> tuple[int, Adopter | N
 
 
 def is_certainly_gone(directory: Path) -> bool:
-    """Whether the directory of a controller was removed, which ended or was adopted from. Raises
-    OSError when that is not known now."""
+    """Whether the directory of a controller that ended, or was adopted, has been removed.
+
+    Raises OSError when that is unknown now.
+    """
     if is_there(directory):
         return False
-    # Where not even those of others are there, the filesystem is away, and may come back. Listed,
-    # because what a client of NFS once did not find it takes for missing for up to a minute.
+    # If the directory above is missing too, the filesystem is away and may come back. The directory
+    # is listed because an NFS client takes a name that it once did not find for missing for up to a
+    # minute.
     return is_there(directory.parent) and directory.name not in list_names(directory.parent)
 
 
 class ControllerFile:
-    """controller.json of the calling process. Any thread may call."""
+    """controller.json of the calling process. Any thread may call its methods."""
 
     def __init__(self, machine: MachinePaths, identity: str, fields: Mapping[str, Any]) -> None:
-        """Raises OSError when it cannot be written."""
+        """Write the file. Raises OSError when it cannot be written."""
         self._machine = machine
         self._identity = identity
         self._paths = machine.controller(identity)
@@ -85,19 +89,19 @@ class ControllerFile:
         self._file.write()
         self._looked = time_awake_or_asleep()
         self._adopter: Adopter | None = None
-        # Since when it looks as if it had an adopter, which may be a transient fault.
+        # Since when this controller seems to have an adopter. This may be a transient fault.
         self._doubted: float | None = None
 
     def write(self, **changes: Any) -> None:
-        """Raises OSError."""
+        """Write the file with some fields changed. Raises OSError."""
         self._file.write(**changes)
 
     def start(self) -> None:
-        """Give signs of life from now on, and look each time whether there is an adopter."""
+        """Start the heartbeat; each beat also looks for an adopter."""
         self._file.start(self._has_no_adopter)
 
     def stop(self) -> None:
-        """When this returns nothing is written any more, but by `write`."""
+        """Stop the heartbeat. After this returns, only `write` writes the file."""
         self._file.stop()
 
     def _has_no_adopter(self) -> bool:
@@ -106,8 +110,11 @@ class ControllerFile:
 
     @property
     def adopter(self) -> Adopter | None:
-        """The controller that adopted this one's jobs, after it gave no sign of life for too long:
-        nothing is its own any more, for good. Free while the heartbeat goes."""
+        """The controller that adopted the jobs of this one, if any.
+
+        That happens after this controller gave no sign of life for too long. It is final: the jobs
+        no longer belong to this controller. While the heartbeat runs, the call costs nothing.
+        """
         if self._file.is_started and self._adopter is None:
             asleep = time_awake_or_asleep() - self._looked
             if asleep > LATE * self._file.interval:
@@ -118,7 +125,10 @@ class ControllerFile:
         return self._adopter
 
     def require_no_adopter(self) -> None:
-        """To be called before anything is handed over or taken in. Raises KochiError."""
+        """Raise KochiError if there is an adopter.
+
+        This must be called before tickets are submitted and before results are taken in.
+        """
         if (adopter := self.adopter) is None:
             return
         where = f" on {adopter.host}" if adopter.host else ""
@@ -143,12 +153,12 @@ class ControllerFile:
         except DamagedFileError:
             found, is_doubtful = None, True
         except OSError:
-            return  # not known now
+            return  # unknown now
         if not is_doubtful:
             self._doubted = None
         elif self._doubted is None:
             self._doubted = moment
-        # Seen twice before it counts: it ends the run for good.
+        # It counts only when it was seen twice, because it ends the run for good.
         if self._doubted is not None:
             if moment < self._doubted + self._file.interval:
                 return
@@ -161,8 +171,10 @@ class ControllerFile:
 
 @dataclass(frozen=True)
 class LockFile:
-    """A file that keeps others out of a directory, as it was made: another one of the same path is
-    somebody else's. `modified` in nanoseconds."""
+    """A lock file that keeps others out of a directory, as it was when it was made.
+
+    Another file at the same path belongs to another process. `modified` is in nanoseconds.
+    """
 
     path: str
     inode: int
@@ -170,7 +182,7 @@ class LockFile:
 
     @classmethod
     def of(cls, path: str) -> LockFile | None:
-        """The one that is there, if any is."""
+        """The present file at a path, if any."""
         try:
             found = os.stat(path)
         except OSError:
@@ -184,13 +196,16 @@ class LockFile:
 
 @dataclass(frozen=True)
 class ControllerState:
-    """controller.json: who a controller is, and in which directory it works (None when that is
-    not known). `queues` are those into which it may have handed over tickets (None: any); it has
-    `left` when it ended before all its jobs did, though its process may go on for a while; a person
-    may have `said_gone`. `heartbeat` grows by one with each write, at least every
-    `heartbeat_interval` seconds; None for one of a release that gave no signs of life. `allocation`
-    is the scheduler's name of that in which it is. `locks` are the files by which it keeps others
-    out of the directory."""
+    """controller.json: the identity of a controller, and the directory in which it works.
+
+    `directory` is None when it is unknown. `queues` are the queues to which the controller may have
+    submitted tickets (None: any). `left` is true if it ended before all its jobs did; its process
+    may go on for a while. `said_gone` is true if a person has said that it is gone. `heartbeat`
+    grows by one with each write, at least every `heartbeat_interval` seconds; it is None for a
+    controller of a release without heartbeats. `allocation` is the scheduler's name of the
+    allocation in which it runs. `locks` are the files by which it keeps others out of the
+    directory.
+    """
 
     identity: str
     node: Node
@@ -207,14 +222,19 @@ class ControllerState:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it certainly does nothing more with jobs. Of one that could not say so this is
-        known only on its host."""
+        """Whether it certainly does nothing more with jobs.
+
+        If the controller could not record its end, this is known only on its own host.
+        """
         return self.left or self.said_gone or self.is_process_gone
 
     @property
     def is_process_gone(self) -> bool:
-        """Whether its process certainly is no more. Snakemake tidies up, and has the directory
-        locked, for a while after the controller has left."""
+        """Whether its process has certainly ended.
+
+        Snakemake tidies up for a while after the controller has left, and keeps the directory
+        locked.
+        """
         here = this_node()
         if here.can_see(self.node):
             return not self.process.is_alive()
@@ -222,13 +242,15 @@ class ControllerState:
 
 
 def private_queue(controller: str) -> str:
-    """The queue for the jobs of a run that name none. Others of its own begin with this name and a
-    dash."""
+    """The queue for those jobs of a run that name no queue.
+
+    The names of further queues of the run begin with this name and a dash.
+    """
     return f"run-{controller}"
 
 
 def remove_private_queues(machine: MachinePaths, controller: str) -> None:
-    """Remove a run's own queues, but for those in which a ticket is left."""
+    """Remove a run's own queues, except those that still hold a ticket."""
     first = private_queue(controller)
     for name in queue_names(machine):
         if name == first or name.startswith(f"{first}-"):
@@ -236,7 +258,7 @@ def remove_private_queues(machine: MachinePaths, controller: str) -> None:
 
 
 def read_controller(machine: MachinePaths, identity: str) -> ControllerState:
-    """Raises OSError, FileNotFoundError among them, or DamagedFileError."""
+    """Read controller.json. Raises OSError (including FileNotFoundError) or DamagedFileError."""
     path = machine.controller(identity).state
     data = read_json(path, VERSION)
     try:
@@ -268,8 +290,10 @@ def read_controller(machine: MachinePaths, identity: str) -> ControllerState:
 
 
 def list_controllers(machine: MachinePaths) -> list[ControllerState]:
-    """All that have not ended in good order. One whose file cannot be read is left out: it may be
-    just being made."""
+    """All controllers that have not ended in good order.
+
+    A controller whose file cannot be read is left out, because it may just be starting.
+    """
     found = []
     for identity in controller_names(machine):
         with contextlib.suppress(FileNotFoundError, DamagedFileError):
@@ -278,17 +302,17 @@ def list_controllers(machine: MachinePaths) -> list[ControllerState]:
 
 
 def is_same_directory(one: str, other: str) -> bool:
-    """Whether two names mean the same directory here, as far as that can be seen."""
+    """Whether two names mean the same directory on this host, as far as that can be seen."""
     with contextlib.suppress(OSError):
         return one == other or os.path.samefile(one, other)
     return False
 
 
 def adopt(machine: MachinePaths, dead: str, adopter: str, others: Collection[str] = ()) -> bool:
-    """Become the one adopter of a dead controller's jobs; False when another one is.
+    """Become the one adopter of a dead controller's jobs; False when there is another one.
 
-    An adopter that died or ended since is followed by the next; the `others` are dead, too.
-    Two controllers that both wait for the same job would both report it.
+    If an adopter has died or ended since, the next one follows it; the `others` are dead, too.
+    There must be only one, because two controllers that wait for the same job would both report it.
     """
     while True:
         number, last = last_adopter(machine, dead)
@@ -303,7 +327,7 @@ def adopt(machine: MachinePaths, dead: str, adopter: str, others: Collection[str
 
 
 def _is_gone(machine: MachinePaths, identity: str) -> bool:
-    """Of a controller that was there once."""
+    """Whether a controller that once existed is dead or has ended."""
     try:
         return read_controller(machine, identity).is_dead
     except FileNotFoundError:
@@ -313,7 +337,7 @@ def _is_gone(machine: MachinePaths, identity: str) -> bool:
 
 
 def queues_of(states: Iterable[ControllerState]) -> set[str] | None:
-    """The queues that may hold tickets of these controllers; None for all."""
+    """The queues that may hold tickets of these controllers; None for all queues."""
     found: set[str] = set()
     for state in states:
         if state.queues is None:
@@ -325,8 +349,11 @@ def queues_of(states: Iterable[ControllerState]) -> set[str] | None:
 def jobs_of(
     machine: MachinePaths, controllers: Collection[str], queues: Collection[str] | None = None
 ) -> list[JobView]:
-    """The waiting and running jobs that some controllers handed over, in all queues or in some;
-    none is missed. Reads every ticket of them, and holds each queue's lock for a moment."""
+    """The waiting and running jobs that some controllers submitted, in all queues or in some.
+
+    No job is missed. The call reads every ticket of these queues, and holds each queue's lock for a
+    moment.
+    """
     names = queue_names(machine) if queues is None else sorted(queues)
     return [
         view
@@ -337,7 +364,9 @@ def jobs_of(
 
 
 def forget_controller(machine: MachinePaths, identity: str) -> None:
-    """Remove all that there is of a controller that is dead, and its private queues, but for those
-    in which a ticket is left."""
+    """Remove all files of a dead controller and its private queues.
+
+    Queues that still hold a ticket stay.
+    """
     shutil.rmtree(machine.controller(identity).inbox.parent, ignore_errors=True)
     remove_private_queues(machine, identity)

@@ -1,10 +1,10 @@
-"""The tickets of a queue as names in directories, the lock under which they move, and the numbers
-that jobs and workers get.
+"""The entries of a queue, its lock, and the allocation of job and worker numbers.
 
-Names are listed without opening a file. Numbers are taken in ranges, each of which one process
-alone can take: a range is a file, `numbers/<kind>/<shard>/<first>.json`, and the next one begins
-where it ends. So two processes that believe the same number to be free try to link the same file,
-and one fails, whatever their locks are worth. The counter in ids.json only says where to begin.
+An entry is a ticket as a name in a directory; names are listed without opening a file. Numbers are
+taken in ranges, and only one process can take each range: a range is a file,
+`numbers/<kind>/<shard>/<first>.json`, and the next range begins where it ends. So two processes
+that believe the same number to be free try to link the same file, and one of them fails, even if
+their locks do not exclude. The counter in ids.json only tells where to begin.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RUNNING = re.compile(r"(\d+)-([1-9]\d*)-(\d+)\.json")
 
 @dataclass(frozen=True)
 class Entry:
-    """A ticket's place: the file, and what its name tells. `worker` is None while it waits."""
+    """The file of a ticket, and the numbers in its name. `worker` is None while it waits."""
 
     path: Path
     job: int
@@ -56,7 +56,7 @@ def _entries(
     newest_first: bool = False,
     skip: Container[int] = (),
 ) -> Iterator[Entry]:
-    # Names are padded, and matched one by one: whoever wants the first need not pay for all.
+    # Names are padded, and matched one by one, so the first entry costs no match of the others.
     for name in sorted(_list(directory), reverse=newest_first):
         if (match := pattern.fullmatch(name)) and int(match[1]) not in skip:
             yield Entry(directory / name, *map(int, match.groups()))
@@ -68,13 +68,15 @@ def waiting_shards(queue: QueuePaths) -> list[str]:
 
 
 def shard_entries(shard: Path, skip: Container[int] = ()) -> Iterator[Entry]:
-    """The waiting tickets of one directory, in their order, without those of some jobs."""
+    """The waiting tickets of one directory in their order, except those of the jobs in `skip`."""
     return _entries(shard, _WAITING, skip=skip)
 
 
 def waiting_entries(queue: QueuePaths, newest_first: bool = False) -> Iterator[Entry]:
-    """The waiting tickets in their order, one shard at a time: the first costs the same however
-    many there are."""
+    """The waiting tickets in their order, one shard at a time.
+
+    The first ticket costs the same however many there are.
+    """
     for shard in sorted(_list(queue.waiting), reverse=newest_first):
         yield from _entries(queue.waiting / shard, _WAITING, newest_first)
 
@@ -84,21 +86,22 @@ def running_entries(queue: QueuePaths) -> list[Entry]:
 
 
 def find_entry(queue: QueuePaths, job: int) -> Entry | None:
-    """The ticket of that job, if this queue has it. See `find_entries`."""
+    """The ticket of a job, if this queue has it. See `find_entries`."""
     return find_entries(queue, (job,)).get(job)
 
 
 def find_entries(queue: QueuePaths, jobs: Collection[int] | None = None) -> dict[int, Entry]:
-    """The tickets of those of the jobs that this queue has, or of all (None). Lists a directory for
-    each shard of them and one more, opens no file.
+    """The tickets of these jobs that this queue has, or of all its jobs (None).
 
-    Without the queue's lock one may be missed only if it moves twice meanwhile.
+    The call lists one directory for each shard of these jobs and one more; it opens no file.
+    Without the queue's lock, a ticket may be missed only if it moves twice meanwhile.
     """
     if jobs is None:
         shards = [queue.waiting / shard for shard in _list(queue.waiting)]
     else:
         shards = [queue.waiting / name for name in {queue.shard_name(job) for job in jobs}]
-    # Before and after: what is requeued, or claimed, between two listings is in one of the three.
+    # Running tickets are listed before and after: a ticket that is requeued or claimed between two
+    # listings is in one of the three.
     before = running_entries(queue)
     waiting = [entry for shard in shards for entry in _entries(shard, _WAITING)]
     found = {entry.job: entry for entry in (*before, *waiting, *running_entries(queue))}
@@ -110,7 +113,7 @@ def count_waiting(queue: QueuePaths) -> int:
 
 
 def count_before(queue: QueuePaths, job: int) -> int:
-    """How many tickets wait before that of a job. Reads names and opens no file."""
+    """How many tickets wait in front of that of a job. Reads names and opens no file."""
     own = queue.waiting_shard(job)
     shards = [queue.waiting / shard for shard in _list(queue.waiting) if shard < own.name]
     before = sum(entry.job < job for entry in _entries(own, _WAITING))
@@ -134,14 +137,14 @@ def controller_names(machine: MachinePaths) -> list[str]:
 
 
 def ended_job_numbers(machine: MachinePaths) -> Iterator[int]:
-    """The jobs that have a directory, newest first; a directory alone does not mean it ended."""
+    """The jobs that have a directory, newest first; a directory alone does not mean an end."""
     for shard in sorted(_list(machine.jobs), reverse=True):
         numbers = (int(name) for name in _list(machine.jobs / shard) if name.isdecimal())
         yield from sorted(numbers, reverse=True)
 
 
 class JobSet:
-    """Takes a bit for each number, in an integer for each shard of them."""
+    """A set of job numbers, with a bit for each number, in one integer per shard."""
 
     def __init__(self) -> None:
         self._shards: dict[int, int] = {}
@@ -157,30 +160,30 @@ class JobSet:
         self._shards[shard] = self._shards.get(shard, 0) | 1 << place
 
     def __iter__(self) -> Iterator[int]:
-        """In ascending order."""
+        """Iterate in ascending order."""
         for shard in sorted(self._shards):
             bits = self._shards[shard]
             yield from (shard * SHARD + place for place in range(SHARD) if bits >> place & 1)
 
 
 class QueueRemovedError(KochiError):
-    """The queue does not exist (any more): its controller removed it."""
+    """The queue does not exist, or not any more: its controller removed it."""
 
 
 @contextlib.contextmanager
 def queue_lock(machine: MachinePaths, queue: str, complain_after: float = 30.0) -> Iterator[None]:
     """Hold the lock of a queue, whose directory must exist.
 
-    Waits as long as another holds it, and says so every `complain_after` seconds. Not reentrant;
-    nor may a process hold two of them, for queues share locks. Raises QueueRemovedError when the
-    queue's directory is not there, also when it was removed during the wait, and KochiError when
-    locking is not possible.
+    Waits as long as another process holds it, and logs that every `complain_after` seconds. The
+    lock is not reentrant, and a process must not hold two queue locks, because queues share locks.
+    Raises QueueRemovedError when the queue's directory does not exist, also when it was removed
+    during the wait. Raises KochiError when locking is not possible.
     """
     directory = machine.queue(queue).directory
     _require(directory)
     settings = find_lock_settings(machine)
     with settings.hold(settings.paths.queue(queue), complain_after):
-        # Whoever removes a queue does it under this lock.
+        # A queue is removed under this lock.
         _require(directory)
         yield
 
@@ -203,8 +206,7 @@ Kind = Literal["job", "worker"]
 
 
 def read_next(machine: MachinePaths, kind: Kind) -> int:
-    """The number that will be given next, as far as the counter says. Raises DamagedFileError when
-    it is damaged."""
+    """The next number, according to the counter. Raises DamagedFileError if it is damaged."""
     try:
         number = _read_counters(machine).get(kind)
     except DamagedFileError as error:
@@ -224,7 +226,10 @@ def read_next(machine: MachinePaths, kind: Kind) -> int:
 
 
 def _read_counters(machine: MachinePaths) -> dict[str, Any]:
-    """Nothing when the file is not there, or empty: in an empty one is nothing to misread."""
+    """The counters; none when the file is missing or empty.
+
+    An empty file cannot be misread, so it is not damaged.
+    """
     try:
         is_empty = answered(machine.ids.stat).st_size == 0
         return {} if is_empty else read_json(machine.ids, VERSION)
@@ -233,8 +238,11 @@ def _read_counters(machine: MachinePaths) -> dict[str, Any]:
 
 
 def _largest_in_use(machine: MachinePaths, kind: Kind) -> int:
-    """-1 when there is none. Given again, a number would meet what its first owner left: a job
-    its result, a worker its state."""
+    """The largest number in use, or -1.
+
+    A reused number would meet the files of its first owner: the result of a job, the state of a
+    worker.
+    """
     queues = [machine.queue(name) for name in queue_names(machine)]
     running = [entry for queue in queues for entry in running_entries(queue)]
     if kind == "worker":
@@ -263,7 +271,7 @@ def _newest_range(machine: MachinePaths, kind: Kind) -> Path | None:
 
 
 def _end_of(path: Path) -> int:
-    """The first number that is not of that range. Raises FileNotFoundError, DamagedFileError."""
+    """The first number after that range. Raises FileNotFoundError or DamagedFileError."""
     following, first = read_json(path, VERSION).get("next"), int(path.stem)
     if not isinstance(following, int) or following <= first:
         raise DamagedFileError(f"{path}: key 'next': a number above {first} was expected")
@@ -271,7 +279,7 @@ def _end_of(path: Path) -> int:
 
 
 def allocate_ids(machine: MachinePaths, kind: Kind, count: int) -> range:
-    """Take `count` consecutive numbers that nobody else gets, counted from 0.
+    """Take `count` consecutive numbers that no other process gets; the first number is 0.
 
     Raises KochiError when the counter cannot be written.
     """
@@ -294,13 +302,14 @@ def _allocate_ids(machine: MachinePaths, kind: Kind, count: int) -> range:
 
 
 def _take_range(machine: MachinePaths, kind: Kind, first: int, count: int) -> range:
-    """The first range from `first` on that nobody has taken."""
+    """Take the first free range from `first` on."""
     while True:
         path = machine.number_range(kind, first)
         make_directory(path.parent)
         content = to_json({"version": VERSION, "next": first + count})
-        # Durable: a number given twice after a power failure would mix up two jobs' results.
+        # Durable: a number given twice after a power failure would mix up the results of two jobs.
         if write_exclusively(path, content, durable=True):
             return range(first, first + count)
-        # The counter was behind: its lock keeps nobody out, or it is from before a power failure.
+        # The counter was behind: its lock does not exclude others, or it dates from before a power
+        # failure.
         first = _end_of(path)

@@ -1,6 +1,7 @@
-"""Why a job is where it is, in sentences for people: what it waits for, who runs it, its attempts.
+"""Explains the state of a job in sentences: what it waits for, which worker runs it, its attempts.
 
-Only reads, takes no lock, and opens few files: what it says may be over when it is read.
+This module only reads, takes no lock, and opens few files. What it says may be outdated when it is
+read.
 """
 
 from __future__ import annotations
@@ -27,21 +28,24 @@ from snakemake_kochi.queue.serving import subscribers
 from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.queue.workers import WorkerState, read_worker
 
-# A sentence for each of hundreds of workers would hide the one that helps.
+# A sentence for each of hundreds of workers would hide the useful one.
 _MOST_NAMED = 3
-# Seconds for which a worker has just begun.
+# Seconds after its start during which a worker counts as new.
 FRESH = 20.0
-# Seconds by which two times that somebody has rounded may differ.
+# Seconds by which two rounded times may differ.
 ROUNDING = 2.0
 
 
 @dataclass(frozen=True)
 class AttemptView:
-    """One attempt of a job. `ending` is None while it lasts, else in a few words how it ended;
-    `counts` is False for one that cost the ticket nothing, and for a result that came too late.
-    `seconds` is how long it took, or has taken so far; None when that is not known. `runner` is
-    the way in which it was executed; "" when that is not known. `skipped_runners`: why not a faster
-    one that was chosen for the job."""
+    """One attempt of a job.
+
+    `ending` describes how it ended, in a few words; None while it lasts. `counts` is False for an
+    attempt that cost the ticket nothing, and for a result that came too late. `seconds` is how long
+    it took, or has taken so far; None when that is unknown. `runner` is the runner that executed
+    it; "" when that is unknown. `skipped_runners` is the reason why a faster runner that was chosen
+    for the job was not used.
+    """
 
     attempt: int
     worker: int | None
@@ -57,12 +61,15 @@ class AttemptView:
 
 
 def explain(machine: MachinePaths, job: int) -> str:
-    """Why a job is in the state it is in, in one line. Raises NameNotFoundError."""
+    """Why a job is in its present state, in one line. Raises NameNotFoundError."""
     return "; ".join(reasons(machine, find_job(machine, job)))
 
 
 def reasons(machine: MachinePaths, view: JobView) -> list[str]:
-    """The same, as a list; what matters most comes first. Never empty."""
+    """Why a job is in its present state, as a list that is never empty.
+
+    The most important reason comes first.
+    """
     if view.result is not None:
         return [_how_it_ended(view)]
     if view.ticket is None:
@@ -73,7 +80,7 @@ def reasons(machine: MachinePaths, view: JobView) -> list[str]:
 
 
 def seconds_since(time: str | None) -> float | None:
-    """Seconds from an ISO 8601 time to now, negative for one to come; None when it is none."""
+    """Seconds from an ISO 8601 time to now, negative for a future time; None for no time."""
     try:
         return (datetime.now(UTC) - datetime.fromisoformat(time or "")).total_seconds()
     except (ValueError, TypeError):
@@ -81,13 +88,13 @@ def seconds_since(time: str | None) -> float | None:
 
 
 def seconds_left(worker: WorkerState) -> float | None:
-    """How long a worker will be there by its own account; None when nothing limits it."""
+    """How long a worker will exist by its own account; None when nothing limits it."""
     since = seconds_since(worker.until)
     return None if since is None else max(0.0, -since)
 
 
 def seconds_in_all(worker: WorkerState) -> float | None:
-    """How long the allocation of a worker is there; None when nothing limits it."""
+    """The whole duration of a worker's allocation; None when nothing limits it."""
     left = seconds_left(worker)
     if left is None:
         return None
@@ -95,9 +102,12 @@ def seconds_in_all(worker: WorkerState) -> float | None:
 
 
 def seconds_for_jobs(worker: WorkerState, reserve: float = 0.0) -> float | None:
-    """How long the jobs may take that a worker may begin now; None when nothing limits it. One that
-    is fresh counts with all of its allocation: what it took to start is no reason to refuse a job
-    that takes as long as an allocation may. `reserve`: what others in one keep of their time."""
+    """The longest duration of a job that a worker may start now; None when nothing limits it.
+
+    A fresh worker counts with the whole time of its allocation: the time that it took to start is
+    no reason to refuse a job as long as an allocation may be. `reserve` is the part of their time
+    that other workers in an allocation keep back.
+    """
     left = seconds_left(worker)
     if left is None or worker.allocation is None:
         return left
@@ -105,8 +115,10 @@ def seconds_for_jobs(worker: WorkerState, reserve: float = 0.0) -> float | None:
 
 
 def _for(time: str | None) -> str:
-    """ " for 3 minutes", or nothing when the time is not known. The clocks of two nodes differ:
-    less than a second is no news."""
+    """The time since then, as in " for 3 minutes", or "" when the time is unknown.
+
+    The clocks of two nodes differ, so less than a second is not reported.
+    """
     seconds = seconds_since(time)
     return f" for {format_duration(seconds)}" if seconds is not None and seconds >= 1 else ""
 
@@ -190,11 +202,11 @@ def _why_none_takes_it(
 
 
 def _what_it_runs(machine: MachinePaths, worker: WorkerState) -> str:
-    """ "worker 3 runs job 17 (exclusive) for 3 minutes and 2 more", or that it does nothing."""
+    """As in "worker 3 runs job 17 (exclusive) for 3 minutes and 2 more", or that it is idle."""
     named = f"worker {worker.worker}"
     if not worker.running:
         return f"{named} has nothing to do{_for(worker.idle_since)} and takes it when it looks next"
-    # The oldest: it is what a person asks about.
+    # The oldest job is the one that a person asks about.
     job, since = min(worker.running.items(), key=lambda item: item[1])
     more = len(worker.running) - 1
     text = f"{named} runs job {job}{_exclusive(machine, job)}{_for(since)}"
@@ -248,13 +260,13 @@ def _duration(started: str | None, ended: str | None) -> float | None:
 
 
 def attempts_before(machine: MachinePaths, job: int, attempt: int) -> list[AttemptView]:
-    """Those before number `attempt`; their tickets went back to the queue."""
+    """The attempts before number `attempt`; their tickets went back to the queue."""
     ended = (_ended_attempt(machine, job, number) for number in range(1, attempt))
     return [view for view in ended if view is not None]
 
 
 def attempts(machine: MachinePaths, view: JobView) -> list[AttemptView]:
-    """All attempts of a job in their order, results that came too late after their own."""
+    """All attempts of a job in their order; each late result follows its own attempt."""
     found = attempts_before(machine, view.job, view.attempt)
     last = _last_attempt(machine, view)
     late = _late_results(machine, view.job)
@@ -287,7 +299,7 @@ def _ended_attempt(machine: MachinePaths, job: int, number: int) -> AttemptView 
 
 def _skipped_runners(machine: MachinePaths, result: Result) -> str:
     if result.runner in ("", "shell"):
-        return ""  # there is none that is faster, and a file less to read
+        return ""  # there is no faster runner, and one file less to read
     attempt = _read_attempt_or_none(machine, result.job, result.attempt)
     return "" if attempt is None else attempt.skipped_runners
 
@@ -299,7 +311,7 @@ def _read_attempt_or_none(machine: MachinePaths, job: int, number: int) -> Attem
 
 
 def _last_attempt(machine: MachinePaths, view: JobView) -> AttemptView | None:
-    """None for one that nobody has begun."""
+    """The last attempt of a job; None if the job has never begun."""
     result = view.result
     if result is not None and result.worker is not None:
         return AttemptView(

@@ -1,7 +1,7 @@
-"""Signs of life: a process gives them in a file, and others watch it, also from other hosts.
+"""Heartbeats: a process writes them to a file, and others watch it, also from other hosts.
 
-No two clocks agree. What counts is for how long an observer, by its own monotonic clock, saw a file
-stand still.
+The clocks of two hosts do not agree. So the only measure is for how long an observer, by its own
+monotonic clock, saw a file stand still.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import answered, to_json, write_atomically
 
 HEARTBEAT_INTERVAL = 5.0  # seconds
-# In heartbeat intervals of who is watched: then it is presumed dead.
+# In heartbeat intervals of the watched process, which is then presumed dead.
 LOST_AFTER = 12
-# The same: one that has not looked for so long asks whether it was, before it goes on.
+# In the same unit. A process that has not looked for so long first checks whether it was presumed
+# dead.
 LATE = 3
-# A process that goes on after that must have seen it before anything that it had is given away.
+# A process that goes on after it was presumed dead must see that before its tickets or jobs are
+# given to others.
 SETTLING = 2
-# What is counted between two looks. An observer that slept, or whose filesystem hung, saw nothing.
+# The most intervals that count between two looks. An observer that slept, or whose filesystem hung,
+# did not see what happened meanwhile.
 _MOST_COUNTED = 3
-_LAST_PATIENCE = 10.0  # seconds for a write that is under way
+_LAST_PATIENCE = 10.0  # seconds for a write in progress
 _VARIABLE = "KOCHI_HEARTBEAT"
 
 
 def heartbeat_interval() -> float:
-    """Seconds between two signs of life; tests have little time. Raises KochiError."""
+    """Seconds between two heartbeats; tests set a shorter interval. Raises KochiError."""
     text = os.environ.get(_VARIABLE, str(HEARTBEAT_INTERVAL))
     try:
         interval = float(text)
@@ -48,13 +51,15 @@ def heartbeat_interval() -> float:
 
 
 def time_awake_or_asleep() -> float:
-    """Seconds. Other clocks stand still while the host is suspended, and those of other hosts do
-    not."""
+    """The boot-time clock in seconds, which also runs while the host is suspended.
+
+    Other clocks of a suspended host stand still, whereas those of other hosts go on.
+    """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class HeartbeatFile:
-    """A JSON file of the calling process that says that it lives. Any thread may call."""
+    """A JSON file that shows that the calling process is alive. Any thread may call its methods."""
 
     def __init__(self, path: Path, fields: Mapping[str, Any]) -> None:
         self.interval = heartbeat_interval()
@@ -65,15 +70,17 @@ class HeartbeatFile:
         self._thread: threading.Thread | None = None
 
     def write(self, **changes: Any) -> None:
-        """Write it with some fields changed. Raises OSError; then they are not."""
+        """Write the file with some fields changed. Raises OSError; then none is changed."""
         with self._lock:
             fields = {**self._fields, **changes, "heartbeat": self._fields["heartbeat"] + 1}
             write_atomically(self._path, to_json(fields))
             self._fields = fields
 
     def start(self, may_go_on: Callable[[], bool] = lambda: True) -> None:
-        """Give signs of life by a thread of its own, whatever the others wait for, until `stop`, or
-        until it may not go on."""
+        """Start the heartbeat, in a thread of its own so that no waiting thread delays it.
+
+        It goes on until `stop`, or until `may_go_on` returns False.
+        """
         self._thread = threading.Thread(
             target=self._beat, args=(may_go_on,), name="kochi-heartbeat", daemon=True
         )
@@ -84,7 +91,7 @@ class HeartbeatFile:
         return self._thread is not None
 
     def stop(self) -> None:
-        """When this returns nothing is written any more, but by `write`."""
+        """Stop the heartbeat. After this returns, only `write` writes the file."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(_LAST_PATIENCE)
@@ -94,34 +101,43 @@ class HeartbeatFile:
             try:
                 self.write()
             except OSError:
-                # Needs no room on the disk; observers know it for a sign of life, too.
+                # This needs no room on the disk; observers count it as a sign of life, too.
                 with contextlib.suppress(OSError):
                     os.utime(self._path)
 
 
 def sign_of_life(path: Path, *fields: Hashable) -> Hashable:
-    """What another look is compared with: fields of a file with a heartbeat, and the time of the
-    file, for on a full disk nothing else can be written. Raises OSError."""
+    """The value that two looks compare: fields of a heartbeat file, and the time of the file.
+
+    The time of the file is included because on a full disk nothing else can be written. Raises
+    OSError.
+    """
     return (*fields, answered(path.stat).st_mtime_ns)
 
 
 @dataclass(frozen=True)
 class _Sight:
     sign: Hashable
-    ended: float  # when the last look was over
+    ended: float  # when the last look ended
     still: float  # seconds
 
 
 class Stillness:
-    """Remembers signs of life, by whom they are of: equal ones mean that it stood still."""
+    """Remembers the sign of life of each watched process.
+
+    Two equal signs mean that the heartbeat stood still.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sights: dict[Hashable, _Sight] = {}
 
     def note(self, whose: Hashable, sign: Hashable, interval: float, began: float) -> float:
-        """Note the sign that a look gave which began at a time of the clock; return for how many
-        seconds at least it has been the same. `interval`: seconds between two heartbeats."""
+        """Note a sign of life; return for how many seconds at least it has been the same.
+
+        `began` is when the look began, by the clock; `interval` is the number of seconds between
+        two heartbeats.
+        """
         last = self._sights.get(whose)
         still = 0.0
         if last is not None and last.sign == sign:

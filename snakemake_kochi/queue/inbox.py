@@ -1,4 +1,4 @@
-"""Where a controller hears how its tickets ended."""
+"""The inbox, through which a controller learns how its tickets ended."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _log = logging.getLogger(__name__)
 
 
 class Inbox:
-    """A directory for the results of one controller's tickets, as links, and a wake-up FIFO.
+    """A directory with links to the results of one controller's tickets, and a wake-up FIFO.
 
-    One thread waits; `wake` and `adopt` may be called from any other. Tickets name it by its
+    One thread waits; any other thread may call `wake` and `adopt`. Tickets name the inbox by its
     `identity`.
     """
 
@@ -48,7 +48,7 @@ class Inbox:
         self._queues: tuple[str, ...] = ()
         self._watched: tuple[ControllerPaths, ...] = (paths,)
         self._wakeup = WakeUp(paths.wakeup)
-        # Not by nonce: a job has one result, and what is told in its place is the end of it, too.
+        # Not by nonce: a job has one result, and a message in place of a result also ends the job.
         self._delivered = JobSet()
         self._notices = Notices(_log)
 
@@ -61,11 +61,13 @@ class Inbox:
         allocation: str | None = None,
         locks: Iterable[str] = (),
     ) -> Inbox:
-        """Make a new inbox for the calling process, which hands over tickets of one directory:
-        there the next controller looks for what this one leaves when it is killed. `outputs` are
-        all files that its tickets may write, relative to the directory (None: any), `allocation`
-        is the scheduler's name of that in which the process is, `locks` the files by which it keeps
-        others out of the directory."""
+        """Make a new inbox for the calling process, which submits tickets of one directory.
+
+        If this controller is killed, the next controller of that directory looks for its orphans.
+        `outputs` are all files that its tickets may write, relative to the directory (None: any).
+        `allocation` is the scheduler's name of the allocation in which the process runs. `locks`
+        are the files by which it keeps others out of the directory.
+        """
         node = this_node()
         host = "".join(c if c.isascii() and (c.isalnum() or c in "._") else "_" for c in node.host)
         identity = f"{host.strip('.')[:64] or 'host'}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -90,20 +92,23 @@ class Inbox:
         return cls(machine, identity, ControllerFile(machine, identity, state))
 
     def give_signs_of_life(self) -> None:
-        """From now on until it is closed: a controller that gives none for long is presumed dead
-        on other hosts."""
+        """Start the heartbeat, which goes on until the inbox is closed.
+
+        A controller without a heartbeat for long is presumed dead on other hosts.
+        """
         self._file.start()
 
     @property
     def adopter(self) -> Adopter | None:
-        """The controller that adopted this one's jobs, if one did."""
+        """The controller that adopted this one's jobs, if any."""
         return self._file.adopter
 
     def note_queue(self, name: str) -> None:
-        """Note that tickets are about to be handed over to a queue: who adopts the jobs of
-        this controller looks only into the queues it noted, or into all if it noted none.
+        """Note that tickets are about to be submitted to a queue.
 
-        Raises KochiError when that cannot be written, or when another one adopted its jobs.
+        An adopter of this controller's jobs looks only into the queues noted here, or into all if
+        none was noted. Raises KochiError when the note cannot be written, or when another
+        controller adopted the jobs.
         """
         self._file.require_no_adopter()
         if name in self._queues:
@@ -118,23 +123,23 @@ class Inbox:
         self._queues = queues
 
     def adopt(self, machine: MachinePaths, dead: str) -> None:
-        """Also watch the inbox of a controller that is dead: jobs of it may be running still.
+        """Also watch the inbox of a dead controller, because jobs of it may still be running.
 
         Its `inbox/` and `delivered/` stay as they are when this inbox is closed.
         """
         paths = machine.controller(dead)
         make_directory(paths.inbox)
         make_directory(paths.delivered)
-        with contextlib.suppress(OSError):  # without symbolic links: results are looked for
+        with contextlib.suppress(OSError):  # without symbolic links, results are found by polling
             link_atomically(paths.wakeup, self._paths.wakeup)
         self._watched = (*self._watched, paths)
 
     def wait(self, timeout: float) -> list[Result]:
         """Sleep until notified, at most `timeout` seconds, and return the results that came in.
 
-        Each is returned once. Damaged tickets of other controllers are delivered, too: skip jobs
-        that are not yours. Raises KochiError when another controller adopted its jobs:
-        the results are for that one.
+        Each result is returned once. Damaged tickets of other controllers are delivered, too, so
+        the caller must skip jobs that are not its own. Raises KochiError when another controller
+        adopted the jobs: the results are then for the adopter.
         """
         self._wakeup.wait(timeout)
         self._file.require_no_adopter()
@@ -159,23 +164,24 @@ class Inbox:
         except FileNotFoundError:
             return None
         except OSError as error:
-            # Perhaps it can be read with the next look.
+            # The next look may be able to read it.
             self._notices.fault("a result cannot be read yet", error)
             return None
         try:
-            # Not unlinked: we may be killed before anything is done about it.
+            # The file is moved, not unlinked: this process may be killed before it acts on the
+            # result.
             delivered = paths.delivered_file(name, job)
             make_directory(delivered.parent)
             move(path, delivered)
         except OSError as error:
-            # What was read counts, though it will be met here again.
+            # The result counts although it will be found here again.
             self._notices.fault("a result cannot be put away yet", error)
         else:
             self._notices.over("a result cannot be put away yet")
         return result
 
     def _read(self, path: Path, job: int) -> Result:
-        """Raises OSError."""
+        """Read a result; a damaged one counts as failed. Raises OSError."""
         try:
             return read_result(path)
         except DamagedFileError as error:
@@ -183,17 +189,20 @@ class Inbox:
             return damaged_result(self._machine, Entry(path, job, 1), error.message)
 
     def _new(self, result: Result) -> Iterator[Result]:
-        # Who completes what a dead worker began cannot know whether the delivery was read.
+        # A process that completes what a dead worker began may deliver a result a second time,
+        # because it cannot know whether the first delivery was read.
         if result.job not in self._delivered:
             self._delivered.add(result.job)
             yield result
 
     def find_undelivered(self, jobs: Iterable[int]) -> list[Result]:
-        """The results of those jobs that have ended without a delivery: it may be
-        lost with a node, or by a filesystem. Costs a call for each job."""
+        """The results of those jobs that have ended without a delivery.
+
+        A delivery may be lost with a node, or by a filesystem. Costs a call for each job.
+        """
         found: list[Result] = []
         for job in jobs:
-            # What is not known now is looked for again.
+            # A result that is unknown now is looked for again later.
             with contextlib.suppress(OSError):
                 found += self._new(self._read(self._machine.job(job).result, job))
         return found
@@ -203,18 +212,21 @@ class Inbox:
         notify(self._paths.wakeup)
 
     def close(self) -> None:
-        """Remove the inbox. Results that come later stay with their jobs.
+        """Remove the inbox. Later results stay with their jobs.
 
-        With jobs that have not ended, `leave` it.
+        If there are jobs that have not ended, call `leave` instead.
         """
         self._file.stop()
         self._wakeup.close()
         shutil.rmtree(self._paths.inbox.parent, ignore_errors=True)
 
     def leave(self) -> None:
-        """Close it, but leave it to the next controller of the directory, on whatever host, as if
-        this one had been killed: it must not start beside jobs that have not ended."""
+        """Close the inbox, but leave its files to the next controller of the directory.
+
+        The next controller may be on any host. The effect is the same as if this controller had
+        been killed. The next controller must not start beside jobs that have not ended.
+        """
         self._file.stop()
-        with contextlib.suppress(OSError):  # then the end of the process tells it
+        with contextlib.suppress(OSError):  # then the end of the process shows it
             self._file.write(left=True)
         self._wakeup.close()

@@ -1,4 +1,4 @@
-"""A job as people and controllers see it: where it is, how it ended, and how to cancel it."""
+"""Jobs as people and controllers see them: finding, listing, ending and delivering them."""
 
 from __future__ import annotations
 
@@ -47,8 +47,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class JobView:
-    """One job at one moment. `ticket` is None when its file is damaged, `started` while it waits,
-    `result` until it ended; `cancelling` while its processes are being ended."""
+    """One job at one moment.
+
+    `ticket` is None when its file is damaged, `started` is None while the job waits, and `result`
+    is None until it has ended. `cancelling` is true while its processes are being ended.
+    """
 
     job: int
     state: Literal["waiting", "running", "ended"]
@@ -72,7 +75,7 @@ def unexecuted_result(
     detail: str = "",
     node: str = "",
 ) -> Result:
-    """The result of a ticket that ends without an execution coming to its end."""
+    """The result of a ticket that ends without a completed execution."""
     return Result(
         job=entry.job,
         attempt=entry.attempt,
@@ -90,12 +93,15 @@ def unexecuted_result(
 
 
 def deliver(machine: MachinePaths, result: Result, controller: str) -> None:
-    """Put a result into a controller's inbox and notify it. One that is gone gets nothing."""
+    """Put a result into a controller's inbox and notify it.
+
+    A controller that is gone gets nothing.
+    """
     paths = machine.controller(controller)
     delivery = paths.delivery(result.job, result.nonce)
     with contextlib.suppress(FileExistsError, FileNotFoundError):
         try:
-            # A second name of the result's file and not a copy: one text of what happened.
+            # A second name of the result's file, not a copy, so that there is only one text.
             answered(partial(os.link, machine.job(result.job).result, delivery))
         except OSError as error:
             # Some filesystems (AFS, BeeGFS before 7) link within one directory only.
@@ -106,8 +112,10 @@ def deliver(machine: MachinePaths, result: Result, controller: str) -> None:
 
 
 def damaged_result(machine: MachinePaths, entry: Entry, why: str) -> Result:
-    """What a controller is told in the place of a result that cannot be read. Its nonce is always
-    the same: it is told once, however often that is found."""
+    """The result that a controller gets in place of one that cannot be read.
+
+    Its nonce is always the same, so it is reported once, however often the damage is found.
+    """
     detail = f"how it ended cannot be read: {why}"
     return replace(unexecuted_result(machine, entry, "failed", detail), nonce="damaged")
 
@@ -115,24 +123,24 @@ def damaged_result(machine: MachinePaths, entry: Entry, why: str) -> Result:
 def _deliver_damage(machine: MachinePaths, entry: Entry, controller: str, why: str) -> None:
     paths = machine.controller(controller)
     result = damaged_result(machine, entry, why)
-    with contextlib.suppress(FileNotFoundError):  # a controller that is gone
+    with contextlib.suppress(FileNotFoundError):  # the controller is gone
         write_exclusively(paths.delivery(entry.job, result.nonce), to_json(result.to_dict()))
     notify(paths.wakeup)
 
 
 def end_ticket(machine: MachinePaths, path: Path, ticket: Ticket, result: Result) -> bool:
-    """Publish how a ticket ended, tell its controller, and move it out of its queue.
+    """Publish the result of a ticket, notify its controller, and take it out of its queue.
 
-    Call with the queue's lock held. Returns False when a result was there already: then this one
-    is kept beside it and ignored. Whoever dies in between leaves a ticket in the queue whose
-    result exists, which `complete` takes out.
+    Call with the queue's lock held. Returns False when a result existed already; then the new one
+    is kept beside it and ignored. If a process dies in between, the queue contains a ticket whose
+    result exists; `complete` takes it out.
     """
     paths = machine.job(ticket.job)
     make_directory(paths.directory)
     content = to_json(result.to_dict())
     if not write_exclusively(paths.result, content):
         if nonce_of(paths) == result.nonce:
-            # The disk was full after its link: what follows is done now.
+            # The disk was full after the link of this result; the remaining steps follow now.
             return complete(machine, path, ticket)
         write_exclusively(paths.late_result(result.nonce), content)
         complete(machine, path, ticket)
@@ -144,7 +152,7 @@ def end_ticket(machine: MachinePaths, path: Path, ticket: Ticket, result: Result
 
 
 def nonce_of(paths: JobPaths) -> str | None:
-    """That of the result which counts; None where there is none that can be read."""
+    """The nonce of the result that counts; None when there is no readable result."""
     try:
         return read_result(paths.result).nonce
     except (FileNotFoundError, DamagedFileError):
@@ -152,8 +160,10 @@ def nonce_of(paths: JobPaths) -> str | None:
 
 
 def complete(machine: MachinePaths, path: Path, ticket: Ticket) -> bool:
-    """Finish what a dead process began: if the ticket has a result already, tell the controller
-    (perhaps again) and take it out of the queue. Returns whether it had one."""
+    """Finish what a dead process began: if the ticket has a result, take it out of the queue.
+
+    The result is delivered to the controller, perhaps again. Returns whether there was a result.
+    """
     paths = machine.job(ticket.job)
     if not is_there(paths.result):
         return False
@@ -163,7 +173,8 @@ def complete(machine: MachinePaths, path: Path, ticket: Ticket) -> bool:
     except DamagedFileError as error:
         _log.warning("%s", error.message)
         assert ticket.controller is not None
-        # Empty after a power failure, say. It would wait for ever.
+        # The result is empty after a power failure, for example. Without this delivery, the
+        # controller would wait for ever.
         entry = Entry(path, ticket.job, ticket.attempt)
         _deliver_damage(machine, entry, ticket.controller, error.message)
     with contextlib.suppress(FileNotFoundError):
@@ -172,10 +183,10 @@ def complete(machine: MachinePaths, path: Path, ticket: Ticket) -> bool:
 
 
 def set_aside(machine: MachinePaths, queue: QueuePaths, entry: Entry, why: str) -> None:
-    """Take a ticket that cannot be read out of the queue, keep it, and publish that it failed.
+    """Take an unreadable ticket out of the queue, keep it, and publish that it failed.
 
-    Call with the queue's lock held. Whose it was is in the file that cannot be read, so every
-    controller is told; each skips jobs that are not its own.
+    Call with the queue's lock held. Only the unreadable file names its controller, so the result is
+    delivered to every controller. Each one skips jobs that are not its own.
     """
     make_directory(queue.damaged)
     kept = queue.damaged_ticket(entry.path.name, new_nonce())
@@ -198,7 +209,7 @@ def _read_ticket_or_none(path: Path) -> Ticket | None:
 
 
 def view_entry(machine: MachinePaths, entry: Entry) -> JobView | None:
-    """None when it has moved on since the directory was listed."""
+    """The view of a waiting or running job; None when its ticket has moved since it was listed."""
     paths = machine.job(entry.job)
     try:
         ticket = _read_ticket_or_none(entry.path)
@@ -222,7 +233,10 @@ def view_entry(machine: MachinePaths, entry: Entry) -> JobView | None:
 
 
 def view_ended(machine: MachinePaths, job: int) -> JobView | None:
-    """None when it has no result. Raises DamagedFileError when that cannot be read."""
+    """The view of an ended job; None without a result.
+
+    Raises DamagedFileError when the result cannot be read.
+    """
     paths = machine.job(job)
     try:
         result = read_result(paths.result)
@@ -244,8 +258,8 @@ def view_ended(machine: MachinePaths, job: int) -> JobView | None:
 
 
 def find_job(machine: MachinePaths, job: int) -> JobView:
-    """Raises NameNotFoundError for a number that was never given to a ticket."""
-    # It may be moved from a directory not yet looked at to one already looked at.
+    """The view of a job. Raises NameNotFoundError for a number that no ticket ever got."""
+    # The ticket may move from a directory not yet searched to one already searched.
     for _ in range(5):
         if (view := view_ended(machine, job)) is not None:
             return view
@@ -264,8 +278,9 @@ def find_job(machine: MachinePaths, job: int) -> JobView:
 
 
 def _find_job_locked(machine: MachinePaths, job: int) -> JobView | None:
-    """Where it moves from queue to worker and back as quickly as one looks."""
-    # Before locks are settled nobody moves anything, and who only reads settles none.
+    """Find a job whose ticket moves between queue and worker as fast as the search."""
+    # Before the locks are settled no process moves tickets, and a process that only reads does not
+    # settle them.
     names = () if read_lock_settings(machine) is None else queue_names(machine)
     for name in names:
         with contextlib.suppress(QueueRemovedError), queue_lock(machine, name):
@@ -298,12 +313,14 @@ def _ended_jobs(machine: MachinePaths) -> Iterator[JobView]:
 
 
 def list_jobs(machine: MachinePaths, ended: bool = False, limit: int = 100) -> list[JobView]:
-    """The newest `limit` jobs, newest first: those waiting or running, and with `ended` the others
-    too. Costs what is listed, not what was ever run."""
+    """The newest `limit` jobs, newest first: waiting and running ones, and ended ones with `ended`.
+
+    The cost depends on the jobs listed, not on the jobs ever run.
+    """
     views: Iterator[JobView] = _live_jobs(machine, limit)
     if ended:
         views = heapq.merge(views, _ended_jobs(machine), key=lambda view: -view.job)
-    # Listed twice when it ended in between; the later state comes from the second listing.
+    # A job is listed twice when it ended in between; the later state comes from the second listing.
     unique: dict[int, JobView] = {}
     for view in views:
         if view.job not in unique and len(unique) == limit:

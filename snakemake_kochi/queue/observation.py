@@ -1,7 +1,7 @@
-"""Whether a worker is dead, so that its tickets may go to others: seen here, or from another node.
+"""Whether a worker is dead, so that its tickets may be requeued: seen on its node or from another.
 
-On its own node that is a question to the kernel. From elsewhere all there is to see is its
-heartbeat (see `heartbeat.py`).
+On the worker's own node, the kernel knows. From another node, only its heartbeat can be seen (see
+`heartbeat.py`).
 """
 
 from __future__ import annotations
@@ -24,21 +24,25 @@ from snakemake_kochi.queue.workers import PresumedDead, WorkerState, read_worker
 
 _log = logging.getLogger(__name__)
 
-# In heartbeat intervals of the worker, 5 seconds by default. Before it is presumed dead, its
-# supervisor ends it, if it can see what others will see.
+# In heartbeat intervals of the worker, 5 seconds by default. The supervisor ends a worker before it
+# is presumed dead, if the supervisor sees the same files as other processes.
 SUPERVISOR_PATIENCE = 6
-# Seconds between two looks at those workers of a queue that hold nothing: a file for each.
+# Seconds between two looks at the workers of a queue without a ticket; each look reads a file per
+# worker.
 _ALL_INTERVAL = 5.0
 _SECONDS_PER_WORKER = 1.0
 # How many of the workers with jobs a worker watches.
 _NEIGHBOURS = 8
-# Heartbeats without which one of them is silent.
+# Heartbeat intervals after which a watched worker without a heartbeat counts as silent.
 _SILENT_AFTER = 2
 
 
 class Postponed:
-    """Tickets that nothing could be done about, by their files. A full disk or a file that cannot
-    be read is met again with every look: it must neither fill the log nor hold up the others."""
+    """Tickets that could not be processed, by their files, with the time of the next try.
+
+    Each look meets a full disk or an unreadable file again. That must neither fill the log nor
+    delay the other tickets.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -48,29 +52,32 @@ class Postponed:
         return path in self._due
 
     def is_due(self, path: Path) -> bool:
-        """Whether it may be tried, for the first time or again."""
+        """Whether the ticket may be tried, for the first time or again."""
         return self._due.get(path, self._clock()) <= self._clock()
 
     def postpone(self, path: Path, seconds: float, why: str) -> None:
-        """Not to be tried for `seconds`. The reason is logged the first time."""
+        """Do not try the ticket for `seconds`. The reason is logged the first time."""
         if path not in self._due:
             _log.warning("%s", why)
         self._due[path] = self._clock() + seconds
 
     def forget(self, path: Path) -> None:
-        """It was done, or is not there any more."""
+        """Forget a ticket that was processed or no longer exists."""
         self._due.pop(path, None)
 
 
 class Observer:
-    """Remembers the heartbeats of workers. One for each process that gives tickets of the dead to
-    others: an observer without a past sees only what needs none. `postponed` are the tickets of
-    the dead that could not be given away."""
+    """Remembers the heartbeats of workers, to find the dead ones.
+
+    Each process that requeues the tickets of dead workers has one: an observer without a past sees
+    only deaths that need no earlier look. `postponed` are the tickets of dead workers that could
+    not be requeued.
+    """
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, worker: int | None = None
     ) -> None:
-        """`worker`: the number of the worker whose observer it is, if it is one's."""
+        """`worker` is the number of the observing worker; None if a controller observes."""
         self._clock = clock
         self._worker = worker
         self._stillness = Stillness(clock)
@@ -79,20 +86,26 @@ class Observer:
         self.postponed = Postponed(clock)
 
     def is_time_for_all(self, queue: str) -> bool:
-        """Whether to look at all workers of a queue again, also those without a ticket."""
+        """Whether to look at all workers of a queue again, including those without a ticket."""
         return self._clock() >= self._all_due.get(queue, -math.inf)
 
     def looked_at_all(self, queue: str, count: int) -> None:
-        """So many workers were looked at. Each of them looks at all others: with an interval that
-        did not grow with their number, their looks would grow with its square."""
+        """Note that `count` workers were looked at.
+
+        Every worker looks at all others. With an interval that does not grow with their number, the
+        number of looks would grow with its square.
+        """
         interval = max(_ALL_INTERVAL, count * _SECONDS_PER_WORKER)
         self._all_due[queue] = self._clock() + interval
 
     def share_of(self, workers: Iterable[int]) -> list[int]:
-        """Those of the workers that this observer watches: a worker's the next ones by number, the
-        first after the last. So each is watched by several, and all of them make as many looks as
-        there are workers, not as the square of that. Those that are silent it goes on watching,
-        and others besides: many may have died together. A controller's watches all."""
+        """The workers that this observer watches.
+
+        A worker watches the next ones by number; the first follows the last. So several workers
+        watch each one, and the number of looks grows with the number of workers, not with its
+        square. A worker goes on watching silent workers, and watches others in addition, because
+        many may have died together. A controller watches all.
+        """
         others = sorted(workers)
         if self._worker is None or len(others) <= _NEIGHBOURS:
             return others
@@ -102,11 +115,11 @@ class Observer:
         return sorted({*silent, *[*heard, *heard][first : first + _NEIGHBOURS]})
 
     def find_dead(self, machine: MachinePaths, workers: Iterable[int]) -> dict[int, WorkerState]:
-        """Those of the workers of which nothing can still happen to a ticket.
+        """The workers that are dead, so that they can no longer change a ticket.
 
-        Workers on other nodes whose heartbeat stood still for LOST_AFTER intervals are presumed
-        dead in passing (`presumed-dead.json`). A worker registers before it claims, so one without
-        a readable file is one whose file was tampered with: it is not among them.
+        Workers on other nodes whose heartbeat stood still for LOST_AFTER intervals are also
+        presumed dead here (`presumed-dead.json`). A worker registers before it claims. So if a
+        worker has no readable file, the file was tampered with, and the worker is not included.
         """
         dead = {}
         for worker in workers:
@@ -139,7 +152,7 @@ class Observer:
         if state.state == "left" or state.has_died:
             return True
         if state.is_on_this_node:
-            return False  # perhaps it is stopped; then its supervisor will end it
+            return False  # it may be stopped; then its supervisor will end it
         if state.presumed_dead:
             return still >= SETTLING * state.heartbeat_interval
         if still >= LOST_AFTER * state.heartbeat_interval:
@@ -148,7 +161,7 @@ class Observer:
 
 
 def presume_dead(machine: MachinePaths, state: WorkerState, still: float) -> None:
-    """Presume a worker dead for good, whose heartbeat stood `still` for so many seconds."""
+    """Finally presume a worker dead whose heartbeat stood still for `still` seconds."""
     presumed = PresumedDead(state.worker, this_node().host, round(still, 3), now())
     if write_exclusively(machine.worker(state.worker).presumed_dead, to_json(presumed.to_dict())):
         _log.warning(

@@ -1,8 +1,8 @@
-"""The other controllers of a directory, when one starts there: two never write the same files.
+"""The other controllers of a directory when a run starts; two runs never write the same files.
 
-On this host the kernel is asked. From elsewhere all there is to see is the heartbeat: one that
-moves is alive, and the new run is refused; one that stands still for long is dead, and the new run
-takes over from it.
+On the same host, the kernel knows whether a controller is alive. From another host, only its
+heartbeat can be seen. A controller whose heartbeat moves is alive, and the new run is refused. A
+controller whose heartbeat stands still for long is dead, and the new run adopts its jobs.
 """
 
 from __future__ import annotations
@@ -28,27 +28,34 @@ from snakemake_kochi.queue.controllers import (
 )
 from snakemake_kochi.queue.heartbeat import LOST_AFTER, SETTLING, Stillness, sign_of_life
 
-# In heartbeats. A scheduler takes a node for gone that it cannot reach: processes may go on there.
+# In heartbeat intervals. A scheduler reports a node that it cannot reach as gone, although
+# processes there may go on.
 SILENT_AFTER = 3
 
-# Whether it is known that a controller is no more; the second argument tells whether it has been
-# silent for a while, so that others may be asked who are not always right.
+# Whether a controller is known to have ended. The second argument tells whether it has been silent
+# for a while; then sources that are not always right may be asked, too.
 IsOver = Callable[[ControllerState, bool], bool]
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A controller of which it is not known yet whether it lives, and after how many seconds more
-    without a sign of life it is presumed dead; None until it was looked at."""
+    """A controller that may be alive.
+
+    `seconds_left` is the number of seconds without a sign of life after which it is presumed dead;
+    None before the first look.
+    """
 
     state: ControllerState
     seconds_left: float | None = None
 
 
 class OtherControllers:
-    """Those that may write what the caller's run is to write. `own` is the caller's identity, whose
-    file is there already, so that of two that start at one time at least one sees the other.
-    `among`: those of which it is asked, for a caller that has no run."""
+    """The controllers that may write the same files as the caller's run.
+
+    `own` is the caller's identity. Its file exists already, so that of two controllers that start
+    at the same time at least one sees the other. `among` are the controllers to look at, for a
+    caller without a run.
+    """
 
     def __init__(
         self,
@@ -66,15 +73,19 @@ class OtherControllers:
         self._signs: dict[str, Hashable] = {}
         rivals = _rivals(machine, directory, own) if among is None else among
         self._open = [Watched(state) for state in rivals]
-        # Those that look dead though nobody sees it, by the looks so far, and within how many
-        # seconds one that goes on will see its adopter.
+        # Controllers that look dead by the looks so far although no process can be sure. Each has
+        # the number of seconds within which it will see its adopter if it is alive after all.
         self.dead: dict[str, float] = {}
-        # Those whose files were removed or damaged meanwhile: nothing can be asked of them.
+        # Controllers whose files were removed or damaged meanwhile, so that nothing more can be
+        # learned.
         self.ended: set[str] = set()
 
     def look(self) -> list[Watched]:
-        """Those of which it is still not known whether they live. Raises KochiError for one that
-        does, with what to type, and for one that cannot be watched."""
+        """Look at the controllers; return those that may still be alive.
+
+        Raises KochiError, with what to type, for one that is alive and for one that cannot be
+        watched.
+        """
         found = []
         for watched in self._open:
             try:
@@ -91,7 +102,7 @@ class OtherControllers:
         return found
 
     def _look_at(self, identity: str) -> float | None:
-        """Seconds that are left to it; None for one that is dead."""
+        """The seconds until a controller is presumed dead; None for a dead one."""
         began = self._clock()
         state = read_controller(self._machine, identity)
         if state.is_dead:
@@ -128,10 +139,10 @@ def _rivals(machine: MachinePaths, directory: str, own: str) -> list[ControllerS
         if outputs is None or theirs is None or not outputs.isdisjoint(theirs):
             found.add(identity)
             with contextlib.suppress(DamagedFileError):
-                # It waits for jobs of that one, whatever else it does.
+                # It waits for jobs of that one, apart from its own.
                 _, adopter = last_adopter(machine, identity)
                 found.update({adopter.controller} & here.keys() if adopter is not None else ())
-    # A program may call Snakemake again and again, one run after the other.
+    # A program may call Snakemake several times, one run after the other.
     me, myself = this_node(), ProcessIdentity.of(os.getpid())
     return [
         state
@@ -147,7 +158,7 @@ def may_make(machine: MachinePaths, controller: str, path: str) -> bool:
 
 
 def _outputs_of(machine: MachinePaths, identity: str) -> frozenset[str] | None:
-    """The files that its run may write; None for any."""
+    """The files that the run of a controller may write; None for any."""
     try:
         return frozenset(read_json(machine.controller(identity).outputs, VERSION)["outputs"])
     except (FileNotFoundError, DamagedFileError, KeyError, TypeError):

@@ -59,11 +59,12 @@ _RECOVERY_INTERVAL = 1.0
 
 
 class Queue:
-    """One queue of a machine. Any number of processes may have one open.
+    """One queue of a machine. Any number of processes may have it open.
 
-    With `controller` only the tickets which that controller handed over are claimed and count for
-    `is_empty`; the others are skipped. Raises KochiError when the name cannot be used; nothing
-    is written before a first ticket. `observer`: the process's own, to be shared by its queues.
+    With `controller`, only the tickets that this controller submitted are claimed and count for
+    `is_empty`; the others are skipped. Raises KochiError when the name cannot be used. No file is
+    written before the first ticket. `observer` is the observer of the process, which its queues
+    share.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Queue:
         self._recovered = -_RECOVERY_INTERVAL
 
     def submit(self, tickets: Sequence[Ticket]) -> list[Ticket]:
-        """Hand tickets over, all or none, in this order; return them with their job numbers.
+        """Submit tickets, all or none, in this order; return them with their job numbers.
 
         Raises KochiError when they cannot be written.
         """
@@ -91,7 +92,7 @@ class Queue:
         return numbered
 
     def number(self, tickets: Sequence[Ticket]) -> list[Ticket]:
-        """The tickets with job numbers, for `hand_over`. Raises KochiError."""
+        """Give job numbers to tickets, for `hand_over`. Raises KochiError."""
         if not tickets:
             return []
         numbers = allocate_ids(self.machine, "job", len(tickets))
@@ -101,10 +102,10 @@ class Queue:
         ]
 
     def hand_over(self, numbered: Sequence[Ticket], again: bool = False) -> None:
-        """Hand over what was numbered, all or none, in this order. `again`: after an error, which
-        may have come when it was done: only what is not there.
+        """Submit numbered tickets, all or none, in this order.
 
-        Raises KochiError when they cannot be written.
+        With `again`, a submission is repeated after an error that may have come after its success:
+        only missing tickets are submitted. Raises KochiError when they cannot be written.
         """
         if not numbered:
             return
@@ -123,8 +124,10 @@ class Queue:
         notify_subscribers(self.machine, self.paths)
 
     def find_missing(self, numbered: Sequence[Ticket]) -> list[Ticket]:
-        """Those of the tickets that are neither in the queue nor have ended. Raises OSError and
-        KochiError when that is not known now."""
+        """The tickets that are not in the queue and have not ended.
+
+        Raises OSError and KochiError when that is unknown now.
+        """
         there: dict[int, Entry] = {}
         with contextlib.suppress(QueueRemovedError), queue_lock(self.machine, self.name):
             there = find_entries(self.paths, [ticket.job for ticket in numbered])
@@ -138,17 +141,17 @@ class Queue:
         limit: int = 1,
         is_first: Callable[[Ticket], bool] | None = None,
     ) -> list[Claim]:
-        """See `Claimer.claim`; tickets of dead workers are requeued before, once a second."""
+        """See `Claimer.claim`; once a second, tickets of dead workers are requeued before."""
         if time.monotonic() - self._recovered >= _RECOVERY_INTERVAL:
             self.recover()
         return self._claimer.claim(worker, accept, limit, is_first)
 
     def finish(self, claim: Claim, result: Result) -> bool:
-        """Publish how a claimed ticket ended; its controller is told before this returns.
+        """Publish how a claimed ticket ended; its controller is notified before this returns.
 
-        Returns False when the ticket had been taken from the worker as lost: then the result is
-        kept beside the one that counts and ignored. Raises OSError when it cannot be written; then
-        it can be tried again.
+        Returns False when the ticket had been taken from the worker as lost; then the result is
+        kept beside the one that counts and ignored. Raises OSError when the result cannot be
+        written; then the call can be repeated.
         """
         (outcome,) = self.finish_all([(claim, result)])
         if isinstance(outcome, (OSError, KochiError)):
@@ -158,7 +161,7 @@ class Queue:
     def finish_all(
         self, ended: Sequence[tuple[Claim, Result]]
     ) -> list[bool | OSError | KochiError]:
-        """`finish` for several under one lock: for each what that returns or raises."""
+        """`finish` for several tickets under one lock; for each what that returns or raises."""
         with queue_lock(self.machine, self.name):
             return [self._finish(claim, result) for claim, result in ended]
 
@@ -169,15 +172,17 @@ class Queue:
             if is_there(claim.path):
                 return end_ticket(self.machine, claim.path, claim.ticket, result)
             if nonce_of(paths) == result.nonce:
-                return True  # published before, and then an answer was lost
+                return True  # an earlier call published it, but its success was not reported
             write_exclusively(paths.late_result(result.nonce), to_json(result.to_dict()))
         except (OSError, KochiError) as error:
             return error
         return False
 
     def requeue(self, claim: Claim, reason: UncountedReason = "drained", detail: str = "") -> None:
-        """Give up a claim without a result, for a `reason` that is noted with its `detail`. The
-        processes of the attempt must have ended."""
+        """Give up a claim without a result; its `reason` and `detail` are recorded.
+
+        The processes of the attempt must have ended.
+        """
         with queue_lock(self.machine, self.name):
             if is_there(claim.path):
                 host = this_node().host
@@ -191,8 +196,11 @@ class Queue:
         return recover(self.machine, self.name, self._observer)
 
     def remove(self) -> bool:
-        """Remove a queue that only its controller used and whose name is never used again, unless
-        a ticket waits or runs there or was set aside. Returns whether it is gone."""
+        """Remove a queue that only its controller used and whose name is never used again.
+
+        It stays if a ticket waits or runs in it or was set aside. Returns whether the queue is
+        gone.
+        """
         with contextlib.suppress(QueueRemovedError), queue_lock(self.machine, self.name):
             if has_waiting(self.paths) or running_entries(self.paths) or self._has_damaged():
                 return False
@@ -202,12 +210,13 @@ class Queue:
     def _remove_locked(self) -> None:
         removed = self.paths.removed(new_nonce())
         try:
-            # Renamed first and at once: who waits for the lock learns from it that it is gone.
+            # The rename comes first and is atomic: a process that waits for the lock then sees that
+            # the queue is gone.
             move(self.paths.directory, removed)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            removed = self.paths.directory  # no rename for directories there
+            removed = self.paths.directory  # this filesystem cannot rename directories
         shutil.rmtree(removed, ignore_errors=True)
 
     def _has_damaged(self) -> bool:
@@ -216,8 +225,10 @@ class Queue:
         return False
 
     def jobs(self) -> list[JobView]:
-        """All tickets that wait or run: also those that are moved meanwhile. Raises OSError and
-        KochiError when the queue cannot be listed or locked."""
+        """All tickets that wait or run, including those that move meanwhile.
+
+        Raises OSError and KochiError when the queue cannot be listed or locked.
+        """
         entries: dict[int, Entry] = {}
         with contextlib.suppress(QueueRemovedError), queue_lock(self.machine, self.name):
             entries = find_entries(self.paths)
@@ -225,12 +236,12 @@ class Queue:
         return [view for view in views if view is not None]
 
     def _present_view(self, entry: Entry) -> JobView | None:
-        """None when its job has ended."""
+        """The view of a job wherever its ticket is now; None when the job has ended."""
         present: Entry | None = entry
         while present is not None:
             if (view := view_entry(self.machine, present)) is not None:
                 return view
-            # It was claimed, or requeued, since it was listed.
+            # The ticket was claimed or requeued since it was listed.
             present = find_entry(self.paths, entry.job)
             if present is None and not is_there(self.machine.job(entry.job).result):
                 with queue_lock(self.machine, self.name):
@@ -254,7 +265,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class QueueView:
-    """A queue at one moment: how many tickets wait and run, which live workers serve it."""
+    """A queue at one moment: how many tickets wait and run, and which live workers serve it."""
 
     name: str
     waiting: int
@@ -280,21 +291,24 @@ def list_queues(machine: MachinePaths) -> list[QueueView]:
     return views
 
 
-# Seconds. No submission takes that long; what is older was left by a process that was killed.
+# Seconds. No submission takes that long; an older directory was left by a process that was killed.
 _LEFTOVER_AGE = 24 * 3600.0
 
 
 @contextlib.contextmanager
 def written_aside(queue: QueuePaths, nonce: str, tickets: Sequence[Ticket]) -> Iterator[Path]:
-    """The tickets, in the order of their numbers, in shards of a directory of their own, which is
-    removed at the end. Needs no lock: nobody looks there. Raises OSError."""
+    """Write the tickets, in the order of their numbers, to shards of a new directory.
+
+    The directory is removed at the end. No lock is needed, because no other process looks there.
+    Raises OSError.
+    """
     aside = queue.submission(nonce)
     make_directory(aside)
     try:
         for shard, group in itertools.groupby(tickets, lambda ticket: queue.shard_name(ticket.job)):
             directory = make_directory(aside / shard)
             for ticket in group:
-                # Texts: with ten thousand tickets pathlib takes as long as the disk.
+                # Strings, because with ten thousand tickets pathlib takes as long as the disk.
                 path = f"{directory}/{queue.ticket_name(ticket.job, ticket.attempt)}"
                 write_new(path, to_json(ticket.to_dict()))
         yield aside
@@ -304,7 +318,10 @@ def written_aside(queue: QueuePaths, nonce: str, tickets: Sequence[Ticket]) -> I
 
 
 def move_in(queue: QueuePaths, aside: Path) -> None:
-    """Make the tickets wait, all or none; call with the queue's lock held. Raises OSError."""
+    """Move the tickets to waiting/, all or none. Raises OSError.
+
+    Call with the queue's lock held.
+    """
     moved: list[tuple[Path, Path]] = []
     try:
         for source in sorted(aside.iterdir()):
@@ -317,16 +334,18 @@ def move_in(queue: QueuePaths, aside: Path) -> None:
                 move(ticket, target / ticket.name)
                 moved.append((ticket, target / ticket.name))
     except BaseException:
-        # Nobody can have claimed one of them: the lock is held.
+        # No process can have claimed one of them, because this one holds the lock.
         for source, target in reversed(moved):
             move(target, source)
         raise
 
 
 def _move_shard(source: Path, target: Path) -> bool:
-    """A whole directory by one rename: so the lock is held for milliseconds, however many tickets
-    there are. Not where there is one already with tickets in it, nor where a filesystem has no
-    rename for directories (EXDEV)."""
+    """Move a whole directory by one rename, and return whether that was possible.
+
+    So the lock is held for milliseconds, however many tickets there are. It is not possible if the
+    target has tickets already, or if the filesystem cannot rename directories (EXDEV).
+    """
     try:
         move(source, target)
     except OSError as error:
@@ -337,8 +356,10 @@ def _move_shard(source: Path, target: Path) -> bool:
 
 
 def _remove_leftovers(queue: QueuePaths, own: Path) -> None:
-    """What submissions that were killed left behind. Both times are the file server's: no clock of
-    a node comes into it."""
+    """Remove the files of submissions that were killed.
+
+    Both times come from the file server, so the clock of a node does not matter.
+    """
     with contextlib.suppress(OSError):
         newest = own.stat().st_mtime
         for other in queue.submissions.iterdir():

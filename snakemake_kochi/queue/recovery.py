@@ -1,4 +1,4 @@
-"""Requeues tickets: those of a draining worker, and those a dead one left."""
+"""Requeues tickets: those of a draining worker, and those of a dead one."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from snakemake_kochi.queue.workers import WorkerState
 
 _log = logging.getLogger(__name__)
 
-# A ticket that takes down its worker, or finds a broken node, again and again would go on for ever.
+# Limits for a ticket that kills its worker or meets broken nodes again and again. Without them it
+# would be tried for ever.
 MOST_LOST_ATTEMPTS = 3
 MOST_LOST_CLAIMS = 10
 MOST_FAILED_NODES = 3
 MOST_OUT_OF_TIME = 3
 
-# The result of a ticket whose last attempt ended so.
+# The result of a ticket whose last attempt ended in that way.
 _GIVEN_UP: Mapping[UncountedReason, Literal["lost", "node failed", "timeout"]] = {
     "lost": "lost",
     "node failed": "node failed",
     "out of time": "timeout",
 }
 
-_PATIENCE = 5.0  # seconds for processes that were killed to be gone
-# Seconds after which it is tried again: with processes that could not be ended, and with a disk
-# that was full.
+_PATIENCE = 5.0  # seconds until killed processes must be gone
+# Seconds until the next try: if processes could not be ended, and if the disk was full.
 _UNENDED_PAUSE = 60.0
 _PAUSE = 1.0
 
@@ -55,11 +55,11 @@ def requeue(
 ) -> str:
     """Move a claimed ticket back to waiting/; call with the queue's lock held.
 
-    An attempt number names an execution: one that was claimed and drained before it started is
-    waiting for the same attempt again; any other has ended as `end` says, and the ticket waits for
-    the next. A ticket that was being cancelled ends instead, and one whose third attempt was lost,
-    found a broken node, or had not enough of a worker's whole time. Returns in a few words what
-    became of it.
+    An attempt number names one execution. A ticket that was claimed and drained before it started
+    waits for the same attempt again. Any other attempt has ended as `end` says, and the ticket
+    waits for the next one. A ticket that was being cancelled ends instead. So does a ticket whose
+    third attempt was lost, met a broken node, or ran out of a worker's whole time. Returns in a few
+    words what happened to the ticket.
     """
     if complete(machine, entry.path, ticket):
         return "had ended"
@@ -71,7 +71,8 @@ def requeue(
     is_over = began or end.reason != "drained"
     if is_over:
         make_directory(paths.directory)
-        # Before the ticket is there for others: who begins late sees it, and does not begin.
+        # Before other processes can claim the ticket: a worker that starts this attempt late sees
+        # the file and does not start it.
         write_exclusively(paths.ended(entry.attempt), to_json(end.to_dict()))
         if detail := _cause_to_give_up(machine, entry, end.reason):
             result = unexecuted_result(machine, entry, _GIVEN_UP[end.reason], detail, end.node)
@@ -91,7 +92,7 @@ def ended_attempt(
     node: str,
     detail: str = "",
 ) -> EndedAttempt:
-    """How the present attempt of a claimed ticket ends now."""
+    """The record of how the present attempt of a claimed ticket ends now."""
     nonce = None
     with contextlib.suppress(OSError, DamagedFileError):
         nonce = read_attempt(machine.job(entry.job).attempt(entry.attempt)).nonce
@@ -99,14 +100,14 @@ def ended_attempt(
 
 
 def _cause_to_give_up(machine: MachinePaths, entry: Entry, reason: UncountedReason) -> str | None:
-    """For people, naming those that had it; None when it may be tried again."""
+    """Why a ticket is given up, with its failed attempts; None when it may be tried again."""
     ends = []
     for attempt in range(1, entry.attempt + 1):
         with contextlib.suppress(FileNotFoundError, DamagedFileError):
             end = read_ended_attempt(machine.job(entry.job).ended(attempt))
             if end.reason == reason:
                 ends.append(end)
-    # One that never began was waiting in the worker while another ticket took it down.
+    # An attempt that never began was waiting in the worker while another ticket killed the worker.
     begun = sum(end.nonce is not None for end in ends)
     if reason == "lost" and (begun >= MOST_LOST_ATTEMPTS or len(ends) >= MOST_LOST_CLAIMS):
         names = ", ".join(f"worker {end.worker} on {end.node}" for end in ends)
@@ -126,18 +127,19 @@ def _cause_to_give_up(machine: MachinePaths, entry: Entry, reason: UncountedReas
 def recover(machine: MachinePaths, name: str, observer: Observer | None = None) -> list[str]:
     """Requeue the tickets of dead workers; return one message for each, for people.
 
-    Without an `observer`, the caller's own for all its calls, those of workers on other nodes stay
-    where they are: that one of these died is seen only over time. With one, workers that hold no
-    ticket are looked at too, now and then. A ticket that cannot be requeued, for lack of space say,
-    is tried again with a later call; that is logged once for each observer. Cheap when nobody died:
-    one directory listing and one small file per worker with a ticket. Anybody may call it at any
-    time, several at once. Raises OSError when the queue cannot be listed.
+    Without an `observer`, the tickets of workers on other nodes stay where they are, because the
+    death of such a worker can only be seen over time. An observer must be the same for all calls of
+    a process. With an observer, workers that hold no ticket are looked at too, at intervals. A
+    ticket that cannot be requeued, for example for lack of space, is tried again in a later call;
+    that is logged once for each observer. Without a death, the call costs one directory listing and
+    one small file per worker with a ticket. Any process may call it at any time, several at once.
+    Raises OSError when the queue cannot be listed.
     """
     queue = machine.queue(name)
     holders = {entry.worker for entry in running_entries(queue) if entry.worker is not None}
     watched = holders if observer is None else set(observer.share_of(holders))
     if observer is not None and observer.is_time_for_all(name):
-        # One that died idle would be taken for one that serves the queue, for ever.
+        # Otherwise a worker that died idle would count as serving the queue for ever.
         everybody = subscribers(queue)
         observer.looked_at_all(name, len(everybody))
         watched.update(everybody)
@@ -170,17 +172,18 @@ def _recover_entry(
 ) -> list[str]:
     messages: list[str] = []
     try:
-        # Who could not end them waits no second time: others have their tickets here, too.
+        # After a failed try there is no second wait, because the tickets of other workers are
+        # waiting, too.
         patience = 0.0 if entry.path in postponed else _PATIENCE
         if obstacle := _end_processes(machine, entry, worker, patience):
             why = f"job {entry.job} is not run again yet: {obstacle}"
             postponed.postpone(entry.path, _UNENDED_PAUSE, why)
             return []
-        # Who removed the queue found nothing left in it.
+        # The process that removed the queue found no ticket left in it.
         with contextlib.suppress(QueueRemovedError), queue_lock(machine, queue.name):
             messages = _requeue_dead(machine, queue, entry, worker)
     except (OSError, KochiError) as error:
-        # A full disk, say, must not take down who only looked, with jobs of its own.
+        # A full disk, for example, must not end the calling process, which has jobs of its own.
         why = f"job {entry.job} of worker {worker.worker}, which died, is not requeued yet: {error}"
         postponed.postpone(entry.path, _PAUSE, why)
         return []
@@ -191,11 +194,11 @@ def _recover_entry(
 def _end_processes(
     machine: MachinePaths, entry: Entry, worker: WorkerState, patience: float
 ) -> str | None:
-    """Kill what a dead worker's job left running; return for people why it cannot be run again,
-    None when it can.
+    """Kill the remaining processes of a dead worker's job; return an obstacle to a new run, if any.
 
-    Outside the lock: it may take seconds. No attempt file means that the job never began, because
-    it is held back until that file is there (see docs/queue.md).
+    The obstacle is a text for people. Call without the lock, because this may take seconds. No
+    attempt file means that the job never began, because it is held back until that file exists (see
+    docs/queue.md).
     """
     try:
         attempt = read_attempt(machine.job(entry.job).attempt(entry.attempt))
@@ -204,7 +207,7 @@ def _end_processes(
     except DamagedFileError as error:
         return _look_for_processes(machine, entry, worker, error.message)
     if not this_node().can_see(attempt.node):
-        return None  # booted again since, or another node: nothing can be seen, or done, from here
+        return None  # rebooted since, or another node: processes cannot be seen or ended from here
     if kill_job_processes(attempt.process, attempt.nonce, patience):
         return None
     return f"processes of its session {attempt.process.pid} cannot be ended"
@@ -213,8 +216,11 @@ def _end_processes(
 def _look_for_processes(
     machine: MachinePaths, entry: Entry, worker: WorkerState, damage: str
 ) -> str | None:
-    """`_end_processes` where the attempt's file tells nothing. Found by what all their environments
-    say they are only waited for: jobs below another KOCHI_ROOT may have the same numbers."""
+    """Do the work of `_end_processes` when the attempt's file is damaged.
+
+    Processes that are found by their environments are only waited for, because jobs below another
+    KOCHI_ROOT may have the same numbers.
+    """
     if not this_node().can_see(worker.node):
         return None
     variables = {
@@ -236,7 +242,7 @@ def _requeue_dead(
     try:
         ticket = read_ticket(entry.path).with_attempt(entry.attempt)
     except FileNotFoundError:
-        return []  # somebody else was quicker
+        return []  # another process was faster
     except DamagedFileError as error:
         set_aside(machine, queue, entry, error.message)
         return []

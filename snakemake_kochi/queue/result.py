@@ -1,4 +1,4 @@
-"""What is written about an execution: the attempt when it starts, the result when it ended."""
+"""The records of an execution: the attempt when it starts, the result when it has ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Reason = Literal[
 ]
 # Keys of a result that earlier releases did not write.
 _LATER = frozenset({"outputs", "runner", "cpu_seconds", "peak_memory_mb"})
-# Ends of an attempt that cost the ticket nothing: it goes back to its queue.
+# Ends of an attempt that cost the ticket nothing: the ticket goes back to its queue.
 UncountedReason = Literal["drained", "out of time", "node failed", "lost"]
 
 
@@ -26,9 +26,9 @@ UncountedReason = Literal["drained", "out of time", "node failed", "lost"]
 class Attempt:
     """One execution of a ticket by one worker, written once, before the job's first instruction.
 
-    `process` is the job's main process: leader of a session and a process group of its own.
-    `runner` is the way in which it is executed, "shell", "zygote" or "command"; `skipped_runners`:
-    why not a faster one that was chosen for the ticket, for people.
+    `process` is the job's main process, which leads a session and a process group of its own.
+    `runner` is the runner that executes it: "shell", "zygote" or "command". `skipped_runners` is
+    the reason, for people, why a faster runner that was chosen for the ticket was not used.
     """
 
     job: int
@@ -46,7 +46,7 @@ class Attempt:
 
 
 def read_attempt(path: Path) -> Attempt:
-    """Raises FileNotFoundError, or DamagedFileError."""
+    """Read an attempt. Raises FileNotFoundError or DamagedFileError."""
     data = read_json(path, VERSION)
     try:
         return Attempt(
@@ -57,7 +57,7 @@ def read_attempt(path: Path) -> Attempt:
             node=Node.from_dict(data["node"]),
             process=ProcessIdentity.from_dict(data["process"]),
             started=str(data["started"]),
-            runner=str(data.get("runner", "command")),  # there was no other
+            runner=str(data.get("runner", "command")),  # the only runner of that release
             skipped_runners=str(data.get("skipped_runners", data.get("passed_over", ""))),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -68,16 +68,17 @@ def read_attempt(path: Path) -> Attempt:
 class Result:
     """How a ticket ended.
 
-    `reason`: "success", "failed" (with an exit status, or a `detail` when nothing could be
-    executed), "signal" (killed by the signal of that number), "out of memory" (killed by the
-    kernel for it), "timeout" (ended after its run time), "cancelled", "node failed" (no node could
-    execute it), or "lost" (its workers died). `worker` and `node` are None and "" for a ticket
-    that no worker had. `started` and `ended` are ISO 8601 with microseconds, `log` is the path of
-    the job's output. `outputs` maps each file of the ticket's `outputs` that was there after a
-    success to its time in nanoseconds since 1970 and its size in bytes. `runner` is the way in
-    which the attempt was executed, "" for a ticket that never was. `cpu_seconds` is what the job's
-    main process and all that it waited for took of CPUs, `peak_memory_mb` the most memory, in MiB,
-    that the largest single one of these processes ever had; both None where that is not known.
+    `reason` is "success", "failed" (with an exit status, or with a `detail` when nothing could be
+    executed), "signal" (killed by the signal of that number), "out of memory" (killed by the kernel
+    for that reason), "timeout" (ended after its run time), "cancelled", "node failed" (no node
+    could execute it), or "lost" (its workers died). `worker` is None and `node` is "" for a ticket
+    that no worker had. `started` and `ended` are ISO 8601 times with microseconds; `log` is the
+    path of the job's output. `outputs` maps each file of the ticket's `outputs` that existed after
+    a success to its time in nanoseconds since 1970 and its size in bytes. `runner` is the runner
+    that executed the attempt, "" for a ticket that was never executed. `cpu_seconds` is the CPU
+    time of the job's main process and of all processes that it waited for. `peak_memory_mb` is the
+    largest memory, in MiB, that a single one of these processes ever had. Both are None when
+    unknown.
     """
 
     job: int
@@ -102,7 +103,7 @@ class Result:
         return self.reason == "success"
 
     def describe(self) -> str:
-        """In a few words for people: "succeeded", "exit status 1", "killed by SIGKILL"."""
+        """The result in a few words: "succeeded", "exit status 1", "killed by SIGKILL"."""
         text = {
             "success": "succeeded",
             "failed": "failed" if self.exit_status is None else f"exit status {self.exit_status}",
@@ -120,7 +121,7 @@ class Result:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: Path) -> Result:
-        outputs = data.get("outputs", {})  # version 1 had none
+        outputs = data.get("outputs", {})  # missing in version 1
         try:
             known = {key: data[key] for key in cls.__dataclass_fields__ if key not in _LATER}
             seen = {name: (int(time), int(size)) for name, (time, size) in outputs.items()}
@@ -148,17 +149,17 @@ class Result:
 
 
 def read_result(path: Path) -> Result:
-    """Raises FileNotFoundError, or DamagedFileError."""
+    """Read a result. Raises FileNotFoundError or DamagedFileError."""
     return Result.from_dict(read_json(path, VERSION), path)
 
 
 @dataclass(frozen=True)
 class EndedAttempt:
-    """How an attempt ended that was not the last: its ticket went back to the queue.
+    """How an attempt ended that was not the last; its ticket went back to the queue.
 
-    `reason`: "drained" (its worker was told to stop), "out of time" (its worker came to the end of
-    its walltime, of which the attempt had the most), "node failed" (its node could not execute
-    it), or "lost" (its worker died). `nonce` is None when it never began.
+    `reason` is "drained" (its worker was stopped), "out of time" (its worker reached the end of its
+    walltime, and the attempt had had most of it), "node failed" (its node could not execute it), or
+    "lost" (its worker died). `nonce` is None when the attempt never began.
     """
 
     job: int
@@ -175,7 +176,7 @@ class EndedAttempt:
 
 
 def read_ended_attempt(path: Path) -> EndedAttempt:
-    """Raises FileNotFoundError, or DamagedFileError."""
+    """Read the end of an attempt. Raises FileNotFoundError or DamagedFileError."""
     data = read_json(path, VERSION)
     try:
         ended = EndedAttempt(**{key: data[key] for key in EndedAttempt.__dataclass_fields__})

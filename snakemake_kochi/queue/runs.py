@@ -1,5 +1,7 @@
-"""What stays of a run when its controller has ended: which jobs and workers were its own, and the
-allocations it asked for. For people who look back; nothing else depends on it."""
+"""The record of a run after its controller has ended: its jobs, workers and allocation requests.
+
+The records are for people only; no other part depends on them.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,19 @@ from snakemake_kochi.queue.ticket import now
 _log = logging.getLogger(__name__)
 
 VERSION = 1
-_RUN_VERSION = 2  # 1 has "taken_over" for "adopted"
+_RUN_VERSION = 2  # version 1 has "taken_over" for "adopted"
 _MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """runs/<controller>.json, written by the controller: when it first hands over tickets, and
-    again at its end.
+    """runs/<controller>.json, written by the controller.
 
-    Its jobs have numbers from `first_job` to `last_job` (others have some of these, too), its
-    workers such from `first_worker` on. `adopted` are jobs of earlier controllers that it waited
-    for. `ended` and `last_job` are None while it runs, and if it was killed.
+    It is written when the controller first submits tickets, and again at the end of the run. The
+    run's jobs have numbers from `first_job` to `last_job`, its workers have numbers from
+    `first_worker` on; other runs have some of these numbers, too. `adopted` are jobs of earlier
+    controllers for which the run waited. `ended` and `last_job` are None while the run lasts, and
+    if it was killed.
     """
 
     controller: str
@@ -47,8 +50,10 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class AllocationNote:
-    """allocations/<controller>-<allocation>.json, written by the controller once it has asked for
-    an allocation: at which time, and for what, in words."""
+    """allocations/<controller>-<allocation>.json, written once the allocation was requested.
+
+    The controller writes the time of the request, and its purpose in words.
+    """
 
     allocation: str
     submitted: str
@@ -66,12 +71,14 @@ class RunFile:
 
     @property
     def first_worker(self) -> int | None:
-        """None when nothing was handed over."""
+        """The first worker number of the run; None when no ticket was submitted."""
         return None if self._record is None else self._record.first_worker
 
     def begin(self) -> None:
-        """To be called before jobs are handed over, and before workers are started for them; of
-        several calls the first one counts."""
+        """Begin the record; the first of several calls counts.
+
+        Call this before jobs are submitted, and before workers are started for them.
+        """
         if self._record is None:
             self._record = RunRecord(
                 controller=self._controller,
@@ -83,7 +90,7 @@ class RunFile:
             self._write(self._record)
 
     def adopt(self, job: int) -> None:
-        """Note that the run waits for a job of an earlier one."""
+        """Note that the run waits for a job of an earlier run."""
         self.begin()
         assert self._record is not None
         self._record = replace(self._record, adopted=(*self._record.adopted, job))
@@ -102,12 +109,12 @@ class RunFile:
             path = self._machine.run(self._controller)
             write_atomically(path, to_json(record.to_dict()))
         except OSError as error:
-            # A full disk: the run is what counts.
+            # On a full disk, for example: the run is more important than its record.
             _log.warning("what is kept of the run cannot be written: %s", error)
 
 
 def read_run(machine: MachinePaths, controller: str) -> RunRecord:
-    """Raises FileNotFoundError, or DamagedFileError."""
+    """Read the record of a run. Raises FileNotFoundError or DamagedFileError."""
     path = machine.run(controller)
     data = read_json(path, _RUN_VERSION)
     try:
@@ -127,8 +134,10 @@ def read_run(machine: MachinePaths, controller: str) -> RunRecord:
 
 
 def list_runs(machine: MachinePaths, directory: str | None = None) -> list[RunRecord]:
-    """All runs that handed over jobs, or those in a directory; the newest first. One whose file is
-    damaged is left out with a warning."""
+    """All runs that submitted jobs, or those in one directory; the newest first.
+
+    A run whose file is damaged is left out with a warning.
+    """
     found = []
     for path in machine.runs.glob("*.json"):
         try:
@@ -142,7 +151,7 @@ def list_runs(machine: MachinePaths, directory: str | None = None) -> list[RunRe
 
 
 def find_run(machine: MachinePaths, controller: str) -> RunRecord:
-    """Raises NameNotFoundError, or DamagedFileError."""
+    """The record of a run. Raises NameNotFoundError or DamagedFileError."""
     try:
         return read_run(machine, controller)
     except FileNotFoundError:
@@ -156,8 +165,10 @@ def find_run(machine: MachinePaths, controller: str) -> RunRecord:
 def note_allocations(
     machine: MachinePaths, controller: str, allocations: Iterable[str], wanted: str
 ) -> None:
-    """Note that a controller has asked for allocations just now. For people: where it cannot be
-    written, the run goes on without."""
+    """Note that a controller has just requested allocations.
+
+    The notes are for people: the run goes on if they cannot be written.
+    """
     for allocation in allocations:
         note = AllocationNote(allocation, now(), wanted)
         with contextlib.suppress(OSError):
@@ -167,7 +178,7 @@ def note_allocations(
 
 
 def list_allocations(machine: MachinePaths, controller: str) -> list[AllocationNote]:
-    """What a controller has asked for, in the order of time. A damaged note is left out."""
+    """The allocation requests of a controller, in the order of time; damaged notes are left out."""
     found = []
     for path in machine.allocation_notes(controller):
         with contextlib.suppress(DamagedFileError, KeyError):

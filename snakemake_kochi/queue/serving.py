@@ -1,4 +1,4 @@
-"""Which queues a worker serves, who is notified of tickets, and how a worker is to leave."""
+"""Which queues a worker serves, which workers are notified of tickets, and how a worker leaves."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from snakemake_kochi.queue.wakeup import notify
 from snakemake_kochi.queue.workers import WorkerState, find_lost, read_worker
 
 VERSION = 2
-# How a worker is to leave that a person releases: once its jobs have ended, or now; then they
+# How a worker leaves that a person releases: "finish" when its jobs have ended, or "now", when they
 # are requeued.
 Release = Literal["finish", "now"]
 
 
 def order_release(machine: MachinePaths, worker: int, how: Release) -> None:
-    """Have a worker leave, on whatever node it is, also one that has not come yet; "now" counts
-    though "finish" was said before."""
+    """Have a worker leave, on any node, even if it has not started yet.
+
+    "now" also counts after an earlier "finish".
+    """
     paths = machine.worker(worker)
     write_atomically(paths.release, to_json({"version": VERSION, "how": how}))
     notify(paths.wakeup)
 
 
 def read_release(machine: MachinePaths, worker: int) -> Release | None:
-    """How a worker is to leave, None if nobody has said so. Raises DamagedFileError, and OSError
-    where it is not known."""
+    """How a worker must leave; None without a release.
+
+    Raises DamagedFileError, and OSError when that is unknown.
+    """
     path = machine.worker(worker).release
     try:
         how = read_json(path, VERSION).get("how")
@@ -41,10 +45,10 @@ def read_release(machine: MachinePaths, worker: int) -> Release | None:
 
 
 def assign_queues(machine: MachinePaths, worker: int, queues: Sequence[str]) -> None:
-    """Say which queues a worker serves, in that order; also while it runs.
+    """Set the queues that a worker serves, in that order; also while it runs.
 
-    Only who starts the worker may call this. Raises KochiError for a name that cannot be used,
-    before anything is written.
+    Only the process that starts the worker may call this. Raises KochiError for a name that cannot
+    be used, before anything is written.
     """
     for name in queues:
         machine.queue(name)
@@ -55,7 +59,7 @@ def assign_queues(machine: MachinePaths, worker: int, queues: Sequence[str]) -> 
 
 
 def read_queues(machine: MachinePaths, worker: int) -> tuple[str, ...]:
-    """Raises FileNotFoundError, or DamagedFileError."""
+    """The queues that a worker serves. Raises FileNotFoundError or DamagedFileError."""
     path = machine.worker(worker).queues
     queues = read_json(path, VERSION).get("queues")
     if not isinstance(queues, list) or not all(isinstance(name, str) for name in queues):
@@ -64,7 +68,7 @@ def read_queues(machine: MachinePaths, worker: int) -> tuple[str, ...]:
 
 
 def subscribe(machine: MachinePaths, worker: int, queue: QueuePaths) -> None:
-    """Have a worker's wake-up FIFO notified whenever something is put into the queue."""
+    """Have a worker's wake-up FIFO notified of each ticket that comes into the queue."""
     queue.make()
     queue.subscription(worker).touch(mode=0o600)
 
@@ -80,14 +84,16 @@ def subscribers(queue: QueuePaths) -> list[int]:
 def shared_workers(
     machine: MachinePaths, name: str, controller: str | None = None
 ) -> list[WorkerState]:
-    """The workers that serve a queue now whoever handed its tickets over, and those of one
-    controller: not those that others started for themselves. Costs a small file for each worker of
-    the queue."""
+    """The workers that serve a queue now for all controllers, and those for the given controller.
+
+    Workers that other controllers started for themselves are left out. Costs a small file for each
+    worker of the queue.
+    """
     found = []
     for worker in subscribers(machine.queue(name)):
         with contextlib.suppress(FileNotFoundError, DamagedFileError):
             state = read_worker(machine, worker)
-            # One that was released may take long to finish what it has, and takes no more.
+            # A released worker may take long to finish its jobs, and claims no more.
             is_there_for = state.state != "finishing" and not state.is_gone
             if state.controller in (None, controller) and is_there_for:
                 found.append(state)
@@ -95,8 +101,11 @@ def shared_workers(
 
 
 def notify_subscribers(machine: MachinePaths, queue: QueuePaths) -> None:
-    """Wake the workers that serve a queue. One that died is taken off the list; one on another
-    node, and one that is not known of now, looks by itself after a while."""
+    """Notify the workers that serve a queue.
+
+    A dead worker is removed from the list. A worker on another node, or one whose state is unknown
+    now, looks by itself after a while.
+    """
     with contextlib.suppress(OSError):
         for worker in subscribers(queue):
             if not notify(machine.worker(worker).wakeup) and find_lost(machine, [worker]):

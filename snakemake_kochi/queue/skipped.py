@@ -1,5 +1,8 @@
-"""The waiting tickets that one worker skips: those that it can never run and, for a while, those in
-front of the tickets for which it was requested."""
+"""The waiting tickets that one worker skips.
+
+These are tickets that it can never run and, for a while, tickets in front of those for which it was
+requested.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,11 @@ _TICK = 20_000_000  # nanoseconds
 
 @dataclass(frozen=True)
 class _Seen:
-    """A shard in which nothing but skipped tickets was found, and when (monotonic seconds) it
-    was first and last found so with this modification time."""
+    """A shard that had only skipped tickets.
+
+    `first` and `last` are the times (monotonic seconds) of the first and the last look that found
+    it so with the modification time `modified`.
+    """
 
     modified: int
     first: float
@@ -33,8 +39,10 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _Listing:
-    """The shards of a queue, the modification time of their directory, and until when (monotonic
-    seconds) they are not listed again."""
+    """The shards of a queue, and the modification time of their directory.
+
+    Until the time `until` (monotonic seconds) they are not listed again.
+    """
 
     names: list[str]
     modified: int | None
@@ -43,13 +51,13 @@ class _Listing:
 
 @dataclass(frozen=True)
 class ClaimSettings:
-    """How a worker looks for tickets. `looks_per_lock`: how many it opens, beyond those that it
-    takes, while others wait for the lock.
+    """How a worker looks for tickets.
 
-    `settling`: seconds during which a directory's time must have stood still before it is relied
-    upon, because on some filesystems it has whole seconds, and two changes within one leave the
-    same time. `trust`: seconds for which it is relied upon, because a network filesystem's
-    attributes may be a minute old.
+    `looks_per_lock` is how many tickets it opens, in addition to those that it takes, while others
+    wait for the lock. `settling` is the number of seconds for which the modification time of a
+    directory must have stood still before it is relied upon. Some filesystems have times in whole
+    seconds, and two changes within one second leave the same time. `trust` is the number of seconds
+    for which it is then relied upon, because a network filesystem's attributes may be a minute old.
     """
 
     looks_per_lock: int = 256
@@ -61,11 +69,11 @@ _DEFAULTS = ClaimSettings()
 
 
 class SkippedTickets:
-    """What is known of a queue's waiting tickets: `entries` lists the others.
+    """The skipped tickets of a queue; `entries` lists the other waiting tickets.
 
-    Each skipped ticket was opened once. A shard that has nothing else is not listed again until
-    it changes: a hundred thousand foreign tickets in front of a worker's own cost it a stat(2) for
-    each 256.
+    Each skipped ticket was opened once. A shard that has only skipped tickets is not listed again
+    until it changes. So a hundred thousand foreign tickets in front of a worker's own cost it one
+    stat(2) for every 256.
     """
 
     def __init__(self, settings: ClaimSettings = _DEFAULTS) -> None:
@@ -88,8 +96,8 @@ class SkippedTickets:
     ) -> Iterator[Entry]:
         """The waiting tickets that are not skipped, in their order, from a shard on.
 
-        With `tidy` emptied shards are removed, which would be listed by every later claim; only
-        with the queue's lock held.
+        With `tidy`, empty shards are removed, because every later claim would list them. Use it
+        only with the queue's lock held.
         """
         names, is_fresh = self._shards(queue)
         yield from self._look_through(queue, names, first_shard, tidy)
@@ -105,13 +113,16 @@ class SkippedTickets:
     ) -> Iterator[Entry]:
         waiting = str(queue.waiting)
         for name in names:
-            # A text: of a hundred thousand foreign tickets only this is done again and again.
+            # A string, because of a hundred thousand foreign tickets only this check is repeated.
             if name >= first_shard and not self._has_nothing_new(name, f"{waiting}/{name}"):
                 yield from self._look_into(name, queue.waiting / name, tidy)
 
     def _shards(self, queue: QueuePaths) -> tuple[list[str], bool]:
-        """The names of the shards, and whether they were listed just now: with a hundred thousand
-        tickets that takes as long as all the rest of a claim, so it is done ten times a second."""
+        """The names of the shards, and whether they were listed just now.
+
+        With a hundred thousand tickets the listing takes as long as the rest of a claim, so it is
+        done ten times a second.
+        """
         moment, modified = time.monotonic(), _modified(queue.waiting)
         known = self._listed
         if known is not None and moment < known.until and modified == known.modified:
@@ -120,14 +131,14 @@ class SkippedTickets:
         for gone in self._shards_with_some.difference(names):
             self._shards_with_some.remove(gone)
             self._seen.pop(gone, None)
-        # A change within one tick of the clock leaves the same time. Where the file server's clock
-        # is another, a requeued ticket may be overtaken for a moment; none is missed.
+        # A change within one tick of the clock leaves the same time. If the file server's clock
+        # differs, a requeued ticket may be overtaken for a moment; none is missed.
         is_usable = modified is not None and time.time_ns() - modified > _TICK
         self._listed = _Listing(names, modified, moment + _RELIST) if is_usable else None
         return names, True
 
     def _look_into(self, shard: str, path: Path, tidy: bool) -> Iterator[Entry]:
-        # Before it is listed: a change in between then shows as a newer time.
+        # The time is read before the listing, so that a change in between shows as a newer time.
         moment, modified = time.monotonic(), _modified(path)
         has_others = False
         for entry in shard_entries(path, self._jobs):
@@ -159,18 +170,20 @@ def _modified(directory: Path | str) -> int | None:
         return None
 
 
-# Job numbers behind that of the first ticket among which a worker looks for its own.
+# How far behind the first ticket, in job numbers, a worker looks for its own tickets.
 _FARTHEST = 1000
-# Tickets that are opened for one claim to find them. The first one looks farther: what a worker
-# begins with decides whether it still has the time for what it was asked for.
+# The most tickets that are opened in one claim to find them. The first claim looks farther: the
+# first jobs of a worker decide whether it has enough time left for the tickets for which it was
+# requested.
 _MOST_OPENED = 64
-# Tickets that a worker takes before the first one of the queue, and seconds for which it does.
+# The most tickets that a worker takes before the first one of the queue, and for how many seconds
+# it does.
 _MOST_BEFORE = 32
 _LONGEST_BEFORE = 600.0
 
 
 class PreferredTickets:
-    """Looks for one worker's own tickets, outside the lock, and opens each of the others once."""
+    """Finds one worker's own tickets, without the lock; opens each other ticket once."""
 
     def __init__(
         self, is_first: Callable[[Ticket], bool], settings: ClaimSettings = _DEFAULTS
@@ -183,15 +196,18 @@ class PreferredTickets:
         self._head_since = 0.0
 
     def may_overtake(self, head: Entry) -> bool:
-        """Whether others may still be taken before the first ticket of the queue: else one that
-        needs a whole worker would wait for ever while others keep coming."""
+        """Whether other tickets may still be taken before the first ticket of the queue.
+
+        Without a limit, a ticket that needs a whole worker would wait for ever while others keep
+        coming.
+        """
         if head.job != self._head:
             self._head, self._taken_before, self._head_since = head.job, 0, time.monotonic()
         has_time = time.monotonic() - self._head_since < _LONGEST_BEFORE
         return has_time and self._taken_before < _MOST_BEFORE
 
     def taken(self, jobs: Sequence[int]) -> None:
-        """These were taken, whatever was in front."""
+        """Note that these tickets were taken, whatever was in front of them."""
         self._taken_before += sum(self._head is not None and job > self._head for job in jobs)
 
     def find(
@@ -202,8 +218,10 @@ class PreferredTickets:
         skipped: SkippedTickets,
         may_have: Callable[[Ticket], bool],
     ) -> list[Entry]:
-        """Up to `limit` of them, in the order of the queue, but those that are skipped. One that
-        cannot be read is left to its turn."""
+        """Up to `limit` of the worker's own tickets, in the order of the queue.
+
+        Skipped tickets are left out. A ticket that cannot be read is left until its turn comes.
+        """
         found: list[Entry] = []
         opened, most = 0, _MOST_OPENED if self._has_looked else _FARTHEST
         self._has_looked = True

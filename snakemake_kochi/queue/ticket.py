@@ -1,4 +1,4 @@
-"""What is handed to a queue: a ticket, and what it needs. Immutable, validated, plain JSON."""
+"""A ticket and the resources that it needs: immutable, validated, stored as plain JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def _require(condition: bool, what: str, expected: str) -> None:
 
 
 def _is_text(value: object) -> bool:
-    """Whether it can be an argument or a file's name: text without NUL that the OS can encode."""
+    """Whether a value can be an argument or a file name.
+
+    It must be text without NUL that the OS can encode.
+    """
     if not isinstance(value, str) or "\0" in value:
         return False
     try:
@@ -48,10 +51,10 @@ def _is_range(value: object, length: int) -> bool:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a ticket needs of a worker: cores, memory in MiB, GPUs, or the whole worker for itself.
+    """The needs of a ticket: cores, memory in MiB, GPUs, or a whole worker for itself.
 
-    After `runtime_seconds` it is ended; a worker that is not there for that long does not take it.
-    Where `pinned`, it is confined to as many CPUs as it has cores.
+    The job is ended after `runtime_seconds`; a worker with less time left does not take it. With
+    `pinned`, the job is confined to as many CPUs as it has cores.
     """
 
     cores: int = 1
@@ -79,7 +82,7 @@ class Resources:
         )
 
     def covers(self, other: Resources) -> bool:
-        """Whether it is no less in anything; without a time it is less than with any."""
+        """Whether it needs at least as much of everything; no run time counts as the shortest."""
         return (
             self.exclusive >= other.exclusive
             and self.cores >= other.cores
@@ -101,14 +104,16 @@ class Kind:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Kind:
-        """What `dataclasses.asdict` made. Raises KochiError for what is none."""
+        """Make it from the result of `dataclasses.asdict`. Raises KochiError for invalid values."""
         return cls(Resources(**data["least"]), Resources(**data["most"]))
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A rule's `benchmark:`: the file, relative to the ticket's directory, and how often the
-    command is executed and measured."""
+    """A rule's `benchmark:`: its file, and how often the command is executed and measured.
+
+    The file is relative to the ticket's directory.
+    """
 
     file: str
     repeats: int = 1
@@ -120,14 +125,15 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class ShellJob:
-    """A plain shell command of Snakemake's, so that no Snakemake is needed to execute it.
+    """A plain shell command of Snakemake's, which can be executed without Snakemake.
 
-    `script` is for `executable` with `-c`, in the ticket's directory; in it `temporary_directory`,
-    if that is not empty, stands for the node's. `threads` is what libraries are told to use.
-    Before it, all of the ticket's `outputs` and the `logs` are removed, with what is in them those
-    that are `directories`, the directories of all of these are made, and the `inputs` are waited
-    for, for `latency_wait` seconds. All files are relative to the ticket's directory or absolute.
-    `environment` is added to the job's.
+    `script` is executed by `executable` with `-c`, in the ticket's directory. If
+    `temporary_directory` is not empty, it is a text in the script that stands for the node's
+    directory. `threads` is the number of threads that libraries get. Before the script runs, all of
+    the ticket's `outputs` and the `logs` are removed; those in `directories` are removed with their
+    content. The directories of all these files are made. The job waits for the `inputs` for up to
+    `latency_wait` seconds. All files are absolute or relative to the ticket's directory.
+    `environment` is added to the job's environment.
     """
 
     script: str
@@ -160,7 +166,7 @@ class ShellJob:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ShellJob:
-        """Raises KochiError, KeyError or TypeError."""
+        """Validate an object. Raises KochiError, KeyError or TypeError."""
         _require(isinstance(data, dict), f"shell {data!r}", "an object")
         benchmark = data["benchmark"]
         lists = {name: tuple(data[name]) for name in ("inputs", "logs", "directories")}
@@ -171,16 +177,19 @@ class ShellJob:
 
 @dataclass(frozen=True)
 class Ticket:
-    """One job, as handed to a queue.
+    """One job, as submitted to a queue.
 
-    `command` is an argument list, `directory` an absolute path, `environment` is added to the
-    worker's own, `labels` are shown to people. `job`, `queue` and `machine` are given by
-    `Queue.submit`; `attempt` is the number of the execution it is waiting for or in, from 1.
-    `identity` is equal for two tickets that do the same work with the same inputs; None when that
-    is not known. `outputs` are the files it writes, relative to `directory`.
-    `command` is always right; two other descriptions of the same work may stand beside it, for
-    faster runners: `shell`, and `job_arguments`, the range (start, stop) of what in the command,
-    an inner Snakemake, is this job's and not its whole workflow's.
+    `command` is an argument list, `directory` an absolute path. `environment` is added to the
+    worker's own; `labels` are shown to people. `Queue.submit` sets `job`, `queue` and `machine`.
+    `attempt` is the number of the present or next execution, from 1. `identity` is equal for two
+    tickets that do the same work with the same inputs; None when it is unknown. `outputs` are the
+    files that the job writes, relative to `directory`.
+
+    `command` is always valid. Two other descriptions of the same work may accompany it, for faster
+    runners. One is `shell`. The other is `job_arguments`: the range (start, stop) of those
+    arguments of the command, an inner Snakemake, that belong to this job and not to its whole
+    workflow.
+
     Raises KochiError when a value cannot be used.
     """
 
@@ -254,8 +263,10 @@ class Ticket:
             _require(_is_text(getattr(self, key)), f"{key} {getattr(self, key)!r}", "text")
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object written to disk. The attempt is in the file's name, not in the file: it
-        changes by a rename."""
+        """The JSON object written to disk.
+
+        The attempt is in the name of the file and not in the object, because a rename changes it.
+        """
         return {
             "version": VERSION,
             "job": self.job,
@@ -277,7 +288,7 @@ class Ticket:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: Path) -> Ticket:
-        """Validate what was read from the file `where`. Raises DamagedFileError, naming the key."""
+        """Validate the content of the file `where`. Raises DamagedFileError, naming the key."""
         if data.get("version") == 1:
             data = {**data, "identity": None, "outputs": []}
         try:
@@ -285,7 +296,8 @@ class Ticket:
             if not isinstance(needs, dict):
                 raise DamagedFileError(f"{where}: key 'resources': an object was expected")
             outputs = data["outputs"]
-            # Not there in what an earlier release wrote; the command is always there.
+            # These keys are missing in tickets of an earlier release; the command is always
+            # present.
             shell, arguments = data.get("shell"), data.get("job_arguments")
             return cls(
                 name=data["name"],
@@ -294,7 +306,7 @@ class Ticket:
                 environment=data["environment"],
                 resources=Resources(**needs),
                 identity=data["identity"],
-                # What is no list is refused by the check of the type.
+                # The type check refuses a value that is not a list.
                 outputs=tuple(outputs) if isinstance(outputs, list) else outputs,
                 shell=None if shell is None else ShellJob.from_dict(shell),
                 job_arguments=tuple(arguments) if isinstance(arguments, list) else arguments,
@@ -316,12 +328,12 @@ class Ticket:
         return self._with(attempt=attempt)
 
     def handed_over(self, job: int, queue: str, machine: str) -> Ticket:
-        """With what it gets when it comes into a queue."""
+        """The ticket with the values that it gets at its submission."""
         return self._with(job=job, attempt=1, queue=queue, machine=machine)
 
     def _with(self, **changes: Any) -> Ticket:
-        # Not dataclasses.replace: it would check everything again, the longest part of handing
-        # over ten thousand.
+        # Not dataclasses.replace, which would validate everything again: that was the longest part
+        # of submitting ten thousand tickets.
         changed = object.__new__(type(self))
         vars(changed).update(vars(self), **changes)
         return changed
@@ -339,6 +351,9 @@ def _require_texts(key: str, mapping: object) -> None:
 
 
 def read_ticket(path: Path) -> Ticket:
-    """Read a ticket's file. Raises FileNotFoundError, or DamagedFileError when it is damaged,
-    written by a newer version or by another user."""
+    """Read a ticket's file.
+
+    Raises FileNotFoundError. Raises DamagedFileError when the file is damaged, or was written by a
+    newer version or by another user.
+    """
     return Ticket.from_dict(read_json(path, VERSION, is_ours=True), path)

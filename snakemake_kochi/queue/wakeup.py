@@ -1,8 +1,8 @@
 """A wake-up FIFO: one process sleeps on it, and any process of the same host can notify it.
 
-A notification carries no data. What happened is read from the queue's files, so a lost
-notification costs a time-out and nothing else. Processes on other nodes, which a FIFO does not
-reach, and all processes on a filesystem without FIFOs rely on the time-out alone.
+A notification carries no data. The process then reads the queue's files, so a lost notification
+costs a time-out and nothing else. A FIFO does not reach processes on other nodes, and some
+filesystems have no FIFOs. In both cases processes rely on the time-out alone.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
 
-# What is answered where there are no FIFOs.
+# The errors of filesystems without FIFOs.
 _NO_FIFOS = frozenset({errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
-# Seconds between two looks of a waiting process where there is no FIFO.
+# Seconds between two looks of a waiting process without a FIFO.
 SILENT_WAIT = 0.1
 
 
 class WakeUp:
-    """The waiting end. Creates the FIFO (mode 0600) when it is not there.
+    """The waiting end of a FIFO, which is created (mode 0600) if it does not exist.
 
-    `is_silent`: the filesystem has no FIFOs, so no notification arrives.
+    `is_silent` means that the filesystem has no FIFOs, so that no notification arrives.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,12 +48,15 @@ class WakeUp:
             return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         if not stat.S_ISFIFO(self.path.lstat().st_mode):
             raise KochiError(f"{self.path} is in the way: a FIFO was expected there")
-        # Opened for writing too: with no writer left a FIFO is at its end, and poll would return
-        # at once, for ever.
+        # Opened for writing too: a FIFO without a writer is at its end, and poll would always
+        # return at once.
         return os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def fileno(self) -> int:
-        """For an event loop that waits on other things as well; call `drain` when readable."""
+        """The descriptor, for an event loop that waits on other things as well.
+
+        Call `drain` when it is readable.
+        """
         return self._descriptor
 
     def drain(self) -> bool:
@@ -73,17 +76,17 @@ class WakeUp:
         return False
 
     def close(self) -> None:
-        """Also a second time: who was interrupted in closing closes again."""
+        """Close the FIFO. A second call does no harm, as after an interruption of the first."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
 
 
 def notify(path: Path) -> bool:
-    """Wake who waits at `path`; return whether anybody of this host was listening.
+    """Notify the process that waits at `path`; return whether a process of this host was listening.
 
-    Never blocks and never raises: no FIFO, nobody listening (ENXIO) and a FIFO already full of
-    notifications are all fine. A path that is not a FIFO is left alone.
+    This never blocks and never raises. A missing FIFO, a FIFO without a listener (ENXIO) and a FIFO
+    full of notifications are no errors. A path that is not a FIFO is left alone.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)

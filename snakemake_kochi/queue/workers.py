@@ -1,4 +1,4 @@
-"""Workers: what one has to give, what it says of itself, and whether it is still there."""
+"""Workers: their capacity, their state files, and whether they are still alive."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from snakemake_kochi.queue.ticket import Resources
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a worker has to give: cores, memory in MiB, and a number of GPUs."""
+    """The capacity of a worker: cores, memory in MiB, and a number of GPUs."""
 
     cores: int
     memory_mb: int
     gpus: int = 0
 
     def is_full(self, running: Sequence[Resources]) -> bool:
-        """Whether no ticket at all fits, so that looking for one is needless."""
+        """Whether no ticket at all fits, so that a search for one is useless."""
         return not self.fits(Resources(), running)
 
     def fits(self, wanted: Resources, running: Sequence[Resources]) -> bool:
-        """Whether there is room beside what is running, for a ticket without an `obstacle`."""
+        """Whether a ticket without an `obstacle` fits beside the running ones."""
         everybody = [wanted, *running]
         if running and any(resources.exclusive for resources in everybody):
             return False
@@ -51,7 +51,7 @@ class Capacity:
     def obstacle(self, wanted: Resources, seconds_left: float | None = None) -> str | None:
         """Why the ticket can never run here, for people ("8 cores needed, 4 there"), or None.
 
-        `seconds_left`: how long the worker will be there; None when nothing limits it.
+        `seconds_left` is how long the worker will exist; None when nothing limits it.
         """
         if wanted.cores > self.cores:
             return f"{wanted.cores} cores needed, {self.cores} there"
@@ -78,20 +78,21 @@ State = Literal["running", "leaving", "finishing", "draining", "left"]
 
 @dataclass(frozen=True)
 class WorkerState:
-    """A worker's own account of itself: worker.json, written by nobody else.
+    """A worker's own account of itself: worker.json, which only the worker writes.
 
-    `state`: "running" claims tickets; "leaving" has found its queues empty and looks a last time;
-    "finishing" was released, claims no more and leaves when its jobs have ended; "draining" claims
-    no more and requeues them; "left" has ended in good order. `running` maps job numbers to the
-    time they started; `heartbeat` grows by one with each write, at least every
-    `heartbeat_interval` seconds. With `controller` it claims only the tickets of that controller,
-    which started it. `allocation` is the scheduler's name of that in which it is, and
-    `allocation_began` when that began; `capacity` what it hands out, `until` the time at which it
-    has to be gone, `idle_since` when it last became idle (None while it has jobs), `reason` why it
-    is draining or has left. `succeeded` and `failed` count its jobs, `by_queue` the same for each
-    queue. `ahead` are those it has claimed and will start when there is room. `fresh`: it has just
-    begun, and takes jobs as if it had all the time of its allocation. `presumed_dead` is not of
-    its own account: whether there is a PresumedDead.
+    `state` is "running" (claims tickets), "leaving" (has found its queues empty and looks a last
+    time), "finishing" (was released, claims no more and leaves when its jobs have ended),
+    "draining" (claims no more and requeues its tickets) or "left" (has ended in good order).
+    `running` maps job numbers to the times when the jobs started. `heartbeat` grows by one with
+    each write, at least every `heartbeat_interval` seconds. With `controller`, the worker claims
+    only the tickets of that controller, which started it. `allocation` is the scheduler's name of
+    the allocation in which the worker runs, and `allocation_began` is when that allocation began.
+    `capacity` is the capacity that the worker hands out, `until` the time by which it must end,
+    `idle_since` when it last became idle (None while it has jobs), and `reason` why it is draining
+    or has left. `succeeded` and `failed` count its jobs; `by_queue` has the same counts for each
+    queue. `ahead` are the jobs that it has claimed and will start when there is room. `fresh` means
+    that it has just begun, and takes jobs as if it had the whole time of its allocation.
+    `presumed_dead` is not part of its own account: it says whether there is a PresumedDead.
     """
 
     worker: int
@@ -127,13 +128,14 @@ class WorkerState:
     def is_lost(self) -> bool:
         """Whether it died without leaving, or was presumed dead: it claims nothing any more.
 
-        Its jobs may still be about to end: who gives away its tickets asks an Observer.
+        Its jobs may still be about to end. A process that requeues its tickets must ask an
+        Observer.
         """
         return self.presumed_dead or self.has_died
 
     @property
     def has_died(self) -> bool:
-        """Whether its process certainly is no more; known only of workers on this host."""
+        """Whether its process has certainly ended; known only of workers on this host."""
         here = this_node()
         if here.can_see(self.node):
             return not self.process.is_alive()
@@ -141,12 +143,12 @@ class WorkerState:
 
     @property
     def is_live(self) -> bool:
-        """Whether it may be counted on to claim what is submitted now."""
+        """Whether it can be expected to claim tickets submitted now."""
         return self.state == "running" and not self.is_lost
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has left or is lost; else jobs of it may be running."""
+        """Whether it has left or is lost; otherwise jobs of it may be running."""
         return self.state == "left" or self.is_lost
 
     @property
@@ -154,12 +156,12 @@ class WorkerState:
         return this_node().can_see(self.node)
 
     def describe(self) -> str:
-        """The state for people: as recorded, or "lost" when it died without saying so."""
+        """The state for people: as recorded, or "lost" when it died without recording that."""
         return "lost" if self.state != "left" and self.is_lost else self.state
 
 
 def read_worker(machine: MachinePaths, worker: int) -> WorkerState:
-    """Raises FileNotFoundError when it never started, or DamagedFileError."""
+    """Read a worker's state. Raises FileNotFoundError if it never started, or DamagedFileError."""
     path = machine.worker(worker).state
     data = read_json(path, VERSION)
     try:
@@ -197,8 +199,11 @@ def read_worker(machine: MachinePaths, worker: int) -> WorkerState:
 
 @dataclass(frozen=True)
 class PresumedDead:
-    """presumed-dead.json: somebody on another node, `observer`, saw no heartbeat of the worker for
-    `stood_still` seconds, and presumed it dead at `time`. That is final."""
+    """presumed-dead.json: a worker that a process on another node presumed dead; this is final.
+
+    The process on the host `observer` saw no heartbeat for `stood_still` seconds, and presumed the
+    worker dead at `time`.
+    """
 
     worker: int
     observer: str
@@ -210,7 +215,10 @@ class PresumedDead:
 
 
 def read_presumed_dead(machine: MachinePaths, worker: int) -> PresumedDead:
-    """Raises FileNotFoundError when it was not presumed dead, or DamagedFileError."""
+    """Read presumed-dead.json.
+
+    Raises FileNotFoundError when the worker was not presumed dead, or DamagedFileError.
+    """
     path = machine.worker(worker).presumed_dead
     data = read_json(path, VERSION)
     try:
@@ -239,21 +247,23 @@ def _text_or_none(value: object) -> str | None:
 
 
 def list_workers(machine: MachinePaths) -> list[WorkerState]:
-    """All workers there ever were, by number; one whose file is damaged is left out with a
-    warning."""
+    """All workers that ever existed, by number.
+
+    A worker whose file is damaged is left out with a warning.
+    """
     workers = []
     for worker in worker_numbers(machine):
         try:
             workers.append(read_worker(machine, worker))
         except FileNotFoundError:
-            continue  # its directory is made before it starts
+            continue  # the directory of a worker is made before the worker starts
         except DamagedFileError as error:
             _log.warning("%s", error.message)
     return workers
 
 
 def find_worker(machine: MachinePaths, worker: int) -> WorkerState:
-    """Raises NameNotFoundError when no such worker was ever started."""
+    """The state of a worker. Raises NameNotFoundError when no such worker was ever started."""
     try:
         return read_worker(machine, worker)
     except FileNotFoundError as error:
@@ -270,11 +280,14 @@ def find_worker(machine: MachinePaths, worker: int) -> WorkerState:
 
 
 def find_lost(machine: MachinePaths, workers: Iterable[int]) -> dict[int, WorkerState]:
-    """Those of the workers that are lost. A worker registers before it claims, so one without a
-    readable file is one whose file was tampered with: it is not declared lost."""
+    """The lost workers among these.
+
+    A worker registers before it claims. So if a worker has no readable file, the file was tampered
+    with, and the worker does not count as lost.
+    """
     lost = {}
     for worker in workers:
-        # What is not known now proves nothing.
+        # An unknown state proves nothing.
         with contextlib.suppress(OSError, DamagedFileError):
             state = read_worker(machine, worker)
             if state.is_lost:
@@ -284,8 +297,11 @@ def find_lost(machine: MachinePaths, workers: Iterable[int]) -> dict[int, Worker
 
 @dataclass(frozen=True)
 class AskedWorker:
-    """asked.json: a worker that a person has asked for. `allocation` is the scheduler's name of
-    that in which it will be, and `owner` the name that this has as a job of the scheduler."""
+    """asked.json: a worker that a person has requested.
+
+    `allocation` is the scheduler's name of the allocation in which it will run, and `owner` is the
+    name of that allocation as a job of the scheduler.
+    """
 
     worker: int
     allocation: str
@@ -293,13 +309,13 @@ class AskedWorker:
 
 
 def note_asked(machine: MachinePaths, asked: AskedWorker) -> None:
-    """For a worker that was given its queues by `assign_queues`."""
+    """Record a requested worker, after `assign_queues` has set its queues."""
     content = to_json({"version": VERSION, **asdict(asked)})
     write_atomically(machine.worker(asked.worker).asked, content)
 
 
 def asked_workers(machine: MachinePaths) -> dict[int, AskedWorker]:
-    """Those that were asked for, have not come, and are not to leave as soon as they do."""
+    """The requested workers that have not started and were not released meanwhile."""
     found = {}
     for worker in worker_numbers(machine):
         paths = machine.worker(worker)
