@@ -1,4 +1,4 @@
-"""A long-lived process on one node that claims tickets and runs them.
+"""The worker: a long-lived process on one node that claims tickets and runs them.
 
-Import from its modules: this one runs in the spawner of a worker, which has to stay small.
+Import from its modules: a worker's spawner also imports this module and has to stay small.
 """

@@ -17,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="python -m snakemake_kochi.worker", description=__doc__)
     parser.add_argument("settings", type=Path, metavar="SETTINGS", help="a file: WorkerSettings")
-    # What is known only where an allocation has begun takes precedence over the file.
+    # Values that are known only inside an allocation take precedence over the file.
     parser.add_argument("--allocation", metavar="NAME", help="the allocation of this process")
     parser.add_argument("--worker", type=int, metavar="N", help="the number of this worker")
     parser.add_argument("--cores", type=int, metavar="N", help="how many the allocation has here")
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         path = given.pop("settings")
         found = {name: value for name, value in given.items() if value is not None}
         settings = replace(read_settings(path), **found)
-        # Who started this one has told of any doubts.
+        # The process that started this worker has already reported any doubts.
         settings.kochi_root.secure(settings.paths.directory)
         return run_worker(settings)
     except KochiError as error:

@@ -1,6 +1,6 @@
-"""The tickets that a worker has claimed and not started, and those that it skips.
+"""The tickets that a worker has claimed but not started, and the tickets that it skips.
 
-Where jobs are short, a worker also claims tickets ahead: one lock then serves many of them.
+Where jobs are short, a worker also claims tickets ahead: it then takes one lock for many tickets.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _log = logging.getLogger(__name__)
 _SHORT = 0.1
 _AHEAD = 0.15
 _MOST_AHEAD = 32
-_FEWEST_KNOWN = 4  # jobs that must have ended before it expects anything of the next
+_FEWEST_KNOWN = 4  # jobs that must have ended before the worker predicts durations
 _KNOWN = 16
-# Seconds after which tickets that cannot start here are requeued: other workers may be idle.
+# Seconds after which the worker requeues tickets that it cannot start: others may be idle.
 _PATIENCE = 1.0
 _UNKNOWN_INTERVAL = 5.0  # seconds
 _MOST_SHOWN = 5
@@ -50,16 +50,22 @@ _MOST_SHOWN = 5
 
 @dataclass(frozen=True)
 class Claimed:
-    """`at_once`: claims that can start now, in this order; `is_full`: a ticket has to wait for
-    room, claimed ahead or not."""
+    """The claims of one call.
+
+    `at_once`: the claims that can start now, in this order. `is_full`: a ticket must wait for room,
+    whether the worker has claimed it ahead or not.
+    """
 
     at_once: list[Claim]
     is_full: bool
 
 
 class Claims:
-    """The claims of one worker but those of its running jobs: those that it holds ahead, in their
-    order, and those that it requeues."""
+    """The claims of one worker except those of its running jobs.
+
+    It holds the claims that the worker has made ahead, in their order, and the claims that the
+    worker must requeue.
+    """
 
     def __init__(
         self,
@@ -74,22 +80,24 @@ class Claims:
         self._worker = worker
         self._capacity = capacity
         self._walltime = walltime
-        # Without it, short or small jobs would exhaust the time or memory of each worker that was
-        # requested for a long or a large one.
+        # Without `first`, short or small jobs would exhaust the time or memory of each worker that
+        # was requested for a long or a large job.
         self._first = tuple(first)
         self._queue_of = queue_of
         self._held: deque[Claim] = deque()
-        self._moved = 0.0  # when one was last claimed or started, in monotonic seconds
+        self._moved = 0.0  # when a claim was last made or started, in monotonic seconds
         self._durations: deque[float] = deque(maxlen=_KNOWN)
-        self._left: list[tuple[Claim, UncountedReason, str]] = []  # those still to requeue
+        self._left: list[tuple[Claim, UncountedReason, str]] = []  # still to requeue
         self._retry_at = math.inf
         self._unknown_due = 0.0
         self._skipped: dict[str, dict[str, JobSet]] = {}  # by obstacle and queue
         self._notices = Notices(_log)
 
     def claim_from(self, queue: Queue, running: Sequence[Resources]) -> Claimed:
-        """Claim what has room beside the `running` jobs, and as much ahead as is good. Raises
-        OSError or KochiError."""
+        """Claim the tickets for which there is room beside the `running` jobs, and some ahead.
+
+        Raises OSError or KochiError.
+        """
         is_full = False
         taken = list(running)
         at_once: set[int] = set()
@@ -101,14 +109,14 @@ class Claims:
             if obstacle := self._capacity.obstacle(ticket.resources, left):
                 self._skip(ticket, obstacle)
                 return "skip"
-            # None starts before a ticket that has to wait.
+            # No ticket starts before an earlier ticket that has to wait.
             if not is_full and self._capacity.fits(ticket.resources, taken):
                 taken.append(ticket.resources)
                 at_once.add(ticket.job)
                 return "take"
             is_full = True
-            # A job that needs a worker for itself is better left to one that is idle, and so is
-            # everything while such a job runs.
+            # An idle worker should get a job that needs a worker for itself. While such a job runs
+            # here, other workers should get all other jobs.
             is_exclusive = any(each.exclusive for each in (ticket.resources, *taken))
             return "take" if allowance > 0 and not is_exclusive else "stop"
 
@@ -126,7 +134,7 @@ class Claims:
         return any(kind.has(ticket.resources) for kind in self._first)
 
     def allowance(self) -> int:
-        """How many tickets it may claim beyond those that can start at once."""
+        """How many tickets the worker may claim in addition to those that can start at once."""
         if len(self._durations) < _FEWEST_KNOWN:
             return 0
         mean = sum(self._durations) / len(self._durations)
@@ -135,17 +143,17 @@ class Claims:
         return min(_MOST_AHEAD, int(_AHEAD / max(mean, 0.001) * self._capacity.cores))
 
     def job_ended(self, seconds: float) -> None:
-        """A job has ended that took so long."""
+        """Note how long a job took that has just ended."""
         self._durations.append(seconds)
 
     @property
     def next_held(self) -> Claim | None:
-        """The first claim that it holds ahead."""
+        """The first claim that the worker holds ahead."""
         return self._held[0] if self._held else None
 
     @property
     def held(self) -> tuple[int, ...]:
-        """The jobs that it holds ahead."""
+        """The jobs that the worker holds ahead."""
         return tuple(claim.ticket.job for claim in self._held)
 
     @property
@@ -154,37 +162,37 @@ class Claims:
 
     @property
     def deadline(self) -> float:
-        """When it requeues something unless a held job starts before, in monotonic seconds."""
+        """When the worker requeues claims unless a held job starts before, in monotonic seconds."""
         return min(self._moved + _PATIENCE if self._held else math.inf, self._retry_at)
 
     @property
     def is_overdue(self) -> bool:
-        """Whether no held job has started for so long that they should be requeued."""
+        """Whether no held job has started for so long that the worker should requeue them."""
         return bool(self._held) and time.monotonic() >= self._moved + _PATIENCE
 
     def hold_first(self, claims: Sequence[Claim]) -> None:
-        """Hold these before all others: what they need to start is being made."""
+        """Hold these claims before all others: the worker is preparing their start."""
         self._held.extendleft(reversed(claims))
         self.keep()
 
     def keep(self) -> None:
-        """The held jobs are about to start."""
+        """Restart the time limit of the held claims: they are about to start."""
         self._moved = time.monotonic()
 
     def take_next(self) -> Claim:
-        """Take out the first one that it holds, to start it."""
+        """Remove the first held claim and return it, to start it."""
         self.keep()
         return self._held.popleft()
 
     def requeue_cancelled(self, cancelled: Collection[int]) -> None:
-        """Requeue the held claims of these jobs, which ends them."""
+        """Requeue the held claims of these jobs, which ends cancelled jobs."""
         gone = [claim for claim in self._held if claim.ticket.job in cancelled]
         self._held = deque(claim for claim in self._held if claim.ticket.job not in cancelled)
         for claim in gone:
             self.requeue(claim)
 
     def requeue_held(self) -> None:
-        """Requeue all that it holds. The expectation that they are short was wrong, or no use."""
+        """Requeue all held claims: the jobs are not as short as expected, or do not start."""
         held = list(self._held)
         self._held.clear()
         self._durations.clear()
@@ -192,11 +200,11 @@ class Claims:
             self.requeue(claim)
 
     def requeue(self, claim: Claim, reason: UncountedReason = "drained", detail: str = "") -> None:
-        """Requeue a claim that was not started; a cancelled ticket ends there. `reason` and
-        `detail` as of `Queue.requeue`.
+        """Requeue a claim that was not started; a cancelled ticket ends there.
 
-        If that fails, on a full disk for example, it is tried again. The job does not start after
-        all: on that disk the worker would claim and requeue it for ever.
+        `reason` and `detail` are those of `Queue.requeue`. If the requeue fails, on a full disk for
+        example, the worker tries again later. It does not start the job after all: on that disk it
+        would claim and requeue the job for ever.
         """
         what = f"job {claim.ticket.job} cannot be requeued yet"
         try:
@@ -211,19 +219,19 @@ class Claims:
             self._notices.over(what)
 
     def retry(self) -> None:
-        """Try again to requeue what could not be requeued, if that is due."""
+        """Try again to requeue the claims that could not be requeued, if that is due."""
         if time.monotonic() >= self._retry_at:
             left, self._left, self._retry_at = self._left, [], math.inf
             for claim, reason, detail in left:
                 self.requeue(claim, reason, detail)
 
     def drop(self) -> None:
-        """Forget all of them: others decide about these tickets."""
+        """Forget all claims: other workers decide about these tickets."""
         self._held.clear()
         self._left, self._retry_at = [], math.inf
 
     def take_unknown_due(self) -> bool:
-        """Whether to look for unknown claims again; true once in a while."""
+        """Whether it is time to look for unknown claims; true once in each interval."""
         now = time.monotonic()
         is_due = now >= self._unknown_due
         if is_due:
@@ -231,12 +239,11 @@ class Claims:
         return is_due
 
     def requeue_unknown(self, queue: Queue, running: Collection[int]) -> None:
-        """Requeue the worker's claims in this queue of which it does not know, besides those of the
-        `running` jobs.
+        """Requeue the worker's claims in this queue that the worker does not know.
 
-        NFS may make the rename that is a claim, lose the answer, and report that there was no such
-        ticket. While the worker lives, nobody else would take it. Lists running/ of the queue;
-        raises OSError.
+        The `running` jobs are known. NFS may perform the rename that makes a claim, lose the
+        answer, and report that the ticket does not exist. While the worker lives, no other worker
+        would take such a ticket. Lists running/ of the queue; raises OSError.
         """
         known = {*running, *self.held, *(claim.ticket.job for claim, _, _ in self._left)}
         found = []
@@ -246,7 +253,7 @@ class Claims:
                     self._require_not_begun(entry)
                     ticket = read_ticket(entry.path).with_attempt(entry.attempt)
                 except FileNotFoundError:
-                    continue  # the listing was not of one moment
+                    continue  # a listing does not show a single moment
                 except DamagedFileError as error:
                     self._notices.fault(f"job {entry.job} is left in {entry.path}", error)
                     continue
@@ -266,16 +273,19 @@ class Claims:
             raise DamagedFileError(f"{path}: begun by worker {attempt.worker}")
 
     def _skip(self, ticket: Ticket, obstacle: str) -> None:
-        # An obstacle stays one: the worker's capacity and its time only decrease. Thousands of
-        # tickets may share it, so only the first of them is logged.
+        # An obstacle remains, because the worker's capacity and time only decrease. Thousands of
+        # tickets may share an obstacle, so only the first of them is logged.
         if obstacle not in self._skipped:
             _log.info("job %d (%s) is skipped: %s", ticket.job, ticket.name, obstacle)
         by_queue = self._skipped.setdefault(obstacle, {})
         by_queue.setdefault(ticket.queue, JobSet()).add(ticket.job)
 
     def describe_skipped(self) -> list[str]:
-        """For people: a line for each of the first skipped tickets that still wait, and one for the
-        rest. Costs some directory listings for each of the first."""
+        """Lines for people about the skipped tickets that still wait.
+
+        There is a line for each of the first tickets, and one for the rest. Each of the first
+        tickets costs some directory listings.
+        """
         with contextlib.suppress(OSError):
             return self._describe_skipped()
         return []

@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 
 
 class Ends:
-    """Publishes the ends of one worker's jobs, counts them, and lets its health be judged.
+    """Publishes the ends of one worker's jobs, counts them, and passes them to its `Health`.
 
-    `is_at_time_limit`: the jobs are ended because the worker's time is over, and not because a
+    `is_at_time_limit`: the worker ends its jobs because its own time is over, and not because a
     person wants the node.
     """
 
@@ -46,9 +46,11 @@ class Ends:
         self._notices = Notices(_log)
 
     def publish(self, over: Iterable[Slot]) -> list[tuple[Slot, str]]:
-        """Publish the results of jobs that are over, under one lock for each queue, or requeue
-        their tickets. Returns those that are done, each with how it ended, for people (empty for a
-        success). For the others it tries again when they are passed again, after RETRY seconds.
+        """Publish the results of jobs that are over, or requeue their tickets.
+
+        Takes one lock for each queue. Returns the jobs whose end is published, each with a text for
+        people about how it ended (empty for a success). After a failure the caller passes the job
+        again after RETRY seconds.
         """
         done: list[tuple[Slot, str]] = []
         results: dict[str, list[tuple[Slot, Result]]] = {}
@@ -71,7 +73,7 @@ class Ends:
             outcomes: Sequence[bool | OSError | KochiError]
             try:
                 outcomes = queue.finish_all([(slot.claim, result) for slot, result in ended])
-            except (OSError, KochiError) as error:  # not even the lock
+            except (OSError, KochiError) as error:  # for example from the lock
                 outcomes = [error] * len(ended)
             for (slot, result), outcome in zip(ended, outcomes, strict=True):
                 done += self._finished(slot, result, outcome)
@@ -81,8 +83,11 @@ class Ends:
         return self._walltime.was_used_by(slot.seconds, time.monotonic() - self._began)
 
     def _had_longest_allocation(self, slot: Slot) -> bool:
-        """Whether the worker's allocation is as long as any: otherwise the job would have got one
-        that is longer than its limit. Another attempt would come no further."""
+        """Whether the job already had the longest allocation that it can get.
+
+        If a longer allocation were possible, the job would have got one that is longer than its
+        limit. Another attempt would not get further.
+        """
         if not self.is_at_time_limit or slot.limit is None:
             return False
         return self._walltime.is_shorter_than_allocation_for(slot.limit)
@@ -90,7 +95,7 @@ class Ends:
     def _requeue(self, slot: Slot, reason: UncountedReason, detail: str) -> list[tuple[Slot, str]]:
         queue = self._queue_of(slot.claim.ticket)
         try:
-            if self._state.presumed_dead_by is None:  # otherwise others decide about the ticket
+            if self._state.presumed_dead_by is None:  # else others decide about it
                 queue.requeue(slot.claim, reason, detail)
         except (OSError, KochiError) as error:
             return self._later(slot, error)
@@ -100,7 +105,7 @@ class Ends:
     def _finished(
         self, slot: Slot, result: Result, outcome: bool | OSError | KochiError
     ) -> list[tuple[Slot, str]]:
-        """`outcome`: as of Queue.finish_all."""
+        """Note a published result; `outcome` is that of `Queue.finish_all`."""
         if isinstance(outcome, (OSError, KochiError)):
             return self._later(slot, outcome)
         self._notices.over(_about(slot))
@@ -116,20 +121,21 @@ class Ends:
             job = slot.claim.ticket.job
             _log.warning("the end of job %d cannot be written: %s", job, error.message)
             return [(slot, "its queue was removed")]
-        # A full disk, for example. The result is kept: it may be that of a long run.
+        # On a full disk, for example. The worker keeps the result, which may be that of a long run.
         self._notices.fault(_about(slot), error)
         slot.publish_again_in(RETRY)
         return []
 
     def _machine_is_there(self, slot: Slot) -> bool:
-        # If not, its filesystem is away, and the queue may come back with it.
+        # If the machine's directory is missing, its filesystem is not mounted, and the queue may
+        # come back with it.
         with contextlib.suppress(OSError):
             return is_there(self._queue_of(slot.claim.ticket).machine.queues)
         return False
 
     def _count(self, queue: str, result: Result) -> None:
         if result.reason == "cancelled":
-            return  # that says nothing about the node
+            return  # a cancelled job says nothing about the node
         state = self._state.state
         succeeded, failed = state.by_queue.get(queue, (0, 0))
         counts = (succeeded + 1, failed) if result.ok else (succeeded, failed + 1)

@@ -1,8 +1,8 @@
-"""What others want of a worker: files in which a person or a run tells it to leave or to cancel a
-job, and the signs of life of its controller.
+"""The orders to a worker, and its view of its controller.
 
-An answer that is not known now, because the filesystem returns an error, waits for the next look: a
-guess would end all jobs of the worker, or leave it behind for ever.
+A person or a run writes files that tell the worker to leave or to cancel a job. The controller
+gives signs of life. When the filesystem returns an error, the answer is unknown, and the worker
+looks again later: a guess would end all its jobs, or leave the worker behind for ever.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _CANCEL_PATIENCE = 60.0  # seconds
 
 
 class Orders:
-    """The orders for one worker; nothing here raises OSError.
+    """The orders for one worker; no method raises OSError.
 
-    `reason`: why it is to stop, for people, unless only a signal told it so; `requests`: how often
-    it was told to stop; `is_finishing`: whether it is to leave when its jobs have ended.
+    `reason`: why the worker must stop, for people; None if only a signal told it to stop.
+    `requests`: how often it was told to stop. `is_finishing`: whether it must leave when its jobs
+    have ended.
     """
 
     def __init__(self, machine: MachinePaths, worker: int, surroundings: Surroundings) -> None:
@@ -55,12 +56,15 @@ class Orders:
         return self.requests > 0 or self.reason is not None or self.is_finishing
 
     def stop(self, reason: str) -> None:
-        """The worker is to stop for this reason, if it has none yet."""
+        """Tell the worker to stop for this reason, unless it already has one."""
         self.reason = self.reason or reason
 
     def is_told_to_stop(self, signals: int) -> bool:
-        """Whether there is a new request to stop, by one of so many signals in all, by the end of
-        its parent, or for a reason that was given to `stop`."""
+        """Whether there is a new request to stop.
+
+        `signals` is the number of stop signals so far. The end of the worker's parent, the end of
+        its time and a reason given to `stop` are requests, too.
+        """
         if self._parent is not None and not self._parent.is_alive():
             self.reason = f"process {self._parent.pid}, which started this worker, is gone"
         elif self._walltime.is_over:
@@ -69,8 +73,10 @@ class Orders:
         return self.requests != before
 
     def is_told_to_finish(self) -> bool:
-        """Whether a person now wants the worker to leave when its jobs have ended. If at once, it
-        is to stop."""
+        """Whether a person now wants the worker to leave when its jobs have ended.
+
+        If the person wants it to leave at once, this method calls `stop`.
+        """
         how = self._release()
         if how == "now":
             self.stop(f"{RELEASED}, at once")
@@ -91,7 +97,7 @@ class Orders:
         return how
 
     def cancelled(self, jobs: Iterable[int]) -> set[int]:
-        """Which of the jobs are known to be cancelled."""
+        """The jobs among these that are known to be cancelled."""
         what = "whether jobs are to be cancelled is not known now"
         found = set()
         try:
@@ -99,7 +105,7 @@ class Orders:
                 if is_there(self._machine.job(job).cancel):
                     found.add(job)
         except OSError as error:
-            # It does not ask about the others: each of these questions may take seconds.
+            # Do not ask about the other jobs: each question may take seconds.
             self._notices.fault(what, error)
             return found
         self._notices.over(what)
@@ -107,12 +113,12 @@ class Orders:
 
 
 class ControllerWatch:
-    """Watches the controller of a worker, if it has one; nothing here raises OSError.
+    """Watches the controller of a worker, if any; no method raises OSError.
 
-    In an allocation a worker goes on when its controller is killed, which mostly runs on another
-    node. `is_dead`: the controller left jobs behind, its process is gone, or it gave no sign of
-    life for long; if it wakes up after that, it gets other workers. `is_in_doubt`: it may be dead,
-    and that will be known soon.
+    In an allocation a worker goes on when its controller is killed, because the controller usually
+    runs on another node. `is_dead`: the controller left jobs behind, its process is gone, or it
+    gave no sign of life for long. If it wakes up after that, it gets other workers. `is_in_doubt`:
+    the controller may be dead; a later look will decide it.
     """
 
     def __init__(
@@ -132,8 +138,11 @@ class ControllerWatch:
         self._notices = Notices(_log)
 
     def _find_directory(self, worker: WorkerState) -> Path | None:
-        """The controller's directory, if it exists. In an allocation it counts as if it existed:
-        that may begin after the end of its run."""
+        """The controller's directory, if it exists.
+
+        In an allocation the directory counts as existing: the allocation may begin after the end of
+        its run.
+        """
         if worker.controller is None:
             return None
         directory = self._machine.controller(worker.controller).directory
@@ -143,8 +152,10 @@ class ControllerWatch:
             return directory
 
     def is_run_over(self) -> bool:
-        """Whether the run that started the worker is certainly over. Nobody else may be able to end
-        a worker on another node."""
+        """Whether the run that started the worker is certainly over.
+
+        The worker checks this itself: possibly no other process can end a worker on another node.
+        """
         if self._directory is None:
             return False
         what = "whether the run that started this worker is over is not known now"
@@ -157,7 +168,7 @@ class ControllerWatch:
         return is_over
 
     def look(self) -> None:
-        """Update `is_dead` and `is_in_doubt`; costs two small reads. Call it now and then."""
+        """Update `is_dead` and `is_in_doubt`; call it regularly. Costs two small reads."""
         if self._identity is None:
             return
         path = self._machine.controller(self._identity).state
@@ -166,7 +177,7 @@ class ControllerWatch:
             seen = read_controller(self._machine, self._identity)
             sign = sign_of_life(path, seen.process, seen.heartbeat)
         except FileNotFoundError:
-            self.is_dead = self.is_in_doubt = False  # it ended in an orderly way
+            self.is_dead = self.is_in_doubt = False  # the controller ended normally
             return
         except (OSError, DamagedFileError):
             return
@@ -178,8 +189,11 @@ class ControllerWatch:
         self.is_in_doubt = not self.is_dead and still >= SILENT_AFTER * seen.heartbeat_interval
 
     def cancel_waiting(self, command: Sequence[str]) -> None:
-        """If the controller is dead, run a command that cancels its requested allocations that have
-        not begun, unless jobs wait for them: each would get a node one day, for nothing."""
+        """Cancel the requested allocations of a dead controller that have not begun.
+
+        Runs `command`, but not while jobs wait for these allocations. Without it, each allocation
+        would occupy a node later without any job.
+        """
         if not command or not self.is_dead:
             return
         queues = map(self._machine.queue, self._queues)

@@ -1,4 +1,4 @@
-"""The output of a worker: its log, and in its terminal the output of its jobs."""
+"""The output of a worker: its log, and the output of its jobs in its terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WIDTH = 80
 _CHUNK = 2**16  # bytes
 _MOST_AT_ONCE = 2**24  # bytes
 _INTERVAL = 0.1  # seconds between two reads of a growing log
-# Seconds in which the log of an ended job has to be readable: other jobs wait for their turn.
+# Seconds in which the log of an ended job must become readable: other jobs wait for their turn.
 _LOG_PATIENCE = 30.0
 _UNWRITTEN = "the jobs' output cannot be shown now"
 
@@ -39,15 +39,15 @@ class _Shown:
     offset: int
     ending: str | None = None
     begun: bool = False
-    last: bytes = b"\n"  # byte that was shown
+    last: bytes = b"\n"  # the last byte shown
     unreadable_since: float | None = None
 
 
 class Echo:
     """Shows each job's output as it grows, in the order of their starts, and never mixes two jobs.
 
-    It follows the log of the first job that has not ended; the others wait in their log files for
-    their turn. A log or a terminal that fails ends no job: the worker's log says so, and it tries
+    It follows the log of the first job that has not ended; the output of the others waits in their
+    log files. A log or a terminal that fails ends no job: the worker logs the failure and tries
     again.
     """
 
@@ -57,20 +57,23 @@ class Echo:
         stream: RawIOBase | BinaryIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """With `jobs` false it shows only the worker's own lines. `stream`, by default stdout, is
-        unbuffered: Echo keeps the bytes that it did not accept."""
+        """Open the output.
+
+        With `jobs` false it shows only the worker's own lines. `stream`, by default stdout, is
+        unbuffered: Echo keeps the bytes that `stream` does not accept.
+        """
         self._stream = stream or _raw_stdout()
         self._jobs = jobs
         self._queue: deque[_Shown] = deque()
         self._room = 0
         self._unwritten = b""
         self._clock = clock
-        self._resume = 0.0  # when to try again to write or read, in the seconds of the clock
+        self._resume = 0.0  # when to write or read again, in seconds of the clock
         self._notices = Notices(_log)
 
     @property
     def deadline(self) -> float:
-        """When `pump` will have something to do, in the seconds of the clock."""
+        """When `pump` will have something to do, in seconds of the clock."""
         if not self._queue and not self._unwritten:
             return math.inf
         return max(self._resume, self._clock() + _INTERVAL)
@@ -79,21 +82,21 @@ class Echo:
         self._write("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
 
     def job_started(self, job: int, name: str, log: Path, offset: int) -> None:
-        """`offset`: where in the log this attempt's output begins, in bytes."""
+        """Note a started job; `offset`: where this attempt's output begins in the log, in bytes."""
         if self._jobs:
             self._queue.append(_Shown(job, name, log, offset))
 
     def job_ended(self, job: int, ending: str) -> None:
-        """`ending`: how it ended, for people; empty when it succeeded."""
+        """Note an ended job; `ending`: how it ended, for people (empty for a success)."""
         for shown in self._queue:
             if shown.job == job:
                 shown.ending = ending
 
     def pump(self, everything: bool = False) -> None:
-        """Show what has been written since the last time.
+        """Show the output since the last call.
 
         Unless `everything` is true, it shows a large output in parts: a job may write faster than a
-        terminal shows it, and then the worker would do nothing else.
+        terminal shows the output, and the worker would then do nothing else.
         """
         if self._clock() < self._resume and not everything:
             return
@@ -104,7 +107,8 @@ class Echo:
             if not shown.begun:
                 shown.begun = True
                 self.say(f"Kochi job {shown.name} (ID={shown.job}) started.", "-" * WIDTH)
-            # Before it reads the log, so that it misses nothing that was written before the end.
+            # Take `ending` before reading the log, to miss nothing that the job wrote before its
+            # end.
             ending = shown.ending
             is_all = self._copy(shown, everything)
             if ending is None or not is_all:
@@ -117,7 +121,7 @@ class Echo:
             self._queue.popleft()
 
     def _copy(self, shown: _Shown, everything: bool) -> bool:
-        """Returns whether it copied everything."""
+        """Show the rest of a log; return whether it copied everything."""
         try:
             with answered(lambda: shown.log.open("rb")) as stream:
                 stream.seek(shown.offset)
@@ -151,25 +155,25 @@ class Echo:
         return True
 
     def _write(self, content: bytes) -> None:
-        """Write what could not be written before, and this; keep the rest."""
+        """Write the earlier bytes that could not be written, and `content`; keep the rest."""
         self._unwritten += content
         try:
             while self._unwritten:
-                # None: a terminal that is set not to wait, and shows things slowly.
+                # `write` returns None for a slow terminal in non-blocking mode.
                 written = self._stream.write(self._unwritten)
                 self._unwritten = self._unwritten[written or 0 :]
                 if not written:
                     self._resume = self._clock() + _INTERVAL
                     return
         except BrokenPipeError:
-            # `kochi work | head`: the jobs must not fail because nobody reads their output. The
-            # descriptor itself is redirected: at the exit the stream writes what it still holds.
+            # `kochi work | head`: the jobs must not fail because no process reads their output. The
+            # descriptor itself is redirected because the stream writes its buffer at the exit.
             nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
             self._unwritten = b""
         except OSError as error:
-            # `kochi work > log` on a full disk: the jobs' own logs may be elsewhere.
+            # `kochi work > log` on a full disk: the jobs' own logs may be on another disk.
             self._resume = self._clock() + RETRY
             self._notices.fault(_UNWRITTEN, error)
         else:
@@ -181,16 +185,19 @@ def _unread(shown: _Shown) -> str:
 
 
 def _raw_stdout() -> RawIOBase:
-    # Not sys.stdout.buffer: after an error it does not tell how much of its content was written.
+    # Not sys.stdout.buffer: after an error it does not tell how many bytes it has written.
     try:
         return open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)
-    except (AttributeError, OSError, ValueError):  # there is none, or it is closed
+    except (AttributeError, OSError, ValueError):  # stdout is missing or closed
         return open(os.devnull, "wb", buffering=0)
 
 
 class _LogFile(logging.FileHandler):
-    """On a full disk it says once, on stderr, that it cannot be written, instead of a traceback for
-    each message. It keeps messages in memory, and writes them when there is room again."""
+    """A log file that tolerates a full disk.
+
+    On a full disk it prints one message on stderr instead of a traceback for each log message. It
+    keeps the messages in memory, and writes them when there is room again.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, encoding="utf-8", errors="backslashreplace")
@@ -210,7 +217,7 @@ class _LogFile(logging.FileHandler):
                 print(f"kochi worker: its log cannot be written now: {error}", file=sys.stderr)
 
     def close(self) -> None:
-        # The messages that are lost then are not worth a worker's exit status.
+        # Messages that are lost here do not justify another exit status of the worker.
         with contextlib.suppress(OSError):
             super().close()
 
@@ -218,7 +225,9 @@ class _LogFile(logging.FileHandler):
 @contextlib.contextmanager
 def log_to_file(machine: MachinePaths, worker: int) -> Iterator[None]:
     """Write messages of the worker and of its queues to its log, and warnings to stderr, too.
-    Raises OSError when the log cannot be created."""
+
+    Raises OSError when the log cannot be created.
+    """
     logger = logging.getLogger("snakemake_kochi")
     level = logger.level
     to_file = _LogFile(machine.worker(worker).log)

@@ -1,5 +1,8 @@
-"""The queues that a worker serves: which ones, which of them fail at the moment, when to look into
-them, and how long to wait for a job."""
+"""The queues that a worker serves.
+
+This module decides which queues a worker serves and which of them fail at the moment, when it looks
+into them, and how long it waits for a job.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +33,21 @@ Returned = TypeVar("Returned")
 
 _LIST = "the list of queues"  # no queue has such a name
 
-# Wake-up FIFOs do not work across nodes, so an idle worker looks into its queues by itself. Looking
-# more often is of use only while something happens.
+# Wake-up FIFOs do not work across nodes, so an idle worker polls its queues. Frequent looks are
+# useful only while something happens.
 _LONGEST_INTERVAL = 5.0  # times the first interval
 _GROWTH = 1.5
-# A slow look is repeated less often: the filesystem has other users.
+# A slow look is repeated less often, because the filesystem has other users.
 _INTERVAL_PER_COST = 50.0
 
 
 class ServedQueues:
-    """Subscribes a worker to its queues, in their order; whoever started it may change them.
+    """Subscribes a worker to its queues, in their order.
 
-    A transient fault of a queue, a full disk or a lock that cannot be opened for a moment, must not
-    end the worker, as its jobs would end with it. It goes on with the other queues and tries again
-    after RETRY seconds.
+    The process that started the worker may change them.
+    A transient fault of a queue must not end the worker, because its jobs would end with it: a full
+    disk, for example, or a lock that cannot be opened for a moment. The worker goes on with the
+    other queues and tries again after RETRY seconds.
     """
 
     def __init__(self, machine: MachinePaths, state: StateFile) -> None:
@@ -51,7 +55,7 @@ class ServedQueues:
         self._state = state
         self._observer = Observer(worker=state.state.worker)
         self._queues: dict[str, Queue] = {}
-        self._retry_at: dict[str, float] = {}  # by the name of a queue that has a fault
+        self._retry_at: dict[str, float] = {}  # by the name of the failing queue
         self._next_retry = math.inf
         self._notices = Notices(_log)
 
@@ -60,11 +64,11 @@ class ServedQueues:
         return list(self._queues.values())
 
     def queue_of(self, ticket: Ticket) -> Queue:
-        # The worker may have stopped serving it.
+        # The worker may no longer serve this queue.
         return self._queues.get(ticket.queue) or Queue(self._machine, ticket.queue)
 
     def read(self) -> None:
-        """Read which queues to serve. If that fails, they stay as they are."""
+        """Read which queues to serve. If that fails, they do not change."""
         self.tried(_LIST, self._read)
 
     def _read(self) -> None:
@@ -83,8 +87,11 @@ class ServedQueues:
         self._state.update(queues=tuple(wanted))
 
     def are_used(self) -> bool:
-        """Whether a run that handed jobs to one of the queues may still be active: when those jobs
-        have ended, more may come. Reads a small file for each run of the machine."""
+        """Whether a run that submitted jobs to one of the queues may still be active.
+
+        Such a run may submit more jobs when those have ended. Reads a small file for each run of
+        the machine.
+        """
         with contextlib.suppress(OSError):
             return any(
                 not each.is_dead
@@ -94,14 +101,16 @@ class ServedQueues:
         return True
 
     def leave(self) -> None:
-        """Stop serving all of them."""
+        """Unsubscribe from all queues."""
         for queue in self.queues:
             with contextlib.suppress(OSError):
                 unsubscribe(queue.paths, self._state.state.worker)
 
     def tried(self, name: str, action: Callable[[], Returned]) -> Returned | None:
-        """What `action` returns; None when it raised OSError or KochiError. Then the queue of that
-        name has a fault, until something works with it."""
+        """Call `action` and return its result, or None if it raises OSError or KochiError.
+
+        After an error the queue called `name` counts as faulty until an action succeeds.
+        """
         what = f"{name} cannot be used now"
         try:
             returned = action()
@@ -124,12 +133,15 @@ class ServedQueues:
 
     @property
     def deadline(self) -> float:
-        """When something is to be tried again, in monotonic seconds."""
+        """When the next retry is due, in monotonic seconds."""
         return self._next_retry
 
     def take_retry(self) -> bool:
-        """Whether something is to be tried again now. True once for each failure at most: the
-        worker may have no room for a job, and would try nothing."""
+        """Whether a retry is due now.
+
+        True at most once for each failure: the worker may have no room for a job, and would then
+        try nothing.
+        """
         is_due = time.monotonic() >= self._next_retry
         if is_due:
             self._next_retry = math.inf
@@ -137,8 +149,10 @@ class ServedQueues:
 
 
 class Idle:
-    """For how long a worker without jobs waits for some, which depends on its queues and on whether
-    its controller is alive."""
+    """How long a worker without jobs waits for one.
+
+    This depends on its queues and on whether its controller is alive.
+    """
 
     def __init__(
         self, settings: WorkerSettings, queues: ServedQueues, controller: ControllerWatch
@@ -149,13 +163,16 @@ class Idle:
         self.begin()
 
     def begin(self) -> None:
-        """The worker is idle from now on, or counts as such."""
+        """Note that the worker is idle from now on, or counts as idle."""
         self._began = time.monotonic()
 
     @property
     def deadline(self) -> float:
-        """When the wait of a worker that stays is over, in monotonic seconds. Infinite where the
-        worker would not act upon it: once it is past, the worker would not sleep any more."""
+        """When the wait of a worker that stays is over, in monotonic seconds.
+
+        Infinite where the worker would not act upon the deadline: after a past deadline the worker
+        would never sleep.
+        """
         timeout = self._settings.idle_timeout
         is_sure = not self._controller.is_dead and not self._controller.is_in_doubt
         return (
@@ -166,15 +183,15 @@ class Idle:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing to wait for."""
+        """Whether the worker has nothing to wait for."""
         if not self._settings.stay:
             # Between a build and its runs, for example, the queues are empty for a moment.
             may_go_on = time.monotonic() < self._began + self._settings.between_jobs
             return not self._queues.have_fault and not (may_go_on and self._queues.are_used())
         if self._controller.is_dead:
             return not self._queues.have_fault
-        # In doubt about its controller it waits for certainty: if that is dead, the allocations
-        # that wait are of no use.
+        # While the controller may be dead, the worker waits for certainty: if the controller is
+        # dead, the worker must cancel its waiting allocations.
         return time.monotonic() >= self.deadline
 
     @property
@@ -186,35 +203,38 @@ class Idle:
 
 
 class Looks:
-    """When an idle worker looks into its queues: the intervals begin with `first` seconds, grow to
-    five times that while it finds nothing, and are at least fifty times as long as a look takes.
-    They are jittered, so that workers on many nodes do not compete for the lock."""
+    """When an idle worker looks into its queues.
+
+    The intervals begin with `first` seconds and grow to five times that while the worker finds
+    nothing. They are at least fifty times as long as a look takes. They are jittered, so that
+    workers on many nodes do not compete for the lock.
+    """
 
     def __init__(self, first: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._first = first
         self._clock = clock
         self._interval = first
         self._began = 0.0
-        self.deadline = 0.0  # of the next look, in the seconds of the clock
+        self.deadline = 0.0  # of the next look, in seconds of the clock
 
     @property
     def is_due(self) -> bool:
         return self._clock() >= self.deadline
 
     def reset(self) -> None:
-        """Something happened: look more often again."""
+        """Look more often again, because something happened."""
         self._interval = self._first
 
     def skip(self) -> None:
-        """A look was due, and there is no room for anything that it could find."""
+        """Postpone a due look: the worker has no room for any job that it could find."""
         self._wait(self._interval)
 
     def begin(self) -> None:
-        """A look begins."""
+        """Note that a look begins."""
         self._began = self._clock()
 
     def end(self, found: bool) -> None:
-        """A look is over; `found`: whether it found a ticket."""
+        """Note that a look is over; `found`: whether it found a ticket."""
         cost = self._clock() - self._began
         self._wait(max(self._interval, _INTERVAL_PER_COST * cost))
         grown = min(self._interval * _GROWTH, _LONGEST_INTERVAL * self._first)

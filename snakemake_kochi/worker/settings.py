@@ -1,6 +1,6 @@
-"""A worker's settings: a file that whoever starts the worker writes, and that the worker reads.
+"""A worker's settings: a file that one process writes to start a worker, and that the worker reads.
 
-This module has all options. A new one needs a field here, and the code that uses it.
+This module has all options. A new option needs a field here, and the code that uses it.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ VERSION = 1
 
 # Seconds until a worker tries again what failed for a fault that may be transient.
 RETRY = 1.0
-# Seconds that a worker that leaves when its queues are empty waits for a run that goes on: it takes
-# so long at most to hand over what depends on a job that has ended. On a cluster Snakemake waits
-# for a minute for a job's outputs (`--latency-wait` of the profile `cluster` and of `kochi batch`).
+# Seconds that a worker without `stay` waits for a run that goes on: the run takes so long at most
+# to submit the jobs that depend on a job that has ended. On a cluster Snakemake waits for a minute
+# for a job's outputs (`--latency-wait` of the profile `cluster` and of `kochi batch`).
 BETWEEN_JOBS = 75.0
-# Seconds until a node sees a file that was written a moment ago on another one.
+# Seconds until a node sees a file that another node has just written.
 _PATIENCE = 10.0
 _PAUSE = 0.5
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """How a worker is started, and how it behaves. None means the worker finds the value itself.
+    """How a worker is started, and how it behaves. None: the worker finds the value itself.
 
-    `root` is KOCHI_ROOT, `machine` the machine's name. `queues` may be empty when `worker`, a
-    number from `allocate_ids`, was given its queues by `assign_queues`.
+    `root` is KOCHI_ROOT, `machine` the machine's name. `queues` may be empty when `assign_queues`
+    has given queues to `worker`, a number from `allocate_ids`.
 
-    Capacity: `cores`, `memory_mb` (MiB) and `gpus` (a number, or names separated by commas) are
-    what the worker hands out, by default all that it may use; `most_memory_mb` (MiB) is the most
-    memory that it hands out, if it finds more.
+    Capacity: the worker hands out `cores`, `memory_mb` (MiB) and `gpus` (a number, or names
+    separated by commas), by default all that it may use. `most_memory_mb` (MiB) limits the memory
+    that it hands out if it finds more.
 
     Time, in seconds: the worker is gone after `walltime`. `allocation_seconds` is the time that was
-    requested for its allocation, for a Slurm that does not tell. A job that is to end has `grace`
-    between SIGTERM and SIGKILL; a worker that leaves waits for the ends of its jobs for
-    `leave_patience`. An idle worker looks for what happened on other nodes after
-    `idle_wait`. A worker with `stay` waits when its queues are empty, for `idle_timeout` if that is
-    given; one without waits for `between_jobs` for more jobs of a run that goes on. Other nodes
-    presume it dead LOST_AFTER times `heartbeat` after its last sign of life.
+    requested for its allocation; it serves where Slurm does not report the time. A job that must
+    end has `grace` between SIGTERM and SIGKILL. A worker that leaves waits for the ends of its jobs
+    for `leave_patience`. An idle worker looks for events on other nodes after `idle_wait`. When its
+    queues are empty, a worker with `stay` waits for `idle_timeout`, or without limit if that is
+    None; a worker without `stay` waits for `between_jobs` for more jobs of a run that goes on.
+    Other nodes presume the worker dead LOST_AFTER times `heartbeat` after its last sign of life.
 
-    `controller`, the identity of an inbox: the worker claims only the tickets of that controller.
-    `first`: the kinds of jobs that it claims before others. `allocation`: the scheduler's name of
-    the worker's allocation. There the worker also leaves when it has no job and its controller is
-    dead, and then runs `cancel_waiting`, a command that cancels the allocations of that controller
-    that have not begun. The worker ends with the process `parent`. `echo`: it shows the jobs'
-    output.
+    `controller` is the identity of an inbox: the worker claims only the tickets of that controller.
+    `first` are the kinds of jobs that it claims before others. `allocation` is the scheduler's name
+    of the worker's allocation. In an allocation the worker also leaves when it has no job and its
+    controller is dead. It then runs `cancel_waiting`, a command that cancels the allocations of
+    that controller that have not begun. The worker ends when the process `parent` ends. With `echo`
+    it shows the jobs' output.
     """
 
     root: str
@@ -100,8 +100,11 @@ class WorkerSettings:
 
     @property
     def path(self) -> Path:
-        """The file: in the worker's directory if it has a number, else one for all workers that
-        are started with equal settings."""
+        """The path of the settings file.
+
+        The file is in the worker's directory if the worker has a number. Otherwise all workers that
+        are started with equal settings share one file.
+        """
         if self.worker is not None:
             return self.paths.worker(self.worker).settings
         return self.paths.worker_settings(hashlib.sha256(self.to_json()).hexdigest())
@@ -111,7 +114,7 @@ class WorkerSettings:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> WorkerSettings:
-        """What `to_json` made. Raises KochiError, which names the key."""
+        """The settings in the form that `to_json` writes. Raises KochiError with the key's name."""
         kinds = {field.name: str(field.type) for field in fields(cls)}
         values = {}
         for key, value in data.items():
@@ -137,8 +140,11 @@ class WorkerSettings:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a worker finds where it was started: the `environment` of its jobs, the process with
-    which it ends, and how long it will be there."""
+    """What a worker finds where it was started.
+
+    `environment`: that of its jobs. `parent`: the worker ends when this process ends. `walltime`:
+    how long the worker may live.
+    """
 
     environment: Mapping[str, str]
     parent: ProcessIdentity | None
@@ -157,8 +163,8 @@ def _is_list_of(kind: type) -> Callable[[object], bool]:
     return lambda value: isinstance(value, list) and all(isinstance(each, kind) for each in value)
 
 
-# For the type of each field: what it is for people, whether a value of JSON is one, and what makes
-# the field of it.
+# For the type of each field: a description for people, a check whether a JSON value has the type,
+# and a function that makes the field from the value.
 _KINDS: Mapping[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     "str": ("a text", lambda value: isinstance(value, str), str),
     "bool": ("true or false", lambda value: isinstance(value, bool), bool),
@@ -175,7 +181,7 @@ _FROM_1 = ("cores", "memory_mb", "most_memory_mb")
 
 
 def save_settings(settings: WorkerSettings) -> Path:
-    """Write the file for `start_command`; returns its path. Raises OSError."""
+    """Write the file for `start_command`; return its path. Raises OSError."""
     path = settings.path
     make_directory(path.parent)
     write_atomically(path, settings.to_json())
@@ -183,15 +189,21 @@ def save_settings(settings: WorkerSettings) -> Path:
 
 
 def start_command(settings: Path) -> list[str]:
-    """The worker with the settings of a file, as a command. The options of `__main__` may follow:
-    what only an allocation knows."""
+    """The command that starts a worker with the settings of a file.
+
+    The options of `__main__` may follow: they carry values that are known only inside an
+    allocation.
+    """
     # -P: a queue.py in the user's directory must not be imported in place of the library.
     return [sys.executable, "-P", "-m", "snakemake_kochi.worker", str(settings)]
 
 
 def read_settings(path: Path, patience: float = _PATIENCE) -> WorkerSettings:
-    """Raises DamagedFileError, also for a file of somebody else's; WorkerError where it cannot be
-    read, or is not seen here within `patience` seconds."""
+    """Read the settings from a file.
+
+    Raises DamagedFileError, also for a file of another user; WorkerError if the file cannot be
+    read, or does not appear on this node within `patience` seconds.
+    """
     deadline = time.monotonic() + patience
     while True:
         try:

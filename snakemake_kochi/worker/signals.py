@@ -1,5 +1,4 @@
-"""The events of a worker's loop, signals among them, and the kernel's services for a parent of
-jobs."""
+"""The events of a worker's loop, with its signals, and kernel services for parents of jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _FORWARDED = 0x80
 
 
 class Wake(NamedTuple):
-    """A pipe that wakes a loop: numbers of signals, a byte each."""
+    """A pipe that wakes a loop; it carries signal numbers, one byte each."""
 
     read: int
     write: int
@@ -35,13 +34,13 @@ def make_wake() -> Wake:
 
 
 def forward_stop(wake: Wake, number: int) -> None:
-    """Forward a request to stop to the process whose Signals have this `wake`."""
-    with contextlib.suppress(BlockingIOError):  # full of requests
+    """Forward a request to stop to the process whose `Signals` have this `wake`."""
+    with contextlib.suppress(BlockingIOError):  # the pipe is full of requests
         os.write(wake.write, bytes([number | _FORWARDED]))
 
 
 class Signals:
-    """While entered, signals only wake the loop: `stops` counts the requests to stop.
+    """While entered, signals only wake the loop; `stops` counts the requests to stop.
 
     Schedulers can be told to send SIGUSR1 before the time is over. Requests come directly or are
     forwarded through `wake`. Enter it in the main thread.
@@ -50,20 +49,21 @@ class Signals:
     def __init__(self, wake: Wake) -> None:
         self._direct = 0
         self._forwarded = 0
-        self.first_stop: str | None = None  # its name
+        self.first_stop: str | None = None  # the signal's name
         self._previous: dict[int, Any] = {}
         self._wake = wake
 
     def __enter__(self) -> Signals:
         for number in (*STOP_SIGNALS, signal.SIGCHLD):
-            # Under nohup a closed terminal changes nothing.
+            # Under nohup the worker ignores a closed terminal.
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                 continue
             handler = self._ignore if number == signal.SIGCHLD else self._stop
             self._previous[number] = signal.signal(number, handler)
-        # Without it the loop would see a signal that comes just before poll(2) after its time-out.
+        # Without it, a signal that arrives just before poll(2) would wake the loop only after the
+        # time-out.
         self._previous_wake = signal.set_wakeup_fd(self._wake.write, warn_on_full_buffer=False)
-        # The supervisor has blocked them until now.
+        # The supervisor has blocked these signals until now.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._previous)
         return self
 
@@ -76,8 +76,8 @@ class Signals:
 
     @property
     def stops(self) -> int:
-        # A terminal, timeout(1) and schedulers signal all processes at once. That is one request,
-        # though it comes both ways.
+        # A terminal, timeout(1) and schedulers signal all processes at once. Such a signal is one
+        # request, although it arrives both directly and forwarded.
         return max(self._direct, self._forwarded)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
@@ -85,7 +85,10 @@ class Signals:
         self.first_stop = self.first_stop or signal.Signals(number).name
 
     def _ignore(self, number: int, frame: FrameType | None) -> None:
-        """It needs a handler: children of a process that ignores SIGCHLD leave no status."""
+        """Do nothing: SIGCHLD needs a handler.
+
+        Children of a process that ignores SIGCHLD leave no exit status.
+        """
 
     def fileno(self) -> int:
         return self._wake.read
@@ -99,8 +102,11 @@ class Signals:
 
 
 class Events:
-    """While entered, `wait` sleeps until something happens: a signal, a notification by the wake-up
-    FIFO, the end of the process `parent`, or an event of the `watched`."""
+    """While entered, `wait` sleeps until an event.
+
+    Events are a signal, a notification through the wake-up FIFO, the end of the process `parent`,
+    and an event of one of the `watched`.
+    """
 
     def __init__(
         self, wake: Wake, fifo: Path, parent: ProcessIdentity | None, watched: Sequence[Watched]
@@ -108,7 +114,7 @@ class Events:
         self.signals = Signals(wake)
         self._fifo = fifo
         self._parent = parent
-        self._parent_end: int | None = None  # a descriptor that is readable when the parent ends
+        self._parent_end: int | None = None  # becomes readable when the parent ends
         self._watched = watched
         self._poll = select.poll()
         self._stack = contextlib.ExitStack()
@@ -133,15 +139,15 @@ class Events:
 
     @property
     def is_silent(self) -> bool:
-        """Whether no notification can arrive: see WakeUp."""
+        """Whether no notification can arrive; see `WakeUp`."""
         return self._wakeup.is_silent
 
     def wait(self, seconds: float) -> bool:
-        """Sleep, at most so long; return whether there was a notification."""
+        """Sleep for `seconds` at most; return whether a notification arrived."""
         for descriptor, _ in self._poll.poll(seconds * 1000):
             if descriptor == self._parent_end:
-                # It stays readable: the loop would not sleep any more while the end of a job cannot
-                # be written, for example.
+                # The descriptor stays readable: the loop would never sleep again while it cannot
+                # publish the end of a job, for example.
                 self._poll.unregister(descriptor)
         self.signals.drain()
         for watched in self._watched:
@@ -155,9 +161,11 @@ def adopt_orphans() -> None:
 
 
 def reap_orphans(jobs: Collection[int], helpers: Collection[int]) -> list[ProcessIdentity]:
-    """The living children of this process that are neither the main process of one of the `jobs`
-    nor a helper nor in the session of a helper, where processes wait to become a job. Reaps the
-    dead ones."""
+    """The living orphans among the children of this process; reaps the dead ones.
+
+    An orphan is neither the main process of one of the `jobs`, nor a helper, nor a process in the
+    session of a helper: there processes wait to become a job.
+    """
     living = []
     for pid in set(child_pids()).difference(jobs, helpers):
         with contextlib.suppress(ChildProcessError, ProcessLookupError):
@@ -168,8 +176,10 @@ def reap_orphans(jobs: Collection[int], helpers: Collection[int]) -> list[Proces
 
 
 def _open_process(pid: int) -> int | None:
-    """A descriptor that becomes readable when the process ends; None if it is gone, and before
-    Linux 5.3."""
+    """A descriptor that becomes readable when the process ends.
+
+    None if the process is gone, and before Linux 5.3.
+    """
     try:
         return os.pidfd_open(pid)
     except (OSError, AttributeError):

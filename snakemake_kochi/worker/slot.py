@@ -23,22 +23,25 @@ from snakemake_kochi.worker.signals import STOP_SIGNALS
 
 _log = logging.getLogger(__name__)
 
-# Seconds. Processes that an ended job left running get less time to end than a job that is stopped.
+# Seconds. Processes that an ended job left running get less time than a stopped job.
 _LEFTOVER_GRACE = 1.0
 _KILL_AGAIN = 0.1
 _LEFTOVER_PATIENCE = 10.0
 
-# A scheduler that ends a worker also signals the processes of its jobs, and often does so first.
-# The end of a job by such a signal counts as its own only after so many seconds.
+# A scheduler that ends a worker also signals the processes of its jobs, and often signals them
+# first. A job that ends by such a signal gets a result of its own only after so many seconds.
 _STOP_WINDOW = 1.0
-_STOP_STATUSES = frozenset(128 + number for number in STOP_SIGNALS)  # as the shells have it
+_STOP_STATUSES = frozenset(128 + number for number in STOP_SIGNALS)  # as in the shell
 
 Stop = Literal["cancel", "requeue", "timeout"]
 
 
 class Slot:
-    """Ends a job in steps, so that the worker's loop never waits: call `advance` after each
-    wake-up, at the latest at `next_due`."""
+    """One running job.
+
+    It ends the job in steps, so that the worker's loop never waits: call `advance` after each
+    wake-up, at the latest at `next_due`.
+    """
 
     def __init__(
         self,
@@ -50,9 +53,12 @@ class Slot:
         allotment: Allotment,
         explain_kill: Callable[[Exit], str | None],
     ) -> None:
-        """`offset`: where in the log the output of this attempt begins, in bytes; `allotment`: its
-        devices; `explain_kill`: why the kernel killed it, if it did so because memory ran out. Its
-        run time counts from now."""
+        """Follow a started job; its run time counts from now.
+
+        `offset`: where the output of this attempt begins in the log, in bytes. `allotment`: the
+        job's devices. `explain_kill`: returns why the kernel killed the job, if it did so because
+        memory ran out.
+        """
         self.claim = claim
         self.started = started
         self.log = log
@@ -63,7 +69,7 @@ class Slot:
         self._began = time.monotonic()
         self._expires = None if self.limit is None else self._began + self.limit
         self._next_signal: float | None = None  # when to signal its processes again
-        self._publish_again: float | None = None  # when, if that failed
+        self._publish_again: float | None = None  # when to publish again after a failure
         self._why_timeout = f"ran for longer than its {pluralize(self.limit or 0, 'second')}"
         self._explain_kill = explain_kill
         self._out_of_memory: str | None = None
@@ -81,12 +87,12 @@ class Slot:
 
     @property
     def seconds(self) -> float:
-        """Since its start."""
+        """Seconds since the job's start."""
         return time.monotonic() - self._began
 
     @property
     def is_overdue(self) -> bool:
-        """Whether its run time is over and nobody has told it to end yet."""
+        """Whether the job's run time is over and the job has not been told to end."""
         expires = self._next_expiry
         return expires is not None and time.monotonic() >= expires
 
@@ -104,8 +110,10 @@ class Slot:
 
     @property
     def _settles(self) -> float | None:
-        """Until when a job that was ended from outside may turn out to have been ended together
-        with its worker; None for any other job."""
+        """Until when the end of a job by a stop signal is undecided, in monotonic seconds.
+
+        The same signal may have ended the job together with its worker. None for any other job.
+        """
         end = self._exit
         if self.stop is not None or self._is_over or end is None:
             return None
@@ -115,8 +123,8 @@ class Slot:
     def end(self, stop: Stop, grace: float) -> None:
         """Tell all processes of the job to end (SIGTERM), and kill them after `grace` seconds.
 
-        Changes nothing for a job that has ended by itself, which has a result of its own. A second
-        call can only hasten the end.
+        Changes nothing for a job that has ended by itself and therefore has its own result. A
+        second call can only hasten the end.
         """
         if self.poll() is not None:
             if stop == "requeue" and self._settles is not None:
@@ -129,7 +137,7 @@ class Slot:
         self._next_signal = due if self._next_signal is None else min(due, self._next_signal)
 
     def time_out(self, why: str) -> None:
-        """Count a job that was to be requeued as one that took too long."""
+        """Count a job that was about to be requeued as a job that took too long."""
         self.stop, self._why_timeout = "timeout", why
 
     def kill(self) -> None:
@@ -140,33 +148,33 @@ class Slot:
             self._next_signal = time.monotonic()
 
     def publish_again_in(self, seconds: float) -> None:
-        """The end of the job could not be published: `advance` offers it again then."""
+        """Have `advance` report the job's end again after `seconds`: publishing it has failed."""
         self._publish_again = time.monotonic() + seconds
 
     def poll(self) -> Exit | None:
-        """How the main process ended, or None."""
+        """How the main process ended; None while it runs."""
         if self._exit is None:
             self._exit = self._execution.poll()
             if self._exit is not None:
                 self._ended = now()
                 self._ended_at = time.monotonic()
-                # At once: what the kernel counts later does not concern this job.
+                # Ask now: later counts of the kernel do not concern this job.
                 if self.stop is None and self._exit != Exit(0, None):
                     self._out_of_memory = self._explain_kill(self._exit)
         return self._exit
 
     def advance(self, orphans: Sequence[ProcessIdentity], is_alone: bool) -> bool:
-        """Go on with ending the job; return whether its last process is gone and reaped, and its
-        end is to be published now.
+        """Continue to end the job; return whether its end must be published now.
 
-        `orphans`: the worker's children that are not the main process of a job, listed after the
-        last `poll` or `end`. Without any, no process of this job is left and it needs no search. If
-        the job `is_alone` in the worker, all orphans are its own, whatever it did to hide them.
+        That is the case when its last process is gone and reaped. `orphans`: the worker's children
+        that are not the main process of a job, listed after the last `poll` or `end`. If there are
+        none, no process of this job is left, and no search is needed. If the job `is_alone` in the
+        worker, all orphans belong to it, even if it has tried to hide them.
         """
         moment = time.monotonic()
         if self._is_over:
             return self._publish_again is None or moment >= self._publish_again
-        # No second poll: if the job ended just now, `orphans` lacks what it left behind.
+        # Do not poll again: if the job ended just now, `orphans` lacks the processes that it left.
         if self._exit is None:
             if self._next_signal is not None and moment >= self._next_signal:
                 self._signal(signal.SIGKILL)
@@ -181,8 +189,10 @@ class Slot:
         return True
 
     def _end_leftovers(self, moment: float, certain: Sequence[ProcessIdentity]) -> bool:
-        """Returns whether some are still alive. They must not outlive the result: they could write
-        to outputs that are reported as complete."""
+        """End the processes that the job left behind; return whether some are still alive.
+
+        They must not outlive the result: they could write to outputs that are reported as complete.
+        """
         found = find_job_processes(self._execution.process, self.claim.nonce)
         left = sorted({*found, *certain}, key=lambda process: process.pid)
         if not left:
@@ -207,7 +217,7 @@ class Slot:
         send_signal(find_job_processes(self._execution.process, self.claim.nonce), number)
 
     def result(self, node: str) -> Result:
-        """The result to publish; only after `advance` returned true."""
+        """The result to publish. Call it only after `advance` has returned true."""
         assert self._exit is not None and self._ended is not None
         ticket = self.claim.ticket
         reason: Reason = "success"
@@ -244,8 +254,10 @@ class Slot:
 
 
 def _seen_outputs(ticket: Ticket) -> dict[str, tuple[int, int]]:
-    """The modification time (in nanoseconds) and the size of each output that exists: they tell
-    later, without reading it, whether it still is what this job wrote."""
+    """The modification time (in nanoseconds) and the size of each output that exists.
+
+    They tell later, without reading the file, whether it is still the output of this job.
+    """
     seen = {}
     for name in ticket.outputs:
         with contextlib.suppress(OSError):

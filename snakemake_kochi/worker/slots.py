@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class AlreadyBegunError(Exception):
-    """Another worker began this very attempt, or was given the next: the claim is not ours."""
+    """Another worker began this attempt or was given the next one: the claim is not ours."""
 
 
 class Slots:
@@ -80,8 +80,8 @@ class Slots:
     def start(self, claim: Claim) -> None:
         """Start a claimed ticket.
 
-        Raises OSError or KochiError when a file or a process cannot be made, and AlreadyBegunError;
-        then nothing of the job has been executed and nothing of it is left.
+        Raises OSError or KochiError when a file or a process cannot be made, and AlreadyBegunError.
+        In these cases nothing of the job has been executed and nothing of it is left.
         """
         allotment = self._devices.allot(claim.ticket.resources)
         try:
@@ -102,8 +102,8 @@ class Slots:
         log = answered(partial(os.open, paths.log, flags, 0o600))
         try:
             offset = _write_header(log, claim)
-            # The job's processes hold the log itself, not a pipe to the worker: however much they
-            # write, and whichever of them stays behind, the worker never waits for them.
+            # The job's processes write to the log itself, not to a pipe to the worker. The worker
+            # never waits for them, however much they write and however long they live.
             environment = self._job_environment(claim, allotment)
             execution, skipped_runners = self._runners.start(
                 claim.ticket, log, environment, allotment.pinned
@@ -120,7 +120,7 @@ class Slots:
         return Slot(claim, execution, started, paths.log, offset, allotment, explain_kill)
 
     def _record(self, claim: Claim, execution: Execution, skipped_runners: str) -> str:
-        """Write the attempt file, by which anybody can find the job's processes from then on."""
+        """Write the attempt file: from then on every process can find the job's processes."""
         ticket = claim.ticket
         attempt = Attempt(
             job=ticket.job,
@@ -137,11 +137,13 @@ class Slots:
         paths = self._machine.job(ticket.job)
         path = paths.attempt(ticket.attempt)
         if not write_exclusively(path, to_json(attempt.to_dict())):
-            # Only if neither the lock nor the rename kept two workers apart; this still does.
+            # If both the lock and the rename failed to keep two workers apart, this write still
+            # does.
             raise AlreadyBegunError(f"{what} was begun by another worker")
-        # If that is not known now, the job does not start: others may be running it already.
+        # If the answer is unknown, the job does not start: another worker may be running it
+        # already.
         if is_there(paths.ended(ticket.attempt)) or is_there(paths.result):
-            # This worker stood still after the claim, and was presumed dead.
+            # This worker was suspended after the claim, and was presumed dead.
             raise AlreadyBegunError(f"{what} has been given up by others")
         return attempt.started
 
@@ -175,14 +177,14 @@ class Slots:
             slot.kill()
 
     def advance(self) -> list[Slot]:
-        """Go on with ending jobs, and publish the ends of those that are over; return these."""
+        """Continue to end jobs, publish the ends of the jobs that are over, and return these."""
         for slot in self._slots:
             slot.poll()
             if slot.is_overdue:
                 _log.info("job %d has had its run time", slot.claim.ticket.job)
                 slot.end("timeout", self._grace)
-        # After the polls: when the end of a process is visible, what it left behind is the worker's
-        # child already.
+        # List them after the polls: when the end of a process is visible, the processes that it
+        # left behind are already children of the worker.
         orphans = self._reap_orphans()
         is_alone = len(self._slots) == 1
         over = [slot for slot in self._slots if slot.advance(orphans, is_alone)]
@@ -199,14 +201,19 @@ class Slots:
         return reap_orphans({slot.pid for slot in self._slots}, self._runners.helpers)
 
     def kill_orphans(self) -> None:
-        """Kill what is left of jobs that ended while others ran, and that nothing assigned to one
-        of them. Ends the runners first."""
+        """Kill leftover processes that could not be assigned to a job.
+
+        They belong to jobs that ended while other jobs ran. Ends the runners first.
+        """
         self._runners.close()
         send_signal(self._reap_orphans(), signal.SIGKILL)
 
 
 def _write_header(log: int, claim: Claim) -> int:
-    """Returns where this attempt's output begins in the log, in bytes."""
+    """Write the header of an attempt into the log.
+
+    Returns where this attempt's output begins in the log, in bytes.
+    """
     attempt = claim.ticket.attempt
     if attempt > 1:
         where = f"worker {claim.worker} on {this_node().host}"

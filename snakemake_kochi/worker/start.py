@@ -1,4 +1,4 @@
-"""Becoming a worker: a number, a registration, a log, and then the loop."""
+"""The start of a worker: a number, a registration, a log, and then the loop."""
 
 from __future__ import annotations
 
@@ -41,18 +41,21 @@ from snakemake_kochi.worker.worker import Worker
 
 _log = logging.getLogger(__name__)
 
-# It makes every Snakemake that a job runs load the profile of the one that handed the job over.
+# With this variable each Snakemake that a job runs loads the profile of the Snakemake that
+# submitted the job.
 _NOT_FOR_JOBS = ("SNAKEMAKE_PROFILE",)
 
 
 def run_worker(settings: WorkerSettings) -> int:
-    """Be a worker; return its exit status when it leaves.
+    """Run as a worker; return its exit status when it leaves.
 
-    The worker is a child of the calling process, its supervisor. This must be its main thread,
-    without other threads and other children. Jobs get the environment of this process. In an
-    allocation the worker gets another number where that of the settings was used before, as one
-    does that begins again. SIGTERM, SIGINT, SIGUSR1 and SIGHUP end the jobs within
-    `settings.grace` seconds and requeue them; a second one does it at once.
+    The worker is a child of the calling process, its supervisor. Call this from the main thread of
+    a process without other threads and other children. Jobs get the environment of this process. If
+    the number in the settings was used before, a worker in an allocation gets another number: the
+    scheduler may have requeued the allocation.
+
+    SIGTERM, SIGINT, SIGUSR1 and SIGHUP end the jobs within `settings.grace` seconds and requeue
+    them; a second signal does this at once.
 
     Raises KochiError for names that cannot be used and for locks that do not work, and WorkerError
     when the number is taken.
@@ -118,7 +121,7 @@ def _work(
     """The worker's own process, from its registration to its end."""
     with contextlib.ExitStack() as stack:
         try:
-            # Before it can claim anything.
+            # Register before the worker can claim a ticket.
             if not write_exclusively(machine.worker(state.worker).state, to_json(state.to_dict())):
                 raise _started_before(machine, state.worker)
             stack.enter_context(log_to_file(machine, state.worker))
@@ -135,7 +138,8 @@ def _work(
             worker = Worker(machine, state, settings, surroundings, runners, shown, devices, wake)
             status = worker.run()
         except OSError as error:
-            # Of a disk or a lock. Its tickets are requeued, or will be by the next recovery.
+            # An error of a disk or a lock. The worker's tickets are requeued, now or by the next
+            # recovery.
             _log.error("worker %d cannot go on: %s", state.worker, error)
             raise WorkerError(
                 f"worker {state.worker} on machine {machine.name} cannot go on: {error}"
@@ -151,9 +155,12 @@ def _work(
 
 
 def _environment_for_jobs(environment: Mapping[str, str], file: Path) -> dict[str, str]:
-    """The environment from which that of each job is made. In an allocation it also has
-    KOCHI_NODELIST, the host names separated by commas, and KOCHI_HOSTFILE, for mpirun: the name of
-    `file`, to which this function writes a line `HOST slots=CPUS` for each host."""
+    """The environment from which each job's environment is made.
+
+    In an allocation it also has two variables: KOCHI_NODELIST, the host names separated by commas,
+    and, for mpirun, KOCHI_HOSTFILE, the name of `file`. This function writes a line `HOST
+    slots=CPUS` for each host to `file`.
+    """
     found = {name: environment[name] for name in environment if name not in _NOT_FOR_JOBS}
     if (allocation := own_allocation(environment)) is None:
         return found
@@ -165,7 +172,7 @@ def _environment_for_jobs(environment: Mapping[str, str], file: Path) -> dict[st
             found["KOCHI_NODELIST"] = ",".join(hosts)
             found["KOCHI_HOSTFILE"] = str(file)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        # Most jobs do not need them.
+        # Go on: most jobs do not need these variables.
         _log.warning("jobs are not told the nodes of their allocation: %s", error)
     return found
 
@@ -178,7 +185,8 @@ def _number_and_queues(
     paths = machine.worker(number)
     try:
         if worker is not None and settings.allocation and is_there(paths.state):
-            # Its allocation was requeued by the scheduler, and has begun again.
+            # The scheduler has requeued the worker's allocation, and the allocation has begun
+            # again.
             number = allocate_ids(machine, "worker", 1)[0]
             paths = machine.worker(number)
         if is_there(paths.state):
@@ -229,5 +237,5 @@ def _devices(machine: MachinePaths, capacity: Capacity, gpus: Gpus) -> Devices:
 
 
 def _identify(pid: int) -> ProcessIdentity:
-    # One that is gone already has no start time; with this one nothing is found alive.
+    # A process that is gone has no start time; with -1 no living process matches the identity.
     return ProcessIdentity.of(pid) or ProcessIdentity(pid, -1)

@@ -1,5 +1,7 @@
-"""The state that a worker publishes, often enough for people and no more; and whether others have
-presumed it dead meanwhile."""
+"""The state that a worker publishes, and whether others have presumed the worker dead.
+
+The worker publishes often enough for people, and not more often.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ _UNWRITTEN = "the worker's state cannot be written now"
 
 
 class StateFile:
-    """worker.json: `update` fields on which others act, `touch` those that may be a little late."""
+    """The file worker.json, which shows the worker's state to others.
+
+    `update` changes fields on which others act, `touch` changes fields that may be written a little
+    late.
+    """
 
     def __init__(self, machine: MachinePaths, state: WorkerState) -> None:
         self.state = state
@@ -47,8 +53,11 @@ class StateFile:
 
     @property
     def presumed_dead_by(self) -> str | None:
-        """The host that presumed the worker dead; None if none did. Then the tickets of the worker
-        are not its own any more, for good. Ask before it claims or starts anything."""
+        """The host that presumed the worker dead, if any.
+
+        The tickets then no longer belong to the worker, and never will again. Check this before the
+        worker claims or starts anything.
+        """
         asleep = time_awake_or_asleep() - self._looked
         if asleep > LATE * self.state.heartbeat_interval:
             self._look_whether_presumed_dead()
@@ -60,8 +69,11 @@ class StateFile:
         self._changed = True
 
     def update(self, **changes: Any) -> bool:
-        """Change fields of the state and write it now. Returns whether that worked; if not,
-        `write_when_due` tries again, and others act upon the state before."""
+        """Change fields of the state and write it now; return whether the write succeeded.
+
+        After a failure `write_when_due` tries again, and others meanwhile act upon the previous
+        state.
+        """
         self.touch(**changes)
         self._write()
         return not self._changed
@@ -72,8 +84,10 @@ class StateFile:
 
     @contextlib.contextmanager
     def signs_of_life(self) -> Iterator[None]:
-        """Also give signs of life while the worker waits for a lock: how long others hold it says
-        nothing about this worker."""
+        """Also give signs of life while the worker waits for a lock.
+
+        How long others hold the lock says nothing about this worker.
+        """
         interval = self.state.heartbeat_interval
         previous = signal.signal(signal.SIGALRM, self._give_sign)
         signal.setitimer(signal.ITIMER_REAL, interval, interval)
@@ -103,7 +117,7 @@ class StateFile:
         self._look_whether_presumed_dead()
 
     def _set_time(self) -> None:
-        # It counts as a sign of life, and needs no room on the disk.
+        # This counts as a sign of life and needs no room on the disk.
         with contextlib.suppress(OSError):
             os.utime(self._path)
 

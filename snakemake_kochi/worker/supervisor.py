@@ -1,9 +1,9 @@
-"""The parent process of a worker: however the worker ends, no process of its jobs outlives it.
+"""The worker supervisor: it leaves no process of a job behind, however its worker ends.
 
-A killed worker cannot end processes that its jobs left in sessions of their own; they become
-children of its supervisor. A worker that hangs is ended before others requeue its tickets. The
-supervisor sleeps, and does so little that nothing is likely to kill it; if it is killed, the worker
-dies with it, and so do the main processes of the jobs.
+It is the parent process of the worker. A killed worker cannot end processes that its jobs left in
+sessions of their own; these processes become children of the supervisor. The supervisor ends a
+worker that hangs before others requeue its tickets. It sleeps, and does so little that it is
+unlikely to be killed. If it is killed, the worker and the main processes of the jobs die with it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from snakemake_kochi.worker.signals import (
 
 _log = logging.getLogger(__name__)
 
-# In heartbeats: its worker has ended two of them before others may requeue its jobs.
+# In heartbeats: the supervisor has ended its worker two heartbeats before others may requeue its
+# jobs.
 _LOOK_INTERVAL = 1
 # Seconds.
 _LEFTOVER_PATIENCE = 30.0
@@ -51,18 +52,18 @@ _FAILURE = 1
 def run_kept(
     machine: MachinePaths, worker: int, heartbeat: float, work: Callable[[Wake], int]
 ) -> int:
-    """Do `work` in a child, and return its status when all its processes are gone.
+    """Call `work` in a child; return its status when all its processes are gone.
 
     `work` gets the pipe for its `Signals`, to which the calling process forwards requests to stop.
     A KochiError of the child is raised here as a WorkerError. If a signal ends the child, the same
-    signal ends the calling process. `heartbeat`: seconds between two signs of life of the worker,
-    which is killed when they stop.
+    signal ends the calling process. `heartbeat`: seconds between two signs of life of the worker.
+    The supervisor kills the worker when they stop.
     """
     wake = make_wake()
     told, tell = os.pipe()
     adopt_orphans()
-    _flush()  # otherwise both processes would write the content of the buffers
-    gc.freeze()  # otherwise the collector would copy memory that both can share
+    _flush()  # otherwise both processes would write the buffered content
+    gc.freeze()  # otherwise the collector would copy memory that both processes can share
     supervisor = os.getpid()
     with _Forwarder(wake) as forwarder:
         pid = os.fork()
@@ -80,8 +81,10 @@ def run_kept(
 
 
 class _Forwarder:
-    """While entered, it forwards the stop signals of this process, from the first call of `wait`
-    on; before that it blocks them."""
+    """While entered, forwards the stop signals of this process to the worker.
+
+    Forwarding begins with the first call of `wait`; until then the signals are blocked.
+    """
 
     def __init__(self, wake: Wake) -> None:
         self._wake = wake
@@ -95,15 +98,15 @@ class _Forwarder:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> _Forwarder:
-        # A process that ignores it does not learn of the ends of its children.
+        # A process that ignores SIGCHLD does not learn when its children end.
         self._previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *self.forwarded})
         return self
 
     def wait(self, timeout: float) -> None:
-        """Return when a signal came or a child ended, at the latest after `timeout` seconds."""
-        # Not sigtimedwait: if the process is stopped and continued, Python's returns signals that
-        # never came.
+        """Return when a signal arrives or a child ends, at the latest after `timeout` seconds."""
+        # Not sigtimedwait: if the process is stopped and continued, Python's sigtimedwait returns
+        # signals that were never sent.
         if not self._is_open:
             self._is_open = True
             self._wakeup = signal.set_wakeup_fd(self._own.write, warn_on_full_buffer=False)
@@ -132,13 +135,13 @@ class _Forwarder:
 def _become_worker(
     supervisor: int, forwarder: _Forwarder, tell: int, work: Callable[[], int]
 ) -> NoReturn:
-    """Be the child. Nothing may return or raise into the code of the parent."""
+    """Continue as the child. The function must not return or raise into the code of the parent."""
     status = _FAILURE
     try:
         end_with_parent()
         if os.getppid() == supervisor:
-            # Requests to stop stay blocked until the worker can obey them: one that came just after
-            # its registration would leave a worker behind that seems dead.
+            # Requests to stop stay blocked until the worker can obey them. Otherwise a request just
+            # after the registration would leave behind a worker that seems dead.
             signal.pthread_sigmask(signal.SIG_SETMASK, forwarder.mask.union(forwarder.forwarded))
             status = work()
     except KochiError as error:
@@ -152,7 +155,7 @@ def _become_worker(
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or not there
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # closed or missing
             stream.flush()
 
 
@@ -165,7 +168,7 @@ class _Supervisor:
         self._observer = Observer()
 
     def keep(self, forwarder: _Forwarder) -> os.waitid_result:
-        """Wait for the end of the worker, then end what it left; return how the worker ended."""
+        """Wait for the worker's end, end its leftover processes, and return how it ended."""
         next_look = time.monotonic()
         while True:
             forwarder.wait(max(0.0, next_look - time.monotonic()))
@@ -178,21 +181,23 @@ class _Supervisor:
                 self._look()
 
     def _look(self) -> None:
-        """Kill a worker that gives no visible sign of life: when other nodes presume it dead, no
-        process of it may be left here."""
+        """Kill a worker that gives no visible sign of life.
+
+        When other nodes presume the worker dead, none of its processes may be left here.
+        """
         try:
             state, still = self._observer.look(self._machine, self._worker)
         except (OSError, DamagedFileError):
-            return  # not there yet, or a fault of the filesystem
+            return  # the file does not exist yet, or the filesystem has a fault
         own = ProcessIdentity.of(self._pid)
         if state.process == own and still >= SUPERVISOR_PATIENCE * self._heartbeat:
             self._say(f"no sign of life for {still:.0f} seconds: killing the worker and its jobs")
             os.kill(self._pid, signal.SIGKILL)
 
     def _end_leftovers(self) -> None:
-        """Kill (SIGKILL) the descendants: when they are orphaned, they become children."""
-        # By hand, not by a library that would have to be loaded first: the worker may have been
-        # killed because the filesystem of the programs does not answer.
+        """Kill (SIGKILL) the descendants: orphaned descendants become children of this process."""
+        # This uses no library that must be loaded first: the worker may have been killed because
+        # the filesystem with the programs does not answer.
         deadline = time.monotonic() + _LEFTOVER_PATIENCE
         pause = _KILL_PAUSE
         while left := _kill_children():
@@ -204,13 +209,13 @@ class _Supervisor:
             pause = min(2 * pause, _LONGEST_KILL_PAUSE)
 
     def _say(self, message: str) -> None:
-        # It opens the log for this one line: the log is the worker's.
+        # The supervisor opens the log only for this line, because the log belongs to the worker.
         with contextlib.suppress(OSError), log_to_file(self._machine, self._worker):
             _log.warning("the supervisor of worker %d: %s", self._worker, message)
 
 
 def _kill_children() -> list[int]:
-    """Reap the children that have ended, and kill the others; returns these."""
+    """Reap the children that have ended, and kill the others; return the others."""
     with contextlib.suppress(ChildProcessError):
         while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is not None:
             pass
@@ -225,7 +230,7 @@ def _end_alike(ended: os.waitid_result) -> int:
     if ended.si_code == os.CLD_EXITED:
         return ended.si_status
     number = ended.si_status
-    # One core file, the worker's, is enough.
+    # One core file is enough, that of the worker.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""How long a worker may live."""
+"""The time that a worker may live."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.explain import FRESH, ROUNDING
 from snakemake_kochi.schedulers.environment import own_allocation
 
-# Seconds that a worker needs of its allocation besides its jobs: to start, and to end in order.
+# Seconds of its allocation that a worker needs in addition to its jobs' time, to start and to end.
 START_AND_END = 60.0
-# With this the scheduler tells a worker that its time is nearly over.
+# A scheduler sends this signal to tell a worker that its time is nearly over.
 END_SIGNAL = signal.SIGUSR1
-# Seconds between the end of the jobs and the worker's own, to requeue the tickets.
+# Seconds between the end of the jobs and the worker's own end, to requeue the tickets.
 _RESERVE = 5.0
-# Seconds before its end at which a scheduler may tell a worker so: Slurm does it up to a minute too
+# Seconds before its end at which a scheduler may signal a worker: Slurm signals up to a minute too
 # early.
 _ABOUT_OVER = 120.0
 _MOST_OF_IT = 0.5
 
 
 class Walltime:
-    """The time limit of a worker, mostly a scheduler's, or that it has none.
+    """The time limit of a worker, if any; mostly that of a scheduler.
 
-    It is measured by a clock that nobody sets and that also runs while the node sleeps, as the
-    scheduler's does.
+    It is measured by a clock that cannot be set and that also runs while the node sleeps, like the
+    scheduler's clock.
     """
 
     def __init__(self, seconds: float | None, grace: float, spent: float | None = None) -> None:
-        """`seconds`: from now; `grace`: seconds that the jobs get to end; `spent`: seconds since
-        the worker's allocation began, if it is in one."""
+        """Begin to measure.
+
+        `seconds`: the limit from now, or None. `grace`: seconds that the jobs get to end. `spent`:
+        seconds since the worker's allocation began, if it runs in one.
+        """
         self.until = None
         self._over = None if seconds is None else _clock() + seconds
         self._end = None if self._over is None else self._over - grace - _RESERVE
@@ -46,11 +49,11 @@ class Walltime:
             self.until = moment.isoformat(timespec="seconds")
 
     def seconds_left(self) -> float | None:
-        """Until jobs must be told to end; negative after that, None without a limit."""
+        """Seconds until jobs must be told to end; negative after that, None without a limit."""
         return None if self._end is None else self._end - _clock()
 
     def seconds_for_jobs(self) -> float | None:
-        """How long a job may take that begins now, as `queue.seconds_for_jobs` has it."""
+        """How long a job may take that begins now, in the form of `queue.seconds_for_jobs`."""
         return self._whole if self.is_fresh else self.seconds_left()
 
     @property
@@ -59,7 +62,7 @@ class Walltime:
         return self._whole is not None and _clock() < self._fresh_until
 
     def job_ended(self) -> None:
-        """The worker has run a job, and is not fresh any more."""
+        """Note that the worker has run a job and is no longer fresh."""
         self._fresh_until = 0.0
 
     @property
@@ -68,15 +71,19 @@ class Walltime:
         return left is not None and left <= 0
 
     def was_used_by(self, seconds: float, worked: float) -> bool:
-        """Whether the time of a worker that has `worked` for so many seconds is about over, and a
-        job that has run for `seconds` had most of it. A requeued job is the first that the next
-        worker starts: the same would happen there."""
+        """Whether a job used most of the time of a worker whose time is about over.
+
+        `seconds`: how long the job has run; `worked`: how long the worker has. A requeued job is
+        the first that the next worker starts, so it would run out of time there, too.
+        """
         is_about_over = self._over is not None and self._over - _clock() <= _ABOUT_OVER
         return is_about_over and seconds >= _MOST_OF_IT * worked
 
     def is_shorter_than_allocation_for(self, limit: float) -> bool:
-        """Whether an allocation requested for a job with this limit, in seconds, would be longer
-        than the worker's own."""
+        """Whether an allocation for a job with this limit would be longer than the worker's own.
+
+        `limit` is in seconds.
+        """
         return self._whole is not None and limit + START_AND_END > self._whole
 
 
@@ -91,10 +98,10 @@ def find_walltime(
     began: str | None = None,
     asked: float | None = None,
 ) -> Walltime:
-    """The earlier of a person's limit (seconds from now) and the scheduler's. `began`: when the
-    worker's allocation did, if it is in one; `asked`: for how many seconds that was requested.
+    """The earlier of a person's limit (seconds from now) and the scheduler's limit.
 
-    Raises WorkerError for an option that leaves no time for jobs.
+    `began`: when the worker's allocation began, if it runs in one. `asked`: the seconds that were
+    requested for the allocation. Raises WorkerError for an option that leaves no time for jobs.
     """
     if option is not None and option <= grace + _RESERVE:
         least = format_duration(grace + _RESERVE)
@@ -112,8 +119,11 @@ def find_walltime(
 
 
 def find_beginning(environment: Mapping[str, str]) -> str:
-    """When the allocation of this process began, as ISO 8601 in UTC with microseconds: what the
-    scheduler says, else when this process did, which its script became."""
+    """When the allocation of this process began, as ISO 8601 in UTC with microseconds.
+
+    The scheduler reports it. Otherwise it is the start of this process, which has replaced the
+    allocation's script.
+    """
     own = own_allocation(environment)
     began = None if own is None else own.began
     if began is None:

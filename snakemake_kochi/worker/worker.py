@@ -35,7 +35,7 @@ _UNSTARTED = "a job cannot be started here now"
 class Worker:
     """Claims tickets of its queues and runs them beside each other as they fit.
 
-    It must be the only thread of its process, and the parent of no other children.
+    Its process must have no other thread and no other children.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Worker:
         self._notices = Notices(_log)
 
     def run(self) -> int:
-        """Work until there is nothing left to do or it is told to stop; return the exit status."""
+        """Work until no work is left or the worker is told to stop; return the exit status."""
         with contextlib.ExitStack() as stack:
             if stack.enter_context(self._events).is_silent:
                 self._looks = Looks(min(SILENT_WAIT, self._settings.idle_wait))
@@ -91,10 +91,9 @@ class Worker:
         return 1 if self._health.cause or self._state.presumed_dead_by else 0
 
     def _turn(self) -> bool:
-        """One wake-up; returns whether there will be another."""
+        """Handle one wake-up; return whether there will be another."""
         is_notified = self._events.wait(self._time_out())
-        # Before anything else: while the worker, or its node, slept, others may have got its
-        # tickets.
+        # Check this first: while the worker or its node slept, others may have got its tickets.
         if self._state.presumed_dead_by is not None:
             return False
         is_retry = self._queues.take_retry()
@@ -149,7 +148,7 @@ class Worker:
         return not self._slots and self._claims.next_held is None
 
     def _stop(self) -> None:
-        """The first request gives the jobs their grace and requeues them, the second no grace."""
+        """Requeue the jobs: with their grace at the first request, without it at the second."""
         if self._state.state.state != "draining":
             tickets = [slot.claim.ticket for slot in self._slots]
             names = ", ".join(f"{ticket.job} ({ticket.name})" for ticket in tickets)
@@ -167,7 +166,7 @@ class Worker:
         self._claims.requeue_held()
 
     def _look_around(self) -> None:
-        """Look for all that no process tells the worker."""
+        """Look for all events that no process reports to the worker."""
         if self._orders.reason is None and self._controller.is_run_over():
             self._orders.stop("the run that started it is over")
         self._obey_cancels()
@@ -220,13 +219,14 @@ class Worker:
                 continue
             found |= bool(claimed.at_once)
             self._start_all(claimed.at_once)
-            # Otherwise small tickets of the next queue would keep the room from becoming free.
+            # Otherwise small tickets of the next queue would take the room before it is large
+            # enough.
             if claimed.is_full or self._claims.next_held is not None:
                 break
         self._looks.end(found or bool(self._slots))
 
     def _start_held(self) -> None:
-        """Start what was claimed ahead, in order, as there is room for it."""
+        """Start the tickets claimed ahead, in order, as room permits."""
         while not self._orders.is_stopping and (claim := self._claims.next_held) is not None:
             is_paused = time.monotonic() < self._pause_until
             if is_paused or not self._capacity.fits(claim.ticket.resources, self._slots.resources):
@@ -245,7 +245,7 @@ class Worker:
     def _start_all(self, claims: list[Claim]) -> None:
         for position, claim in enumerate(claims):
             if self._state.presumed_dead_by is not None:
-                return  # others decide about these claims
+                return  # other workers decide about these claims
             if not self._runners.is_ready(claim.ticket):
                 self._claims.hold_first(claims[position:])
                 return
@@ -261,7 +261,10 @@ class Worker:
             self._notices.over(_UNSTARTED)
 
     def _start_failed(self, claims: list[Claim], error: OSError | KochiError) -> None:
-        """No file or no process can be made for the first of the claims: another worker may."""
+        """Handle a failed start of the first of the claims.
+
+        No file or no process can be made for it here, but another worker may succeed.
+        """
         self._notices.fault(_UNSTARTED, error)
         fault = self._health.start_failed(error, claims[0].ticket.directory)
         self._pause_until = time.monotonic() + RETRY
@@ -274,8 +277,9 @@ class Worker:
     def _may_leave(self) -> bool:
         """Whether a last look finds nothing for an idle worker.
 
-        The state is published before it: whoever hands over a ticket and then finds this worker
-        "running" can rely on that look; whoever finds it "leaving" starts another worker.
+        The worker publishes its state before the last look. A process that submits a ticket and
+        then finds this worker "running" can rely on that look; a process that finds it "leaving"
+        starts another worker.
         """
         stays = self._settings.stay
         if time.monotonic() < self._pause_until and not stays:
@@ -292,8 +296,11 @@ class Worker:
         return True
 
     def _look_last(self) -> str | None:
-        """Why it may leave, for people; None if it found a job, or if its queues may not be empty
-        though it is to leave them so."""
+        """Why the worker may leave, for people.
+
+        None if it found a job, or if it must leave only when its queues are empty and they may not
+        be empty.
+        """
         if self._settings.stay:
             self._idle.begin()
             self._claim()
@@ -312,7 +319,7 @@ class Worker:
         return "nothing is left that it can run" if left else "nothing to do"
 
     def _leave(self) -> None:
-        """The end, good or bad: nothing of a job stays behind."""
+        """End in all cases so that nothing of a job stays behind."""
         deadline = time.monotonic() + self._settings.leave_patience
         if presumed_dead_by := self._state.presumed_dead_by:
             self._state.touch(reason=f"presumed dead by {presumed_dead_by}")
@@ -328,7 +335,7 @@ class Worker:
         self._queues.leave()
         self._echo.pump(everything=True)
         reason = self._state.state.reason or self._orders.reason or "ended by an error"
-        # If jobs may still run, the supervisor goes on to end them, and the state must not be
-        # "left": others would requeue their tickets at once.
+        # If jobs may still run, the supervisor goes on to end them. The state must not be "left"
+        # then: others would requeue their tickets at once.
         state = "draining" if self._slots else "left"
         self._state.update(state=state, reason=reason, ahead=self._claims.held)
