@@ -1,1 +1,1 @@
-"""The node of a worker: what it has, which job gets what of it, and whether it is fit for jobs."""
+"""The node of a worker: its resources, the share of each job, and whether it is fit for jobs."""

@@ -20,15 +20,18 @@ ROCR = "ROCR_VISIBLE_DEVICES"
 
 # Values of the variables that mean "no GPU"; CUDA also ignores all names after such a value.
 _NONE = ("", "-1", "NoDevFiles")
-_LIST_PATIENCE = 10.0  # seconds; a driver that hangs must not block the start of a worker
+_LIST_PATIENCE = 10.0  # seconds; a driver that hangs must not block a worker's start
 _LISTED = re.compile(r"GPU \d+: .*\(UUID: (GPU-[0-9a-fA-F-]+)\)")
 
 
 @dataclass(frozen=True)
 class Gpus:
-    """`names`: the devices, by index or UUID, as their libraries name them; `variables`: those of
-    the environment that show them to a job; `is_given`: a person said which there are, if any, and
-    jobs see no others."""
+    """The GPUs that a worker may hand out.
+
+    `names`: the devices, by index or UUID, as their libraries name them. `variables`: the
+    environment variables that show the devices to a job. `is_given`: a person has named the GPUs,
+    or none, and jobs see no others.
+    """
 
     names: tuple[str, ...] = ()
     variables: tuple[str, ...] = (CUDA,)
@@ -40,9 +43,10 @@ def find_gpus(
 ) -> Gpus:
     """The GPUs that a worker may hand out.
 
-    `option` comes from a person: a number, or names separated by commas ("0,2"; one is "3,").
-    Without it the environment decides, as a scheduler sets it; without that `nvidia-smi -L` (or
-    `list_command`), if it is installed. Raises WorkerError for an invalid option.
+    `option` comes from a person: a number, or names separated by commas ("0,2"; a single one is
+    "3,"). Without `option` the variables of the environment decide, as a scheduler sets them.
+    Without these, `nvidia-smi -L` (or `list_command`) decides, if installed. Raises WorkerError for
+    an invalid option.
     """
     visible = _visible(environment, list_command)
     if option is None:
@@ -81,7 +85,7 @@ def _visible(environment: Mapping[str, str], list_command: Sequence[str] | None)
     if CUDA in environment:
         return Gpus(_names(environment[CUDA]), own)
     if ROCR in environment:
-        # The indices of CUDA and HIP count within the devices that this variable leaves.
+        # The indices of CUDA and HIP count within the devices that this variable selects.
         return Gpus(_names(environment[ROCR]), (ROCR,))
     if HIP in environment:
         return Gpus(_names(environment[HIP]), own)
@@ -113,7 +117,7 @@ def _listed(command: Sequence[str] | None) -> tuple[str, ...]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    # It counts devices by bus, CUDA by speed: only a UUID means the same device to both.
+    # nvidia-smi counts devices by bus, CUDA by speed: only a UUID means the same device to both.
     return tuple(_LISTED.findall(done.stdout)) if done.returncode == 0 else ()
 
 
@@ -124,9 +128,12 @@ def capacity_of_this_node(
     environment: Mapping[str, str] | None = None,
     most_memory_mb: int | None = None,
 ) -> Capacity:
-    """The given amounts; for the others what the calling process may use, which under a scheduler
-    is its allocation rather than the node. `environment` defaults to the process's own. Without
-    `memory_mb` the memory is at most `most_memory_mb` (both in MiB)."""
+    """The given amounts; for the others, the amounts that the calling process may use.
+
+    Under a scheduler these are the amounts of its allocation rather than of the node. `environment`
+    defaults to the process's own. Without `memory_mb` the memory is at most `most_memory_mb` (both
+    in MiB).
+    """
     own = os.environ if environment is None else environment
     return Capacity(
         cores or len(os.sched_getaffinity(0)),
@@ -137,5 +144,5 @@ def capacity_of_this_node(
 
 @cache
 def gpus_of_this_node() -> int:
-    """How many GPUs a worker that this process starts will have. Asks the driver once."""
+    """The number of GPUs of a worker that this process starts. Asks the driver once."""
     return len(find_gpus(None, os.environ).names)

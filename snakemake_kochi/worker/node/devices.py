@@ -1,8 +1,8 @@
-"""Which CPUs and GPUs each job of a worker gets.
+"""The CPUs and GPUs that each job of a worker gets.
 
-Two workers of one user on one node, of two runs for example, each believe that all CPUs are theirs.
-They keep apart by locks on the bytes of one file per node, one byte per CPU. POSIX locks belong to
-a process: they end with it, however it ends, and jobs do not inherit them.
+Two workers of one user on one node, of two runs for example, may each use all CPUs. Locks on the
+bytes of one file per node, one byte per CPU, keep them apart. POSIX locks belong to a process: they
+end with it, however it ends, and jobs do not inherit them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _log = logging.getLogger(__name__)
 _NOT_PINNED = "jobs are not pinned to CPUs now"
 _STILL_HELD = "CPUs cannot be released for other workers of this node now"
 
-# These errors tell what the filesystem cannot do; any other may be transient.
+# These errors mean that the filesystem has no such locks; all others may be transient.
 _UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
-# CPUs by socket; within one in the order of their numbers.
+# CPUs by socket, and within a socket in the order of their numbers.
 Layout = tuple[tuple[int, ...], ...]
 
 
@@ -41,7 +41,7 @@ class LeasesUnsupportedError(Exception):
 
 
 def layout_of(cpus: Iterable[int], topology: Path = _TOPOLOGY) -> Layout:
-    """If the sockets are unknown, all CPUs count as one socket."""
+    """The layout of these CPUs. If the sockets are unknown, all CPUs count as one socket."""
     sockets: dict[int, list[int]] = {}
     for cpu in sorted(cpus):
         sockets.setdefault(_socket_of(cpu, topology), []).append(cpu)
@@ -56,10 +56,11 @@ def _socket_of(cpu: int, topology: Path) -> int:
 
 
 def choose_cpus(layout: Layout, free: Collection[int], count: int) -> tuple[int, ...] | None:
-    """`count` of the free CPUs, sorted, or None when there are fewer.
+    """`count` of the free CPUs, sorted, or None when fewer are free.
 
-    On one socket if possible, and neighbours there: they share caches and memory. It takes the
-    smallest gap that is large enough, and leaves large gaps to wide jobs.
+    The CPUs are on one socket if possible, and are neighbours there, because neighbours share
+    caches and memory. The choice is the smallest gap that is large enough, which leaves large gaps
+    to wide jobs.
     """
     runs = [run for socket in layout for run in _runs(socket, free)]
     if enough := [run for run in runs if len(run) >= count]:
@@ -67,7 +68,7 @@ def choose_cpus(layout: Layout, free: Collection[int], count: int) -> tuple[int,
     left = [tuple(cpu for cpu in socket if cpu in free) for socket in layout]
     if enough := [socket for socket in left if len(socket) >= count]:
         return min(enough, key=len)[:count]
-    # As few sockets as possible.
+    # Use as few sockets as possible.
     spread = [cpu for socket in sorted(left, key=len, reverse=True) for cpu in socket]
     return tuple(sorted(spread[:count])) if len(spread) >= count else None
 
@@ -95,20 +96,23 @@ def _ranges(cpus: Iterable[int]) -> list[tuple[int, int]]:
 
 
 class CpuLeases:
-    """The CPUs of this node that this process holds. Create it once in a process: closing any
-    descriptor of the file drops all locks of the process."""
+    """The CPUs of this node that this process holds.
+
+    Create it once in a process: closing any descriptor of the file drops all locks of the process.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError when the file cannot be created."""
+        """Open the file of the locks. Raises OSError when the file cannot be created."""
         make_directory(path.parent)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._file = answered(partial(os.open, path, flags, 0o600))
 
     def take(self, cpus: Sequence[int]) -> list[int]:
-        """Take all of the CPUs or none; return those that others hold (empty when taken).
+        """Take all of the CPUs or none; return those that other processes hold (empty if taken).
 
         Never waits. Raises LeasesUnsupportedError where parts of a file cannot be locked, and
-        OSError where that is not known now; then it drops the locks that it took, if it can.
+        OSError after another fault. In both cases it drops the locks that it has taken, if
+        possible.
         """
         try:
             for first, last in _ranges(cpus):
@@ -135,8 +139,10 @@ class CpuLeases:
         return True
 
     def release(self, cpus: Iterable[int]) -> None:
-        """Drop the locks of these CPUs; it may hold none of them. Raises OSError; then it may still
-        hold some, and the caller may try again."""
+        """Drop the locks of these CPUs; the process may hold none of them.
+
+        Raises OSError. The process may then still hold some locks, and the caller may try again.
+        """
         for first, last in _ranges(cpus):
             fcntl.lockf(self._file, fcntl.LOCK_UN, last - first + 1, first)
 
@@ -146,8 +152,11 @@ class CpuLeases:
 
 @dataclass(frozen=True)
 class Allotment:
-    """The devices of one job. `pinned`: the CPUs to which it is confined (None: those of the
-    worker); `gpus`: the names of its GPUs; `environment`: the variables that tell it of both."""
+    """The devices of one job.
+
+    `pinned`: the CPUs to which the job is confined (None: those of the worker). `gpus`: the names
+    of its GPUs. `environment`: the variables that tell the job about both.
+    """
 
     pinned: frozenset[int] | None = None
     gpus: tuple[str, ...] = ()
@@ -158,21 +167,27 @@ class Devices:
     """The CPUs and GPUs of one worker, and which of them are free."""
 
     def __init__(self, cores: int, layout: Layout, gpus: Gpus, leases: CpuLeases | None) -> None:
-        """`cores`: how many the worker hands out; `layout`: the CPUs on which it may run. Without
-        `leases` it pins no job."""
+        """Begin with all devices free.
+
+        `cores`: the number that the worker hands out. `layout`: the CPUs on which it may run.
+        Without `leases` it pins no job.
+        """
         self._layout = layout
         self._cpus = frozenset(cpu for socket in layout for cpu in socket)
         self._gpus = gpus
-        # With more cores than CPUs, jobs are meant to share CPUs.
+        # If the worker hands out more cores than CPUs, jobs must share CPUs.
         self._leases = leases if cores <= len(self._cpus) else None
         self._free_cpus = set(self._cpus)
         self._free_gpus = list(gpus.names)
-        self._held_still: set[int] = set()  # free CPUs whose locks it could not drop yet
+        self._held_still: set[int] = set()  # free CPUs whose locks could not be dropped yet
         self._notices = Notices(_log)
 
     def allot(self, wanted: Resources) -> Allotment:
-        """Never waits: if too few CPUs are free, the job is not pinned. The caller knows from
-        `Capacity.fits` that enough GPUs are free."""
+        """Give devices to a job; never waits.
+
+        If too few CPUs are free, the job is not pinned. The caller must have checked with
+        `Capacity.fits` that enough GPUs are free.
+        """
         pinned = None
         if wanted.pinned and not wanted.exclusive and wanted.cores < len(self._cpus):
             pinned = self._take_cpus(wanted.cores)
@@ -185,7 +200,8 @@ class Devices:
         names = ",".join(gpus)
         environment = {"KOCHI_CPUS": format_cpus(pinned or self._cpus), "KOCHI_GPUS": names}
         if self._gpus.names or self._gpus.is_given:
-            # Also for a job without GPUs: otherwise it would use those of its neighbours.
+            # A job without GPUs also needs these variables: otherwise it would use its neighbours'
+            # GPUs.
             environment.update(dict.fromkeys(self._gpus.variables, names))
         return environment
 
@@ -212,18 +228,20 @@ class Devices:
         return None
 
     def release(self, allotment: Allotment) -> None:
-        """Call it when the last process of the job is gone."""
+        """Take back a job's devices. Call it when the last process of the job is gone."""
         if allotment.pinned is not None:
             self._free_cpus |= allotment.pinned
             self._held_still |= allotment.pinned
             self.release_leases()
         taken = {*self._free_gpus, *allotment.gpus}
-        # In their order again: a job with two GPUs gets neighbours if possible.
+        # Restore the order of the GPUs, so that a job with two of them gets neighbours if possible.
         self._free_gpus = [name for name in self._gpus.names if name in taken]
 
     def release_leases(self) -> None:
-        """Try again to drop locks that could not be dropped; call it now and then. It matters to
-        other workers only: this one may hand out what it holds."""
+        """Try again to drop locks that could not be dropped; call it regularly.
+
+        The locks hinder other workers only: this worker may hand out CPUs whose locks it holds.
+        """
         if self._leases is None or not self._held_still:
             return
         try:

@@ -24,30 +24,35 @@ from snakemake_kochi.queue.workers import read_worker
 _log = logging.getLogger(__name__)
 
 MOST_FAILED_STARTS = 3
-# So many failures in a row set a worker aside if another worker has successes meanwhile.
+# A worker is set aside after so many failures in a row if another worker has successes meanwhile.
 MOST_FAILURES = 10
-# From this failure on it watches the other workers: most jobs that fail do so on their own account,
-# and their streaks end earlier.
+# From this failure on the worker watches the other workers. Most jobs fail for reasons of their
+# own, and their streaks end earlier.
 _FIRST_WATCHED = 5
 _CHECK_INTERVAL = 1.0  # seconds
 _PATIENCE = 10.0  # seconds for a shell that does nothing
-# Seconds for which an error of TRANSIENT counts as transient, and ends no other job of the worker.
+# Seconds during which an error of TRANSIENT counts as transient and ends no other job of the
+# worker.
 _PASSES_WITHIN = 30.0
 _FSTAB = Path("/etc/fstab")
-# These say nothing about the node: the job, or its user, may have removed or closed a directory.
+# These errors say nothing about the node: the job or its user may have removed or closed a
+# directory.
 _NOT_OF_THE_NODE = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG}
 )
 
 
-# By worker: the name of its node, and how many jobs of a queue succeeded and failed there.
+# For each worker: the name of its node, and the numbers of a queue's jobs that succeeded and failed
+# there.
 _Others = Mapping[int, tuple[str, int, int]]
 
 
 @dataclass
 class _Streak:
-    """Failures in a row of jobs of one queue, and the counts of other workers before the last ones
-    (None: not known yet)."""
+    """Failures in a row of jobs of one queue.
+
+    `others`: the counts of other workers before the last of these failures (None: not known yet).
+    """
 
     failures: int = 0
     others: _Others | None = None
@@ -55,7 +60,10 @@ class _Streak:
 
 @dataclass(frozen=True)
 class _Fault:
-    """What a node cannot do, for people, and the errno of that, if any."""
+    """A fault of a node.
+
+    `what` completes "this node cannot", for people. `errno`: that of the fault, if any.
+    """
 
     what: str
     errno: int | None = None
@@ -63,8 +71,11 @@ class _Fault:
 
 @dataclass
 class _Doubt:
-    """A fault that may be transient: the directory of the job that met it, and in monotonic seconds
-    when it was first and last seen."""
+    """A fault that may be transient.
+
+    It has the directory of the job that met the fault, and when the fault was first and last seen,
+    in monotonic seconds.
+    """
 
     directory: str
     since: float
@@ -74,7 +85,7 @@ class _Doubt:
 class Health:
     """Judges the failures of one worker's jobs.
 
-    `cause`: why the worker is to be set aside, for people; None as long as it may go on.
+    `cause`: why the worker must be set aside, for people; None as long as it may go on.
     """
 
     def __init__(
@@ -85,7 +96,10 @@ class Health:
         patience: float = _PATIENCE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`environment`: of the jobs; `patience`: seconds that a shell may take to do nothing."""
+        """Begin without failures.
+
+        `environment`: that of the jobs. `patience`: seconds that a shell may take to do nothing.
+        """
         self.cause: str | None = None
         self._patience = patience
         self._clock = clock
@@ -93,7 +107,7 @@ class Health:
         self._worker = worker
         self._environment = dict(environment)
         wanted = environment.get("TMPDIR") or "/tmp"
-        # If it never existed, it hinders no job: tools use another one.
+        # If the directory never existed, it hinders no job: tools use another one.
         self._temporary = Path(wanted if os.path.isdir(wanted) else "/tmp")
         self._checked = 0.0
         self._failed_starts = 0
@@ -103,16 +117,20 @@ class Health:
         self._compared = 0.0
 
     def fault_behind(self, result: Result, directory: str) -> str | None:
-        """What the node cannot do, if a job with this result may have failed for that. Then the
-        job's failure does not count, for `reason`; and the worker is to be set aside or, if the
-        fault may be transient, `is_in_doubt`."""
+        """The node's fault, for people, if a job with this result may have failed because of it.
+
+        The job's failure then does not count, for `reason`. The worker must be set aside or, if the
+        fault may be transient, it `is_in_doubt`.
+        """
         if result.reason not in ("failed", "signal"):
             return None
         return self._fault(directory)
 
     def start_failed(self, error: OSError | KochiError, directory: str) -> str | None:
-        """As `fault_behind`, for a job that could not be started. A full disk is full on all nodes
-        and no fault of this one."""
+        """As `fault_behind`, for a job that could not be started.
+
+        A full disk is full on all nodes, and is no fault of this one.
+        """
         number = error.errno if isinstance(error, OSError) else None
         if number in NO_ROOM:
             return None
@@ -130,26 +148,30 @@ class Health:
 
     @property
     def reason(self) -> UncountedReason:
-        """Why a job is requeued that failed for a fault of the node."""
-        # The third node that fails ends a ticket; a transient fault would soon be met three times.
+        """The reason for requeuing a job that failed because of a fault of the node."""
+        # The third node that fails ends a ticket, and a ticket could soon meet a transient fault
+        # three times.
         return "drained" if self.cause is None else "node failed"
 
     def is_in_doubt(self) -> bool:
-        """Whether the node has a fault that may be transient: nothing should start now. Checks
-        again once in a while."""
+        """Whether the node has a fault that may be transient: no job should start now.
+
+        Checks again at intervals.
+        """
         doubt = self._doubt
         if doubt is not None and self._clock() >= doubt.looked + _CHECK_INTERVAL:
             self._fault(doubt.directory)
         return self._doubt is not None
 
     def note(self, result: Result, queue: str) -> None:
-        """Take note of the published result of a job of this queue."""
+        """Note the published result of a job of this queue."""
         if result.ok:
-            self._streaks.clear()  # whatever fails, the node can do something
+            self._streaks.clear()  # the node can run some jobs
         elif result.reason in ("failed", "signal", "out of memory"):
             streak = self._streaks.setdefault(queue, _Streak())
             streak.failures += 1
-            # An error of the filesystem says nothing about the others: the next failure asks again.
+            # After an error of the filesystem nothing is known about the others: the next failure
+            # asks again.
             with contextlib.suppress(OSError):
                 if streak.others is None:
                     if streak.failures >= _FIRST_WATCHED:
@@ -164,8 +186,11 @@ class Health:
         return due
 
     def _live_others(self, queue: str) -> _Others:
-        """Raises OSError when not all are known now: a worker that was left out would count as new
-        next time, with all its successes since it started."""
+        """The counts of the other live workers.
+
+        Raises OSError when not all are known now: an omitted worker would count as new next time,
+        with all its successes since it started.
+        """
         found = {}
         for number in subscribers(self._machine.queue(queue)):
             with contextlib.suppress(FileNotFoundError, DamagedFileError):
@@ -228,8 +253,9 @@ class Health:
         try:
             status = process.wait(self._patience)
         except subprocess.TimeoutExpired:
-            # Not `subprocess.run`, which would wait for its end: if a filesystem hangs, even
-            # SIGKILL does not end a process, and the worker could not say that it leaves.
+            # Not `subprocess.run`, which would wait for the end of the process: if a filesystem
+            # hangs, not even SIGKILL ends the process, and the worker could not report that it
+            # leaves.
             process.kill()
             return _Fault(f"execute /bin/sh: it takes longer than {self._patience:g} seconds")
         return None if status == 0 else _Fault(f"execute /bin/sh: status {status}")
@@ -240,7 +266,7 @@ class Health:
             write_atomically(probe, b"written to see whether it can be\n")
             probe.unlink()
         except OSError as error:
-            # A full disk is full on all nodes, and results wait until there is room again.
+            # A full disk is full on all nodes, and results wait until the disk has room again.
             is_full = error.errno in NO_ROOM
             return None if is_full else _Fault(f"write {probe}: {error.strerror}", error.errno)
         return None
@@ -254,7 +280,7 @@ class Health:
         return None
 
     def _may_pass(self, number: int | None, since: float) -> bool:
-        """Whether an error first seen then, in monotonic seconds, may be a transient fault."""
+        """Whether an error may be transient; `since`: when first seen, in monotonic seconds."""
         return number in TRANSIENT and self._clock() < since + _PASSES_WITHIN
 
 
@@ -270,12 +296,14 @@ def _enter(directory: str) -> _Fault | None:
 
 
 def unmounted_above(directory: Path, user: int | None = None, fstab: Path = _FSTAB) -> Path | None:
-    """The nearest existing directory above a missing one, if it is certain that a filesystem should
-    be mounted there and is not. `user`: whose job misses it, by default the process's own.
+    """The nearest existing directory above a missing one, if a mount is certainly missing there.
 
-    That it is empty is no proof: most missing directories were removed, with everything beside
-    them, and a job that fails for that must not set its node aside. It is a proof only if the user
-    could not have removed anything there, or if fstab(5) lists it as a mount point.
+    `user`: the user of the job that misses the directory, by default the process's own.
+
+    An empty directory proves nothing: most missing directories were removed, together with their
+    siblings, and a job that fails for this reason must not set its node aside. It proves a missing
+    mount only if the user could not have removed anything there, or if fstab(5) lists it as a mount
+    point.
     """
     with contextlib.suppress(OSError):
         nearest = next(parent for parent in directory.parents if is_there(parent)).resolve()
@@ -288,7 +316,7 @@ def unmounted_above(directory: Path, user: int | None = None, fstab: Path = _FST
 
 
 def _is_out_of_reach(directory: Path, user: int) -> bool:
-    """Whether only root may remove what is in there, and the user is not root."""
+    """Whether only root may remove entries of the directory, and the user is not root."""
     found = directory.stat()
     is_shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return found.st_uid == 0 != user and not is_shared
@@ -304,5 +332,5 @@ def _mount_points(fstab: Path) -> set[Path]:
 
 
 def _unescaped(text: str) -> str:
-    # The only characters that fstab(5) has escapes for.
+    # fstab(5) has escapes for these characters only.
     return text.replace("\\040", " ").replace("\\011", "\t")

@@ -1,8 +1,8 @@
 """The memory a worker may use, and whether the kernel killed a job for using more.
 
-A scheduler limits a job by a cgroup. When its memory is exhausted, the kernel kills a process in it
-and counts that; nothing else distinguishes such a death from another one by SIGKILL. See
-cgroups(7), the kernel's cgroup-v2 and cgroup-v1/memory documents, and proc_vmstat(5).
+A scheduler limits a job by a cgroup. When the memory of the cgroup is exhausted, the kernel kills a
+process in it and counts the kill. Only this count distinguishes such a death from another one by
+SIGKILL. See cgroups(7), the kernel's cgroup-v2 and cgroup-v1/memory documents, and proc_vmstat(5).
 """
 
 from __future__ import annotations
@@ -20,42 +20,45 @@ from snakemake_kochi.worker.runners.interface import Exit
 _PROCESS = Path("/proc/self")
 _NODE_COUNTERS = Path("/proc/vmstat")
 _MIB = 2**20
-# MiB for a worker and the process that has parsed the workflow: no job's own memory.
+# MiB for a worker and the process that has parsed the workflow, in addition to the jobs' memory.
 OWN_MB = 512
 # The name of the limit and of the file with the counter `oom_kill`, in the two versions of cgroups.
 _FILES = {
     "cgroup2": ("memory.max", "memory.events"),
     "cgroup": ("memory.limit_in_bytes", "memory.oom_control"),
 }
-_KILLED_STATUS = 128 + signal.SIGKILL  # as the shells have it
+_KILLED_STATUS = 128 + signal.SIGKILL  # as in the shell
 
 
 @dataclass(frozen=True)
 class MemoryGroup:
-    """The memory cgroup of a process: its directory and those of its parents, from the inside out,
-    as far as they are visible; none on a system without such cgroups."""
+    """The memory cgroup of a process.
+
+    `directories`: its directory and those of its parents, from the inside out, as far as they are
+    visible; empty on a system without such cgroups.
+    """
 
     directories: tuple[Path, ...]
     limit_name: str = ""
     counter_name: str = ""
 
     def limit_mb(self) -> int | None:
-        """The lowest of all limits, in MiB; None without any."""
+        """The lowest of all limits, in MiB; None without any limit."""
         limits = []
         for directory in self.directories:
-            with contextlib.suppress(OSError, ValueError):  # "max" is no number
+            with contextlib.suppress(OSError, ValueError):  # "max" is not a number
                 limits.append(int((directory / self.limit_name).read_text()) // _MIB)
         return min(limits, default=None)
 
     @property
     def counter(self) -> Path | None:
-        """The file whose `oom_kill` counts the kills in this very group."""
+        """The file whose `oom_kill` counts the kills in this cgroup itself."""
         counters = (directory / self.counter_name for directory in self.directories)
         return next((path for path in counters if path.exists()), None)
 
 
 def own_memory_group(process: Path = _PROCESS) -> MemoryGroup:
-    """The cgroup of the calling process; its jobs are in it, too, unless they leave it."""
+    """The cgroup of the calling process; its jobs are also in it, unless they leave it."""
     try:
         groups = (process / "cgroup").read_text().splitlines()
         mounts = (process / "mountinfo").read_text().splitlines()
@@ -68,7 +71,7 @@ def own_memory_group(process: Path = _PROCESS) -> MemoryGroup:
             paths["cgroup2"] = path
         elif "memory" in controllers.split(","):
             paths["cgroup"] = path
-    # A controller is in the hierarchy of one version only; the old version names it.
+    # A controller is in the hierarchy of one version only; version 1 lists it by name.
     version = "cgroup" if "cgroup" in paths else "cgroup2"
     for line in mounts:
         # proc_pid_mountinfo(5): ... root mount-point options ... - type source super-options
@@ -86,17 +89,23 @@ def own_memory_group(process: Path = _PROCESS) -> MemoryGroup:
 
 
 def memory_mb_of_this_node(environment: Mapping[str, str]) -> int:
-    """The memory that this process may use, in MiB: the lowest of the node's memory, the limit of
-    its cgroup, and the memory of its allocation."""
+    """The memory that this process may use, in MiB.
+
+    It is the lowest of the node's memory, the limit of the process's cgroup, and the memory of its
+    allocation.
+    """
     amounts = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MIB]
     limits = own_memory_group().limit_mb(), _granted_mb(environment)
     return min([*amounts, *(each for each in limits if each is not None)])
 
 
 def memory_mb_for_jobs(environment: Mapping[str, str], most: int | None = None) -> int:
-    """The memory that a worker in this process may hand out, in MiB. In an allocation it keeps
-    OWN_MB for itself, as a scheduler ends everything in one whose memory is exhausted. `most`: the
-    memory requested for jobs; the allocation request had OWN_MB beside that."""
+    """The memory that a worker in this process may hand out, in MiB.
+
+    In an allocation the worker keeps OWN_MB for itself, because a scheduler ends all processes of
+    an allocation whose memory is exhausted. `most`: the memory requested for jobs; the allocation
+    request had OWN_MB in addition.
+    """
     given = memory_mb_of_this_node(environment)
     if most is not None:
         return min(given, most)
@@ -113,14 +122,16 @@ def _granted_mb(environment: Mapping[str, str]) -> int | None:
 @dataclass(frozen=True)
 class OomCounts:
     """How many processes the kernel has killed for memory, in the worker's cgroup and on the node.
-    None if it does not say."""
+
+    A count is None if the kernel does not report it.
+    """
 
     group: int | None
     node: int | None
 
 
 class OomWatch:
-    """Tells for each job of a worker whether it died because memory ran out."""
+    """Determines for each job of a worker whether it died because memory ran out."""
 
     def __init__(self, group: MemoryGroup | None = None, node: Path = _NODE_COUNTERS) -> None:
         self._group = own_memory_group() if group is None else group
@@ -128,17 +139,17 @@ class OomWatch:
         self._counter = self._group.counter
 
     def counts(self) -> OomCounts:
-        """Take these when a job starts."""
+        """The counts now; take them when a job starts."""
         group = None if self._counter is None else _read_counter(self._counter)
         return OomCounts(group, _read_counter(self._node))
 
     def explain(self, before: OomCounts, end: Exit) -> str | None:
-        """The evidence, for people, that a job ran out of memory, or None. The job failed, and the
-        worker did not kill it.
+        """The evidence, for people, that a job ran out of memory, or None.
 
-        Within the cgroup any failure counts: the victim may have been a child of the job, whose
-        death made the job fail. The node's counter also counts victims of other users, so there
-        the job itself must have been killed.
+        Call it for a job that failed and that the worker did not kill. Within the cgroup any
+        failure counts: the kernel may have killed a child of the job, and the job failed as a
+        consequence. The node's counter also counts kills of other users' processes, so there the
+        job itself must have been killed.
         """
         after = self.counts()
         if before.group is not None and (after.group or 0) > before.group:
