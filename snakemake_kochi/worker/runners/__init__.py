@@ -1,4 +1,5 @@
-"""How a ticket is executed. Each way is a Runner; the first that can run a ticket executes it.
+"""The ways to execute a ticket.
 
-Import from the modules: this one also runs in a worker's spawner, which has to stay small.
+Each way is a Runner, and the first Runner that can run a ticket executes it. Import from the
+modules: a worker's spawner also imports this package and has to stay small.
 """

@@ -1,9 +1,9 @@
-"""A child of the worker that waits, before it does anything, until it is released.
+"""A child of the worker that waits for its release before it does anything.
 
-It forks by itself instead of through `subprocess`, because the process must exist (its number has
-to be on disk) before the command begins: whoever recovers the ticket of a worker that was killed
-has to find all processes it could have started. `subprocess` returns when the command has begun
-already. The worker has one thread, so running Python between fork and exec is safe.
+This module forks by itself because `subprocess` returns only when the command has begun. The
+process must exist before the command begins, because its number must be on disk by then: the
+process that recovers the ticket of a killed worker must find all processes that the worker could
+have started. The worker has one thread, so running Python between fork and exec is safe.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from snakemake_kochi.worker.runners.job_process import (
 
 
 class Child:
-    """See `interface.Execution`."""
+    """The process of a job that the worker has forked; see `interface.Execution`."""
 
     def __init__(self, runner: str, pid: int, gate: int) -> None:
-        """`gate`: the end of a pipe from which the child reads its release."""
+        """Hold a forked process; `gate`: the end of the pipe that releases it."""
         process = ProcessIdentity.of(pid)
-        if process is None:  # not even a zombie: it is not our child
+        if process is None:  # not even a zombie: the process is not our child
             raise ChildProcessError(f"process {pid} has vanished")
         self.runner = runner
         self.process = process
         self._gate = gate
 
     def release(self) -> None:
-        # It may have been killed before it could begin.
+        # The child may have been killed before it could begin.
         with contextlib.suppress(BrokenPipeError):
             os.write(self._gate, b"!")
         os.close(self._gate)
@@ -73,13 +73,13 @@ def fork_child(
     cpus: Collection[int] | None,
     work: Callable[[], int],
 ) -> Child:
-    """A child that does `work` once it is released, and exits with the status that it returns.
+    """Fork a child that calls `work` once released, and exits with the status that `work` returns.
 
     Raises OSError when no process can be made.
     """
     held, gate = os.pipe()
     worker = os.getpid()
-    # A signal that came before the child has put off the worker's handlers would be lost.
+    # Otherwise a signal that arrives before the child has reset the worker's handlers is lost.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pid = os.fork()
@@ -103,7 +103,7 @@ def _become(
     worker: int,
     work: Callable[[], int],
 ) -> NoReturn:
-    """The child's life up to exec. Nothing may return or raise from here into the worker's loop."""
+    """Live as the child up to exec; must not return or raise into the worker's loop."""
     status = CANNOT_EXECUTE
     try:
         _restore_signals()
@@ -118,7 +118,10 @@ def _become(
 
 
 def _restore_signals() -> None:
-    """A command expects what a shell gives it; Python ignores SIGPIPE, and the worker catches."""
+    """Restore the signal handling that a command gets from a shell.
+
+    Python ignores SIGPIPE, and the worker handles other signals.
+    """
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
@@ -129,8 +132,8 @@ def _restore_signals() -> None:
 
 
 def _close_all_but_standard() -> None:
-    # Python's own are closed by exec; the worker may have inherited others, of a scheduler's
-    # launcher say, that wait for their last holder.
+    # Exec closes Python's own descriptors. The worker may have inherited others, for example from a
+    # scheduler's launcher, which waits until every process has closed them.
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:
             with contextlib.suppress(OSError):

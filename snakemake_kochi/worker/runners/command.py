@@ -1,4 +1,4 @@
-"""The runner that every ticket can fall back on: the command, as a new process."""
+"""The runner that can run every ticket: it executes the command in a new process."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from snakemake_kochi.worker.runners.job_process import enter, execute
 
 
 class CommandRunner:
-    """See `interface.Runner`."""
+    """Executes a ticket's command; see `interface.Runner`."""
 
     name = "command"
     helpers = ()
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: this runner has no helpers."""
 
     def can_run(self, ticket: Ticket) -> bool:
         return True
@@ -40,7 +40,7 @@ class CommandRunner:
 
 
 def _run_command(ticket: Ticket, environment: dict[str, str]) -> int:
-    """Returns only when the command cannot be executed, with an exit status."""
+    """Execute the command; returns an exit status, and only when the command cannot be executed."""
     if status := enter(ticket, environment):
         return status
     return execute(ticket, ticket.command[0], list(ticket.command), environment)

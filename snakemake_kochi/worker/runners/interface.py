@@ -1,5 +1,7 @@
-"""The protocol of a way to execute tickets, and the choice of one for a ticket: the first that can,
-in the order of their cost."""
+"""The protocol of the runners, and the choice of a runner for each ticket.
+
+The choice is the first runner that can execute the ticket, in the order of their cost.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,15 @@ from snakemake_kochi.queue.ticket import Ticket
 
 
 class RunnerUnavailableError(Exception):
-    """This runner cannot execute the ticket after all: the next one has to. Nothing of the job has
-    been executed, and no process for it is left that could."""
+    """This runner cannot execute the ticket after all, and the next one must.
+
+    Nothing of the job has been executed, and no process that could execute it is left.
+    """
 
 
 @dataclass(frozen=True)
 class Exit:
-    """How a process ended: by an exit status, or by a signal; the other is None."""
+    """How a process ended: by an exit status, or by a signal; the other value is None."""
 
     status: int | None
     signal: int | None
@@ -27,9 +31,11 @@ class Exit:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process and all that it waited for took: seconds of CPUs, and the memory, in MiB, of
-    the largest single one of them. That of a process that was forked and became another program is
-    at least what it had at that moment."""
+    """The resources that a process and all the processes that it waited for took.
+
+    These are seconds of CPUs, and the memory of the largest single process, in MiB. A forked
+    process that became another program counts at least the memory that it had at that moment.
+    """
 
     cpu_seconds: float
     peak_memory_mb: int
@@ -40,33 +46,36 @@ class Execution(Protocol):
 
     @property
     def runner(self) -> str:
-        """The name of the runner that made it."""
+        """The name of the runner that made the process."""
 
     @property
     def process(self) -> ProcessIdentity: ...
 
     def release(self) -> None:
-        """Let it begin. Until then it has not executed anything of the job's."""
+        """Let the process begin. Until then it has not executed anything of the job."""
 
     def abandon(self) -> None:
         """End a process that was never released, and reap it."""
 
     def poll(self) -> Exit | None:
-        """How it ended, or None. It stays a zombie, so that its number, by which the rest of its
-        session is found, is not given to another process."""
+        """How the process ended; None while it runs.
+
+        It stays a zombie, so that its number is not given to another process. The number identifies
+        the other processes of its session.
+        """
 
     def reap(self) -> Usage | None:
-        """Let go of the ended process; what it took, if that is known."""
+        """Reap the ended process; return its usage, if known."""
 
 
 class Watched(Protocol):
-    """What of a runner the worker's loop has to attend to."""
+    """The part of a runner that the worker's loop must serve."""
 
     def fileno(self) -> int:
-        """Readable when there is something to attend to."""
+        """A descriptor that is readable when `attend` has something to do."""
 
     def attend(self) -> None:
-        """Take note of what its processes said, and of their end; never waits."""
+        """Handle the messages and the ends of the runner's processes; never waits."""
 
 
 class Runner(Protocol):
@@ -75,20 +84,22 @@ class Runner(Protocol):
 
     @property
     def helpers(self) -> Collection[int]:
-        """The children of the worker that are processes of this runner's, and no job's."""
+        """The children of the worker that belong to this runner and to no job."""
 
     def close(self) -> None:
-        """End them, at the end of the worker."""
+        """End the runner's processes when the worker ends."""
 
     def can_run(self, ticket: Ticket) -> bool:
-        """Whether it can execute this ticket, now or soon."""
+        """Whether the runner can execute this ticket, now or soon."""
 
     def why_not(self, ticket: Ticket) -> str:
-        """Why it cannot, for people; "" for a ticket that is not meant for it."""
+        """Why the runner cannot run the ticket, for people; "" if the ticket is not for it."""
 
     def is_ready(self, ticket: Ticket) -> bool:
-        """Whether it can start a ticket that it can run at once, without making anybody wait; if
-        not, it begins to see to that."""
+        """Whether the runner can start a ticket that it can run without any delay.
+
+        If not, the runner begins to prepare for the ticket.
+        """
 
     def start(
         self,
@@ -99,11 +110,11 @@ class Runner(Protocol):
     ) -> Execution:
         """Make a process that, once released, executes the ticket with this whole environment.
 
-        With `cpus` it and all it starts run on these only. When memory runs out, the kernel is to
-        end it rather than the worker. Its stdout and stderr are the file descriptor `log`, its
-        stdin is empty. What is wrong with the ticket (no such directory, no such command) is said
-        in the log and is an exit status of 126 or 127. Raises OSError when no process can be made,
-        and RunnerUnavailableError.
+        With `cpus` the process and its descendants run on these CPUs only. When memory runs out,
+        the kernel ends this process rather than the worker. Its stdout and stderr are the file
+        descriptor `log`, its stdin is empty. A fault of the ticket (no such directory, no such
+        command) causes a message in the log and an exit status of 126 or 127. Raises OSError when
+        no process can be made, and RunnerUnavailableError.
         """
 
 
@@ -111,8 +122,10 @@ _log = logging.getLogger(__name__)
 
 
 class Runners:
-    """The runners of a worker, the cheapest first; the last one can run every ticket. `watched`:
-    those of them that have to be attended to."""
+    """The runners of a worker, the cheapest first; the last one can run every ticket.
+
+    `watched`: the runners that the worker's loop must serve.
+    """
 
     def __init__(self, runners: Sequence[Runner], watched: Sequence[Watched] = ()) -> None:
         self._runners = tuple(runners)
@@ -138,8 +151,11 @@ class Runners:
         environment: Mapping[str, str],
         cpus: Collection[int] | None = None,
     ) -> tuple[Execution, str]:
-        """See `Runner.start`; and why not by a faster runner for which the ticket is, as
-        "no zygote: it takes 900 MiB". Raises OSError."""
+        """Start the ticket; see `Runner.start`.
+
+        Also returns why faster runners that are meant for the ticket cannot run it, for example "no
+        zygote: it takes 900 MiB". Raises OSError.
+        """
         skipped_runners: list[str] = []
         for runner in self._runners[:-1]:
             why = runner.why_not(ticket)

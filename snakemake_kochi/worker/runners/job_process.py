@@ -1,9 +1,9 @@
-"""What a process does before it becomes a job's command: its session, its release, and for a shell
-job what Snakemake would prepare.
+"""The steps of a process before it becomes a job's command.
 
-It happens in a process that was forked for the job: a few system calls, and nothing that the job
-does not need. The spawner imports this module and has to stay small, so it uses only the standard
-library, and little of that.
+The process makes its session and waits for its release. For a shell job it then prepares what
+Snakemake would prepare. All this happens in a process that was forked for the job: it takes a few
+system calls, and imports only what the job needs. The spawner imports this module and has to stay
+small, so the module uses only the standard library, and little of that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Answer = TypeVar("Answer")
 
     class Job(Protocol):
-        """What is needed of a ticket."""
+        """The fields of a ticket that are needed here."""
 
         @property
         def job(self) -> int: ...
@@ -40,19 +40,20 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
-# proc_pid_oom_score_adj(5): -1000 to 1000. A worker that is killed takes all its jobs with it.
+# proc_pid_oom_score_adj(5): -1000 to 1000. If the kernel killed the worker instead, all its jobs
+# would die with it.
 _OOM_SCORE = "/proc/self/oom_score_adj"
 _OOM_VICTIM = 800
 
-UNPREPARED = 1  # as of a Snakemake that refuses a job
-CANNOT_EXECUTE = 126  # as the shells have it
+UNPREPARED = 1  # the status of a Snakemake that refuses a job
+CANNOT_EXECUTE = 126  # as in the shell
 NOT_FOUND = 127
 
-# Seconds between two looks for files that are missing.
+# Seconds between two looks for missing files.
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 
-# As Snakemake's shell() sets them.
+# Snakemake's shell() sets these variables.
 _THREADS = (
     "OMP_NUM_THREADS",
     "GOTO_NUM_THREADS",
@@ -72,36 +73,40 @@ def end_with_parent() -> None:
 
 
 def lead_session(log: int, cpus: Collection[int] | None) -> None:
-    """Make the calling process a job's main process: the leader of a session of its own, with the
-    log as its output, on its CPUs, and the first to go when memory runs out."""
+    """Make the calling process a job's main process.
+
+    The process leads a session of its own, writes its output to the log, runs on its CPUs, and is
+    the first to be killed when memory runs out.
+    """
     os.setsid()
-    # Whatever way the worker dies; the rest of the session is ended by whoever recovers the ticket.
+    # The process ends however the worker dies; the process that recovers the ticket ends the rest
+    # of the session.
     end_with_parent()
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    # A CPU may have been taken from us since: then the job runs where it may, as its worker does.
+    # A CPU may have been taken from us since: then the job runs on any CPU of its worker.
     with contextlib.suppress(OSError):
         if cpus is not None:
             os.sched_setaffinity(0, cpus)
     with contextlib.suppress(OSError, ValueError):
         score = os.open(_OOM_SCORE, os.O_RDWR)
-        # Whoever started the worker may have wanted even more; less would need a privilege.
+        # The worker may have been started with a higher score; a lower one would need a privilege.
         if int(os.read(score, 16)) < _OOM_VICTIM:
             os.write(score, b"%d" % _OOM_VICTIM)
         os.close(score)
 
 
 def await_release(held: int, worker: int) -> None:
-    """Return when the worker releases the calling process, a child of it; end it otherwise."""
-    # Neither a worker that died before prctl was called nor one that died since releases it.
+    """Return when the worker releases the calling process, its child; otherwise end it."""
+    # The worker may have died before prctl was called, or later: in both cases it gives no release.
     if os.getppid() != worker or os.read(held, 1) != b"!":
         os._exit(CANNOT_EXECUTE)
 
 
 def enter(job: Job, environment: dict[str, str]) -> int:
-    """Go to the job's directory, and say so in the environment; returns an exit status."""
+    """Enter the job's directory, and set PWD in the environment; return an exit status."""
     try:
         _repeated_if_stale(lambda: os.chdir(job.directory))
     except OSError as error:
@@ -112,7 +117,7 @@ def enter(job: Job, environment: dict[str, str]) -> int:
 
 
 def execute(job: Job, program: str, arguments: list[str], environment: dict[str, str]) -> int:
-    """Become the program; returns only when that is not possible, with an exit status."""
+    """Become the program; returns an exit status, and only when that is not possible."""
     try:
         _repeated_if_stale(lambda: os.execvpe(program, arguments, environment))
     except FileNotFoundError as error:
@@ -130,10 +135,10 @@ def execute_shell_job(
     temporary: str | None = None,
     measure: Callable[[list[str]], int] | None = None,
 ) -> int:
-    """Prepare a shell job as Snakemake does, and become its command; or let `measure` execute it.
+    """Prepare a shell job as Snakemake does, and become its command or let `measure` execute it.
 
-    `temporary`: the answer of find_temporary_directory, if it is known already. Returns an exit
-    status when the process did not become the command. May raise what `measure` raises.
+    `temporary`: the answer of find_temporary_directory, if already known. Returns an exit status
+    when the process has not become the command. May raise the exceptions of `measure`.
     """
     if status := enter(job, environment):
         return status
@@ -159,28 +164,33 @@ def _note(text: str) -> None:
 
 
 def _repeated_if_stale(call: Callable[[], Answer]) -> Answer:
-    """Make a call that may be repeated, again while the answer is ESTALE: see files.answered."""
+    """Make a call that may be repeated, and repeat it while it fails with ESTALE.
+
+    See files.answered.
+    """
     try:
         return call()
     except OSError as error:
         if error.errno != errno.ESTALE:
             raise
-    # Only here, for the size of all that it imports.
+    # Imported only here, because it imports much.
     from snakemake_kochi.files import answered
 
     return answered(call)
 
 
-# ---- what Snakemake does before it executes a job's command
+# ---- the steps of Snakemake before it executes a job's command
 
 
 class _UnpreparedError(Exception):
-    """The job cannot begin; the text says why, for people."""
+    """The job cannot begin; the text gives the reason, for people."""
 
 
 def _prepare(job: Job, shell: ShellJob, environment: dict[str, str], temporary: str | None) -> str:
-    """Make ready for the command, in the current directory; returns it, and adds to its
-    environment. Raises _UnpreparedError or OSError."""
+    """Prepare the current directory for the command, and return the command.
+
+    Adds to the command's environment. Raises _UnpreparedError or OSError.
+    """
     if protected := [path for path in job.outputs if _is_protected(path)]:
         raise _UnpreparedError(
             f"write-protected output files: {', '.join(protected)}. Remove them, or make them "
@@ -200,7 +210,7 @@ def _prepare(job: Job, shell: ShellJob, environment: dict[str, str], temporary: 
     benchmark = () if shell.benchmark is None else (shell.benchmark.file,)
     for directory in {os.path.dirname(path) for path in (*job.outputs, *shell.logs, *benchmark)}:
         if directory:
-            # If it is a file, the command will say so better.
+            # If the directory is a file, the command gives a better message.
             with contextlib.suppress(FileExistsError):
                 os.makedirs(directory, exist_ok=True)
     _wait_for(shell.inputs, shell.latency_wait)
@@ -210,7 +220,7 @@ def _prepare(job: Job, shell: ShellJob, environment: dict[str, str], temporary: 
 def _is_protected(path: str) -> bool:
     if os.access(path, os.W_OK):
         return False
-    # Symbolic links are never taken for protected.
+    # Symbolic links never count as protected.
     return os.path.exists(path) and not os.path.islink(path)
 
 
@@ -222,7 +232,7 @@ def _remove(path: str, with_content: bool) -> None:
     except FileNotFoundError:
         return
     except OSError:
-        # Linux says EISDIR of a directory, others EPERM.
+        # For a directory Linux reports EISDIR, other systems EPERM.
         if os.path.islink(path) or not os.path.isdir(path):
             raise
         if with_content:
@@ -238,7 +248,7 @@ def _remove(path: str, with_content: bool) -> None:
 
 
 def find_temporary_directory(environment: Mapping[str, str]) -> str:
-    """Where Python puts temporary files of a process with this environment."""
+    """The directory where Python puts temporary files in a process with this environment."""
     import tempfile
 
     before = {name: os.environ.get(name) for name in TEMPORARY_SOURCES}
@@ -260,7 +270,7 @@ def _set_variables(values: Mapping[str, str | None]) -> None:
 
 
 def _use_temporary_directory(environment: dict[str, str], known: str | None) -> str:
-    """The node's, by the job's environment; it is there afterwards."""
+    """The temporary directory of the node in the job's environment; creates it if necessary."""
     is_usable = known is not None and os.access(known, os.W_OK | os.X_OK)
     found = known if known and is_usable else find_temporary_directory(environment)
     os.makedirs(found, exist_ok=True)
@@ -270,8 +280,10 @@ def _use_temporary_directory(environment: dict[str, str], known: str | None) -> 
 
 
 def show_awaited(arguments: Sequence[str]) -> None:
-    """Have this node see the files for which a Snakemake with these arguments waits before it does
-    anything, as far as they are there: Snakemake only asks for them, again and again."""
+    """Make this node see the files for which a Snakemake with these arguments waits at its start.
+
+    This finds the files that exist. Snakemake itself only tests repeatedly whether they exist.
+    """
     awaited = _values_of("--wait-for-files", arguments)
     for path in _values_of("--wait-for-files-file", arguments):
         _missing([path])
@@ -292,11 +304,11 @@ def _values_of(option: str, arguments: Sequence[str]) -> list[str]:
 
 
 def _missing(paths: Iterable[str]) -> list[str]:
-    """The files that are not there, after a second look through their directories, if need be."""
+    """The files that are missing, after a second look through their directories if necessary."""
     missing = [path for path in paths if not os.path.exists(path)]
     if not missing:
         return []
-    # Only here, for the size of all that it imports.
+    # Imported only here, because it imports much.
     from snakemake_kochi.files import show_new_files
 
     for directory in {os.path.dirname(path) for path in missing}:
@@ -305,7 +317,7 @@ def _missing(paths: Iterable[str]) -> list[str]:
 
 
 def _wait_for(paths: Sequence[str], seconds: float) -> None:
-    """Files that another node has written may take a while to be seen on this one."""
+    """Wait for files that another node has written: this node may see them only after a while."""
     missing = _missing(paths)
     if not missing:
         return

@@ -1,7 +1,7 @@
-"""Plain shell commands of Snakemake's, without a Snakemake: prepared here, and executed.
+"""Plain shell commands of Snakemake jobs: prepared and executed without a Snakemake.
 
-A small process, the spawner, forks the processes of the jobs. Only a job with a benchmark is forked
-off the worker itself.
+A small process, the spawner, forks the processes of the jobs. The worker itself forks only jobs
+with a benchmark.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from snakemake_kochi.worker.runners.snakemake_internals import UnfitError, load_
 
 _log = logging.getLogger(__name__)
 
-# Linux lets a message of a socket have some 200 KiB.
+# Linux limits a message of a socket to some 200 KiB.
 _MOST_BYTES = 128 * 1024
 
 
 class ShellRunner:
-    """See `interface.Runner`."""
+    """Runs shell commands of Snakemake jobs; see `interface.Runner`."""
 
     name = "shell"
 
@@ -74,21 +74,24 @@ class ShellRunner:
         environment: Mapping[str, str],
         cpus: Collection[int] | None = None,
     ) -> Child:
-        """As `Runner.start`; a job that cannot begin, for want of an input say, has a sentence in
-        the log and an exit status of 1."""
+        """As `Runner.start`.
+
+        A job that cannot begin, for want of an input for example, writes a sentence to the log and
+        has an exit status of 1.
+        """
         shell = ticket.shell
         assert shell is not None
         environment = {**environment, **shell.environment}
         _require_here(shell, environment)
         if shell.benchmark is None and self._spawner.is_usable:
-            # Else it is forked off the worker itself, which takes longer.
+            # Go on: the worker itself forks the process, which takes longer.
             with contextlib.suppress(SpawnerFailedError):
                 return self._spawn(ticket, shell, log, environment, cpus)
         measure = None
         if shell.benchmark is not None:
             try:
-                # Once, by the worker: it takes 0.04 s of CPU and 4 MB. In the forked process it
-                # would take as long for each job, just before something is to be measured.
+                # The worker imports it once: that takes 0.04 s of CPU and 4 MB. In the forked
+                # process it would take as long for each job, just before a measurement.
                 module = load_benchmarks()
             except UnfitError as error:
                 raise RunnerUnavailableError(error.message) from error
@@ -122,20 +125,24 @@ class ShellRunner:
             os.close(held)
 
     def _temporary_directory(self, environment: Mapping[str, str]) -> str | None:
-        """Looked for once: that takes longer than the rest of the preparation. None where each
-        job has to look: it depends on the job's directory, or may not be there yet."""
+        """The temporary directory of a job with this environment, if all such jobs have the same.
+
+        It is determined once, because that takes longer than the rest of the preparation. None
+        where each job must determine it: the directory depends on the job's directory, or may not
+        exist yet.
+        """
         key = tuple(environment.get(name) for name in TEMPORARY_SOURCES)
         given = [path for path in key if path]
         if not all(os.path.isabs(path) and os.access(path, os.W_OK) for path in given):
             return None
         if key not in self._temporary:
-            with contextlib.suppress(OSError):  # then the job says so
+            with contextlib.suppress(OSError):  # then the job reports it
                 self._temporary[key] = find_temporary_directory(environment)
         return self._temporary.get(key)
 
 
 def _require_here(shell: ShellJob, environment: Mapping[str, str]) -> None:
-    """Raises RunnerUnavailableError for what a Snakemake on this node would do in another way."""
+    """Raises RunnerUnavailableError where a Snakemake on this node would act differently."""
     program = shell.executable
     if "/" in program:
         is_there = os.access(program, os.X_OK)
@@ -146,7 +153,7 @@ def _require_here(shell: ShellJob, environment: Mapping[str, str]) -> None:
     if shell.temporary_directory and shell.temporary_directory in shell.script:
         for name in TEMPORARY_SOURCES:
             path = environment.get(name, "")
-            # Whether it stands in quotes in the command, or is to, is not known here.
+            # It is unknown whether the path is quoted in the command, or must be.
             if path and shlex.quote(path) != path:
                 raise RunnerUnavailableError(f"{name} is {path!r}, which takes quotes")
 
@@ -161,11 +168,12 @@ def _measure(
     environment: Mapping[str, str],
     arguments: list[str],
 ) -> int:
-    """Execute a command under Snakemake's own benchmark, as often as the rule wants it, and write
-    the file if all went well; returns an exit status.
+    """Execute a command under Snakemake's own benchmark, and write the benchmark file.
 
-    The process that the worker forked stays, as a supervisor, and starts the command as its child:
-    in the same session, so that what ends the one reaches the other.
+    Executes the command as often as the rule requires, and writes the file only if every execution
+    succeeds. Returns an exit status. The process that the worker forked stays as a supervisor, and
+    starts the command as its child in the same session: signals that end one process also reach the
+    other.
     """
     # The worker's own log is closed here.
     logging.getLogger().handlers[:] = [logging.StreamHandler()]
@@ -190,17 +198,21 @@ def _measure(
     return 0
 
 
-# ---- the spawner, as the worker has it
+# ---- the worker's side of the spawner
 
 
 class SpawnerFailedError(Exception):
-    """It did not answer, or the request is too large for it. No process of the job can begin: its
-    gate is never opened."""
+    """The spawner did not answer, or the request is too large for it.
+
+    No process of the job can begin, because its gate is never opened.
+    """
 
 
 class Spawner:
-    """Starts the process when it is needed, and again when it has died; after some failures in a
-    row it is not used any more."""
+    """Starts the spawner process when it is needed, and again when it has died.
+
+    After some failures in a row it is not used any more.
+    """
 
     def __init__(
         self,
@@ -208,8 +220,12 @@ class Spawner:
         most_failures: int = 3,
         program: str = spawner_process.__file__,
     ) -> None:
-        """`patience`: seconds that an answer may take; it takes a millisecond, and the start of the
-        process thirty. `most_failures`: in a row. `program`: the file that the process executes."""
+        """Start nothing yet.
+
+        `patience`: seconds that an answer may take; it takes a millisecond, and the start of the
+        process thirty. `most_failures`: the number of failures in a row after which the spawner is
+        not used any more. `program`: the file that the process executes.
+        """
         self._patience = patience
         self._most_failures = most_failures
         self._program = program
@@ -227,10 +243,11 @@ class Spawner:
         return self._failures < self._most_failures
 
     def spawn(self, request: Mapping[str, Any], log: int, held: int) -> int:
-        """Returns the number of a new child of the worker, the leader of a session, that does what
-        is requested once it reads its release from `held`.
+        """Have the spawner fork a process; return the number of that process.
 
-        Raises OSError when there can be no process, and SpawnerFailedError.
+        The process is a child of the worker and the leader of a session. It executes the request
+        once it reads its release from `held`. Raises OSError when no process can be made, and
+        SpawnerFailedError.
         """
         self._requests += 1
         data = json.dumps({**request, "number": self._requests}).encode()
@@ -252,7 +269,7 @@ class Spawner:
 
     def _ask(self, link: socket.socket, data: bytes, descriptors: Sequence[int]) -> int:
         socket.send_fds(link, [data], descriptors)
-        # What was killed in between can leave an answer behind that nobody waited for.
+        # A request that was interrupted by a kill can leave behind an answer that was never read.
         request = 0
         while request != self._requests:
             if not (found := link.recv(64)):
@@ -261,14 +278,14 @@ class Spawner:
         if answer == 0:
             raise SpawnerFailedError("what it had forked was killed")
         if answer > 0:
-            # Raises ChildProcessError for what is no child of the worker.
+            # Raises ChildProcessError if the process is not a child of the worker.
             os.waitid(os.P_PID, answer, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return answer
 
     def _start(self) -> socket.socket:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(self._patience)
-        # Ours, and for what is imported only where it is needed, those of the worker.
+        # The directory of this package, and those of the worker for modules that are imported late.
         packages = [str(Path(snakemake_kochi.__file__).parents[1])]
         packages += [path for path in sys.path if os.path.isabs(path)]
         command = [sys.executable, "-I", "-S", self._program]
@@ -284,7 +301,7 @@ class Spawner:
         return ours
 
     def close(self) -> None:
-        """End it; it is started again for the next request."""
+        """End the spawner process; the next request starts it again."""
         if self._link is not None:
             self._link.close()
             self._link = None

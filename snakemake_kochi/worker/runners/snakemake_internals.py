@@ -1,10 +1,9 @@
-"""All private parts of Snakemake that the runners use, and the checks that they are there.
+"""All private parts of Snakemake that the runners use, and the checks that they exist.
 
 A zygote parses a workflow once, and runs single jobs of it in copies of its process. Snakemake's
-own `cli.args_to_api` does both, through `SnakemakeApi.workflow`, which is replaced: the first call
-keeps its result and parses the workflow; in the copies it returns that result.
-
-Where a part is missing, UnfitError says so and the next runner serves. Nothing of Snakemake is
+own `cli.args_to_api` does both, through `SnakemakeApi.workflow`, which this module replaces: the
+first call keeps its result and parses the workflow; in the copies it returns that result. Where a
+part is missing, UnfitError reports it and the next runner executes the job. No part of Snakemake is
 imported before it is needed.
 """
 
@@ -26,8 +25,8 @@ from typing import Any
 
 from snakemake_kochi.errors import KochiError
 
-# All options that distinguish the arguments of one job from those of another; with any other
-# option the workflow may have to be parsed differently.
+# All options that distinguish the arguments of one job from those of another. With any other option
+# the workflow may have to be parsed differently.
 JOB_OPTIONS = frozenset(
     {
         "--allowed-rules",
@@ -38,14 +37,14 @@ JOB_OPTIONS = frozenset(
         "--target-jobs",
         "--unneeded-temp-files",
         "--wait-for-files",
-        # In place of the other for more than twenty files. It is below the workflow's own
-        # directory, as they are, and stays for as long as a job of the run may need it.
+        # Replaces --wait-for-files for more than twenty files. The file is below the workflow's own
+        # directory, like those files, and remains as long as a job of the run may need it.
         "--wait-for-files-file",
     }
 )
 
-# What Snakemake imports when it needs it, between parsing and the end of a job; each import takes a
-# job longer than to run it. Some are only in some releases.
+# Modules that Snakemake imports late, between parsing and the end of a job. To import one of them
+# takes longer than to run a job. Some exist only in some releases.
 _IMPORTED_LATE = (
     "graphlib",
     "snakemake.benchmark",
@@ -67,7 +66,7 @@ _IMPORTED_LATE = (
     "snakemake.template_rendering",
     "snakemake.wrapper",
 )
-# What it imports for each job that is a script, if it is there.
+# Modules that Snakemake imports for each job that is a script, if they are installed.
 _IMPORTED_FOR_SCRIPTS = ("nbformat", "numpy", "pandas")
 
 _OF_CLI = ("SnakemakeApi", "args_to_api", "parse_args", "print_exception")
@@ -99,8 +98,8 @@ def _require(what: str, owner: object, parts: Sequence[str]) -> None:
 
 
 def pose_as_snakemake(arguments: list[str]) -> None:
-    """Make `sys` what `python -m snakemake` finds there."""
-    # Started with -P: in the workflow's directory there may be modules of any name.
+    """Set `sys` as `python -m snakemake` finds it."""
+    # Python starts with -P because the workflow's directory may contain modules of any name.
     if not os.environ.get("PYTHONSAFEPATH"):
         sys.path.insert(0, os.getcwd())
     main_module = importlib.util.find_spec("snakemake.__main__")
@@ -109,13 +108,16 @@ def pose_as_snakemake(arguments: list[str]) -> None:
 
 
 class ParsedWorkflow:
-    """A workflow as it is after its parse."""
+    """A parsed workflow."""
 
     def __init__(
         self, cli: Any, parser: Any, settings: argparse.Namespace, api: Any, reads_cores: bool
     ) -> None:
-        """`settings`: the options that all its jobs have in common; `reads_cores`: whether it read
-        the number of cores."""
+        """Keep a workflow after its parse.
+
+        `settings`: the options that all its jobs have in common. `reads_cores`: whether the
+        workflow read the number of cores.
+        """
         self.reads_cores = reads_cores
         self._cli = cli
         self._parser = parser
@@ -132,8 +134,11 @@ class ParsedWorkflow:
         return _IMPORTED_FOR_SCRIPTS if has_scripts else ()
 
     def run(self, options: list[str]) -> int:
-        """Do what `snakemake` does with the arguments of all jobs and these options of one, except
-        for the parse; returns its exit status. To be called once, in a copy of the process."""
+        """Run one job as `snakemake` does, except for the parse; return its exit status.
+
+        The arguments are those that all jobs have in common and the `options` of this job. Call
+        this once, in a copy of the process.
+        """
         parsed = self._api
 
         class Api(self._cli.SnakemakeApi):  # type: ignore[name-defined]
@@ -150,7 +155,10 @@ class ParsedWorkflow:
             return 1
 
     def _has_run_something(self) -> bool:
-        """Without this a Snakemake that found nothing to be done would count as a job's success."""
+        """Whether Snakemake has run a job.
+
+        Without this check a Snakemake that found nothing to do would count as a job's success.
+        """
         scheduler = getattr(self._api._workflow, "scheduler", None)
         if getattr(scheduler, "finished_jobs", 0 if scheduler is None else 1) > 0:
             return True
@@ -159,7 +167,7 @@ class ParsedWorkflow:
 
 
 def _adapt(parsed: Any, api: Any, resource_settings: Any, storage_settings: Any, **_: Any) -> Any:
-    """The parsed workflow, with all that differs between its jobs."""
+    """The parsed workflow, with all values that differ between its jobs."""
     workflow = parsed._workflow
     parsed.snakemake_api = api
     workflow.output_settings = api.output_settings
@@ -167,11 +175,11 @@ def _adapt(parsed: Any, api: Any, resource_settings: Any, storage_settings: Any,
         workflow.logger_manager = api.logger_manager
     if hasattr(workflow, "start_time"):
         workflow.start_time = datetime.now()
-    # How many there are depends on the CPUs that the job has.
+    # The number of cores depends on the CPUs of the job.
     workflow.resource_settings.cores = resource_settings.cores
     workflow.global_resources["_cores"] = resource_settings.cores
     workflow.storage_settings.unneeded_temp_files = storage_settings.unneeded_temp_files
-    # Copies of scripts that another job has made may be of scripts that have changed since.
+    # Another job may have copied scripts that have changed since.
     cache = workflow.sourcecache
     parent = Path(cache.runtime_cache_path).parent
     own = tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True)
@@ -181,8 +189,11 @@ def _adapt(parsed: Any, api: Any, resource_settings: Any, storage_settings: Any,
 
 
 def _options_of(parser: Any) -> argparse.ArgumentParser:
-    """A parser that understands the options of a job as `parser` does. That one reads its
-    configuration again each time, and goes through 150 options: a quarter of the time of a job."""
+    """A parser that understands the options of a job as `parser` does.
+
+    `parser` reads its configuration again each time and goes through 150 options, which takes a
+    quarter of the time of a job.
+    """
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     known = parser._option_string_actions
     for name in JOB_OPTIONS.intersection(known):
@@ -196,18 +207,18 @@ def parse(
     begin: Callable[[], None],
     serve: Callable[[ParsedWorkflow], None],
 ) -> bool:
-    """Parse the workflow, and call `serve` in the middle of Snakemake, which clears up when `serve`
-    returns or raises; `begin` is called before anything of the workflow is read. `cores`: further
-    arguments, for the parse alone.
+    """Parse the workflow, and call `serve` from within Snakemake.
 
-    Returns whether the workflow was parsed; if not, Snakemake has said why on stderr. Raises
-    UnfitError, also that of `serve`.
+    Snakemake cleans up when `serve` returns or raises. `begin` is called before any part of the
+    workflow is read. `cores`: further arguments, for the parse alone. Returns whether the workflow
+    was parsed; if not, Snakemake has printed the reason on stderr. Raises UnfitError, also that of
+    `serve`.
     """
     cli = _load("snakemake.cli", _OF_CLI)
     for name in _IMPORTED_LATE:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    platform.platform()  # kept by Python; it starts a program to find out
+    platform.platform()  # Python caches the result; it starts a program to find out
     parser, settings = cli.parse_args([*arguments, *cores])
     of_all_jobs = parser.parse_args(arguments)
     unfit: list[UnfitError] = []
@@ -234,7 +245,7 @@ def parse(
 
 
 class _LeaveError(BaseException):
-    """Leaves Snakemake, which catches each Exception."""
+    """Leaves Snakemake, which catches every Exception."""
 
 
 def _parsed(
@@ -247,7 +258,7 @@ def _parsed(
     from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
     storage = settings["storage_settings"]
-    # Without one of these Snakemake keeps in a directory of the process what is a job's own.
+    # Otherwise Snakemake keeps data of a job in a directory that belongs to the process.
     if storage.shared_fs_usage != SharedFSUsage.all() or storage.default_storage_provider:
         raise UnfitError("its files are not all on a shared filesystem")
     api = workflow(**settings)
@@ -261,7 +272,7 @@ def _check(workflow: Any) -> None:
     _require("this Snakemake's workflow", workflow, _OF_WORKFLOW)
     if not hasattr(workflow.sourcecache, "_runtime_cache_path"):
         raise UnfitError("this Snakemake keeps sources in another way")
-    # Its file descriptors would be shared by all jobs.
+    # All jobs would share its file descriptors.
     if getattr(workflow, "_async_runners", None):
         raise UnfitError("its parse leaves an event loop behind")
     if workflow.storage_registry._storages:
@@ -270,7 +281,7 @@ def _check(workflow: Any) -> None:
 
 @contextlib.contextmanager
 def _noting_cores() -> Iterator[list[str]]:
-    """Yields a list that is no longer empty once a workflow has read how many cores it has."""
+    """Yield a list that is empty until a workflow reads its number of cores."""
     from snakemake.workflow import Workflow
 
     own = Workflow.cores

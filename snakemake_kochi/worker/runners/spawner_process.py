@@ -1,13 +1,14 @@
 """The spawner: a small process that forks the main processes of shell jobs for a worker.
 
-The cost of a fork grows with the memory of the forking process, and both processes pay for it; a
-worker has several times the memory of this one. It is started by its path, as
-`python -I -S spawner_process.py <socket> <pid of the worker> <directories of packages>...`.
+The cost of a fork grows with the memory of the forking process, and both processes bear it. A
+worker has several times the memory of the spawner.
 
-A request is one message, a JSON object, with two file descriptors beside it: the log, and the gate
-from which the job's process reads its release. The answer is the request's number, and the number
-of the job's process, which by then is a child of the worker; instead of the latter, the negative
-number of an error, or 0 where the process may exist and cannot be known.
+The spawner is started by its path, as `python -I -S spawner_process.py <socket> <pid of the worker>
+<directories of packages>...`. A request is one message, a JSON object, with two file descriptors
+beside it: the log, and the gate from which the job's process reads its release. The answer is the
+request's number, and the number of the job's process, which is then a child of the worker. Instead
+of the process number the answer contains the negative number of an error, or 0 if the process may
+exist but its number is unknown.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ _PAUSE = 0.0002  # seconds
 
 
 def main(link: socket.socket, worker: int) -> None:
-    """Serve the worker until it closes its end, or dies."""
+    """Serve the worker until it closes its end of the socket, or dies."""
     end_with_parent()
     link.set_inheritable(False)
-    # A job ignores the signals that whoever started the worker ignores, and not Python's.
+    # A job ignores the signals that the worker was started to ignore, but not those that Python
+    # ignores.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    gc.disable()  # nothing is left to be collected, and looking for it copies memory
+    gc.disable()  # there is no garbage, and looking for it copies memory
     gc.freeze()
     while os.getppid() == worker:
         request, descriptors, _, _ = socket.recv_fds(link, _MOST_BYTES, _DESCRIPTORS)
@@ -62,8 +64,10 @@ def main(link: socket.socket, worker: int) -> None:
 
 
 def _spawn(link: socket.socket, worker: int, request: dict[str, Any], log: int, held: int) -> None:
-    """Fork twice: the process in between ends at once, and its child becomes the worker's, which
-    adopts all orphans below it."""
+    """Fork twice, to make the job's process a child of the worker.
+
+    The process in between ends at once, and the worker adopts all orphans among its descendants.
+    """
     try:
         between = os.fork()
         if between == 0:
@@ -73,7 +77,8 @@ def _spawn(link: socket.socket, worker: int, request: dict[str, Any], log: int, 
         _answer(link, request, -(error.errno or 1))
         return
     if status != 0:
-        # Ended by a signal it may have forked the job's process before.
+        # If a signal ended the process in between, that process may already have forked the job's
+        # process.
         _answer(link, request, -os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0)
 
 
