@@ -1,1 +1,1 @@
-"""Batch systems: how allocations are requested, found again and ended; Slurm and alloc_script."""
+"""Batch systems: requesting, finding and ending allocations; Slurm and alloc_script."""

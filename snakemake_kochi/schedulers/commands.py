@@ -1,4 +1,4 @@
-"""Running and repeating a scheduler's commands, and when to ask it again."""
+"""Running and repeating a scheduler's commands, and the times of its questions."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ from snakemake_kochi.schedulers.interface import RefusedError, UnreachableError
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds: for one answer of a busy scheduler (Slurm's own patience is ten); for which a
-    submission or a first question is tried again; and between two tries, at first and at most."""
+    """Times in seconds for the commands of a scheduler.
+
+    For one answer of a busy scheduler (Slurm's own patience is ten); for which a submission or a
+    first question is tried again; and between two tries, at first and at most.
+    """
 
     answer: float = 60.0
     submission: float = 60.0
@@ -60,7 +63,7 @@ def trying_again(
 
 
 class NoProgramError(RefusedError):
-    """There is no such program."""
+    """The program does not exist."""
 
 
 def run_command(
@@ -71,12 +74,12 @@ def run_command(
     is_transient: Callable[[str], bool],
     module: str,
 ) -> str:
-    """The output of a command that reads `text`, without blanks around it. `is_transient`: whether
-    a command that failed with this output may succeed another time; `module`: the environment
-    module that has the commands, for people.
+    """The output of a command that reads `text`, stripped of surrounding blanks.
 
-    Raises UnreachableError where another try may succeed, also when there is no answer in
-    `patience` seconds; NoProgramError; RefusedError in the command's own words.
+    `is_transient`: whether a command that failed with this output may succeed another time.
+    `module`: the environment module that contains the commands, for people. Raises UnreachableError
+    if another try may succeed, also when no answer comes in `patience` seconds; NoProgramError;
+    RefusedError in the command's own words.
     """
     program = command[0]
     try:
@@ -88,7 +91,8 @@ def run_command(
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            # Ctrl-C is for Snakemake: it must not end a command that has submitted and not said so.
+            # Ctrl-C is for Snakemake: it must not end a command that has submitted a job and not
+            # reported it.
             start_new_session=True,
         )
     except FileNotFoundError as error:
@@ -117,13 +121,16 @@ def run_command(
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """With its children: many sites have a script in place of the program, and what that leaves
-    behind might submit later."""
+    """End the process with its children.
+
+    Many sites replace the program by a script, and processes that it leaves behind might submit
+    later.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
-# Seconds between two questions about all allocations; fewer where the answer is about to change.
+# Seconds between two questions about all allocations; fewer if the answer is about to change.
 _QUESTION = 10.0
 _SHORT_QUESTION = 1.0
 
@@ -141,23 +148,24 @@ class Questions:
         self._is_unreachable = False
 
     def is_due(self) -> bool:
-        """Whether it is time for a question; the next one is then as far off as usual."""
+        """Whether it is time for a question; if so, the next one comes after the usual interval."""
         if self._clock() < self._next:
             return False
         self._next = self._clock() + _QUESTION
         return True
 
     def at_once(self) -> None:
-        """Something has happened that is worth a question, unless the scheduler gives no answer."""
+        """Ask at once after an event that is worth a question, unless the scheduler is
+        unreachable."""
         if not self._is_unreachable:
             self._next = 0.0
 
     def soon(self) -> None:
-        """The answer is about to change."""
+        """Ask soon: the answer is about to change."""
         self._next = self._clock() + _SHORT_QUESTION
 
     def later(self) -> None:
-        """Nothing new is to be expected for a while."""
+        """Ask later: no news is expected for a while."""
         self._next = self._clock() + _QUESTION
 
     def answered(self) -> None:
@@ -167,7 +175,8 @@ class Questions:
             self._logger.info("The scheduler answers again.")
 
     def not_answered(self, error: UnreachableError) -> None:
-        """Nothing is known, and nothing is lost: the next question comes after a growing pause."""
+        """Note a missing answer: nothing is lost, and the next question comes after a growing
+        pause."""
         self._next = self._clock() + self._backoff.failed()
         if not self._is_unreachable:
             self._is_unreachable = True

@@ -1,4 +1,4 @@
-"""The allocation of a process, as its scheduler's environment variables tell it."""
+"""The allocation of a process, from its scheduler's environment variables."""
 
 from __future__ import annotations
 
@@ -9,40 +9,45 @@ from snakemake_kochi.schedulers.slurm import environment as _slurm
 
 
 class Environment(Protocol):
-    """What a scheduler's environment variables tell."""
+    """The information in a scheduler's environment variables."""
 
     NODE_VARIABLE: str
     """The variable with the node's name."""
 
     def own_allocation(self, environment: Mapping[str, str]) -> OwnAllocation | None:
-        """The allocation of the process that has this environment, if it is this scheduler's."""
+        """The allocation of the process that has this environment, if it is one of this
+        scheduler."""
 
 
 class OwnAllocation(Protocol):
-    """The allocation in which a process runs, as its environment tells. None: it does not."""
+    """The allocation in which a process runs, from its environment. None: not known from it."""
 
     @property
     def id(self) -> str:
-        """As the scheduler's commands take it."""
+        """The id in the form that the scheduler's commands take."""
 
     @property
     def began(self) -> float | None:
-        """In seconds since the epoch."""
+        """The beginning, in seconds since the epoch."""
 
     @property
     def memory_mb(self) -> int | None:
         """The MiB that the allocation has on this node, if they are limited."""
 
     def seconds_left(self, expected: float | None) -> float | None:
-        """Until the allocation ends. `expected`: what is left of the requested time; with it, the
-        scheduler is not asked. None also where nothing limits it."""
+        """The seconds until the allocation ends; None also if it has no limit.
+
+        `expected`: the rest of the requested time; with it, the scheduler is not asked.
+        """
 
     def hosts(self) -> dict[str, int]:
-        """The names of its nodes, each with the number of CPUs that it has there. Raises OSError,
-        ValueError or SubprocessError."""
+        """The names of its nodes, each with the number of CPUs that it has there.
+
+        Raises OSError, ValueError or SubprocessError.
+        """
 
     def is_for_jobs(self, name: str) -> bool:
-        """Whether a worker hands this environment variable on to its jobs."""
+        """Whether a worker passes this environment variable on to its jobs."""
 
 
 _ENVIRONMENTS: tuple[Environment, ...] = (_slurm,)
@@ -55,7 +60,7 @@ def own_allocation(environment: Mapping[str, str]) -> OwnAllocation | None:
 
 
 def node_for_bash() -> str:
-    """For bash on a node: the node's name, as its scheduler has it."""
+    """An expression for bash on a node: the node's name in its scheduler's words."""
     name = "$HOSTNAME"
     for each in _ENVIRONMENTS:
         name = f"${{{each.NODE_VARIABLE}:-{name}}}"

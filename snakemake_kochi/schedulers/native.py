@@ -1,6 +1,6 @@
-"""The schedulers that Kochi knows natively, and what the folder of each provides.
+"""The schedulers that Kochi knows natively, and the contents of each one's package.
 
-Its module `options` is loaded by all readers of kochi.yaml; `system` has all the rest. The module
+All readers of kochi.yaml load its module `options`; `system` contains all the rest. The module
 `environment` is for processes in an allocation; see `schedulers/environment.py`.
 """
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from snakemake_kochi.schedulers.request import AllocationSettings
 
 
-# ---- options: what a machine says of its allocations
+# ---- options: a machine's settings for its allocations
 
 
 class Options(Protocol):
-    """What a machine's `allocation:` may have for this scheduler alone."""
+    """The keys in a machine's `allocation:` that only this scheduler has."""
 
     CONSTRAINTS: tuple[str, ...]
     """The keys that become `constraints`."""
@@ -31,11 +31,13 @@ class Options(Protocol):
     """What people use instead of `node_spec`, for a message."""
 
     def argument_problem(self, word: str) -> str | None:
-        """Why `arguments` may not have this word, for people; None where they may."""
+        """The reason, for people, why `arguments` may not contain this word; None if they may."""
 
     def joined_options(self, words: Iterable[str]) -> list[str]:
-        """Each option in one word with its value. Raises ValueError, for people, for a word that is
-        neither."""
+        """Each option in one word with its value.
+
+        Raises ValueError, for people, for a word that is neither.
+        """
 
 
 OPTIONS: Mapping[str, Options] = {"slurm": _slurm_options}
@@ -46,7 +48,7 @@ OPTIONS: Mapping[str, Options] = {"slurm": _slurm_options}
 
 @dataclass(frozen=True)
 class Description:
-    """A machine's name, and an entry of `machines:` for it, without indentation."""
+    """A machine's name, and an entry for it in `machines:`, without indentation."""
 
     machine: str
     text: str
@@ -71,18 +73,20 @@ class BatchSystem(Protocol):
     """For people."""
 
     def allocations(self, name: str, settings: AllocationSettings, machine: str) -> Scheduler:
-        """The allocations of one owner, which are found again by `name`. `machine`: its name, for
-        people, with its file if that is not kochi.yaml: "own in FILE"."""
+        """The allocations of one owner, which are found again by `name`.
+
+        `machine`: its name, for people, with its file if that is not kochi.yaml: "own in FILE".
+        """
 
     def is_installed(self) -> bool:
-        """Whether its commands are here. It asks nobody."""
+        """Whether its commands are on this host; it runs none of them."""
 
     def is_there(self) -> bool:
-        """Whether it answers at once; its commands may be here without it."""
+        """Whether it answers at once; its commands may exist without it."""
 
     def cluster_name(self, pace: Pace, tell: Callable[[str], None] | None = None) -> str:
-        """The cluster's name, as a machine's. `tell` is given what a person who waits should
-        know."""
+        """The cluster's name, usable as a machine's; `tell` is called with messages for a waiting
+        user."""
 
     def describe_machine(self) -> Description:
         """The machine to which this host belongs."""
@@ -95,22 +99,24 @@ class BatchSystem(Protocol):
         settings: AllocationSettings,
         limit: str | None,
     ) -> None:
-        """Run a command for bash on one core, in a job of this name. `limit`: a time limit as a
-        person wrote it."""
+        """Submit a job of this name that runs a command for bash on one core.
+
+        `limit`: a time limit as a person wrote it.
+        """
 
     def find_controller(self, name: str) -> ControllerJob | None:
         """The job of that name; None when it has ended."""
 
     def has_ended(self, id: str) -> bool:
-        """Whether the job with the id of an `OwnAllocation` neither runs nor may come to run."""
+        """Whether the job with the id of an `OwnAllocation` neither runs nor may still run."""
 
     def interrupt_controller(self, job: ControllerJob) -> None:
-        """Interrupt it as Ctrl-C does; cancel it if it waits."""
+        """Interrupt the controller as Ctrl-C does; cancel it if it waits."""
 
 
 def system(name: str) -> BatchSystem:
     """The scheduler of this name, one of OPTIONS."""
-    # Only now: workers and readers of kochi.yaml do not need what takes long to import.
+    # Imported late: workers and readers of kochi.yaml do not need modules that are slow to import.
     from snakemake_kochi.schedulers.slurm import system as slurm
 
     systems: dict[str, BatchSystem] = {"slurm": slurm}
@@ -118,7 +124,9 @@ def system(name: str) -> BatchSystem:
 
 
 def system_of_host() -> BatchSystem:
-    """The scheduler whose commands are on this host. Where there is none, it is the first one: its
-    errors say what is missing."""
+    """The scheduler whose commands are on this host.
+
+    If there is none, the first one: its errors say what is missing.
+    """
     systems = [system(name) for name in OPTIONS]
     return next((each for each in systems if each.is_installed()), systems[0])

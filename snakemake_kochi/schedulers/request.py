@@ -1,4 +1,4 @@
-"""What is requested of a scheduler: by a machine's settings, by a job, and by one submission."""
+"""The contents of a request to a scheduler: from a machine's settings, a job, and a submission."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from snakemake_kochi.frozen import FrozenDict
 if TYPE_CHECKING:
     from snakemake_kochi.queue import Capacity
 
-# An amount that nobody has told: as much as there is.
+# An unspecified amount: as much as there is.
 UNKNOWN = sys.maxsize
 _MOST_LETTERS = 24
 _NONE: FrozenDict[str, str] = FrozenDict()
@@ -24,14 +24,14 @@ _NONE: FrozenDict[str, str] = FrozenDict()
 
 @dataclass(frozen=True)
 class AllocationSettings:
-    """What a machine says of its allocations, and how many there may be.
+    """A machine's settings for its allocations, and the limit of their number.
 
-    None leaves it to the scheduler, or to what the jobs need. `time` and `idle_timeout` are in
-    seconds, `memory_mb` in MiB; `cores`, `memory_mb` and `gpus` are those of one node, the most
-    that a job can have there. `constraints` limit by name where an allocation may be, and who pays
-    for it: `partition`, `account`. Each scheduler has its own names. `arguments` are further ones
-    of its submission command. `node_spec` names nodes, or says how many, in the scheduler's words.
-    With fewer than `min_workers`, more are requested although no job waits.
+    None leaves a setting to the scheduler, or to the needs of the jobs. `time` and `idle_timeout`
+    are in seconds, `memory_mb` in MiB. `cores`, `memory_mb` and `gpus` are those of one node: the
+    most that a job can have there. `constraints` limit by name where an allocation may be, and who
+    pays for it: `partition`, `account`. Each scheduler has its own names. `arguments` are further
+    ones of its submission command. `node_spec` names nodes, or gives their number, in the
+    scheduler's words. With fewer than `min_workers`, more are requested although no job waits.
     """
 
     constraints: FrozenDict[str, str] = _NONE
@@ -49,13 +49,13 @@ class AllocationSettings:
 
 @dataclass(frozen=True)
 class AllocationRequest:
-    """What a job requests of the allocation in which it runs, beyond what it takes of a worker.
+    """A job's request for the allocation in which it runs, beyond its resources on a worker.
 
-    None stands for what the machine's settings say. `constraints` override the settings' of the
-    same name; an empty text is for none at all. With `tasks`, `tasks_per_node` or several `nodes`
-    a job has an allocation to itself, of that shape, with `cpus_per_task` for each task, and MiB of
-    memory for each node or core. With `whole_nodes` nobody else's jobs are on its nodes.
-    `arguments` are further ones of the scheduler's submission command, after all others.
+    None stands for the machine's settings. `constraints` override the settings' of the same name;
+    an empty text means none at all. With `tasks`, `tasks_per_node` or several `nodes` a job has an
+    allocation to itself, of that shape, with `cpus_per_task` for each task, and MiB of memory for
+    each node or core. With `whole_nodes` no other user's jobs are on its nodes. `arguments` are
+    further ones of the scheduler's submission command, after all others.
     """
 
     constraints: FrozenDict[str, str] = _NONE
@@ -72,8 +72,10 @@ class AllocationRequest:
 
     @property
     def name(self) -> str:
-        """A name that no other request has, and whose beginning people understand; "" for none.
-        It is short enough for a part of a queue's name."""
+        """A unique name of the request, with a readable beginning; "" for no request.
+
+        It is short enough for a part of a queue's name.
+        """
         if self == AllocationRequest():
             return ""
         letters = re.sub(r"[^A-Za-z0-9]+", "_", self.describe()).strip("_")
@@ -83,13 +85,14 @@ class AllocationRequest:
 
     @property
     def has_shape(self) -> bool:
-        """Whether it says how its allocations are shaped; else they have what waiting jobs need."""
+        """Whether it gives the shape of its allocations; else waiting jobs determine the shape."""
         return self.tasks is not None or self.tasks_per_node is not None or (self.nodes or 1) > 1
 
     def with_room_for_worker(self, memory_mb: int, node: Capacity) -> AllocationRequest:
-        """With that much more memory on the first node of its shape, as far as nodes have it."""
+        """The request with that much more memory on the first node of its shape, if nodes
+        have it."""
         if self.memory_mb_of_core is not None:
-            # On that node are this many cores at least.
+            # That node has at least this number of cores.
             cores = (self.cpus_per_task or 1) * (self.tasks_per_node or 1)
             wanted = self.memory_mb_of_core + math.ceil(memory_mb / cores)
             most = max(self.memory_mb_of_core, node.memory_mb // max(1, node.cores))
@@ -100,7 +103,7 @@ class AllocationRequest:
         return self
 
     def describe(self) -> str:
-        """For people: "partition long, account me, 2 nodes"; "" where nothing is requested."""
+        """A text for people: "partition long, account me, 2 nodes"; "" for no request."""
         said = [f"{name} {value}" for name, value in self.constraints.items() if value]
         if self.gpu_model:
             said.append(f"gpu model {self.gpu_model}")
@@ -120,9 +123,11 @@ NO_REQUEST = AllocationRequest()
 
 @dataclass(frozen=True)
 class Wanted:
-    """What one submission requests: `count` allocations alike, each for one worker. `memory_mb` 0
-    and `seconds` None leave them to the scheduler. None of them is on an `excluded` node, if the
-    scheduler can be told so."""
+    """The contents of one submission: `count` allocations alike, each for one worker.
+
+    `memory_mb` 0 and `seconds` None leave them to the scheduler. None of the allocations is on an
+    `excluded` node, if the scheduler accepts such a list.
+    """
 
     cores: int
     memory_mb: int = 0
@@ -134,7 +139,7 @@ class Wanted:
     request: AllocationRequest = NO_REQUEST
 
     def describe(self) -> str:
-        """For people: "4 cores, 8000 MiB, 1 GPU, 2:00:00"."""
+        """A text for people: "4 cores, 8000 MiB, 1 GPU, 2:00:00"."""
         said = [pluralize(self.cores, "core") if self.cores < UNKNOWN else "all cores of a node"]
         if 0 < self.memory_mb < UNKNOWN:
             said.append(f"{self.memory_mb} MiB")
@@ -143,13 +148,13 @@ class Wanted:
         if self.whole_node and not self.request.whole_nodes:
             said.append("nobody beside it")
         if self.request.has_shape:
-            said = []  # the request says it
+            said = []  # the request gives it
         if self.seconds is not None:
             said.append(time_limit(self.seconds))
         return ", ".join(filter(None, [*said, self.request.describe()]))
 
 
 def time_limit(seconds: float) -> str:
-    """As Slurm and PBS read it: hours:minutes:seconds."""
+    """A time limit in the format of Slurm and PBS: hours:minutes:seconds."""
     whole = max(1, round(seconds))
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"

@@ -1,8 +1,8 @@
-"""A job's resources as a request for its allocation, and as what it takes of a worker.
+"""A job's resources as a request for its allocation, and as its resources on a worker.
 
-The resources are those that Snakemake's Slurm executor reads. Those that are not here mean the same
-everywhere: threads, mem_mb, runtime, gpu. Neither that executor nor Kochi requests `disk_mb`:
-Snakemake gives each job one by default, and few clusters say how much space their nodes have.
+These are the resources that Snakemake's Slurm executor reads. Others mean the same everywhere:
+threads, mem_mb, runtime, gpu. Neither that executor nor Kochi requests `disk_mb`: Snakemake gives
+each job one by default, and few clusters configure the disk space of their nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from snakemake_kochi.schedulers.slurm.options import (
     refused_to_rule,
 )
 
-# Resources, and the constraints that they are.
+# The resources that become constraints, and the names of those.
 _TEXTS = {
     "slurm_partition": "partition",
     "slurm_account": "account",
@@ -34,14 +34,14 @@ _TEXTS = {
 }
 _CLUSTERS = ("clusters", "cluster", "slurm_cluster")
 _NUMBERS = ("nodes", "tasks", "tasks_per_node", "tasks_per_gpu", "cpus_per_task", "cpus_per_gpu")
-# All resources that matter for an allocation, or for what a job takes of a worker in one.
+# All resources that matter for an allocation, or for a job's resources on a worker in one.
 NAMES = frozenset(
     {*_TEXTS, *_CLUSTERS, *_NUMBERS, "gres", "gpu_model", "mem_mb_per_cpu", "mpi", "slurm_extra"}
 )
 
 
 class Values(Protocol):
-    """Resources by name, as Snakemake has them."""
+    """Resources by name, in Snakemake's form."""
 
     def keys(self) -> Iterable[str]: ...
 
@@ -73,7 +73,7 @@ class _Job:
         return text
 
     def number(self, name: str, least: int = 1) -> int | None:
-        """A whole number; it may be below `least`, which is for the error."""
+        """A whole number; it may be below `least`, which only the error message uses."""
         value = self.values.get(name)
         if value is None or value == "":
             return None
@@ -85,12 +85,12 @@ class _Job:
 
 
 def requested(values: Values) -> list[str]:
-    """The names of a job's resources that are about its allocation."""
+    """The names of a job's resources that concern its allocation."""
     return sorted(NAMES.intersection(values.keys()))
 
 
 def unknown(values: Values) -> dict[str, str]:
-    """Unknown resources that look like such names, with what was probably meant."""
+    """Unknown resources that look like such names, each with a likely correction."""
     names = [name for name in iter(values.keys()) if name.startswith("slurm_")]
     return {name: _meant(name) for name in names if name not in NAMES}
 
@@ -105,10 +105,9 @@ def _meant(name: str) -> str:
 def read_request(
     rule: str, values: Values, wanted: Resources
 ) -> tuple[AllocationRequest, Resources]:
-    """What a job requests, and what it then takes of a worker. `wanted`: the latter without a
-    request.
+    """A job's request, and its resources on a worker with that request.
 
-    Raises KochiError, naming the rule and the resource.
+    `wanted`: its resources without a request. Raises KochiError, naming the rule and the resource.
     """
     job = _Job(rule, values)
     for name in _CLUSTERS:
@@ -123,9 +122,9 @@ def read_request(
     gres, model, gpus = _generic_resources(job, options, wanted.gpus)
     texts = {name: job.text(resource) for resource, name in _TEXTS.items()} | {"gres": gres}
     for name in ("partition", "account", "reservation"):
-        texts[name] = texts[name] or None  # none of these is no choice
+        texts[name] = texts[name] or None  # an empty text selects nothing
     if texts["account"]:
-        # The first of several, which are for trying one after the other.
+        # The first of several accounts, which are meant to be tried one after the other.
         texts["account"] = re.split(r"[,\s]+", texts["account"])[0]
     constraints = FrozenDict({name: text for name, text in texts.items() if text is not None})
     request = AllocationRequest(constraints, gpu_model=model, arguments=tuple(options))
@@ -133,7 +132,7 @@ def read_request(
 
 
 def _sized(job: _Job, wanted: Resources) -> Resources:
-    """With the cores and the memory that are given in Slurm's terms."""
+    """The resources with the cores and the memory from resources in Slurm's terms."""
     cores = wanted.cores
     if (of_task := job.number("cpus_per_task")) is not None:
         cores = max(cores, of_task)
@@ -150,7 +149,7 @@ def _sized(job: _Job, wanted: Resources) -> Resources:
 def _shaped(
     job: _Job, request: AllocationRequest, wanted: Resources
 ) -> tuple[AllocationRequest, Resources]:
-    """With an allocation to itself for a job of several tasks or nodes."""
+    """A request for an allocation of its own, if the job has several tasks or nodes."""
     tasks, of_node = job.number("tasks"), job.number("tasks_per_node")
     nodes, of_gpu = job.number("nodes"), job.number("tasks_per_gpu")
     for name in ("nodes", "tasks", "tasks_per_node", "tasks_per_gpu"):
@@ -160,7 +159,7 @@ def _shaped(
     if job.values.get("mpi"):
         _check_mpi(job, tasks, of_node)
     elif wanted.gpus and (of_gpu or tasks):
-        # As Snakemake's Slurm executor understands it: for each GPU.
+        # Snakemake's Slurm executor interprets it in this way: for each GPU.
         tasks = (of_gpu or tasks or 1) * wanted.gpus
     if (tasks or 1) == 1 and (of_node or 1) == 1 and (nodes or 1) == 1:
         return request, wanted
@@ -179,8 +178,8 @@ def _shaped(
         gpus=wanted.gpus,
         whole_nodes=wanted.exclusive,
     )
-    # On the first node, where it runs, it has at least one task's cores; Slurm decides how many
-    # GPUs. A worker does not confine what the job starts elsewhere.
+    # The job runs on the first node, and has at least one task's cores there; Slurm decides how
+    # many GPUs. A worker does not confine processes that the job starts on other nodes.
     on_first = cores * (of_node or 1)
     return request, replace(
         wanted, cores=on_first, exclusive=True, pinned=False, memory_mb=memory_mb, gpus=0
@@ -200,8 +199,10 @@ def _check_mpi(job: _Job, tasks: int | None, of_node: int | None) -> None:
 def _generic_resources(
     job: _Job, options: list[str], gpus: int
 ) -> tuple[str | None, str | None, int]:
-    """Other generic resources than GPUs, the model of GPU, and the number of GPUs. It removes
-    --gres from the options."""
+    """Generic resources other than GPUs, the model of GPU, and the number of GPUs.
+
+    It removes --gres from the options.
+    """
     name, said = "gres", job.text("gres")
     for option in [each for each in options if each.startswith("--gres=")]:
         options.remove(option)

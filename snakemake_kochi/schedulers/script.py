@@ -1,4 +1,4 @@
-"""Any scheduler, by a machine's alloc_script."""
+"""Any scheduler, through a machine's alloc_script."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from snakemake_kochi.schedulers.request import (
     time_limit,
 )
 
-# Seconds in which a wrong script has mostly failed.
+# Seconds in which a faulty script has mostly failed.
 _EARLY = 1.0
 _PAUSE = 0.02
 _LAST_LINES = 10
 # A variable that is read without a default: `$NAME`, `${NAME}`, `${NAME:?...}`.
 _READ = r"\$(?:{0}\b|\{{{0}(?:\}}|:?\?))"
-# Where a script has one of these, it knows what to do without the variable: `${NAME:-...}`, with
-# `=` and `+`, too; `[ -n "$NAME" ]`, `[[ ... ]]`, `test ...`; `case $NAME in`.
+# A script with one of these forms handles a missing variable: `${NAME:-...}`, with `=` and `+`,
+# too; `[ -n "$NAME" ]`, `[[ ... ]]`, `test ...`; `case $NAME in`.
 _HEEDED = (
     r"\$\{{{0}:?[-=+]",
     r"(?:\[\[?|\btest)\s[^];&|\n]*\$\{{?{0}\b",
@@ -48,7 +48,7 @@ _HEEDED = (
 _ASSIGNED = r"(?<!\w){0}="
 # A variable to which another one is copied: `spec=$NAME`.
 _COPIED = r"(?<!\w)(\w+)=\"?\$(?:{0}|\{{{0}\}})\"?(?=[\s;&|]|\Z)"
-# Not the directives of schedulers, as `#SBATCH -N 1`: what is in a here-document is expanded.
+# Not the directives of schedulers, as `#SBATCH -N 1`: the text of a here-document is expanded.
 _COMMENT = re.compile(r"(?:^|(?<=\s))#(?!(?:\$|[A-Z]+)\s+-).*$", re.MULTILINE)
 _KEYS = {"NODE_SPEC": "node_spec", "TIME_LIMIT": "time"}
 _OPTIONS = {"NODE_SPEC": "-n SPEC", "TIME_LIMIT": "-t LIMIT"}
@@ -56,7 +56,7 @@ _OPTIONS = {"NODE_SPEC": "-n SPEC", "TIME_LIMIT": "-t LIMIT"}
 
 @dataclass
 class _Script:
-    """A script that was started, where its output goes, and whether it was told to end."""
+    """A started script, the file of its output, and whether it was told to end."""
 
     process: subprocess.Popen[bytes]
     output: Path
@@ -64,9 +64,12 @@ class _Script:
 
 
 class AllocScript:
-    """See `interface.Scheduler`. The script may hand a job to a scheduler and end, or stay as long
-    as its worker does. Nobody can be asked how allocations of the first kind stand: what has not
-    failed is waited for, and their workers leave by themselves when their controller has ended."""
+    """Allocations by a script; see `interface.Scheduler`.
+
+    The script may submit a job to a scheduler and end, or stay as long as its worker does. The
+    state of allocations of the first kind cannot be queried. The run waits for those that have not
+    failed, and their workers leave by themselves when their controller has ended.
+    """
 
     def __init__(
         self,
@@ -76,8 +79,11 @@ class AllocScript:
         limit: str | None = None,
         machine: str = "NAME",
     ) -> None:
-        """`limit`: the time limit as a person wrote it, for the script to read; by default it reads
-        hours:minutes:seconds. `machine`: the name of the machine whose script it is, for people."""
+        """`limit`: the time limit as a person wrote it, for the script to read.
+
+        By default the script reads hours:minutes:seconds. `machine`: the name of the machine whose
+        script it is, for people.
+        """
         self._name = name
         self._machine = machine
         self._script = script
@@ -92,7 +98,7 @@ class AllocScript:
 
     @property
     def lacks(self) -> Lack | None:
-        """The variables that the script reads without a default, and that nobody has set."""
+        """The variables that the script reads without a default, and that are not set."""
         settings = self._settings
         said = {
             "NODE_SPEC": settings.node_spec is not None,
@@ -112,16 +118,22 @@ class AllocScript:
         )
 
     def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
-        """The machine's settings alone say them; what a worker finds on its node counts. Without
-        `gpus` in the settings there are none: a job that needs one would wait for ever."""
+        """The limits in the machine's settings alone; the resources that a worker finds on its node
+        count.
+
+        Without `gpus` in the settings there are none: a job that needs one would wait for ever.
+        """
         settings = self._settings
         cores, memory = settings.cores or UNKNOWN, settings.memory_mb or UNKNOWN
         node = Capacity(cores, memory, settings.gpus or 0)
         return Limits(settings.max_workers, node, settings.time, takes_nodes=True)
 
     def submit(self, wanted: Wanted, worker: WorkerScript, known: Collection[str]) -> list[str]:
-        """Run the script for each. Raises RefusedError, with its exit status and the end of its
-        output, for one that fails within a second."""
+        """Run the script for each allocation.
+
+        Raises RefusedError, with its exit status and the end of its output, for a script that fails
+        within a second.
+        """
         names = [self._start(wanted, worker) for _ in range(wanted.count)]
         deadline = time.monotonic() + _EARLY
         while time.monotonic() < deadline and any(map(self._is_running, names)):
@@ -139,16 +151,18 @@ class AllocScript:
         name = f"{self._name}-{number}"
         log = worker.log(name)
         make_directory(log.parent)
-        # A file: whatever the script puts around the command, nothing in it needs to be quoted.
+        # A file, so that the script can put any text around the command without quoting.
         own = log.with_suffix(".sh")
         cores = None if self._settings.cores is None else str(self._settings.cores)
         write_atomically(own, worker.script(name, cores, log, str(number - 1)).encode())
-        # Not in one file with what the node says: two nodes that append to one lose lines on NFS.
+        # Not in the same file as the node's output: two nodes that append to one file lose lines on
+        # NFS.
         output = log.with_suffix(".out")
         with output.open("wb") as stream:
             try:
                 process = subprocess.Popen(
-                    # Not -u: without -n and -t there is no node spec and no time limit to read.
+                    # Not -u: without -n and -t the variables for node spec and time limit are not
+                    # set.
                     ["bash", "-eo", "pipefail", "-c", self._script],
                     env={**os.environ, **self._variables(wanted, own)},
                     stdin=subprocess.DEVNULL,
@@ -166,7 +180,7 @@ class AllocScript:
         variables = {"KOCHI_WORKER_LAUNCH_CMD": f"bash {shlex.quote(str(own))}"}
         if self._settings.node_spec is not None:
             variables["KOCHI_ALLOC_NODE_SPEC"] = self._settings.node_spec
-        # How long all jobs take is known only where the number that run at a time is.
+        # The total time of the jobs is known only if the number that run at a time is known.
         seconds = wanted.seconds if self._settings.cores else self._settings.time
         if self._limit is not None:
             variables["KOCHI_ALLOC_TIME_LIMIT"] = self._limit
@@ -209,21 +223,21 @@ class AllocScript:
         return found
 
     def ends(self, ids: Collection[str]) -> dict[str, Allocation]:
-        """None: `find` tells all that is known."""
+        """Nothing: `find` reports all that is known."""
         return {}
 
     def cancel(self, ids: Iterable[str] = ()) -> None:
         """End the scripts that stay, which end their workers."""
         for name in list(ids) or list(self._scripts):
             if (script := self._scripts.get(name)) is None:
-                continue  # of another process: it ends with its worker
+                continue  # an allocation of another process: it ends with its worker
             script.is_cancelled = True
             if script.process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(script.process.pid, signal.SIGTERM)
 
     def give_up(self) -> None:
-        """A script that fails is not tried again."""
+        """Nothing to do: a script that fails is not tried again."""
 
     @property
     def how_to_cancel(self) -> str:
@@ -231,9 +245,11 @@ class AllocScript:
 
 
 def _needs(script: str, variable: str) -> bool:
-    """Whether a script reads a variable as if it were always set, as far as its text tells. In
-    doubt it does not: a script that fails says why; one that is not run would wait for a person
-    for ever."""
+    """Whether a script reads a variable as if it were always set, as far as its text shows.
+
+    In doubt it does not. A script that runs and fails reports the reason, but a script that is not
+    run would wait for the user for ever.
+    """
     text = _COMMENT.sub("", script)
     if re.search(_READ.format(variable), text) is None:
         return False

@@ -1,1 +1,1 @@
-"""Slurm's commands, what is told to them and what their answers mean."""
+"""Slurm's commands: their options, and the meaning of their answers."""

@@ -1,8 +1,7 @@
-"""What Slurm's commands answer, and what it means.
+"""The answers of Slurm's commands and their meaning.
 
-How allocations stand, which errors pass, and what to change for those that do not.
-
-The words are those of slurm_strerror(3), squeue(1) and sacct(1), Slurm 20 to 25.
+The states of allocations, transient errors, and the settings to change after permanent ones. The
+words are those of slurm_strerror(3), squeue(1) and sacct(1), Slurm 20 to 25.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from snakemake_kochi.schedulers.commands import run_command
 from snakemake_kochi.schedulers.interface import Allocation, State
 from snakemake_kochi.schedulers.slurm.environment import without_outer_job
 
-# The fault is the controller's, the network's or munge's, and a later try may do. With some of
-# them a job was submitted all the same.
+# The fault is the controller's, the network's or munge's, and a later try may succeed. After some
+# of these errors a job was submitted all the same.
 _TRANSIENT = (
     "socket timed out",
     "unable to contact slurm controller",
@@ -50,7 +49,7 @@ _TRANSIENT = (
 _PLACE = ("partition",)
 _TIME = ("time",)
 _SIZE = ("cores", "memory", "gpus")
-# What sbatch says when it refuses for good, and the keys of `allocation` that may be the reason.
+# The messages of permanent refusals by sbatch, and the keys of `allocation` that may be the reason.
 _REFUSALS: dict[str, tuple[str, ...]] = {
     "invalid partition name": _PLACE,
     "no partition specified": _PLACE,
@@ -84,7 +83,7 @@ _REFUSALS: dict[str, tuple[str, ...]] = {
 }
 
 # Reasons of squeue for which a waiting allocation does not begin by itself, and the keys to change.
-# Reasons that only take long are not here: Priority, Resources, limits of what runs together.
+# Reasons that only take long are not listed: Priority, Resources, limits of concurrent jobs.
 _HOPELESS: dict[str, tuple[str, ...]] = {
     "AccountNotAllowed": ("account", "partition"),
     "AssocMaxWallDurationPerJobLimit": ("time", "account"),
@@ -101,17 +100,17 @@ _HOPELESS: dict[str, tuple[str, ...]] = {
     "QOSTimeLimit": ("time", "qos"),
     "ReservationDeleted": ("reservation",),
 }
-# How the names of limits of one job end; they begin with a resource.
+# The endings of the names of limits of one job; the names begin with a resource.
 _HOPELESS_ENDS: dict[str, tuple[str, ...]] = {
     "PerJob": (*_SIZE, "time", "qos"),
     "PerJobLimit": (*_SIZE, "time", "qos"),
     "PerNode": _SIZE,
 }
-# Limits of what runs together, of an account or a QOS: waiting helps, unless one job exceeds them.
-# And the budget of an account, while it is exhausted.
+# Limits of concurrent jobs, of an account or a QOS: waiting helps, unless one job exceeds them.
+# Also the budget of an account, while it is exhausted.
 _SHARED_LIMITS = {"Assoc": "account", "QOS": "qos"}
 _BUDGET = re.compile(r"Grp(?!\w*Run)\w*Minutes")
-# Commands that show them, but not those of a parent account, which users may not see.
+# Commands that show the limits, but not those of a parent account, which users may not see.
 _SHOW = {
     "account": "sacctmgr show associations user=$USER "
     "format=account,partition,qos,maxjobs,maxsubmitjobs,maxwall,maxtres,grptres,grptresmins",
@@ -121,8 +120,8 @@ _SHOW = {
 # Slurm itself holds the job, because nodes could not begin it.
 _FAILED = ("JobHoldMaxRequeue", "launch failed requeued held")
 _HELD = ("JobHeldAdmin", "JobHeldUser", *_FAILED)
-# Its script ended it, as in the check for KOCHI_ROOT, or slurmstepd could not open the log, which
-# older versions call signal 53. Failures of a prolog or of a node have other reasons.
+# The job's script ended it, as in the check for KOCHI_ROOT, or slurmstepd could not open the log,
+# which older versions call signal 53. Failures of a prolog or of a node have other reasons.
 _MAYBE_BLIND = ("NonZeroExitCode", "JobLaunchFailure", "RaisedSignal:53")
 _NEVER = "DependencyNeverSatisfied"
 _MAYBE = {
@@ -132,12 +131,12 @@ _MAYBE = {
 }
 # Jobs of an array that have not begun: 12_[1-3,5%2].
 _SEVERAL = re.compile(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]")
-# squeue(1), JOB STATE CODES. All other states are final; a stopped job goes on some day.
+# squeue(1), JOB STATE CODES. All other states are final; a stopped job may continue.
 _PENDING = frozenset({"CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"})
 _RUNNING = frozenset(
     {"COMPLETING", "RESIZING", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
 )
-# People ended it, or it had to make room: that says nothing about a node.
+# A person ended it, or it had to make room: this proves nothing about a node.
 _CANCELLED = frozenset({"CANCELLED", "PREEMPTED", "REVOKED"})
 # The nodes of a job that has not begun, as sacct and squeue write them.
 _NO_NODES = ("None assigned", "n/a")
@@ -148,7 +147,7 @@ _FIRST_NODE = re.compile(r"([^\[,]*)(?:\[(\w+)[^\]]*\])?([^\[,]*)")
 def run(command: Sequence[str], patience: float, text: str = "") -> str:
     """The output of one of Slurm's commands; see `run_command`."""
     environment = without_outer_job()
-    if command[0] != "sbatch":  # whose environment is that of the worker, and of its jobs
+    if command[0] != "sbatch":  # the environment is that of the worker, and of its jobs
         environment["LC_ALL"] = "C"
     return run_command(command, environment, patience, text, is_transient, "slurm")
 
@@ -179,14 +178,16 @@ def is_unknown_partition(said: str) -> bool:
 
 
 def where(machine: str, keys: Iterable[str]) -> str:
-    """Where the keys are, for people: "machines: own: allocation: time, qos in kochi.yaml".
-    `machine`: its name, or "own in FILE" if its file is another one."""
+    """The place of the keys, for people: "machines: own: allocation: time, qos in kochi.yaml".
+
+    `machine`: its name, or "own in FILE" if its file is another one.
+    """
     name, _, file = machine.partition(" in ")
     return f"machines: {name}: allocation: {', '.join(keys) or '...'} in {file or 'kochi.yaml'}"
 
 
 def advice(reason: str, allocation: str, machine: str) -> str:
-    """What to do about an allocation that waits for this reason; "" if it only has to wait."""
+    """Advice about an allocation that waits for this reason; "" if it only has to wait."""
     plain = reason.replace("_", " ").strip("()")
     word = plain.partition(",")[0]
     if any(plain.startswith(held) for held in _HELD):
@@ -234,14 +235,18 @@ def _advice_on_limit(word: str, key: str, machine: str) -> str:
 
 
 def how_to_see_limits(keys: Iterable[str]) -> str:
-    """The command that shows the user's accounts, QOSs and limits, if a refusal is about one of
-    these keys, else ""."""
+    """The command that shows the user's accounts, QOSs and limits, or "".
+
+    "" if the refusal is not about one of these keys.
+    """
     return _SHOW["account"] if _SHOW.keys() & set(keys) else ""
 
 
 def read_listing(said: str, machine: str) -> dict[str, Allocation]:
-    """All allocations by id, including ended ones, from lines of id, state, nodes and reason,
-    separated by |. Other lines are ignored: names of clusters, messages of the day."""
+    """All allocations by id, including ended ones, from lines of id, state, nodes and reason.
+
+    The fields are separated by |. Other lines are ignored: names of clusters, messages of the day.
+    """
     lines = (line.split("|", 3) for line in said.splitlines() if line.count("|") >= 3)
     return {
         id: Allocation(
@@ -257,7 +262,7 @@ def read_listing(said: str, machine: str) -> dict[str, Allocation]:
 
 
 def first_node(nodes: str) -> str:
-    """The node with the worker: the first of an allocation's nodes, as Slurm writes them."""
+    """The node with the worker: the first of an allocation's nodes, in Slurm's notation."""
     found = _FIRST_NODE.match(nodes)
     return "".join(filter(None, found.groups())) if found else ""
 

@@ -1,4 +1,4 @@
-"""Slurm's environment variables: what they tell a job, and which of them its commands get."""
+"""Slurm's environment variables: their information for a job, and the ones its commands get."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from collections.abc import Mapping
 from snakemake_kochi.quantities import walltime_of
 
 NODE_VARIABLE = "SLURMD_NODENAME"
-# Words for bash in a job. The id as Slurm's own commands print it: 12, or 12_3 for one of an array.
-# A requeued job keeps it.
+# Words for bash in a job. The id is in the form that Slurm's own commands print: 12, or 12_3 for an
+# allocation of an array. A requeued job keeps it.
 ID = '"${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"'
-# Which one of an array, from 0: the array begins with 1.
+# The index in an array, from 0: the array begins with 1.
 INDEX = "${SLURM_ARRAY_TASK_ID:-1} - 1"
-# The cores that Slurm has granted, which may be more than requested; not all that the node has.
+# The cores that Slurm has granted, possibly more than requested; not all cores of the node.
 CORES = '"$SLURM_CPUS_ON_NODE"'
 
-_PATIENCE = 20.0  # seconds for one answer: a worker does not wait for a controller that is away
+_PATIENCE = 20.0  # seconds for one answer: a worker does not wait for an unreachable controller
 # SLURM_JOB_CPUS_PER_NODE: 4(x2),8
 _CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
-# How the batch step is bound: srun would bind each step of a job in the same way.
+# The binding of the batch step: srun would bind each step of a job in the same way.
 _OF_BATCH_STEP = "SLURM_CPU_BIND"
 
 # Variables of a job from which sbatch, and then the worker, would take that job's shape; and the
-# user's filters and formats, which change what the commands print.
+# user's filters and formats, which change the output of the commands.
 _NOT_PASSED_ON = (
     *("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMIX_", "OMPI_"),
     *("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_"),
 )
-# Where the cluster is, and how users prove who they are; and the defaults for a user's jobs, which
+# The address of the cluster and the credentials of users; and the defaults for a user's jobs, which
 # people set once in their shell's start-up file.
 _PASSED_ON = (
     *("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"),
@@ -42,8 +42,10 @@ _PASSED_ON = (
 
 
 def without_outer_job() -> dict[str, str]:
-    """The environment for Slurm's commands, without the variables of a Slurm job in which the
-    controller runs."""
+    """The environment for Slurm's commands, without the variables of an outer Slurm job.
+
+    The controller may run in such a job.
+    """
     return {
         name: value
         for name, value in os.environ.items()
@@ -52,7 +54,7 @@ def without_outer_job() -> dict[str, str]:
 
 
 def default_partition() -> str | None:
-    """The partition in which the user's jobs run where nothing else names one."""
+    """The partition in which the user's jobs run if nothing else names one."""
     return os.environ.get("SBATCH_PARTITION")
 
 
@@ -62,7 +64,7 @@ def own_allocation(environment: Mapping[str, str]) -> SlurmAllocation | None:
 
 
 class SlurmAllocation:
-    """See `environment.OwnAllocation`: the job in which a process with this environment runs."""
+    """The job in which a process with this environment runs; see `environment.OwnAllocation`."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -79,7 +81,7 @@ class SlurmAllocation:
         end = self._number("SLURM_JOB_END_TIME")  # since 23.02
         if end is not None:
             return end - time.time()
-        # Thousands of workers must not each put a question to the controller.
+        # Thousands of workers must not each send a question to the controller.
         return self._ask_seconds_left() if expected is None else expected
 
     def _ask_seconds_left(self) -> float | None:
@@ -95,11 +97,11 @@ class SlurmAllocation:
 
     @property
     def memory_mb(self) -> int | None:
-        # Where a job requests none, these have the cluster's default, if it limits the memory.
+        # If a job requests no memory, these have the cluster's default, if it limits the memory.
         of_node, of_core = map(self._number, ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"))
         cores = self._number("SLURM_CPUS_ON_NODE")
         amounts = [of_node, of_core * cores if of_core and cores else None]
-        return min((int(each) for each in amounts if each), default=None)  # 0 is no limit
+        return min((int(each) for each in amounts if each), default=None)  # 0 means no limit
 
     def hosts(self) -> dict[str, int]:
         names = self._environment.get("SLURM_JOB_NODELIST", "")
@@ -123,7 +125,7 @@ class SlurmAllocation:
 
 
 def _ask(command: list[str]) -> str:
-    """Raises OSError, or SubprocessError."""
+    """Ask one of Slurm's commands. Raises OSError, or SubprocessError."""
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

@@ -1,7 +1,7 @@
 """Options of sbatch: those that people may give, and those that Kochi gives.
 
-Kochi refuses an option that it gives itself, or for which it has words of its own: these also size
-its workers.
+Kochi refuses an option that it gives itself, or that has a key or resource of Kochi: these also
+size its workers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from snakemake_kochi.schedulers.request import (
 # The names of constraints: keys of a machine's `allocation`, and options of sbatch.
 CONSTRAINTS: tuple[str, ...] = ("partition", "account", "qos", "reservation", "constraint", "gres")
 INSTEAD_OF_NODE_SPEC = "for Slurm use 'partition', 'constraint' or 'arguments: [--nodelist=...]'"
-# Constraints that say who pays and where: a controller needs no others.
+# Constraints on the account and the location: a controller needs no others.
 _OF_CONTROLLERS = ("partition", "account", "qos", "reservation")
 # Generic resources that are GPUs: gpu, gpu:2, gpu:a100, gpu:a100:2.
 GPUS = re.compile(r"gpu(?::(\w*[A-Za-z_][\w.-]*))?(?::(\d+))?")
@@ -43,7 +43,7 @@ _REFUSED = {
     **dict.fromkeys(("export", "export-file"), "a worker needs the run's environment"),
     **dict.fromkeys(("wrap", "wait", "test-only", "help", "usage", "version"), _NOT_FOR_WORKERS),
 }
-# What a resource of a rule says, sizes the workers, too, or their queue.
+# Options with a resource of a rule instead, which also sizes the workers or selects their queue.
 _REFUSED_TO_RULES = {
     **_REFUSED,
     "dependency": _NOT_FOR_WORKERS,
@@ -63,7 +63,7 @@ _REFUSED_TO_RULES = {
     "gpus": "resource gpu is for that",
 }
 _OF_JOBS = "kochi requests what its jobs need; how much a node has at most says the key"
-# What a key of a machine says, a rule may override, and the size of workers is known by.
+# Options with a key of a machine instead: a rule may override it, and it gives the size of workers.
 _REFUSED_TO_MACHINES = {
     **_REFUSED,
     "account": "use the key 'account'",
@@ -90,8 +90,10 @@ _REFUSED_TO_MACHINES = {
 
 
 def argument_problem(word: str) -> str | None:
-    """Why a machine's `arguments` may not have this word, with what to use instead; None where
-    they may."""
+    """The reason why a machine's `arguments` may not contain this word, with the alternative.
+
+    None if they may.
+    """
     if not is_option(word):
         return None
     if re.search(r"\s", word.partition("=")[0]):
@@ -101,13 +103,15 @@ def argument_problem(word: str) -> str | None:
 
 
 def refused_to_rule(word: str) -> str | None:
-    """Why a rule may not give an option, with what to use instead; None where it may."""
+    """The reason why a rule may not give an option, with the alternative; None if it may."""
     return _REFUSED_TO_RULES.get(_name(word, _REFUSED_TO_RULES))
 
 
 def _name(word: str, options: Collection[str]) -> str:
-    """The long name of an option. sbatch also takes the beginning of a name if no other option
-    begins like that."""
+    """The long name of an option.
+
+    sbatch also takes the beginning of a name if no other option begins like that.
+    """
     if not word.startswith("--"):
         return _SHORT.get(word[1:2], "")
     name = word[2:].partition("=")[0]
@@ -117,8 +121,10 @@ def _name(word: str, options: Collection[str]) -> str:
 
 
 def joined_options(words: Iterable[str]) -> list[str]:
-    """Each option in one word with its value. Raises ValueError, for people, for a word that is
-    neither."""
+    """Each option in one word with its value.
+
+    Raises ValueError, for people, for a word that is neither.
+    """
     options: list[str] = []
     for word in words:
         if is_option(word):
@@ -156,8 +162,11 @@ def with_node_spec(settings: AllocationSettings) -> AllocationSettings:
 
 
 def settings_for(request: AllocationRequest, settings: AllocationSettings) -> AllocationSettings:
-    """What counts for allocations with a request. What the settings say of a node holds for their
-    partition; of another one, Slurm has to say it."""
+    """The settings that apply to allocations with a request.
+
+    The node resources in the settings are valid for their partition. For another partition, Slurm
+    has to report them.
+    """
     both = {**settings.constraints, **request.constraints}
     found = replace(settings, constraints=FrozenDict({k: v for k, v in both.items() if v}))
     if request.nodes is not None:
@@ -171,15 +180,17 @@ def settings_for(request: AllocationRequest, settings: AllocationSettings) -> Al
 def sbatch_arguments(
     name: str, settings: AllocationSettings, wanted: Wanted, grace: float, log: Path
 ) -> list[str]:
-    """For allocations with this job name, each for a worker that is told `grace` seconds before its
-    end; `settings`: those of the machine."""
+    """The arguments for allocations with this job name, each for a worker.
+
+    Slurm tells the worker `grace` seconds before its end. `settings`: those of the machine.
+    """
     request = wanted.request
     settings = settings_for(request, settings)
     arguments = [
         f"--job-name={name}",
         f"--output={log}",
         *(request_shape(request) if request.has_shape else _worker_shape(wanted, settings)),
-        # Only the shell: it has become the worker, which tells its jobs. Slurm may be early by
+        # To the shell only: it has become the worker, which tells its jobs. Slurm may be early by
         # half a minute, and mostly the worker knows its end.
         f"--signal=B:USR1@{int(grace)}",
         "--requeue",
@@ -199,10 +210,10 @@ def sbatch_arguments(
 def controller_arguments(
     name: str, output: Path, settings: AllocationSettings, limit: str | None
 ) -> list[str]:
-    """For a controller on one core. `limit`: its time limit in Slurm's words."""
+    """The arguments for a controller on one core. `limit`: its time limit in Slurm's words."""
     return [
         *(f"--job-name={name}", f"--output={output}", "--open-mode=append"),
-        # If Slurm requeued it, it would meet the lock of the earlier one in its directory.
+        # A requeued controller would meet the lock of the earlier one in its directory.
         *("--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--no-requeue"),
         *_options(settings.constraints, _OF_CONTROLLERS),
         # Time for the run to end in order; its supervisor gets the signal.
@@ -230,7 +241,7 @@ def request_shape(request: AllocationRequest) -> list[str]:
     elif request.memory_mb is not None:
         arguments.append(f"--mem={request.memory_mb}M")
     if request.gpus:
-        # Of all its nodes together: a generic resource would be of each.
+        # For all its nodes together: a generic resource would be for each node.
         model = f"{request.gpu_model}:" if request.gpu_model else ""
         arguments.append(f"--gpus={model}{request.gpus}")
     if request.whole_nodes:
@@ -239,7 +250,7 @@ def request_shape(request: AllocationRequest) -> list[str]:
 
 
 def _worker_shape(wanted: Wanted, settings: AllocationSettings) -> list[str]:
-    """For one worker, on the first of the nodes."""
+    """The shape for one worker, on the first of the nodes."""
     arguments = [
         f"--nodes={settings.nodes}",
         "--ntasks-per-node=1",
@@ -255,8 +266,11 @@ def _worker_shape(wanted: Wanted, settings: AllocationSettings) -> list[str]:
 def generic_resources(
     request: AllocationRequest, settings: AllocationSettings, gpus: int
 ) -> str | None:
-    """The generic resources of each node: those of the settings, which are the request's where it
-    has any, and `gpus`, unless the settings name GPUs and the request no model."""
+    """The generic resources of each node: those of the settings, and `gpus`.
+
+    The request's generic resources, if any, replace those of the settings. `gpus` is left out if
+    the settings name GPUs and the request names no model.
+    """
     gres = settings.constraints.get("gres")
     own = gres.split(",") if gres else []
     if request.has_shape:
@@ -270,7 +284,7 @@ def generic_resources(
 
 
 def _exclude(arguments: Iterable[str], nodes: Iterable[str]) -> list[str]:
-    """The option that excludes these nodes, too: of several, sbatch heeds the last."""
+    """The option that also excludes these nodes: of several, sbatch heeds the last."""
     if not (added := list(nodes)):
         return []
     given = [found[1] for each in arguments if (found := _EXCLUDE.fullmatch(each))]

@@ -1,8 +1,8 @@
-"""What Slurm's partitions give: which nodes, and for how long.
+"""The nodes of Slurm's partitions, and their time limits.
 
-sinfo also counts what Slurm gives to nobody: on many clusters a core or some memory of each node is
-for the system alone, or a partition limits what a job may have of a node. A request for more is
-refused, or waits for ever; so scontrol is asked, too.
+sinfo also counts resources that Slurm gives to no job. On many clusters a core or some memory of
+each node is for the system alone, or a partition limits the share of a node that a job may have. A
+request for more is refused, or waits for ever, so scontrol is asked, too.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ _GPUS = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)")
 # expressions.
 _ALL_OF = re.compile(r"[\w.-]+(?:&[\w.-]+)*")
 _ONE_OF = re.compile(r"[\w.-]+(?:\|[\w.-]+)+")
-# scontrol(1): show node, show partition. None limits where it says UNLIMITED.
+# scontrol(1): show node, show partition. UNLIMITED means no limit.
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S+)")
 
-# The fields of a partition's nodes, as sinfo is asked for them.
+# The fields of a partition's nodes in the format for sinfo.
 LISTED = "%P|%l|%c|%m|%G|%f|%D"
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Nodes of one kind in a partition, whether up or down. `seconds`: the longest time of an
-    allocation, None without a limit; `gpus`: how many of each model, "" for an unknown one;
-    `count`: how many nodes, None if that is not known."""
+    """Nodes of one kind in a partition, whether up or down.
+
+    `seconds`: the longest time of an allocation, None without a limit. `gpus`: the number of each
+    model, "" for an unknown one. `count`: the number of nodes, None if it is not known.
+    """
 
     name: str
     is_default: bool
@@ -47,9 +49,11 @@ class Partition:
 
 
 def read_partitions(said: str) -> list[Partition]:
-    """From the output of sinfo with LISTED as its format, possibly without the last two fields:
-    `main*|1-00:00:00|4|4096|gpu:a100:2|big,new|12`. Other lines are ignored: sites print messages
-    of the day."""
+    """The partitions in the output of sinfo with LISTED as its format.
+
+    A line is `main*|1-00:00:00|4|4096|gpu:a100:2|big,new|12`, possibly without the last two fields.
+    Other lines are ignored: sites print messages of the day.
+    """
     found = []
     for line in said.splitlines():
         fields = line.strip().split("|")
@@ -79,13 +83,13 @@ def limits_of(
     is_other: bool = False,
     gpu_model: str | None = None,
 ) -> Limits:
-    """What may be requested in the partitions of that name, separated by commas, by default in the
-    default one. The settings take precedence, except for cores that no node has: such a request
-    would wait for ever. If the partition `is_other` than the settings', their time counts only for
-    jobs that do not say how long they take.
+    """The limits in the partitions of that name, or of the default one.
 
-    Raises RefusedError for a partition that does not exist, or has fewer nodes than one allocation
-    is to have.
+    The name may be several, separated by commas. The settings take precedence, except for cores
+    that no node has: such a request would wait for ever. If the partition `is_other` than the
+    settings', their time counts only for jobs that do not say how long they take. Raises
+    RefusedError for a partition that does not exist, or that has fewer nodes than one allocation
+    needs.
     """
     chosen = _featured(_chosen(partitions, name, machine), settings.constraints.get("constraint"))
     if gpu_model is not None:
@@ -116,7 +120,7 @@ def limits_of(
         ),
         seconds,
         nodes=nodes,
-        # A partition's longest time may be a month: nobody requests all of it.
+        # A partition's longest time may be a month: no request should take all of it.
         asks_for_all=settings.time is not None,
         usual=usual,
     )
@@ -140,7 +144,7 @@ def _chosen(partitions: Sequence[Partition], name: str | None, machine: str) -> 
 
 
 def _check_number_of_nodes(chosen: Sequence[Partition], wanted: int, machine: str) -> None:
-    """One partition must have all nodes of an allocation."""
+    """Require that one partition has all nodes of an allocation."""
     there: dict[str, int] = {}
     for each in chosen:
         if each.count is None:
@@ -155,7 +159,8 @@ def _check_number_of_nodes(chosen: Sequence[Partition], wanted: int, machine: st
 
 
 def _featured(chosen: list[Partition], constraint: str | None) -> list[Partition]:
-    """The nodes with the requested features; if none has them, all: Slurm then says so."""
+    """The nodes with the requested features; if none has them, all: Slurm then reports the
+    error."""
     if constraint and _ALL_OF.fullmatch(constraint):
         wanted = set(constraint.split("&"))
         return [each for each in chosen if wanted <= each.features] or chosen
@@ -176,7 +181,7 @@ def _with_model(chosen: list[Partition], model: str) -> list[Partition]:
 
 
 def _largest(nodes: Iterable[Capacity]) -> tuple[Capacity, ...]:
-    """Without nodes for which another one has as much of everything."""
+    """The nodes without those that another one exceeds or equals in every amount."""
     different = sorted(
         set(nodes), key=lambda node: (node.cores, node.memory_mb, node.gpus), reverse=True
     )
@@ -192,12 +197,12 @@ def _largest(nodes: Iterable[Capacity]) -> tuple[Capacity, ...]:
     return tuple(found)
 
 
-# ---- what is withheld
+# ---- withheld resources
 
 
 @dataclass(frozen=True)
 class _Node:
-    """`cores`, `memory_mb`: as sinfo has them; `given`: the same that jobs can have."""
+    """A node. `cores`, `memory_mb`: as sinfo reports them; `given`: the same amounts for jobs."""
 
     partitions: frozenset[str]
     cores: int
@@ -206,8 +211,11 @@ class _Node:
 
 
 def without_withheld(partitions: Sequence[Partition], nodes: str, limits: str) -> list[Partition]:
-    """The partitions with what jobs can have, by the output of `scontrol --oneliner` for nodes and
-    for partitions (`limits`). What it does not mention, or not in these words, stays as it is."""
+    """The partitions with the amounts that jobs can have.
+
+    They come from the output of `scontrol --oneliner` for nodes and for partitions (`limits`).
+    Amounts that it does not mention, or not in these words, stay as they are.
+    """
     known = list(filter(None, map(_node, nodes.splitlines())))
     most = {fields.get("PartitionName"): fields for fields in map(_fields, limits.splitlines())}
     return [
@@ -241,7 +249,7 @@ def _node(line: str) -> _Node | None:
     cores, memory = _number(fields, "CPUTot"), _number(fields, "RealMemory")
     if not cores or not memory:
         return None
-    # CPUEfctv exists since 22.05; older versions only tell the reserved cores.
+    # CPUEfctv exists since 22.05; older versions report only the reserved cores.
     kept = (_number(fields, "CoreSpecCount") or 0) * (_number(fields, "ThreadsPerCore") or 1)
     given = _number(fields, "CPUEfctv") or cores - kept
     left = memory - (_number(fields, "MemSpecLimit") or 0)
@@ -250,7 +258,8 @@ def _node(line: str) -> _Node | None:
 
 
 def _fields(line: str) -> dict[str, str]:
-    # The first field of a name counts: the comments of administrators come last, and may have any.
+    # The first field of a name counts: the comments of administrators come last, and may contain
+    # any.
     return dict(reversed(_FIELD.findall(line)))
 
 

@@ -1,7 +1,7 @@
 """Slurm, by its commands: sbatch, squeue or sacct, scancel, sinfo.
 
-All allocations of one owner have the same job name, so that one query tells of all of them, and
-one that was submitted although sbatch said otherwise is found.
+All allocations of one owner have the same job name. One query therefore reports all of them, and
+finds an allocation that was submitted although sbatch reported an error.
 """
 
 from __future__ import annotations
@@ -57,22 +57,24 @@ from snakemake_kochi.schedulers.slurm.partitions import (
     without_withheld,
 )
 
-# What sbatch --parsable says, a cluster's name included, or does where a site's own script is in
-# its place.
+# The answer of sbatch --parsable, with a cluster's name if any, or of a site's own script in its
+# place.
 _SUBMITTED = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?$", re.MULTILINE)
 
-# Seconds after a submission in which Slurm's database may not know of it: it hears of a job seconds
-# later, or minutes if it is busy. Where only the database can be asked, a submission whose answer
-# got lost is not repeated for the shorter time.
+# Seconds after a submission in which Slurm's database may not know of it: the database receives a
+# job seconds later, or minutes later if it is busy. If only the database can be asked, a submission
+# whose answer was lost is not repeated within the shorter time.
 _UNACCOUNTED = 600.0
 _UNACCOUNTED_IF_LOST = 20.0
-# All those that were cancelled with one call.
+# Stands for all allocations that one call cancelled.
 _ALL = ""
 
 
 class Slurm:
-    """See `interface.Scheduler`: the allocations with the job name `name`, for the machine of that
-    name."""
+    """The allocations with the job name `name`, for the machine of that name.
+
+    See `interface.Scheduler`.
+    """
 
     takes_requests = True
     can_exclude = True
@@ -92,9 +94,9 @@ class Slurm:
         self._pace = pace
         self._unaccounted_if_lost = unaccounted_if_lost
         self._born = datetime.now()
-        self._given: dict[str, float] = {}  # when each was submitted, time.monotonic
-        self._is_uncertain = False  # a submission whose answer got lost may have succeeded
-        self._tried = 0.0  # when the last submission was, time.monotonic
+        self._given: dict[str, float] = {}  # time of submission of each, time.monotonic
+        self._is_uncertain = False  # a submission whose answer was lost may have succeeded
+        self._tried = 0.0  # time of the last submission, time.monotonic
         self._cancelled: set[str] = set()
         # The clusters that have its allocations; "" for Slurm's default one.
         self._clusters = set(clusters(self._settings.arguments))
@@ -104,8 +106,11 @@ class Slurm:
     # ---- submission
 
     def submit(self, wanted: Wanted, worker: WorkerScript, known: Collection[str]) -> list[str]:
-        """See `Scheduler.submit`. If an earlier call submitted without getting an answer, this one
-        returns those allocations, and submits nothing."""
+        """See `Scheduler.submit`.
+
+        If an earlier call submitted without getting an answer, this one returns those allocations,
+        and submits nothing.
+        """
         log = worker.log("%j" if wanted.count == 1 else "%A_%a")
         arguments = sbatch_arguments(self._name, self._settings, wanted, worker.grace, log)
         command = ["sbatch", "--parsable", *arguments]
@@ -133,7 +138,7 @@ class Slurm:
     def _attempt(
         self, command: list[str], script: str, count: int, known: Collection[str]
     ) -> list[str]:
-        # The last attempt may have succeeded, and only its answer got lost.
+        # The last attempt may have succeeded, and only its answer was lost.
         if self._is_uncertain and (lost := self._lost(known)):
             return lost
         if self._has_given_up.is_set():
@@ -155,7 +160,7 @@ class Slurm:
         return [number] if count == 1 else [f"{number}_{index}" for index in range(1, count + 1)]
 
     def _lost(self, known: Collection[str]) -> list[str]:
-        """The allocations of a submission whose answer got lost. Raises UnreachableError."""
+        """The allocations of a submission whose answer was lost. Raises UnreachableError."""
         numbers = set(map(_number, known)) | set(map(_number, self._given))
         lost = [id for id in self.find() or {} if _number(id) not in numbers]
         if not lost:
@@ -166,7 +171,7 @@ class Slurm:
         return [id for id in lost if _number(id) == first]
 
     def _explained(self, error: RefusedError, wanted: Wanted) -> RefusedError:
-        """The refusal, with what to change, and where."""
+        """The refusal, with the settings to change and their place."""
         keys = concerned(error.message)
         hints = [f"See {where(self._machine, keys)}."]
         if asked := wanted.request.describe():
@@ -193,7 +198,7 @@ class Slurm:
             return ""  # the refusal says enough
         return f"Partition {name}: {nearest(name or '', known)}"
 
-    # ---- what there is
+    # ---- nodes and partitions
 
     @staticmethod
     def _partition(settings: AllocationSettings) -> str | None:
@@ -207,15 +212,19 @@ class Slurm:
         return self._partitions
 
     def _shown(self, what: str) -> str:
-        """What scontrol says of them; "" if it fails: then the answer of sinfo has to do."""
+        """The output of scontrol for them; "" if it fails: the answer of sinfo must then
+        suffice."""
         try:
             return self._run("scontrol", "--all", "--oneliner", "show", what)
         except KochiError:
             return ""
 
     def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
-        """What the machine's settings say and, for the rest, the nodes of the partition and its
-        longest time. It asks Slurm once, and needs no answer if the settings say everything."""
+        """The limits from the machine's settings and, for the rest, from the partition.
+
+        The partition gives its nodes and its longest time. It asks Slurm once, and needs no answer
+        if the settings are complete.
+        """
         settings = settings_for(request, self._settings)
         partitions: list[Partition] = []
         try:
@@ -234,7 +243,7 @@ class Slurm:
         is_other = name != self._partition(self._settings)
         return limits_of(partitions, name, settings, self._machine, is_other, request.gpu_model)
 
-    # ---- how it stands
+    # ---- state of the allocations
 
     def find(self) -> dict[str, Allocation] | None:
         try:
@@ -252,8 +261,11 @@ class Slurm:
         raise UnreachableError(failure.message) from failure
 
     def ends(self, ids: Collection[str]) -> dict[str, Allocation]:
-        """See `Scheduler.ends`. Slurm's controller keeps ended jobs for some minutes, except those
-        of an array that were cancelled before they began. The database, if any, keeps them all."""
+        """See `Scheduler.ends`.
+
+        Slurm's controller keeps ended jobs for some minutes, except those of an array that were
+        cancelled before they began. The database, if any, keeps them all.
+        """
         found: dict[str, Allocation] = {}
         failure: KochiError | None = None
         for ask in (partial(self._squeue, "--states=all"), self._sacct):
@@ -275,7 +287,7 @@ class Slurm:
         )
 
     def _sacct(self) -> str:
-        # Without a time, sacct would leave out jobs that wait since yesterday.
+        # Without a time, sacct would omit jobs that have waited since yesterday.
         since = (self._born - timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%S")
         return self._run(
             *("sacct", "--allocations", "--noheader", "--parsable2", f"--name={self._name}"),
@@ -284,9 +296,11 @@ class Slurm:
         )
 
     def _accounted(self, found: dict[str, Allocation]) -> dict[str, Allocation]:
-        """What runs or may come to run, by an answer of the database. A job that it does not know
-        yet has not ended. Of an array, and of a requeued job, it may report what was cancelled as
-        pending for ever."""
+        """The allocations that run or may still run, by an answer of the database.
+
+        A job that it does not know yet has not ended. For an array, and for a requeued job, it may
+        report cancelled allocations as pending for ever.
+        """
         now = time.monotonic()
         if self._is_uncertain and now - self._tried < self._unaccounted_if_lost:
             raise UnreachableError("sacct may not know yet of what was just submitted")

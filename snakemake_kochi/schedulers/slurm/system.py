@@ -1,4 +1,4 @@
-"""The Slurm of this host: what it tells of itself, its allocations, and a controller in one.
+"""The Slurm of this host: its description, its allocations, and a controller in one of them.
 
 See `native.BatchSystem`.
 """
@@ -34,8 +34,8 @@ from snakemake_kochi.schedulers.slurm.slurm import Slurm
 
 NAME, TITLE = "slurm", "Slurm"
 
-# Seconds for one answer: a person waits; a remark depends on it, and no more; a controller's job;
-# somebody who watches something else meanwhile.
+# Seconds for one answer: if a person waits for it, if only a remark depends on it, and about the
+# job of a controller.
 _PATIENCE = 10.0
 _SHORT_PATIENCE = 2.0
 _CONTROLLER_PATIENCE = 60.0
@@ -46,7 +46,7 @@ def allocations(name: str, settings: AllocationSettings, machine: str) -> Schedu
     return Slurm(name, settings, machine)
 
 
-# ---- what it tells of itself
+# ---- its description
 
 
 def is_installed() -> bool:
@@ -75,8 +75,8 @@ def cluster_name(pace: Pace = ONCE, tell: Callable[[str], None] | None = None) -
 
 @dataclass(frozen=True)
 class _Accounts:
-    """The accounts that the user may name, and the one that Slurm takes by default; empty where
-    Slurm keeps no accounts."""
+    """The accounts that the user may name, and Slurm's default; empty if Slurm keeps no
+    accounts."""
 
     names: tuple[str, ...] = ()
     default: str | None = None
@@ -142,8 +142,8 @@ def _accounts() -> _Accounts:
 
 
 def _text(text: str) -> str:
-    """In YAML, as a text."""
-    import yaml  # not at the top: only this needs it
+    """A YAML text."""
+    import yaml  # not at the top: only this function needs it
 
     try:
         is_plain = text.isprintable() and yaml.safe_load(text) == text
@@ -188,7 +188,7 @@ def find_controller(name: str) -> ControllerJob | None:
 
 
 def has_ended(id: str) -> bool:
-    # squeue --jobs would report a forgotten number as an error like any other.
+    # squeue --jobs would report a number that Slurm has forgotten as an error like any other.
     return id not in run(["squeue", "--noheader", "--format=%A", "--me"], _PATIENCE).split()
 
 
