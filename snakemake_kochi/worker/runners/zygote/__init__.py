@@ -1,6 +1,6 @@
-"""Jobs of Snakemake in copies of a process that has parsed their workflow: a zygote.
+"""Zygotes: processes that have parsed a workflow, and whose copies run its jobs.
 
-In the worker, `runner.py` decides which zygotes there are, and `link.py` has a zygote as the worker
-sees it, and the messages. `process.py` is the zygote itself. `copies.py` has what each copy of it
-needs for itself, and `reads.py` what makes its parse outdated.
+In the worker, `runner.py` decides which zygotes exist, and `link.py` has the worker's side of a
+zygote and the messages. `process.py` is the zygote itself. `copies.py` prepares each copy of a
+zygote, and `reads.py` finds out when a parse is outdated.
 """

@@ -1,4 +1,4 @@
-"""A zygote as its worker has it: a process, a socket, and the messages between the two.
+"""The worker's side of a zygote: a process, a socket, and the messages between the two.
 
 A message is a JSON object in one message of the socket, with file descriptors beside it. To the
 zygote, once: `{"version", "arguments", "cores"}`, the arguments of Snakemake that all jobs have in
@@ -25,43 +25,46 @@ from typing import Any
 from snakemake_kochi.errors import KochiError
 
 VERSION = 2
-# Both ends are of one installation, or the zygote refuses; no message comes near that.
+# Both ends are of one installation, or the zygote refuses; no message comes near this size.
 _MOST_BYTES = 1 << 20
 _MOST_DESCRIPTORS = 2
 
 _MODULE = "snakemake_kochi.worker.runners.zygote.process"
-# Seconds. Every job without a zygote needs as long to read its workflow.
+# Seconds. A job without a zygote takes as long to read its workflow.
 _START_PATIENCE = 60.0
-# Seconds for a copy of a process, some milliseconds as a rule: as long the worker's loop waits.
+# Seconds to copy a process, usually some milliseconds. The worker's loop waits for the copy.
 _FORK_PATIENCE = 3.0
 
 
 class LinkBrokenError(KochiError):
-    """What came is no message, or nothing can be sent."""
+    """The received data is no message, or the link cannot send."""
 
 
 def make_link() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a connection that keeps messages apart."""
+    """Make the two ends of a connection that keeps messages apart."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def send(link: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    """Raises LinkBrokenError, also when it cannot be sent at once and the link does not block."""
+    """Send a message; never waits on a non-blocking link.
+
+    Raises LinkBrokenError, also when a non-blocking link cannot send at once.
+    """
     data = json.dumps(message).encode()
     try:
         socket.send_fds(link, [data], descriptors)
-    except OSError as error:  # among them: too large for one message
+    except OSError as error:  # for example: too large for one message
         raise LinkBrokenError(f"a message cannot be sent: {error.strerror}") from error
 
 
 def receive(link: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """A message, None at the end, and the file descriptors that came with it.
+    """Receive a message, None at the end, and the file descriptors that came with it.
 
-    Raises LinkBrokenError; BlockingIOError when nothing is there and the link does not block.
+    Raises LinkBrokenError, and BlockingIOError when a non-blocking link has no message.
     """
     try:
         data, descriptors, flags, _ = socket.recv_fds(link, _MOST_BYTES, _MOST_DESCRIPTORS)
-    except ConnectionResetError:  # it ended before it had read all
+    except ConnectionResetError:  # the other end closed before it had read all messages
         return None, []
     for descriptor in descriptors:
         # socket.recv_fds ignores its argument for flags.
@@ -80,15 +83,18 @@ def receive(link: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
 
 
 class ZygoteFailedError(KochiError):
-    """It made no process, or one that ends as soon as its gate is closed."""
+    """The zygote made no process, or a process that ends when its gate closes."""
 
 
 class ZygoteLink:
-    """`is_ready`: whether it can make processes; `failure`: why it never will again, or None;
-    `is_unfit`: whether that is so for each zygote of this workflow. `reads_cores`: whether the
-    workflow, while it was parsed, read how many cores it has, and `memory_mb`: the memory that the
-    zygote takes, both known once it is ready. `served`: how many processes it made; `used`: when
-    the last one was made."""
+    """The worker's side of one zygote.
+
+    `is_ready`: whether the zygote can make processes. `failure`: why it never can again, or None.
+    `is_unfit`: whether the failure holds for each zygote of this workflow. Two values are known
+    once the zygote is ready: `reads_cores`, whether the workflow read its number of cores during
+    the parse, and `memory_mb`, the memory of the zygote. `served`: how many processes the zygote
+    made. `used`: when it made the last one.
+    """
 
     def __init__(
         self,
@@ -99,11 +105,11 @@ class ZygoteLink:
         environment: Mapping[str, str],
         log: Path,
     ) -> None:
-        """Starts it; raises OSError.
+        """Start the zygote; raises OSError.
 
-        `arguments`: Snakemake's, without those of a single job; `cores`: the number of cores for
-        the parse; `log`: the file for its messages, and for what the workflow prints while it is
-        parsed.
+        `arguments`: those of Snakemake, without those of a single job. `cores`: the number of cores
+        for the parse. `log`: the file for the zygote's messages, and for the output of the workflow
+        during the parse.
         """
         self.is_ready = False
         self.failure: str | None = None
@@ -123,7 +129,7 @@ class ZygoteLink:
         finally:
             theirs.close()
         self._link.setblocking(False)
-        with contextlib.suppress(LinkBrokenError):  # its end will be seen
+        with contextlib.suppress(LinkBrokenError):  # `attend` sees the end of the zygote
             message = {"version": VERSION, "arguments": list(arguments), "cores": cores}
             send(self._link, message)
 
@@ -131,7 +137,7 @@ class ZygoteLink:
         self, interpreter: str, directory: str, theirs: socket.socket
     ) -> subprocess.Popen[bytes]:
         descriptor = theirs.fileno()
-        # The directory is the jobs', and may have a module of any name.
+        # The directory belongs to the jobs, and may contain a module of any name.
         command = [interpreter, "-P", "-m", _MODULE, str(descriptor), str(os.getpid())]
         with self.log.open("wb") as stream:
             return subprocess.Popen(
@@ -142,7 +148,7 @@ class ZygoteLink:
                 stdout=stream,
                 stderr=stream,
                 pass_fds=[descriptor],
-                # What a terminal sends is for the worker to act upon.
+                # Only the worker acts upon signals from a terminal.
                 start_new_session=True,
             )
 
@@ -152,14 +158,14 @@ class ZygoteLink:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has ended and was reaped."""
+        """Whether the zygote has ended and was reaped."""
         return self._process.poll() is not None
 
     def fileno(self) -> int:
         return self._link.fileno()
 
     def attend(self) -> None:
-        """Take note of what it said since; never waits."""
+        """Handle the zygote's message, if any; never waits."""
         try:
             message, _ = receive(self._link)
         except BlockingIOError:
@@ -190,12 +196,12 @@ class ZygoteLink:
         log: int,
         held: int,
     ) -> int:
-        """Make a process for a job with these arguments, of which `options` are its own, this whole
-        environment, and the output `log`; it is a child of the worker, waits at the gate `held`,
-        and ends when that closes.
+        """Make a process for a job; return its process number.
 
-        Returns its number. Raises ZygoteFailedError; what there may be of a process then ends when
-        the gate does.
+        `arguments` are all arguments of the job, and `options` those of its own. The process gets
+        this whole `environment` and the output `log`. It is a child of the worker, waits at the
+        gate `held`, and ends when the gate closes. Raises ZygoteFailedError; a process that exists
+        in spite of the failure then ends when the gate closes.
         """
         own = self._environment
         wanted = {**environment, "PWD": own["PWD"]}
@@ -230,7 +236,7 @@ class ZygoteLink:
         if "pid" not in answer:
             raise LinkBrokenError(str(answer.get("unfit") or answer.get("failed", answer)))
         pid = int(answer["pid"])
-        # Our child it is since the process between has ended, which was before this answer.
+        # The process is our child since the process in between ended, which was before this answer.
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         self.served += 1
         return pid
@@ -239,8 +245,8 @@ class ZygoteLink:
         self.failure, self.is_unfit = why, is_unfit
 
     def end(self) -> None:
-        """Have it end, in a moment as a rule."""
-        # When the link ends, one that waits removes what it has in temporary directories.
+        """Have the zygote end, usually in a moment."""
+        # When its link closes, a zygote that waits removes its temporary directories.
         self._link.close()
         if not self.is_ready:
             self._process.terminate()

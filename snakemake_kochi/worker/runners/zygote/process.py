@@ -2,7 +2,7 @@
 
 A worker starts it as `python -m snakemake_kochi.worker.runners.zygote.process SOCKET PID`, with the
 worker's pid, in the directory of the workflow. It ends when the worker closes the socket, and when
-it was not used for a while.
+it has not been used for a while.
 """
 
 from __future__ import annotations
@@ -46,18 +46,22 @@ from snakemake_kochi.worker.runners.zygote.copies import (
 from snakemake_kochi.worker.runners.zygote.link import VERSION, receive, send
 from snakemake_kochi.worker.runners.zygote.reads import Reads
 
-# Seconds without a job. A run whose jobs come in waves is to find it there; a worker that stays
-# serves many runs, each of which has a zygote of its own, of some 100 MiB.
+# Seconds without a job. A run whose jobs come in waves should still find the zygote. A worker that
+# stays serves many runs, each with a zygote of its own of some 100 MiB.
 _IDLE = 300.0
-# Before each job all are looked at, for a microsecond or two each, or more on a network's disk.
+# All of them are checked before each job, which takes a microsecond or two for each, or more on a
+# network filesystem.
 _MOST_READS = 2000
 _NOT_PARSED = "its parse failed"
 _TERM = (signal.SIGTERM,)
 
 
 class ToldToEnd(BaseException):
-    """SIGTERM, of the worker or of a scheduler that ends the allocation: the zygote ends, and
-    Snakemake removes its temporary directory. Passes through what catches each Exception."""
+    """SIGTERM, sent by the worker or by a scheduler that ends the allocation.
+
+    The zygote ends, and Snakemake removes its temporary directory. No handler for Exception catches
+    it.
+    """
 
 
 def _tell_to_end(number: int, frame: FrameType | None) -> NoReturn:
@@ -76,7 +80,7 @@ def main(link: socket.socket, worker: int) -> None:
         return
     except UnfitError as error:
         why = error.message
-    except (Exception, SystemExit):  # Snakemake stumbles over some errors of workflows
+    except (Exception, SystemExit):  # Snakemake itself fails at some errors of workflows
         traceback.print_exc()
         why = _NOT_PARSED
     if why:
@@ -84,7 +88,7 @@ def main(link: socket.socket, worker: int) -> None:
 
 
 def _prepare_and_serve(link: socket.socket, worker: int, message: Mapping[str, Any]) -> str:
-    """Returns, at the end, why it cannot serve, or nothing."""
+    """Parse the workflow and serve jobs; return why that is not possible, or ""."""
     if message.get("version") != VERSION:
         return "the worker is of another release"
     arguments: list[str] = message["arguments"]
@@ -107,7 +111,7 @@ def _prepare_and_serve(link: socket.socket, worker: int, message: Mapping[str, A
         gc.collect()
         _require_nothing_shared(descriptors, randomness)
         _import_if_safe(workflow.wanted_modules)
-        # Not in the middle of making a copy, which would get the exception, too.
+        # Block SIGTERM while copies are made: a copy would also get the exception.
         signal.pthread_sigmask(signal.SIG_BLOCK, _TERM)
         if len(reads) > _MOST_READS:
             raise UnfitError(f"it reads more than {_MOST_READS} files and directories")
@@ -118,16 +122,19 @@ def _prepare_and_serve(link: socket.socket, worker: int, message: Mapping[str, A
 
 
 def _descriptors() -> set[tuple[int, str]]:
-    """The open files, but for devices."""
+    """The open files, except devices."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # that of the listing itself
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
             found.add((int(name), os.readlink(f"/proc/self/fd/{name}")))
     return {(number, path) for number, path in found if not path.startswith("/dev/")}
 
 
 def _require_nothing_shared(before: set[tuple[int, str]], randomness: Randomness) -> None:
-    """In processes of their own each job would have these for itself. Raises UnfitError."""
+    """Check that copies share nothing that each job would have for itself in its own process.
+
+    Raises UnfitError.
+    """
     for _, path in _descriptors() - before:
         raise UnfitError(f"its parse opens {path}, and does not close it")
     if child_pids():
@@ -139,10 +146,14 @@ def _require_nothing_shared(before: set[tuple[int, str]], randomness: Randomness
 
 
 def _is_safe_to_fork() -> bool:
-    """A copy has one thread, and would wait for ever for what the others held, or were to do."""
+    """Whether a copy of this process would work.
+
+    A copy has only one thread. It would wait for ever for locks that other threads held, or for
+    their work.
+    """
     if threading.active_count() > 1:
         return False
-    # Libraries that are prepared for a fork, as OpenBLAS is, end their threads before it.
+    # Libraries that are prepared for a fork, such as OpenBLAS, end their threads before it.
     if (pid := os.fork()) == 0:
         os._exit(0)
     os.waitpid(pid, 0)
@@ -150,7 +161,7 @@ def _is_safe_to_fork() -> bool:
 
 
 def _import_if_safe(names: Sequence[str]) -> None:
-    """Import those that are there, and start no threads; that is tried in a copy."""
+    """Import the modules that exist and start no threads; a copy tries each module first."""
     for name in names:
         if name not in sys.modules:
             if (pid := os.fork()) == 0:
@@ -189,9 +200,9 @@ class _Zygote:
         self._copies = Copies(self._live_as_job)
 
     def serve(self) -> None:
-        """Copy itself for each job that the worker has, until that closes the link."""
+        """Copy this process for each job of the worker, until the worker closes the link."""
         gc.collect()
-        gc.freeze()  # so that the collector does not copy memory that all can share
+        gc.freeze()  # otherwise the collector would copy memory that all copies can share
         ready = {
             "ready": True,
             "memory_mb": _memory_mb(),
@@ -201,7 +212,7 @@ class _Zygote:
         poll = select.poll()
         poll.register(self._link, select.POLLIN)
         while True:
-            # A job that waits already comes first.
+            # A job that already waits comes first.
             if not poll.poll(0):
                 self._copies.refill()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _TERM)
@@ -230,7 +241,7 @@ class _Zygote:
             return {"failed": f"no process can be made: {error.strerror}"}
 
     def _changed(self) -> str | None:
-        """What is not any more as it was when the workflow was read."""
+        """A path that has changed since the workflow was read, or None."""
         try:
             is_there = os.path.samestat(self._directory.stat(), self._identity)
         except OSError:
@@ -238,15 +249,15 @@ class _Zygote:
         return self._reads.changed() if is_there else str(self._directory)
 
     def _live_as_job(self, await_job: Callable[[], Job]) -> NoReturn:
-        """The life of a job's process. Nothing may return or raise from here."""
+        """Live as a job's process; must not return or raise."""
         status = CANNOT_EXECUTE
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _TERM)
-            # The worker is to see the end of the zygote, also while jobs run.
+            # The worker must see the end of the zygote also while jobs run.
             self._link.close()
             message, (log, held) = await_job()
-            # Only now: then the worker knows of this process, and is its parent.
+            # Not earlier: only now the worker knows this process and is its parent.
             if os.read(held, 1) == b"!":
                 lead_session(log, message["cpus"])
                 if os.getppid() == self._worker:
@@ -262,8 +273,10 @@ class _Zygote:
 
 
 def _execute(workflow: ParsedWorkflow, options: list[str]) -> int:
-    """Run the job, and end as Python does, except for what belongs to the zygote's own end: its
-    temporary directory is there for other jobs, too."""
+    """Run the job, and end as Python does, but without the zygote's own end.
+
+    The zygote's temporary directory must remain for other jobs.
+    """
     status = 1
     try:
         status = workflow.run(options)
@@ -286,7 +299,7 @@ def _exit_status(error: SystemExit) -> int:
 
 
 def _memory_mb() -> int:
-    """The memory of this process, in MiB, with its share of what it has in common with others."""
+    """The memory of this process, in MiB, with its share of memory common to several processes."""
     try:
         rollup = Path("/proc/self/smaps_rollup").read_text()
     except OSError:  # before Linux 4.14
@@ -305,5 +318,6 @@ if __name__ == "__main__":
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        # Snakemake has cleared up; to take down the rest takes Python longer, and the worker waits.
+        # Snakemake has cleaned up. The rest of Python's shutdown takes longer, and the worker
+        # waits.
         os._exit(0)

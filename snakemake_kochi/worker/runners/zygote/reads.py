@@ -1,4 +1,4 @@
-"""What a workflow reads while it is parsed, and whether that is still as it was."""
+"""The files and directories that a workflow reads during its parse, and whether they changed."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import sysconfig
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# (time of the last change in ns, size), or None for what is not there.
+# (time of the last change in ns, size), or None for a missing path.
 _State = tuple[int, int] | None
 
 _LISTINGS = ("os.listdir", "os.scandir")
-# These look for modules in each directory of sys.path, also in those in which jobs write. What the
-# import system finds there is looked at after the parse, module by module.
+# These search each directory of sys.path for modules, even directories in which jobs write. The
+# modules that the import system finds are checked one by one after the parse.
 _MODULE_SEARCH = (
     "<frozen importlib",
     os.path.join(os.path.dirname(importlib.__file__), ""),
     pkgutil.__file__,
 )
 _O_MAKES = os.O_CREAT | os.O_TRUNC
-# Which argument of an event is what comes into being, or goes.
+# For each event, the index of the argument that is created or removed.
 _WRITES = {
     "os.link": 1,
     "os.mkdir": 0,
@@ -37,15 +37,15 @@ _lstat = os.lstat
 
 
 class Reads:
-    """From `begin` to `end`, notes the files that the process opens for reading, the directories it
-    lists, and the paths whose existence it asks for; of installed software it notes nothing.
+    """From `begin` to `end`, notes the paths that the process reads.
 
-    It sees what Python does, and neither what an extension opens by itself nor what is read by
-    programs that are started.
+    These are the files that it opens for reading, the directories that it lists, and the paths
+    whose existence it tests, except paths of installed software. It sees what Python reads, but not
+    files that an extension opens by itself or that other programs read.
     """
 
     def __init__(self, ignored: Iterable[str] = ()) -> None:
-        """`ignored`: directories in which nothing is noted."""
+        """Note nothing yet; `ignored`: directories in which it notes nothing."""
         self._contents: dict[str, _State] = {}
         self._existence: dict[str, bool] = {}
         self._written: set[str] = set()
@@ -58,13 +58,13 @@ class Reads:
 
     def begin(self) -> None:
         self._is_active = True
-        sys.addaudithook(self._audit)  # for good: there is no way to remove one
+        sys.addaudithook(self._audit)  # permanent: Python cannot remove an audit hook
         os.stat = self._noting(_stat)
-        os.lstat = self._noting(_lstat)  # by which glob looks for a name without wildcards
+        os.lstat = self._noting(_lstat)  # glob uses it for a name without wildcards
 
     def end(self) -> None:
         os.stat, os.lstat = _stat, _lstat
-        # What it made itself, in a cache say, is as it is to be.
+        # Files that the parse itself made, in a cache for example, count in their present state.
         for path in self._written:
             if path in self._contents:
                 self._contents[path] = _state_of(path)
@@ -72,13 +72,13 @@ class Reads:
                 self._existence[path] = _state_of(path) is not None
         self._is_active = False
         for module in list(sys.modules.values()):
-            # Anything may be there, and have a __file__ that is computed.
+            # sys.modules may contain any object, also one with a computed __file__.
             file = vars(module).get("__file__") if hasattr(module, "__dict__") else None
             if isinstance(file, str):
                 self._note_content(file)
 
     def changed(self) -> str | None:
-        """One of them that is not as it was, or None."""
+        """A noted path that has changed, or None."""
         for path, state in self._contents.items():
             if _state_of(path) != state:
                 return path
@@ -110,7 +110,7 @@ class Reads:
             self._written |= {absolute, os.path.dirname(absolute)}
 
     def _note_content(self, path: object) -> None:
-        # The first look counts: what is changed between two reads is then seen as changed.
+        # The first state counts: a change between two reads then counts as a change.
         if (absolute := self._absolute(path)) is not None and absolute not in self._contents:
             self._contents[absolute] = _state_of(absolute)
 
@@ -124,7 +124,7 @@ class Reads:
                     self._existence.setdefault(absolute, False)
                 raise
             if absolute is not None:
-                # There may be a link, and nothing at its end.
+                # lstat may succeed for a link without a target.
                 is_there = stat is _stat or _state_of(absolute) is not None
                 self._existence.setdefault(absolute, is_there)
             return found
@@ -132,7 +132,7 @@ class Reads:
         return noting_stat
 
     def _absolute(self, path: object) -> str | None:
-        """None for what is not to be noted."""
+        """The absolute path, or None for a path that must not be noted."""
         if not isinstance(path, str | bytes | os.PathLike):
             return None  # a file descriptor
         absolute = os.path.abspath(os.fsdecode(path))
@@ -148,9 +148,11 @@ def _state_of(path: str) -> _State:
 
 
 def _installed() -> set[str]:
-    """Where Python and what was installed for it are: nobody changes that under a running
-    workflow. Not the prefixes themselves: a project may have its environment in itself, or be
-    below /usr."""
+    """The directories of Python and of the software installed for it.
+
+    These do not change under a running workflow. The prefixes themselves are not included: a
+    project may contain its environment, or be below /usr.
+    """
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     paths = {path for name in names if (path := sysconfig.get_path(name))}
     return paths | set(site.getsitepackages()) | {site.getusersitepackages()}

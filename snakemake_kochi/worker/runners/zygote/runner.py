@@ -1,4 +1,4 @@
-"""Jobs of Snakemake's, in copies of a process that has parsed their workflow."""
+"""The runner that executes Snakemake jobs in copies of a process that has parsed their workflow."""
 
 from __future__ import annotations
 
@@ -25,29 +25,34 @@ from snakemake_kochi.worker.runners.zygote.link import ZygoteFailedError, Zygote
 
 _log = logging.getLogger(__name__)
 
-# Each takes the memory of a Snakemake, some 100 MiB, and most workers serve one run at a time.
+# Each zygote takes the memory of a Snakemake, some 100 MiB, and most workers serve one run at a
+# time.
 _MOST_ZYGOTES = 4
-# What they may take together of the worker's memory, of which the jobs are told they have it all.
+# The share of the worker's memory that all zygotes may take. Jobs are told that they have all of
+# that memory.
 _MEMORY_SHARE = 0.25
-# A zygote is made in the time in which a job runs without one. One that is of no use before it has
-# made that many processes was wasted; so many in a row, and the workflow is one that none helps.
+# A zygote takes as long to make as a job without one takes to run. A zygote that ends before it has
+# made _WORTH_IT processes was wasted. After _MOST_WASTED in a row the workflow gets no more.
 _WORTH_IT = 3
 _MOST_WASTED = 3
-# Seconds for one that was told to end, before it is killed.
+# Seconds from telling a zygote to end until it is killed.
 _END_PATIENCE = 2.0
 
-# Seconds. One that was not used for so long was not wasted; its workflow had nothing for it.
+# Seconds. A zygote that was not used for so long was not wasted: its workflow had no job for it.
 _UNUSED = 60.0
 
 _SNAKEMAKE = ("-m", "snakemake")
-# Where there is one job, or one group, there is nothing to be optimised.
+# For a single job or group the scheduler has nothing to optimise.
 _SCHEDULER = ("--scheduler", "greedy")
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a ticket needs of a zygote. `key`: equal where one zygote can serve both;
-    `arguments`: all of the job's, of which `options` are its own."""
+    """The zygote that a ticket needs.
+
+    `key`: equal for two tickets that one zygote can serve. `arguments`: all arguments of the job,
+    of which `options` are its own.
+    """
 
     key: str
     workflow_arguments: tuple[str, ...]
@@ -63,8 +68,8 @@ def _plan_of(ticket: Ticket) -> _Plan | None:
     if start < 3 or _unknown_options(ticket):
         return None
     common = (*ticket.command[3:start], *ticket.command[stop:], *_SCHEDULER)
-    # Not for two runs: programs, databases and the clock, too, may say something else by then. In
-    # one run its main process has read the workflow once only.
+    # Two runs do not share a zygote: programs, databases and the clock may also give other answers
+    # by then. Within one run the main process has read the workflow only once.
     where = [ticket.controller, ticket.directory, sorted(ticket.environment.items())]
     words = [ticket.command[0], common, *where]
     key = hashlib.sha256(json.dumps(words).encode()).hexdigest()
@@ -72,7 +77,7 @@ def _plan_of(ticket: Ticket) -> _Plan | None:
 
 
 def _unknown_options(ticket: Ticket) -> set[str]:
-    """Those of a job's own arguments that may be for the parse."""
+    """The job's own options that may concern the parse."""
     start, stop = ticket.job_arguments or (0, 0)
     return {word for word in ticket.command[start:stop] if word.startswith("--")} - JOB_OPTIONS
 
@@ -86,9 +91,11 @@ class _Zygote:
 
 @dataclass
 class _Workflow:
-    """What is known of the workflow of a key. `wasted`: how many zygotes were, in a row; `unfit`:
-    why there will be no more, or None; `not_before`: when the next may be started, in monotonic
-    seconds."""
+    """The state of the workflow of one key.
+
+    `wasted`: how many zygotes in a row were wasted. `unfit`: why it gets no more zygotes, or None.
+    `not_before`: when the next one may be started, in monotonic seconds.
+    """
 
     reads_cores: bool = False
     wasted: int = 0
@@ -100,12 +107,12 @@ class _Workflow:
         return self.unfit is None and time.monotonic() >= self.not_before
 
 
-# A key, and the number of cores, if the workflow asked for it when it was parsed.
+# A key, and the number of cores if the workflow read it during the parse.
 _Place = tuple[str, int | None]
 
 
 class ZygoteRunner:
-    """See `interface.Runner` and `interface.Watched`."""
+    """Runs jobs in zygotes; see `interface.Runner` and `interface.Watched`."""
 
     name = "zygote"
 
@@ -117,9 +124,12 @@ class ZygoteRunner:
         memory_mb: int,
         retry: float = 10.0,
     ) -> None:
-        """`environment`: that from which all jobs start; `cpus`: the number of CPUs of a job that
-        is not pinned to some; `memory_mb`: the memory of the worker. After an error of the
-        filesystem the jobs go to the next runner for `retry` seconds."""
+        """Begin without zygotes.
+
+        `environment`: the common environment of all jobs. `cpus`: the number of CPUs of a job that
+        is not pinned. `memory_mb`: the memory of the worker. After an error of the filesystem the
+        jobs go to the next runner for `retry` seconds.
+        """
         self._retry = retry
         self._paths = paths
         self._environment = dict(environment)
@@ -179,7 +189,7 @@ class ZygoteRunner:
             pid = zygote.link.fork(plan.arguments, plan.options, environment, chosen, log, held)
             return Child(self.name, pid, gate)
         except BaseException as error:
-            # The gate first: what is behind it ends by that, whatever the zygote does.
+            # Close the gate first: the process behind it then ends, whatever the zygote does.
             os.close(gate)
             if not isinstance(error, ZygoteFailedError):
                 raise
@@ -189,7 +199,7 @@ class ZygoteRunner:
             os.close(held)
 
     def _plan_of(self, ticket: Ticket) -> _Plan | None:
-        # One ticket is asked about several times before it starts.
+        # The worker calls this several times for one ticket before it starts the ticket.
         if self._planned is None or self._planned[0] is not ticket:
             self._planned = ticket, _plan_of(ticket)
         return self._planned[1]
@@ -199,7 +209,7 @@ class ZygoteRunner:
         return plan.key, self._cores(ticket) if reads_cores else None
 
     def _cores(self, ticket: Ticket) -> int:
-        """How many CPUs the job will have, if there are any to pin it to."""
+        """How many CPUs the job will have, if enough are free to pin it."""
         wanted = ticket.resources
         return (
             min(wanted.cores, self._cpus) if wanted.pinned and not wanted.exclusive else self._cpus
@@ -265,7 +275,7 @@ class ZygoteRunner:
         _log.info("zygote %d reads the workflow in %s", link.pid, ticket.directory)
 
     def _take_in(self, place: _Place, zygote: _Zygote) -> None:
-        """It is ready: now it is known what it takes, and for whom it is."""
+        """Note the needs of a zygote that is ready, and for which jobs it serves."""
         link = zygote.link
         taken = time.monotonic() - zygote.began
         _log.info("zygote %d is ready after %.1f s, %d MiB", link.pid, taken, link.memory_mb)
@@ -286,7 +296,7 @@ class ZygoteRunner:
         return min(self._zygotes, key=lambda place: self._zygotes[place].link.used)
 
     def _drop(self, place: _Place) -> None:
-        """End a zygote, and judge by its life whether another is worth it."""
+        """End a zygote, and decide by its use whether another one is worthwhile."""
         zygote = self._end(place)
         link, workflow = zygote.link, self._workflows[place[0]]
         why = link.failure or "others are needed more"
@@ -313,11 +323,14 @@ class ZygoteRunner:
         _log.warning("no zygote for the workflow, its jobs go to the next runner: %s", why)
 
     def _links(self) -> list[ZygoteLink]:
-        """All that were not reaped yet."""
+        """The links of all zygotes that have not been reaped."""
         living = [zygote.link for zygote in self._zygotes.values()]
         return [*living, *(link for link, _ in self._ending)]
 
     def _free_log(self) -> Path:
-        """Few files, however many zygotes a worker has in its life."""
+        """A log that no zygote uses.
+
+        A worker needs few such files, however many zygotes it has in its life.
+        """
         used = {link.log for link in self._links()}
         return next(log for n in count() if (log := self._paths.zygote_log(n)) not in used)
