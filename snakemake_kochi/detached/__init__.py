@@ -1,1 +1,1 @@
-"""Controllers that go on without a terminal: started, found again, followed and stopped."""
+"""Launched runs, which need no terminal: launching, finding, following and stopping them."""

@@ -1,6 +1,6 @@
-"""`python -m snakemake_kochi.detached DIRECTORY`: the supervisor of a run that was launched.
+"""`python -m snakemake_kochi.detached DIRECTORY`: the supervisor of a launched run.
 
-It outlives the login, passes on what tells the run to end, and notes how it ended.
+It outlives the login, forwards signals that tell the run to end, and records how the run ended.
 """
 
 from __future__ import annotations
@@ -24,25 +24,27 @@ from snakemake_kochi.detached.launches import (
 )
 from snakemake_kochi.paths import LaunchPaths
 
-# Those by which a person, or a scheduler before the time is up, ends a run.
+# The signals by which a person ends a run, or a scheduler before the time is over.
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _TIME_UP = signal.SIGUSR1
 _LOG = ".snakemake/log/*.snakemake.log"
-# Seconds between two looks for it, at first and at most: Snakemake may wait before it opens it.
+# Seconds between two looks for the log, at first and at most: Snakemake may wait before it opens
+# the log.
 _PAUSE, _GROWTH, _MOST_PAUSE = 0.1, 1.05, 5.0
 _CANNOT_EXECUTE = 127
 _GIVEN_UP = 1
 
 
 def main(directory: Path) -> int:
-    """Run it; return its exit status."""
+    """Run the launched command; return its exit status."""
     paths = LaunchPaths(directory)
     launch = read_launch(paths)
     if paths.gone.exists():
         print("kochi: it took too long to begin, and was given up", file=sys.stderr)
         return _GIVEN_UP
-    # As nohup does; inherited by the run. What it starts from a shell's background would ignore
-    # the interrupt that stops it: a handler is not inherited.
+    # As nohup does; the run inherits this. A shell's background process ignores SIGINT, and the run
+    # would inherit that, although SIGINT must stop it. The handler below prevents this, because
+    # processes do not inherit handlers.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     told: list[int] = []
     process: subprocess.Popen[bytes] | None = None
@@ -50,13 +52,14 @@ def main(directory: Path) -> int:
     def pass_on(number: int, frame: FrameType | None) -> None:
         told.append(number)
         if number == _TIME_UP:
-            # Before it is told to end, and then looks. On a full disk it ends as by Ctrl-C.
+            # Write this first: the run looks for it once it is told to end. On a full disk the run
+            # ends as by Ctrl-C.
             with contextlib.suppress(OSError):
                 write_time_up(paths)
         if process is not None and process.poll() is None:
-            # It may end just now.
+            # The run may end just now.
             with contextlib.suppress(ProcessLookupError):
-                # As Ctrl-C does, which tells all of the terminal's foreground.
+                # Ctrl-C also signals all processes of the terminal's foreground.
                 os.killpg(process.pid, signal.SIGINT)
 
     for number in _PASSED_ON:
@@ -81,8 +84,10 @@ def main(directory: Path) -> int:
 
 
 def _wait(process: subprocess.Popen[bytes], paths: LaunchPaths) -> int:
-    """Until it has ended. Which log is its own is noted as soon as it has opened that: in the same
-    directory others may run Snakemake, too."""
+    """Wait for the end of the run, and record its log as soon as the run has opened it.
+
+    Other runs of Snakemake may have logs in the same directory.
+    """
     pause = _PAUSE
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Launching a run that needs no terminal, asking how it stands, and stopping it."""
+"""Launching a run that needs no terminal, finding out its state, and stopping it."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from snakemake_kochi.queue.explain import seconds_since
 from snakemake_kochi.queue.heartbeat import LOST_AFTER, Stillness, heartbeat_interval, sign_of_life
 from snakemake_kochi.schedulers.native import system, system_of_host
 
-_PATIENCE = 20.0  # seconds for a supervisor to start
-_MOST_PATIENCE = 60.0  # after which it is not to start any more
+_PATIENCE = 20.0  # seconds within which a supervisor must start
+_MOST_PATIENCE = 60.0  # seconds after which a supervisor must no longer start
 _PAUSE = 0.02
-_LOOK = 0.5  # seconds between two looks at one on another host
-_QUESTION = 10.0  # the same, between two questions to the scheduler
+_LOOK = 0.5  # seconds between two looks at a run on another host
+_QUESTION = 10.0  # seconds between two questions to the scheduler
 _HOW = "To follow it, type: kochi launch --follow; to stop it: kochi launch --stop"
 
 
@@ -48,11 +48,14 @@ def launch(
     limit: str | None,
     say: Callable[[str], None],
 ) -> Found:
-    """Start a command in the current directory, and leave it running: on this host, or in a small
-    job of the machine's scheduler with a time limit. Raises KochiError, also when one launched here
-    goes on; where that takes a while to be known, it says so first."""
+    """Start a command in the current directory, and leave it running.
+
+    It runs on this host, or in a small job of the machine's scheduler with a time limit. Raises
+    KochiError, also when a run launched in this directory goes on. If it takes time to find out
+    whether such a run goes on, a message says so first.
+    """
     machine = location.machine_paths
-    heartbeat_interval()  # the supervisor could tell nobody of a wrong one
+    heartbeat_interval()  # raises KochiError: the supervisor could not report a wrong interval
     if in_allocation and location.machine.scheduler is None:
         raise KochiError(
             f"machine {location.machine.name} has no scheduler to run it in",
@@ -92,8 +95,10 @@ def _refuse_a_second(machine: MachinePaths) -> None:
 
 
 def _await_elsewhere(machine: MachinePaths, say: Callable[[str], None]) -> None:
-    """Where the last one launched here is on another host, wait until it is known whether it goes
-    on; if it does not, that is noted."""
+    """Wait until it is known whether the last run launched here goes on, if it is on another host.
+
+    If it does not go on, this is recorded.
+    """
     found, watch = find(machine), Watch()
     if found is None or found.processes is None or found.processes.heartbeat is None:
         return
@@ -114,13 +119,13 @@ def _sign(found: Found) -> Hashable:
 
 
 class Watch:
-    """Sees of a run on another host that it does not go on: its heartbeat stands still."""
+    """Detects that a run on another host does not go on, because its heartbeat has stopped."""
 
     def __init__(self) -> None:
         self._stillness = Stillness()
 
     def look(self, found: Found) -> Found:
-        """How it stands now."""
+        """The present state of the run."""
         began = time.monotonic()
         found = look_at(found.paths)
         processes = found.processes
@@ -135,7 +140,7 @@ class Watch:
 
 
 class Ends:
-    """What launches and the scheduler know of controllers on other hosts that are no more."""
+    """Tells from launches and the scheduler whether controllers on other hosts have ended."""
 
     def __init__(self, machine: MachinePaths) -> None:
         self._machine = machine
@@ -143,8 +148,11 @@ class Ends:
         self._due = 0.0
 
     def is_over(self, controller: ControllerState, is_silent: bool) -> bool:
-        """Whether it is over. That its scheduler says so, which cannot reach its node, counts only
-        of one that is silent, too."""
+        """Whether the controller is over.
+
+        Its scheduler may report this because it cannot reach the controller's node. Such a report
+        counts only if the controller is also silent.
+        """
         name = controller.identity
         if name not in self._launches:
             paths = launch_of(self._machine, controller.node, controller.process)
@@ -160,8 +168,11 @@ class Ends:
 
 
 def _variables(location: Location) -> dict[str, str]:
-    """For the run. A compute node is not the login host: that it belongs to the machine has to be
-    said."""
+    """The environment variables of the run.
+
+    A compute node is not the login host, so a variable must tell that the node belongs to the
+    machine.
+    """
     if location.machine.name == LOCAL:
         return location.variables
     return {**location.variables, "KOCHI_MACHINE": location.machine.name}
@@ -179,7 +190,7 @@ def _start(location: Location, paths: LaunchPaths) -> None:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            # Out of the terminal's reach: neither Ctrl-C nor a logout is for it.
+            # The terminal cannot reach the run: neither Ctrl-C nor a logout ends it.
             start_new_session=True,
         )
     deadline = time.monotonic() + _PATIENCE
@@ -188,7 +199,7 @@ def _start(location: Location, paths: LaunchPaths) -> None:
             write_gone(paths)
             raise WorkerError(f"the run did not start, its output: {paths.output}")
         if time.monotonic() > deadline:
-            # Not killed: what it may have started would go on, and nobody would know of it.
+            # Do not kill it: processes that it may have started would go on without any record.
             raise WorkerError(
                 f"the run has not begun in {_PATIENCE:.0f} s, its output: {paths.output}",
                 "To see whether it does, type: kochi launch --status",
@@ -209,21 +220,24 @@ def _submit(location: Location, launched: Launch, paths: LaunchPaths, limit: str
             limit,
         )
     except KochiError:
-        # It is none; the directory would stand for one of which nothing is ever heard.
+        # No job was made. The directory would represent a launch without any further events.
         paths.launch.unlink()
         paths.directory.rmdir()
         raise
 
 
 def find(machine: MachinePaths) -> Found | None:
-    """The last launch of the current directory, as it stands."""
+    """The last launch of the current directory, in its present state."""
     found = last_launch(machine, os.getcwd())
     return None if found is None else settled(found)
 
 
 def settled(found: Found) -> Found:
-    """What is known, with what the scheduler says of one in its hands that is on another host or
-    has not begun. One of this host that does not begin was killed, or who launched it was."""
+    """The present state of a launch, with the report of its scheduler if necessary.
+
+    The scheduler is asked about a run in its hands that is on another host or has not begun. If a
+    run of this host does not begin, its supervisor or the process that launched it was killed.
+    """
     if found.launch.job_name is None and found.state == "launched":
         if (seconds_since(found.launch.time) or 0.0) > _MOST_PATIENCE:
             write_gone(found.paths)
@@ -236,15 +250,17 @@ def settled(found: Found) -> Found:
         return found  # unknown, which does not mean ended
     if job is not None:
         return replace(found, scheduler=f"job {job.id}: {job.state} ({job.reason})")
-    os.listdir(found.paths.directory)  # has NFS look anew for what was not there
+    os.listdir(found.paths.directory)  # makes NFS look again for files that were missing
     if not look_at(found.paths).is_over:
         write_gone(found.paths)
     return look_at(found.paths)
 
 
 def stop(found: Found) -> None:
-    """Tell a run to end, as Ctrl-C does; again: at once. Raises KochiError where that cannot be
-    done from here."""
+    """Tell a run to end, as Ctrl-C does; a second call ends it at once.
+
+    Raises KochiError if this host cannot stop the run.
+    """
     if found.launch.job_name is not None:
         scheduler = system_of_host()
         if (job := scheduler.find_controller(found.launch.job_name)) is not None:

@@ -35,14 +35,16 @@ from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue.heartbeat import HEARTBEAT_INTERVAL, HeartbeatFile
 
 VERSION = 1
-_PROCESSES_VERSION = 2  # 1 has "attendant" for "supervisor"
+_PROCESSES_VERSION = 2  # version 1 has "attendant" for "supervisor"
 State = Literal["launched", "running", "unattended", "elsewhere", "ended", "killed"]
 
 
 @dataclass(frozen=True)
 class Launch:
-    """launch.json: `command` is run in `directory`; `time`: when it was launched. `job_name` is
-    that of the scheduler's job in which it runs, None for a process of the host."""
+    """launch.json: `command` runs in `directory`; `time`: when it was launched.
+
+    `job_name` is the name of the scheduler's job in which it runs, None for a process of the host.
+    """
 
     identity: str
     name: str
@@ -54,9 +56,11 @@ class Launch:
 
 @dataclass(frozen=True)
 class Processes:
-    """process.json: the supervisor, the run's own process, and the node where both are. `heartbeat`
-    grows by one each `heartbeat_interval` seconds while the supervisor lives; None for one of a
-    release that gave no signs of life."""
+    """process.json: the supervisor, the run's own process, and the node of both.
+
+    `heartbeat` grows by one each `heartbeat_interval` seconds while the supervisor lives. It is
+    None for a supervisor of a release that gave no signs of life.
+    """
 
     node: Node
     supervisor: ProcessIdentity
@@ -67,11 +71,14 @@ class Processes:
 
 @dataclass(frozen=True)
 class Found:
-    """A launch and how it stands: `launched` has not begun; `unattended` runs on though its
-    supervisor was killed, its exit status will not be known; of one `elsewhere`, on another host,
-    nothing more is known; `killed` came to no end that anybody could note. `scheduler`: what that
-    says of its job, if it was asked. `is_time_up`: whether it was, or is being, ended by its time
-    limit, and what ran in other allocations goes on."""
+    """A launch and its state.
+
+    A `launched` run has not begun. An `unattended` run goes on although its supervisor was killed,
+    and its exit status will not be known. A run `elsewhere` is on another host, and nothing more is
+    known. A `killed` run ended in a way that no process could record. `scheduler`: the scheduler's
+    report on its job, if it was asked. `is_time_up`: the time limit has ended the run or is ending
+    it; its jobs in other allocations go on.
+    """
 
     launch: Launch
     paths: LaunchPaths
@@ -86,7 +93,7 @@ class Found:
         return self.state in ("ended", "killed")
 
     def describe(self) -> dict[str, Any]:
-        """For people and programs."""
+        """The launch as a dictionary, for people and programs."""
         return {
             "launch": self.launch.identity,
             "name": self.launch.name,
@@ -107,9 +114,10 @@ class Found:
 def make_launch(
     machine: MachinePaths, name: str, command: Sequence[str], is_job: bool
 ) -> tuple[Launch, LaunchPaths]:
-    """Write down a run of the current directory that is about to be launched."""
+    """Record a run of the current directory that is about to be launched."""
     moment = datetime.now(UTC)
-    # In the order of time, by which the last one is found: two may be in one second.
+    # Identities sort in the order of time, by which the last launch is found: two launches may be
+    # in one second.
     identity = f"{moment:%Y%m%d-%H%M%S%f}-{secrets.token_hex(3)}"
     launch = Launch(
         identity=identity,
@@ -126,7 +134,7 @@ def make_launch(
 
 
 def read_launch(paths: LaunchPaths) -> Launch:
-    """Raises FileNotFoundError, or DamagedFileError."""
+    """Read launch.json. Raises FileNotFoundError, or DamagedFileError."""
     data = read_json(paths.launch, VERSION)
     try:
         return Launch(
@@ -151,19 +159,22 @@ def processes_file(paths: LaunchPaths, run: int) -> HeartbeatFile:
 
 
 def write_end(paths: LaunchPaths, status: int) -> None:
-    """By the supervisor. `status`: as shells have it, 128 + N for an end by signal N."""
+    """Write end.json, as the supervisor.
+
+    `status`: as in the shell, 128 + N for an end by signal N.
+    """
     time = datetime.now(UTC).isoformat(timespec="seconds")
     data = {"version": VERSION, "status": status, "time": time}
     write_atomically(paths.end, to_json(data), durable=True)
 
 
 def write_log(paths: LaunchPaths, log: str) -> None:
-    """By the supervisor, when the run has opened Snakemake's log."""
+    """Write log.json, as the supervisor, when the run has opened Snakemake's log."""
     write_atomically(paths.log, to_json({"version": VERSION, "log": log}))
 
 
 def read_log(paths: LaunchPaths) -> Path | None:
-    """None where it is not known. Raises DamagedFileError."""
+    """The path of the run's log; None where it is not known. Raises DamagedFileError."""
     try:
         return Path(str(read_json(paths.log, VERSION)["log"]))
     except FileNotFoundError:
@@ -173,15 +184,15 @@ def read_log(paths: LaunchPaths) -> Path | None:
 
 
 def look_at(paths: LaunchPaths) -> Found:
-    """Raises FileNotFoundError, or DamagedFileError."""
+    """Read the state of a launch. Raises FileNotFoundError, or DamagedFileError."""
     launch = read_launch(paths)
     processes = _read_processes(paths)
-    # After the processes were looked at: who ends in between has written it before.
+    # Read the end after the processes: a run that ends in between has written it before.
     state = "launched" if processes is None else _state_of(processes)
     try:
         status = int(read_json(paths.end, VERSION)["status"])
     except FileNotFoundError:
-        # Of what is seen to run, nobody else knows better.
+        # If a run is seen to run here, no other process knows better.
         is_gone = state in ("launched", "elsewhere") and paths.gone.exists()
         state = "killed" if is_gone else state
         return Found(launch, paths, state, processes, is_time_up=is_time_up(paths))
@@ -191,20 +202,24 @@ def look_at(paths: LaunchPaths) -> Found:
 
 
 def write_time_up(paths: LaunchPaths) -> None:
-    """By the supervisor, before it tells the run to end. Raises OSError."""
+    """Write time-up.json, as the supervisor, before it tells the run to end. Raises OSError."""
     time = datetime.now(UTC).isoformat(timespec="seconds")
     write_exclusively(paths.time_up, to_json({"version": VERSION, "time": time}))
 
 
 def is_time_up(paths: LaunchPaths) -> bool:
-    """Whether what ends the run is its time limit, as far as that is known."""
+    """Whether the time limit ends the run, as far as known."""
     with contextlib.suppress(OSError):
         return is_there(paths.time_up)
     return False
 
 
 def write_gone(paths: LaunchPaths) -> None:
-    """By whoever learns that its job is no more, or that it has not begun and is not to."""
+    """Write gone.json, as the process that learns that there will be no end.json.
+
+    This is when the run's job or heartbeat is gone, or when the run has not begun and must not
+    begin.
+    """
     time = datetime.now(UTC).isoformat(timespec="seconds")
     write_exclusively(paths.gone, to_json({"version": VERSION, "time": time}))
 
@@ -235,7 +250,7 @@ def _state_of(processes: Processes) -> State:
 
 
 def launch_of(machine: MachinePaths, node: Node, run: ProcessIdentity) -> LaunchPaths | None:
-    """The launch that started a process, if one did. Reads a file for each launch."""
+    """The launch that started a process, if any. Reads a file for each launch."""
     for identity in machine.launch_names():
         paths = machine.launch(identity)
         with contextlib.suppress(OSError, DamagedFileError):
@@ -246,7 +261,7 @@ def launch_of(machine: MachinePaths, node: Node, run: ProcessIdentity) -> Launch
 
 
 def last_launch(machine: MachinePaths, directory: str) -> Found | None:
-    """The newest of a directory; one whose files are damaged is skipped."""
+    """The newest launch of a directory; a launch with damaged files is skipped."""
     for identity in sorted(machine.launch_names(), reverse=True):
         try:
             found = look_at(machine.launch(identity))
@@ -257,7 +272,7 @@ def last_launch(machine: MachinePaths, directory: str) -> Found | None:
     return None
 
 
-# Snakemake's own lines. In what it prints by our logger, the failures are beside the steps.
+# Snakemake's own lines. In the lines of our logger, failures are beside the steps.
 _TIME = re.compile(r"\[(\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})\]$")
 _TOTAL = re.compile(r"total +(\d+)$")
 _BEGUN = re.compile(r"(?:local)?(?:rule|checkpoint) \S+:$|group job ")
@@ -269,8 +284,10 @@ _RESTARTED = re.compile(r"Trying to restart job (\S+)\.")
 
 @dataclass(frozen=True)
 class Steps:
-    """How many of a run's steps are done and have failed; `left`: how many seconds the others are
-    likely to take, None where that cannot be told."""
+    """How many of a run's steps are done and have failed.
+
+    `left`: how many seconds the other steps are likely to take, None where that is unknown.
+    """
 
     done: int
     total: int
@@ -279,7 +296,7 @@ class Steps:
 
 
 def steps_of(found: Found) -> Steps | None:
-    """None where nothing is known yet."""
+    """The steps of a run; None while they are unknown."""
     with contextlib.suppress(DamagedFileError):
         for file in filter(None, (read_log(found.paths), found.paths.output)):
             with (
@@ -293,7 +310,7 @@ def steps_of(found: Found) -> Steps | None:
 
 
 def read_steps(lines: Iterable[str], now: float, goes_on: bool) -> Steps | None:
-    """From the lines of a log, and the time `now`, in seconds."""
+    """Count the steps in the lines of a log; `now` is the time in seconds."""
     moment = 0.0
     progress = Progress(lambda: moment)
     done, total, counted = 0, None, 0
