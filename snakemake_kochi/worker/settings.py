@@ -28,7 +28,7 @@ from snakemake_kochi.worker.walltime import Walltime
 
 VERSION = 1
 
-# Seconds until a worker tries again what failed for a fault that may be transient.
+# Seconds until a worker repeats an action that failed because of a possibly transient fault.
 RETRY = 1.0
 # Seconds that a worker without `stay` waits for a run that goes on: the run takes so long at most
 # to submit the jobs that depend on a job that has ended. On a cluster Snakemake waits for a minute

@@ -204,7 +204,7 @@ class Worker:
             self._orders.stop(f"set aside: {self._health.cause}")
 
     def _claim(self) -> None:
-        """Claim what fits, from the queues in their order, and start it."""
+        """Claim the tickets that fit, from the queues in their order, and start them."""
         self._look_due = False
         self._looks.begin()
         found = False

@@ -79,7 +79,7 @@ def _runs(socket: Sequence[int], free: Collection[int]) -> list[tuple[int, ...]]
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
-    """In the format of taskset(1): "0-3,8"."""
+    """The CPUs in the format of taskset(1): "0-3,8"."""
     return ",".join(
         str(first) if first == last else f"{first}-{last}" for first, last in _ranges(cpus)
     )

@@ -63,7 +63,7 @@ _THREADS = (
     "NUMEXPR_NUM_THREADS",
 )
 _TEMPORARY = ("TMPDIR", "TMP", "TEMPDIR", "TEMP")
-# Where Python looks for the temporary directory.
+# The variables in which Python looks for the temporary directory.
 TEMPORARY_SOURCES = ("TMPDIR", "TEMP", "TMP")
 
 

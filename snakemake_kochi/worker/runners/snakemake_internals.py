@@ -79,7 +79,7 @@ class UnfitError(KochiError):
 
 
 def load_benchmarks() -> Any:
-    """`snakemake.benchmark`. Raises UnfitError."""
+    """Import `snakemake.benchmark`. Raises UnfitError."""
     return _load("snakemake.benchmark", _OF_BENCHMARK)
 
 
