@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from snakemake_kochi.schedulers.interface import Allocation, Scheduler
 
 _NODES = "${nodes}"
-# Seconds between two questions to the scheduler while a worker has not come.
+# Seconds between two questions to the scheduler until a worker has come.
 _QUESTION = 5.0
-# Seconds before each question why allocations wait, which a scheduler knows a moment later.
+# Seconds before each question why allocations wait; a scheduler knows the reason a moment later.
 _LOOKS = (0.2, 0.6, 1.2)
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """An allocation that was asked for, by whom, and what it runs."""
+    """A requested allocation: its worker, its id, its scheduler and its command."""
 
     worker: int
     id: str
@@ -132,11 +132,12 @@ def _ask(
     settings = replace(settings, node_spec=spec or settings.node_spec)
     if machine.scheduler is not None and limit is not None:
         settings = replace(settings, time=_seconds(limit))
-    # A name of its own: what was submitted although its answer got lost is found by that.
+    # A name of its own: it finds an allocation that was submitted although the answer was lost.
     name = f"kochi-alloc-{secrets.token_hex(4)}"
     scheduler = make_scheduler(replace(machine, allocation=settings), name, limit)
     limits = scheduler.limits()
-    # Of several kinds of nodes one that there is: none may have the most of everything.
+    # If there are several kinds of nodes, one of them: perhaps no node has the maximum of
+    # everything.
     node = limits.nodes[0] if limits.nodes else limits.node
     wanted = Wanted(
         node.cores,
@@ -176,8 +177,10 @@ def _seconds(limit: str) -> float:
 
 
 def _say_why_they_wait(asked: list[_Asked]) -> None:
-    """As far as the scheduler knows it soon. One that never begins is no error: what keeps it may
-    be changed."""
+    """Report why allocations wait, as far as the scheduler knows it soon.
+
+    An allocation that never begins is no error: its obstacle may be removed.
+    """
     from snakemake_kochi.allocation.tracker import WaitReasons
 
     reasons = WaitReasons()
@@ -195,7 +198,7 @@ def _say_why_they_wait(asked: list[_Asked]) -> None:
 
 
 def _waiting(asked: list[_Asked]) -> list[Allocation]:
-    """Those that wait, as far as that is known."""
+    """The allocations that wait, as far as this is known."""
     from snakemake_kochi.schedulers.interface import UnreachableError
 
     ids = {each.id for each in asked}
@@ -211,8 +214,10 @@ def _waiting(asked: list[_Asked]) -> list[Allocation]:
 
 
 def _follow(asked: list[_Asked]) -> int:
-    """Show their logs, each from its beginning, until the workers have left; 1 if for one of the
-    allocations none came."""
+    """Show their logs, each from its beginning, until the workers have left.
+
+    Returns 1 if no worker came for one of the allocations.
+    """
     from snakemake_kochi.allocation.tracker import WaitReasons
     from snakemake_kochi.cli.output import copy_from
     from snakemake_kochi.queue import list_workers
@@ -247,8 +252,10 @@ def _have_left(workers: list[WorkerState], allocation: str) -> bool:
 
 
 def _ended_without_worker(asked: list[_Asked], reasons: WaitReasons) -> set[str]:
-    """Those of the allocations that have ended, as far as can be known, with a word about each;
-    and one about why others wait."""
+    """The ids of the allocations that have ended, as far as this can be known.
+
+    Reports each of them, and why others wait.
+    """
     from snakemake_kochi.schedulers.interface import UnreachableError
 
     ended = set()

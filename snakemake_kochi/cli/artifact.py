@@ -59,7 +59,7 @@ def sync_command(machine: str | None, as_json: bool) -> None:
     """Merge a machine's results into the branch kochi_artifacts."""
     location = _find_location(machine)
     project, paths = location.require_project(), location.project_paths
-    # A machine elsewhere has its KOCHI_ROOT there, and only its branch, fetched, is here.
+    # A machine elsewhere has its KOCHI_ROOT there; only its fetched branch is here.
     if is_here := _is_here(location):
         location.prepare_machine()
     report = synchronise(project.directory, paths, location.machine.name, is_here)
@@ -148,7 +148,8 @@ def _told_ahead(report: SyncReport, ref: str, count: int) -> str:
 
 
 def _find_location(machine: str | None) -> Location:
-    """Also in the worktree of the results, which belongs to the project but has no kochi.yaml."""
+    """The location, also in the results' worktree, which belongs to the project without a
+    kochi.yaml."""
     try:
         find_project(Path.cwd())
     except KochiError:
@@ -160,13 +161,14 @@ def _find_location(machine: str | None) -> Location:
 
 
 def _is_here(location: Location) -> bool:
-    """Whether the machine is below KOCHI_ROOT here, or has left results here to be committed."""
+    """Whether the machine is below KOCHI_ROOT here, or has results here that are not
+    committed yet."""
     name, project = location.machine.name, location.require_project().directory
     left = (location.project_paths.journal(name), WorkingPaths(project, name).records)
     try:
         return any(is_there(path) for path in (location.machine_paths.directory, *left))
     except PermissionError:
-        return False  # it is a colleague's
+        return False  # it belongs to a colleague
 
 
 def _worktrees() -> list[Path]:

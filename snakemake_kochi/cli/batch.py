@@ -63,7 +63,7 @@ def command(
     project = location.require_project()
     path = path_in_project(project, file)
     experiment = load(project, path)
-    # All that is wrong with the experiment is said before Snakemake starts.
+    # All errors of the experiment are reported before Snakemake starts.
     batch = experiment.batch(name)
     check_experiments([experiment], location.machine.name)
     required = experiment.requirements_on(location.machine.name, batch.requirements)
@@ -71,13 +71,13 @@ def command(
         project, project.resolve(required, location.machine.name, f"{path}: batch {name}")
     )
     words = ["--executor", "kochi", "--jobs", "100"]
-    # After an interrupt it goes on where it was; one failed run does not keep others from running.
+    # After an interrupt the run continues where it was; a failed run does not stop the others.
     words += ["--rerun-incomplete", "--keep-going"]
     if not os.environ.get("SNAKEMAKE_PROFILE"):
-        # As our profiles do; a profile of one's own may name another.
+        # As in our profiles; a profile of the user may name another logger.
         words += ["--logger", "kochi"]
     if location.machine.has_allocations:
-        # As the profile `cluster` does: what other nodes write may come to be seen later.
+        # As in the profile `cluster`: files that other nodes write may become visible later.
         words += ["--latency-wait", "60"]
     config = {"kochi_experiments": globs_with(project, path), "kochi_git_remote": git_remote}
     given = [f"{key}={json.dumps(value)}" for key, value in config.items() if value is not None]
@@ -94,23 +94,25 @@ def command(
 
 
 def _again(given: Mapping[str, str | None], words: Sequence[str], options: Sequence[str]) -> str:
-    """What to type for the same, if the directory is to be unlocked."""
+    """The same command line, with the option that unlocks the directory."""
     said = [word for pair in given.items() if pair[1] is not None for word in pair]
     rest = ["--", *options] if options else []
     return shlex.join(["kochi", "batch", "--unlock", *filter(None, said), *words, *rest])
 
 
 def is_experiment_file(word: str) -> bool:
-    """Whether a word of a command line means an experiment: by its suffix alone, so that a
-    misspelt one is not taken for a command."""
+    """Whether a word of a command line means an experiment.
+
+    The suffix alone decides, so that a misspelt experiment is not taken for a command.
+    """
     return word.endswith((".yaml", ".yml"))
 
 
 def path_in_project(project: Project, word: str) -> str:
-    """The path of a file below the project's directory, as experiments are called there.
+    """The path of a file below the project's directory, which is the name of an experiment there.
 
-    Raises NameNotFoundError, with the nearest name, when there is no such file, KochiError when it
-    is a directory or outside of the project.
+    Raises NameNotFoundError, with the nearest name, when the file does not exist, and KochiError
+    when it is a directory or outside of the project.
     """
     path = Path(word)
     if path.is_dir():
@@ -127,7 +129,7 @@ def path_in_project(project: Project, word: str) -> str:
 
 
 def _experiments(project: Project) -> list[str]:
-    """The experiments of a project, as one would type them in the current directory."""
+    """The experiments of a project, as relative paths from the current directory."""
     from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS
 
     found = {path for text in EXPERIMENT_GLOBS for path in project.directory.glob(text)}
@@ -139,7 +141,7 @@ def _experiments(project: Project) -> list[str]:
 
 
 def globs_with(project: Project, file: str) -> list[str] | None:
-    """The globs that find all experiments and this one; None when the usual ones do."""
+    """The globs that find all experiments and this one; None when the usual ones suffice."""
     from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS
 
     usual = {path for text in EXPERIMENT_GLOBS for path in project.directory.glob(text)}
@@ -159,10 +161,10 @@ def call_snakemake(
     options: Sequence[str],
     variables: Mapping[str, str] | None = None,
 ) -> NoReturn:
-    """Print the line and become Snakemake: signals and the exit status are its own then.
+    """Print the command line and become Snakemake, which then handles signals and the exit status.
 
-    The project's Snakefile is used if all rules of the library are in it under their own names,
-    else the library's.
+    The project's Snakefile is used if it has all rules of the library under their own names, else
+    the library's.
     """
     directory = location.require_project().directory
     words = [*targets, *_snakefile_options(directory), *options]
@@ -171,7 +173,7 @@ def call_snakemake(
     sys.stdout.flush()
     sys.stderr.flush()
     os.chdir(directory)
-    # -P: as for the command `snakemake`, the project's own modules are not in the way of ours.
+    # -P: as for the command `snakemake`, the project's own modules do not hide ours.
     command = [sys.executable, "-P", "-m", "snakemake", *words]
     os.execve(sys.executable, command, {**os.environ, **added})
 

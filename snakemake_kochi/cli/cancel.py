@@ -50,7 +50,7 @@ def command(
     if read_lock_settings(location.machine_paths) is None:
         location.prepare_machine()
     else:
-        # Whatever is configured by now: jobs are cancelled in order to change that.
+        # Whatever the configuration says by now: users cancel jobs in order to change it.
         location.secure(location.machine_paths.directory)
     if all_jobs:
         jobs = _jobs_of_project(location)
@@ -64,7 +64,7 @@ def command(
     for job in dict.fromkeys(jobs):
         outcome = found[job]
         if isinstance(outcome, Exception):
-            # The others are cancelled all the same.
+            # The other jobs are cancelled all the same.
             remark(f"kochi: job {job}: {outcome}")
             failed = True
             continue
@@ -77,7 +77,7 @@ def command(
 
 
 def _jobs_of_project(location: Location) -> list[int]:
-    """The waiting ones first: a worker whose job is cancelled would start one of them."""
+    """The project's jobs, the waiting ones first: a worker with a cancelled job would start one."""
     project = location.require_project()
     views = list_jobs(location.machine_paths, ended=False, limit=sys.maxsize)
     own = [view for view in views if belongs_to(view, project)]

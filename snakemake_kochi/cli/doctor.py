@@ -68,7 +68,7 @@ def command(
     if queue is not None:
         location.machine_paths.queue(queue)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        # What was made and requested goes again.
+        # Files and allocations of the checks are removed again.
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _leave)
     findings: list[Finding] = []
@@ -76,7 +76,7 @@ def command(
         others = None
         if allocations:
             others = stack.enter_context(TrialAllocations(location, wait, remark))
-        # Closed at once after Ctrl-C, so that what was made is removed.
+        # Closed at once after Ctrl-C, so that the checks clean up.
         found = diagnose(location, deadline, remark, queue, others)
         for finding in stack.enter_context(contextlib.closing(found)):
             findings.append(finding)

@@ -42,12 +42,15 @@ _ANONYMOUS = "ANON"
 
 
 class _EnqueueCommand(click.Command):
-    """After a command's first word all words are the command's own; after FILE.yaml there may be
-    more of our options, as in `kochi enqueue fib.yaml debug=1 -d massivethreads:debug`."""
+    """A command line whose first word decides how the rest is parsed.
+
+    After a command's first word all words are the command's own. After FILE.yaml further options of
+    ours may follow, as in `kochi enqueue fib.yaml debug=1 -d massivethreads:debug`.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given, _, _ = self.make_parser(ctx).parse_args(list(args))
-        words: object = given.get("words")  # what stands for "nothing" differs between versions
+        words: object = given.get("words")  # the value for "nothing" differs between versions
         ctx.allow_interspersed_args = isinstance(words, tuple) and any(
             map(is_experiment_file, words[:1])
         )
@@ -56,7 +59,7 @@ class _EnqueueCommand(click.Command):
 
 @dataclass(frozen=True)
 class Request:
-    """What was typed."""
+    """The contents of the command line."""
 
     queue: str | None
     name: str | None
@@ -73,8 +76,10 @@ class Request:
         return self.shared or self.cores is not None or self.memory is not None
 
     def resources(self, is_shared: bool, cores: int = 1) -> Resources:
-        """What the job takes of its worker. What is enqueued by hand is measured: nothing else runs
-        beside it, unless that is wanted."""
+        """The resources that the job takes on its worker.
+
+        A job of this command is measured: nothing else runs beside it, unless the user wants that.
+        """
         if not is_shared:
             return Resources(cores=cores, exclusive=True)
         return Resources(cores=self.cores or cores, memory_mb=self.memory)
@@ -196,7 +201,7 @@ def _experiment_ticket(location: Location, request: Request) -> tuple[str, Ticke
 
     project, machine = location.require_project(), location.machine.name
     file = path_in_project(project, request.words[0])
-    # From the working tree first: what is wrong with it is said before anything is frozen.
+    # From the working tree first: errors in it are reported before anything is frozen.
     load(project, file)
     globs = globs_with(project, file) or EXPERIMENT_GLOBS
     freeze = take_freeze(Path.cwd(), machine, globs, named=file)
@@ -235,7 +240,7 @@ def _from_git(freeze: Freeze, url: str) -> Freeze:
 
 
 def _directory_in_copy(freeze: Freeze) -> str:
-    """Where the current directory is in a copy of the project."""
+    """The counterpart of the current directory in a copy of the project."""
     here = Path.cwd().resolve()
     inside = here.relative_to(freeze.directory.resolve()).as_posix()
     if inside != "." and not any(e.path.startswith(f"{inside}/") for e in freeze.entries):
@@ -261,14 +266,14 @@ def remark_without_worker(location: Location, queue: str) -> None:
     """Say how to get a worker if none serves the queue: a job may wait for it for ever."""
     if shared_workers(location.machine_paths, queue):
         return
-    # Where there is a way to compute nodes, a worker that is started here is on a login node.
+    # If compute nodes can be requested, a worker that is started here is on a login node.
     command = "alloc" if location.machine.has_allocations else "work"
     words = f"kochi {command} {_machine_option(location)}-q {queue}"
     remark(f"No worker serves that queue yet. To start one, type: {words}")
 
 
 def _machine_option(location: Location) -> str:
-    """What has to be typed for the same machine."""
+    """The option that selects the same machine; "" if it is the default."""
     machines = {} if location.project is None else location.project.machines
     try:
         is_chosen = chosen_machine(machines) == location.machine.name

@@ -96,7 +96,7 @@ def command(machine: bool, directory: Path) -> None:
         return
     top = toplevel(directory)
     if machine:
-        # First: where that cannot be known, nothing is left half-made.
+        # First: if the machine cannot be determined, no half-made project remains.
         _add_machine(top / "kochi.yaml")
     else:
         _write(top / "kochi.yaml", _KOCHI_YAML)
@@ -131,7 +131,7 @@ def _add_machine(file: Path) -> None:
 
 def _write(path: Path, text: str) -> None:
     try:
-        # Never over a file that somebody has just written.
+        # It never overwrites a file that was written in the meantime.
         write_new(path, text.encode(), mode=OF_A_PERSON)
     except FileExistsError:
         say(f"Kept {path}")
@@ -163,14 +163,17 @@ def _ignore(top: Path) -> None:
 
 
 def has_machine(file: Path, text: str, name: str) -> bool:
-    """Raises ConfigError for what is not YAML."""
+    """Whether a kochi.yaml has a machine of that name. Raises ConfigError for invalid YAML."""
     data = read_yaml(str(file), text).data
     return name in section(data, "machines") if isinstance(data, dict) else False
 
 
 def with_machine(file: Path, text: str, name: str, entry: str) -> str | None:
-    """The text of a kochi.yaml with an entry of `machines:` more; None where that cannot be
-    written without changing what is there. Raises ConfigError for what is not YAML."""
+    """The text of a kochi.yaml with a further entry of `machines:`.
+
+    None if it cannot be written without changing existing text. Raises ConfigError for invalid
+    YAML.
+    """
     document = read_yaml(str(file), text)
     if not isinstance(document.data, dict):
         return None

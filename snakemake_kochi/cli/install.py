@@ -55,7 +55,7 @@ def install_command(
     recipes = location.require_project().resolve(wanted, location.machine.name)
     targets = [_rule(requirement.dependency, requirement.recipe) for requirement in wanted]
     here = [each for each in recipes if location.machine.installs_on_login_node(each.on_machine)]
-    # Without a way to other nodes all is done by this command, unless a queue is named.
+    # Without a way to other nodes this command does all the work, unless a queue is named.
     is_elsewhere = len(here) < len(recipes) and (queue or location.machine.has_allocations)
     words = _executor(queue, cores) if is_elsewhere else _here(cores)
     meant = {
@@ -64,7 +64,7 @@ def install_command(
     }
     variables = {name: " ".join(names) for name, names in meant.items() if names}
     if variables:
-        # So that they also reach a worker that somebody else started.
+        # So that they also reach a worker that was started separately.
         words += ["--envvars", *variables]
     if queue is not None and here:
         names = ", ".join(f"{each.dependency}:{each.name}" for each in here)
@@ -92,19 +92,19 @@ def _executor(queue: str | None, cores: int | None) -> list[str]:
     words = ["--executor", "kochi"]
     words += [] if queue is None else ["--kochi-queue", queue]
     words += ["--jobs", str(cores or 100), "--rerun-incomplete"]
-    # Those that are installed here have their own number at a time.
+    # Recipes that are installed here have a concurrency limit of their own.
     return words if cores is None else [*words, "--local-cores", str(cores)]
 
 
 def _forced(location: Location, recipes: Sequence[Recipe], again: Sequence[str]) -> list[str]:
-    """The rules that must run although nothing Snakemake knows of has changed."""
+    """The rules that must run although Snakemake sees no change."""
     from snakemake_kochi.phases.current import recipe_states
 
     forced = list(again)
     for state in recipe_states(location.project_paths, location.machine, recipes):
         recipe = state.recipe
-        # Not there although Snakemake has its manifest: KOCHI_ROOT was emptied, or is another. Or
-        # what is in use is another of those that kochi.yaml has described in its time.
+        # Not installed although Snakemake has its manifest: KOCHI_ROOT was emptied, or is another
+        # one. Or the installation in use belongs to an earlier version of kochi.yaml.
         if _is_remote(location, recipe) or state.state != "installed":
             forced.append(_rule(recipe.dependency, recipe.name))
     return list(dict.fromkeys(forced))

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from snakemake_kochi.location import Location
 
 _LOOK = 0.1  # seconds between two looks at the output
-_CHECK = 0.5  # seconds between two at how the run stands
-_QUESTION = 10.0  # the same, where the scheduler has to be asked
+_CHECK = 0.5  # seconds between two looks at the state of the run
+_QUESTION = 10.0  # the same, if the scheduler has to be asked
 _TIME_UP = (
     "its time limit ended it. Its jobs in other allocations go on; the same kochi launch again "
     "adopts them"
 )
-_INTERRUPTED = 128 + signal.SIGINT  # as shells have an end by a signal
+_INTERRUPTED = 128 + signal.SIGINT  # the exit status of shells after an end by a signal
 _ALLOCATIONS = re.compile(r"--kochi-where[= ]allocations\b")
-# By which a person has said where or how jobs are run.
+# The options by which the user says where or how jobs are run.
 _SAYS_WHERE = {"--kochi-where", "--profile", "--workflow-profile", "--executor", "-e"}
 _SAYS_HOW = ("--profile", "--executor", "-e", "--workflow-profile")
 
@@ -112,7 +112,7 @@ def _launch(
 
         if unused := unused_scheduler(location):
             remark(unused)
-    # -P: as for the command `snakemake`, the project's own modules are not in the way of ours.
+    # -P: as for the command `snakemake`, the project's own modules do not hide ours.
     words = [sys.executable, "-P", "-m", "snakemake", *_profile(location, arguments), *arguments]
     found = launch(location, name, words, in_allocation, limit, remark)
     say(f"Launched {found.launch.identity}, output: {found.paths.output}")
@@ -123,7 +123,7 @@ def _launch(
 
 
 def _profile(location: Location, arguments: Sequence[str]) -> list[str]:
-    """The options that a person left to us."""
+    """The options that the user left to us."""
     from snakemake_kochi.cli.profile import installed_file
     from snakemake_kochi.resources import profiles_directory
 
@@ -132,13 +132,13 @@ def _profile(location: Location, arguments: Sequence[str]) -> list[str]:
         return []
     has_allocations = location.machine.has_allocations or _ALLOCATIONS.search(" ".join(arguments))
     profile = "cluster" if has_allocations else "local"
-    # One that was installed may have been changed.
+    # An installed profile may have been changed.
     installed = installed_file(profile).parent
     return ["--profile", str(installed if installed.is_dir() else profiles_directory() / profile)]
 
 
 def _tell(found: Found, as_json: bool) -> None:
-    """How it stands, and how far it is."""
+    """Print the state of the run, and its progress."""
     from humanfriendly import format_timespan
 
     from snakemake_kochi.detached.launches import steps_of
@@ -154,7 +154,7 @@ def _tell(found: Found, as_json: bool) -> None:
     if as_json:
         print_json(described)
         return
-    # For people, the command as it can be pasted.
+    # For people, the command in a form that can be pasted.
     described["command"] = shlex.join(found.launch.command)
     if eta is not None and steps is not None and steps.left is not None:
         left = format_timespan(max(1, round(steps.left)), max_units=1)
@@ -207,7 +207,7 @@ def _follow(found: Found) -> int:
 
 
 def _show(found: Found, position: int) -> Found:
-    """Its output from a position on, until it has ended."""
+    """Show the run's output from a position on, until the run has ended."""
     from snakemake_kochi.detached.control import Watch, settled
 
     watch = Watch()

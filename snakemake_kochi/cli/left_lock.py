@@ -1,5 +1,7 @@
-"""The lock that a run leaves in its directory when it is killed. It is Snakemake's own, by which a
-second run is refused while the first goes on."""
+"""The lock that a killed run leaves in its directory.
+
+It is Snakemake's own lock, which refuses a second run while the first goes on.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,12 @@ def see_to_left_lock(
     how: str,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Before a run that makes the file `wanted`, relative to the directory: offer to remove what a
-    dead run has locked; `unlock`: without asking. Takes a minute at most, where that one was on
-    another host. `how` is what to type where nobody can be asked.
+    """Before a run that makes the file `wanted`, offer to remove the lock of a dead run.
 
-    Raises KochiError when that is so, when the answer is no, and when the run that holds the lock
-    goes on, or tidies up, and makes the same file.
+    `wanted` is relative to the directory. `unlock`: remove it without asking. Takes a minute at
+    most if the dead run was on another host. `how`: the command to suggest if standard input is no
+    terminal. Raises KochiError if it is none, when the answer is no, and when the run that holds
+    the lock goes on, or tidies up, and makes the same file.
     """
     holders = [
         state
@@ -72,8 +74,10 @@ def _is_dead(
     wanted: str,
     sleep: Callable[[float], object],
 ) -> bool:
-    """Whether it certainly is, with its process. Raises KochiError for one of which that is not
-    so, or not known, and which makes what is wanted."""
+    """Whether the run is certainly dead, with its process.
+
+    Raises KochiError if that is not so, or not known, and the run makes the wanted file.
+    """
     from snakemake_kochi.detached.control import Ends
 
     is_over = Ends(machine).is_over

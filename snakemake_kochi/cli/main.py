@@ -17,9 +17,9 @@ from snakemake_kochi.version import __version__
 
 FAILED = 1
 WRONG_USAGE = 2
-INTERRUPTED = 130  # 128 + SIGINT, as shells say it
+INTERRUPTED = 130  # 128 + SIGINT, the exit status of shells
 
-# Command -> where it is, and what it does in a line.
+# Command -> its module, and a line about its purpose.
 _COMMANDS = {
     "init": ("snakemake_kochi.cli.init", "Turn a git repository into a project."),
     "profile": ("snakemake_kochi.cli.profile", "Install or list Snakemake profiles."),
@@ -38,12 +38,12 @@ _COMMANDS = {
     "artifact": ("snakemake_kochi.cli.artifact", "Collect results in a git branch."),
 }
 
-# What has a number, and is shown by a command of that name.
+# The objects that have a number, and that a command of that name shows.
 _NUMBERED = ("job", "worker")
 
 
 class Group(click.Group):
-    """A group that answers an unknown command with what to type instead.
+    """A group that answers an unknown command with a suggestion.
 
     `commands_in` maps a command to its module, which is imported when the command is typed, and a
     line of help. In the module the command is called `NAME_command`, or just `command`.
@@ -65,7 +65,7 @@ class Group(click.Group):
         module = importlib.import_module(place[0])
         command = getattr(module, f"{cmd_name}_command", None) or module.command
         assert isinstance(command, click.Command)
-        command.name = cmd_name  # as the reference of commands in the documentation shows it
+        command.name = cmd_name  # in the form of the command reference in the documentation
         return command
 
     def resolve_command(
@@ -83,7 +83,7 @@ class Group(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if not self._commands_in:
             return super().format_commands(ctx, formatter)
-        # From the table and not from the commands: help for one would import all of them.
+        # From the table and not from the commands: help for one command would import all of them.
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in self._commands_in.items()])
 
@@ -127,27 +127,27 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _complain(f"kochi: {error.format_message()}")
     except ConfigError as error:
-        # A line for each mistake; what belongs to the one above is indented.
+        # A line for each mistake; indented text belongs to the line above it.
         lines = error.message.splitlines()
         prefixed = [line if line.startswith(" ") else f"kochi: {line}" for line in lines]
         return _complain("\n".join(prefixed), error.hint)
     except KochiError as error:
         return _complain(f"kochi: {error.message}", error.hint)
     except OSError as error:
-        # A full disk, a directory without permission: the user's, not ours, to repair.
+        # A full disk, a directory without permission: an error for the user to repair, not for us.
         where = f"{error.filename}: " if error.filename else ""
         return _complain(f"kochi: {where}{error.strerror or error}")
 
 
 def _prepare_streams() -> None:
-    # The handler has the level and not only the logger: a worker in this process logs more, to
-    # its own file.
+    # The level is set on the handler and not only on the logger: a worker in this process logs
+    # more, to its own file.
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     logging.basicConfig(format="kochi: %(message)s", handlers=[handler])
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A file name that is not UTF-8 must be shown somehow, not end the command.
+            # A file name that is not UTF-8 must be shown somehow, and not end the command.
             stream.reconfigure(errors="backslashreplace")
 
 
@@ -159,6 +159,6 @@ def _complain(message: str, hint: str | None = None) -> int:
 
 
 def _reader_left() -> int:
-    """`kochi show jobs | head -1`: nothing to say, and nothing that could be said at exit."""
+    """End after `kochi show jobs | head -1`: no message is needed, and none is possible at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED

@@ -22,7 +22,7 @@ _Decorator = Callable[[_Function], _Function]
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.3
-    """A whole number; `meaning` says which, and what to type for it.
+    """A whole number; `meaning` says which one, and what to type for it.
 
     Python has larger numbers, but no file's size, range or name.
     """
@@ -78,13 +78,14 @@ def dependency_option(required: bool) -> Callable[[_Function], _Function]:
 
 
 def recipes_option(function: _Function) -> _Function:
-    """Recipes as words of the command line, or as Kochi's users give them; see `recipes_in`."""
+    """Recipes as words of the command line, or in the notation of Kochi's users; see
+    `recipes_in`."""
     words = click.argument("words", nargs=-1, metavar="DEPENDENCY:RECIPE...")
     return words(dependency_option(required=False)(function))
 
 
 def recipes_in(words: Sequence[str], dependencies: Sequence[str]) -> list[Requirement]:
-    """What `recipes_option` has brought, each once. Raises click.UsageError when it is nothing."""
+    """The values of `recipes_option`, each once. Raises click.UsageError when there is none."""
     from snakemake_kochi.project.recipes import Requirement
 
     if not (wanted := dict.fromkeys((*words, *dependencies))):
@@ -103,7 +104,7 @@ def git_remote_option(function: _Function) -> _Function:
 
 
 def _address(text: str) -> str:
-    """A repository, so far as one can be called that; a directory as an absolute path."""
+    """The address of a repository, if the text may be one; a directory becomes an absolute path."""
     from snakemake_kochi.project.values import (
         has_control_character,
         path_problem,
@@ -119,13 +120,15 @@ def _address(text: str) -> str:
     return path if os.path.exists(path) else text
 
 
-# What only a shell makes something of.
+# Characters that have a meaning in a shell only.
 _FOR_A_SHELL = re.compile(r"[\s;|&<>$`*]")
 
 
 def refuse_shell_line(program: str) -> None:
-    """Refuse a whole line of a shell that stands where a program is to be named: `kochi run
-    'echo x'`. Raises KochiError."""
+    """Refuse a whole shell line in the place of a program: `kochi run 'echo x'`.
+
+    Raises KochiError.
+    """
     if not _FOR_A_SHELL.search(program) or shutil.which(program) or Path(program).exists():
         return
     try:

@@ -55,24 +55,25 @@ def print_pairs(pairs: Mapping[str, object]) -> None:
 
 
 def say(text: str, quiet: bool = False) -> None:
-    """A sentence about what was done."""
+    """Print a sentence about what was done."""
     if not quiet:
         click.echo(text)
 
 
 def remark(text: str) -> None:
-    """A sentence beside the result: to standard error, so that a program reads only the result."""
+    """Print a sentence beside the result: to standard error, so that a program reads only the
+    result."""
     click.echo(text, err=True)
 
 
 def shown(value: object) -> str:
-    """A value in a line of text: nothing for None, control characters as escapes."""
+    """A value in a line of text: "" for None, control characters as escapes."""
     if value is None:
         return ""
     if isinstance(value, list | tuple):
         return ", ".join(map(shown, value))
     text = str(value)
-    # A job's name or label may not move the cursor of the one who lists it.
+    # The name or label of a job must not move the cursor of another user's terminal.
     return "".join(
         c if c.isprintable() or "\udc80" <= c <= "\udcff" else ascii(c)[1:-1] for c in text
     )
@@ -86,7 +87,7 @@ def coloured(state: str) -> str:
 
 
 def local_time(time: str | None) -> str:
-    """ISO 8601 as the clock on the wall shows it, with milliseconds."""
+    """An ISO 8601 time as local time, with milliseconds."""
     if not time:
         return ""
     try:
@@ -97,7 +98,7 @@ def local_time(time: str | None) -> str:
 
 
 def short_duration(seconds: float | None) -> str:
-    """For a narrow column: "40 s", "3 min", "2.5 h", "4 d"; nothing when it is not known."""
+    """A duration for a narrow column: "40 s", "3 min", "2.5 h", "4 d"; "" when it is not known."""
     if seconds is None:
         return ""
     for unit, size, limit in (("s", 1, 100), ("min", 60, 100), ("h", 3600, 48)):
@@ -107,7 +108,7 @@ def short_duration(seconds: float | None) -> str:
 
 
 def clock_duration(seconds: float | None, digits: int = 0) -> str:
-    """Hours, minutes and seconds: "2:11:05", or "0:00:00.012"; nothing when it is not known."""
+    """Hours, minutes and seconds: "2:11:05", or "0:00:00.012"; "" when it is not known."""
     if seconds is None:
         return ""
     whole, fraction = divmod(round(max(0.0, seconds) * 10**digits), 10**digits)
@@ -115,7 +116,7 @@ def clock_duration(seconds: float | None, digits: int = 0) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """A text without its middle, if it is longer than `width`: what differs is often at the end."""
+    """A text without its middle, if it is longer than `width`: names often differ at the end."""
     if len(text) <= width:
         return text
     kept = width - len("...")
@@ -123,16 +124,17 @@ def shortened(text: str, width: int) -> str:
 
 
 def agreed(question: str, yes: bool) -> bool:
-    """Whether to go on: `yes` or the answer. Without a terminal to answer in, click aborts."""
+    """Whether to go on: `yes` or the answer. Without a terminal for the answer, click aborts."""
     return yes or click.confirm(question, err=True)
 
 
-_LOOK_SECONDS = 0.1  # how often a file that is followed is looked at
-_CHECK_SECONDS = 0.5  # how often whether it still grows is asked for
+_LOOK_SECONDS = 0.1  # pause between two looks at a followed file
+_CHECK_SECONDS = 0.5  # pause between two questions whether it still grows
 
 
 def show_file(path: Path, follow: bool, has_ended: Callable[[], bool]) -> None:
-    """Copy a file to standard output as it is, byte by byte; and go on with `follow`."""
+    """Copy a file to standard output as it is, byte by byte; with `follow`, continue as it
+    grows."""
     position = 0
     checked = -_CHECK_SECONDS
     ended = not follow
@@ -141,7 +143,7 @@ def show_file(path: Path, follow: bool, has_ended: Callable[[], bool]) -> None:
         if ended:
             return
         if time.monotonic() - checked >= _CHECK_SECONDS:
-            # What was printed between the last look and the end is copied in one more round.
+            # One more round copies the output between the last look and the end.
             ended = has_ended()
             checked = time.monotonic()
         if not ended:
@@ -149,11 +151,11 @@ def show_file(path: Path, follow: bool, has_ended: Callable[[], bool]) -> None:
 
 
 def copy_from(path: Path, position: int) -> int:
-    """Copy to standard output what comes after a number of bytes; returns how many there are."""
+    """Copy to standard output the bytes after a position; returns the new position."""
     try:
         with path.open("rb") as stream:
             if stream.seek(0, 2) < position:
-                # Begun anew: another attempt of the same job.
+                # The file began anew: another attempt of the same job.
                 position = 0
             stream.seek(position)
             while block := stream.read(1 << 20):

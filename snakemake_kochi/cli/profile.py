@@ -66,7 +66,7 @@ def _profiles() -> dict[str, Path]:
 
 
 def installed_file(name: str) -> Path:
-    """Where a profile of that name is, or would be, when it is installed."""
+    """The path of a profile of that name when it is installed."""
     # The same directory as in `snakemake.common.get_appdirs`, without importing Snakemake.
     return Path(user_config_dir("snakemake", "snakemake")) / name / _FILE
 

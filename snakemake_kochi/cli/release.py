@@ -67,7 +67,7 @@ def command(
             else:
                 outcome, said = _release(location, find_worker(location.machine_paths, worker), how)
         except KochiError as error:
-            # The others are released all the same.
+            # The other workers are released all the same.
             remark(f"kochi: {error.sentences}")
             has_failed = True
             continue
@@ -80,7 +80,7 @@ def command(
 
 
 def _serving(location: Location, queues: Sequence[str], asked: Iterable[int]) -> list[int]:
-    """Those that serve one of the queues and are no run's, and those that will."""
+    """The workers that serve one of the queues and belong to no run, and those that will."""
     machine = location.machine_paths
     found = [
         worker.worker
@@ -101,7 +101,7 @@ def _serving(location: Location, queues: Sequence[str], asked: Iterable[int]) ->
 
 
 def _release(location: Location, worker: WorkerState, how: Release) -> tuple[str, str]:
-    """Returns the outcome in a word, and in a sentence. Raises KochiError."""
+    """Release a worker; returns the outcome in a word, and in a sentence. Raises KochiError."""
     number = worker.worker
     if worker.is_gone:
         state = worker.describe()
@@ -126,8 +126,11 @@ def _release(location: Location, worker: WorkerState, how: Release) -> tuple[str
 def release_before_it_comes(
     location: Location, asked: AskedWorker, how: Release
 ) -> tuple[str, str]:
-    """One that has not come. It may come at this moment: then it finds that it is to leave before
-    it takes a job, or is here already, and may have one."""
+    """Release a worker that has not come.
+
+    It may come at this moment. It then sees the release before it takes a job, or it is here
+    already, and may have one.
+    """
     from snakemake_kochi.allocation.workers import make_scheduler
     from snakemake_kochi.schedulers.interface import UnreachableError
 

@@ -39,7 +39,7 @@ from snakemake_kochi.queue import (
 )
 
 _LIMIT = 30
-_WIDTH = 48  # of the column that tells jobs of one name apart
+_WIDTH = 48  # the width of the column that distinguishes jobs of one name
 
 
 @click.command("jobs")
@@ -82,7 +82,7 @@ def jobs_command(
     """List the waiting and running jobs of this project; outside of a project, of all projects."""
     location = find_location(machine)
     for queue in queues:
-        # Refused when it can be no queue's name: it is mistyped.
+        # Refused if it is not a valid queue name: it is mistyped.
         location.machine_paths.queue(queue)
     count = limit or (sys.maxsize - 1 if all_projects else _LIMIT)
 
@@ -95,7 +95,7 @@ def jobs_command(
             and (all_projects or location.project is None or belongs_to(view, location.project))
         )
 
-    # One more, to know whether there are more.
+    # One more job, to know whether there are more.
     found = _newest(location.machine_paths, terminated or failed, count + 1, is_wanted)
     views = found[:count]
     if as_json:
@@ -116,7 +116,10 @@ def jobs_command(
 def _newest(
     machine: MachinePaths, ended: bool, limit: int, is_wanted: Callable[[JobView], bool]
 ) -> list[JobView]:
-    """Looks at as few jobs as it can: there may be many, and most of other projects."""
+    """The newest wanted jobs.
+
+    It looks at as few jobs as it can: there may be many, and most of other projects.
+    """
     size = limit
     while True:
         views = list_jobs(machine, ended=ended, limit=size)
@@ -196,7 +199,7 @@ def _pairs(machine: MachinePaths, view: JobView) -> dict[str, object]:
 
 
 def _attempts(tried: Sequence[AttemptView]) -> dict[str, object]:
-    """One line for each: who, for how long, and how it ended."""
+    """One line for each attempt: its worker, its duration, and its end."""
     lines: dict[str, object] = {}
     for attempt in tried:
         who = f"worker {attempt.worker} on {attempt.node}"
@@ -204,38 +207,40 @@ def _attempts(tried: Sequence[AttemptView]) -> dict[str, object]:
         how += f" ({attempt.skipped_runners})" if attempt.skipped_runners else ""
         parts = (who, clock_duration(attempt.seconds), how, attempt.ending or "running")
         key = f"Attempt {attempt.attempt}"
-        # One that was presumed dead, and came to an end all the same, has two.
+        # An attempt that was presumed dead, and came to an end all the same, has two.
         lines[f"{key} (late)" if key in lines else key] = ", ".join(filter(None, parts))
     return lines
 
 
-# Labels of a ticket that tell jobs of one name apart, the most telling one first.
+# Labels of a ticket that distinguish jobs of one name, the most informative one first.
 _TELLING = ("parameters", "command", "wildcards")
 
 
 def state_name(view: JobView) -> str:
-    """Where a job is, or how it ended, in a word: "waiting", "running", "cancelling", "succeeded",
-    "failed" or "cancelled"."""
+    """The state or the end of a job in a word.
+
+    "waiting", "running", "cancelling", "succeeded", "failed" or "cancelled".
+    """
     if view.result is None:
         return "cancelling" if view.cancelling else view.state
     return {"success": "succeeded", "cancelled": "cancelled"}.get(view.result.reason, "failed")
 
 
 def state_of(view: JobView) -> str:
-    """That word, and what else is known: "failed: exit status 1"."""
+    """The state in a word, with further facts: "failed: exit status 1"."""
     name = state_name(view)
     said = name if view.result is None else view.result.describe()
     return said if said.startswith(name) else f"{name}: {said}"
 
 
 def what_runs(view: JobView) -> str:
-    """A job's parameters, command or wildcards; "" where there is nothing of these."""
+    """A job's parameters, command or wildcards; "" without any of these."""
     labels = view.ticket.labels if view.ticket else {}
     return next((labels[name] for name in _TELLING if labels.get(name)), "")
 
 
 def what_it_takes(resources: Resources) -> str:
-    """Of its worker, for people: "the whole worker", "2 cores, 1024 MiB"."""
+    """The job's resources on its worker, for people: "the whole worker", "2 cores, 1024 MiB"."""
     if resources.exclusive:
         return "the whole worker"
     said = [pluralize(resources.cores, "core")]
@@ -247,7 +252,7 @@ def what_it_takes(resources: Resources) -> str:
 
 
 def running_seconds(view: JobView) -> float | None:
-    """For how long it ran, or has been running; None before it started."""
+    """The seconds for which it ran, or has been running; None before it started."""
     if view.started is None or view.result is None:
         return seconds_since(view.started)
     try:
@@ -258,7 +263,7 @@ def running_seconds(view: JobView) -> float | None:
 
 
 def to_dict(view: JobView) -> dict[str, object]:
-    """For programs; a damaged ticket leaves name, queue, machine and submitted at None."""
+    """A job for programs; a damaged ticket leaves name, queue, machine and submitted at None."""
     ticket, result = view.ticket, view.result
     return {
         "job": view.job,
@@ -286,7 +291,10 @@ def to_dict(view: JobView) -> dict[str, object]:
 
 
 def attempt_to_dict(attempt: AttemptView) -> dict[str, object]:
-    """For programs; `counts` is false for one that cost the job nothing, or came too late."""
+    """An attempt for programs.
+
+    `counts` is false for an attempt that cost the job nothing, or came too late.
+    """
     return {
         "attempt": attempt.attempt,
         "worker": attempt.worker,
@@ -302,8 +310,10 @@ def attempt_to_dict(attempt: AttemptView) -> dict[str, object]:
 
 
 def belongs_to(view: JobView, project: Project) -> bool:
-    """Whether a job was handed over from a project: it says so, or works in its directory. One
-    whose ticket is damaged belongs to nobody."""
+    """Whether a job belongs to a project: by its label, or by its working directory.
+
+    A job whose ticket is damaged belongs to no project.
+    """
     if view.ticket is None:
         return False
     label = view.ticket.labels.get("project")

@@ -78,10 +78,10 @@ def _show_install(location: Location, wanted: Requirement, follow: bool) -> None
             f"{found} was never installed on machine '{location.machine.name}'",
             f"Type: kochi install -d {found}",
         )
-    # Who only reads settles nothing.
+    # A command that only reads does not settle the locks.
     locks = read_lock_settings(location.machine_paths) or intended_lock_settings(
         location.machine_paths, location.machine.lock_directory, location.machine.lock_kind
     )
     lock = locks.paths.project(location.project_paths).install(found.dependency, found.name)
-    # Who installs holds the lock.
+    # A running installation holds the lock.
     show_file(log, follow, lambda: not locks.is_held(lock))

@@ -1,4 +1,4 @@
-"""`kochi show path` and `kochi show projects`: where something is on disk."""
+"""`kochi show path` and `kochi show projects`: paths on disk."""
 
 from __future__ import annotations
 
@@ -115,8 +115,10 @@ def projects_command(machine: str | None, as_json: bool) -> None:
 
 
 def find_project(root: Root, name: str) -> ProjectPaths:
-    """The project with a repository of that name, or that is called so below KOCHI_ROOT. Raises
-    NameNotFoundError, and KochiError where there are several of that name."""
+    """The project with a repository of that name, or with that name below KOCHI_ROOT.
+
+    Raises NameNotFoundError, and KochiError if several have that name.
+    """
     names = {paths: _names(paths) for paths in root.projects()}
     found = [paths for paths, called in names.items() if name in called]
     if not found:
@@ -145,7 +147,7 @@ def _shown_repository(repository: object, exists: object) -> str:
 
 
 def _repository(paths: ProjectPaths) -> Path | None:
-    """Where a project's repository is, as its freezes tell."""
+    """The address of a project's repository, according to its freezes."""
     for file in paths.freezes():
         with contextlib.suppress(DamagedFileError, FileNotFoundError):
             directory = read_json(file).get("directory")

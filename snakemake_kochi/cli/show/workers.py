@@ -40,7 +40,7 @@ def workers_command(
     """List workers and what they do; -a: also those that are gone."""
     paths = find_location(machine).machine_paths
     for queue in queues:
-        # Refused when it can be no queue's name: it is mistyped.
+        # Refused if it is not a valid queue name: it is mistyped.
         paths.queue(queue)
     workers = [
         worker
@@ -51,7 +51,7 @@ def workers_command(
     if as_json:
         print_json([_to_dict(worker) for worker in workers])
         return
-    # The last columns are those that a narrow terminal may cut off.
+    # A narrow terminal may cut off the last columns.
     headers = ["ID", "State", "Node", "Queues", "Cores", "Memory", "GPUs", "Left", "Ok", "Failed"]
     print_table(
         (*headers, "Does" if not all_workers else "Does, or why it went"),
@@ -80,7 +80,7 @@ def _row(machine: MachinePaths, worker: WorkerState) -> tuple[object, ...]:
 
 
 def _doing(machine: MachinePaths, worker: WorkerState) -> str:
-    """ "job 17 (fib) for 3 min, job 18 (fib) for 2 min", or for how long it has had nothing."""
+    """The current jobs as "job 17 (fib) for 3 min, job 18 (fib) for 2 min", or the idle time."""
     jobs = [
         f"job {job}{_name_of(machine, job)}{_for(since)}"
         for job, since in sorted(worker.running.items(), key=lambda item: item[1])
@@ -95,7 +95,7 @@ def _name_of(machine: MachinePaths, job: int) -> str:
     try:
         ticket = find_job(machine, job).ticket
     except KochiError:
-        return ""  # its file is damaged; the worker is what is asked about
+        return ""  # its file is damaged; the table is about the worker
     return f" ({ticket.name})" if ticket else ""
 
 
