@@ -1,4 +1,4 @@
-"""Measures what the queue relies on: filesystems, locks, clocks, this node, and other nodes."""
+"""Checks of what the queue relies on: filesystems, locks, clocks, this node, and other nodes."""
 
 from snakemake_kochi.doctor.allocations import TrialAllocations
 from snakemake_kochi.doctor.checks import Finding, Outcome

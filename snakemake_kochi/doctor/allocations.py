@@ -1,4 +1,4 @@
-"""Allocations of one core, with a worker in each, for as long as something is tried in them."""
+"""Allocations of one core, with a worker in each, for the duration of a trial."""
 
 from __future__ import annotations
 
@@ -36,14 +36,17 @@ _LOOK = 0.1
 # Seconds for the trials themselves, and for the workers to leave after the last one.
 _TRIALS = 900.0
 _LEAVE_PATIENCE = 20.0
-# For how much longer a worker stays without a job than the next one is waited for.
+# The factor by which a worker stays longer without a job than the wait for the next one.
 _LONGER = 1.2
 
 
 @dataclass(frozen=True)
 class TrialWorker:
-    """A worker that alone serves `queue`, for tickets of the `controller`. `nodes`: where its
-    allocation is, in the scheduler's words, "" if it says nothing; `said`: how it was got."""
+    """The only worker of `queue`, for tickets of the `controller`.
+
+    `nodes`: the nodes of its allocation, in the scheduler's words, "" if it does not report them.
+    `said`: how the worker was obtained.
+    """
 
     node: Node
     queue: str
@@ -53,15 +56,17 @@ class TrialWorker:
 
 
 class TrialAllocations:
-    """A context: at its end all allocations are cancelled, and nothing else of them is left but
-    the records of their jobs and workers, and the logs of those that failed.
+    """A context that cancels all allocations at its end.
 
-    The workers of a process that is killed leave by themselves, soon after `patience` seconds.
+    It leaves only the records of their jobs and workers, and the logs of the failed ones. The
+    workers of a killed process leave by themselves, soon after `patience` seconds.
     """
 
     def __init__(self, location: Location, patience: float, tell: Callable[[str], None]) -> None:
-        """`patience`: seconds for each allocation to begin; `tell` gets what people should know
-        meanwhile. Raises KochiError for a machine that has no way to a compute node."""
+        """`patience`: seconds for each allocation to begin; `tell`: prints messages meanwhile.
+
+        Raises KochiError for a machine that has no way to a compute node.
+        """
         machine = location.machine
         if not machine.has_allocations:
             raise KochiError(
@@ -79,7 +84,7 @@ class TrialAllocations:
         self._reasons = WaitReasons()
         self._queues: list[str] = []
         self._settings: list[Path] = []
-        self._ids: dict[str, bool] = {}  # whether its log is of use
+        self._ids: dict[str, bool] = {}  # by id, whether its log is of use
 
     def __enter__(self) -> TrialAllocations:
         return self
@@ -87,7 +92,7 @@ class TrialAllocations:
     def __exit__(self, *_: object) -> None:
         if not self._queues:
             return
-        # Their workers see that, also where no scheduler can end them.
+        # Their workers notice the missing directory, even if no scheduler can end them.
         with contextlib.suppress(OSError):
             os.rmdir(self._paths.controller(self._controller).directory)
         end_allocations(self._scheduler, self._log, lambda: False)
@@ -95,7 +100,7 @@ class TrialAllocations:
         while any(map(self._workers, self._queues)) and time.monotonic() < deadline:
             time.sleep(_LOOK)
         for queue in self._queues:
-            # Of a test that was interrupted.
+            # Jobs of an interrupted test.
             for job in Queue(self._paths, queue).jobs():
                 cancel(self._paths, job.job)
         remove_private_queues(self._paths, self._controller)
@@ -107,9 +112,11 @@ class TrialAllocations:
             path.unlink(missing_ok=True)
 
     def get(self, not_on: str = "") -> TrialWorker | Outcome:
-        """One more, on none of these nodes if the scheduler can be told so, once it is there; or
-        why there is none: not tested is what cannot be had now, and the second node where there is
-        only one."""
+        """One more worker, once it has come, or the outcome of the failed attempt.
+
+        It is on none of these nodes, if the scheduler accepts such a list. The outcome is "not
+        tested" if no worker can be had now, or if the only node is excluded.
+        """
         try:
             return self._get(not_on)
         except KochiError as error:
@@ -131,7 +138,7 @@ class TrialAllocations:
             self._paths.name,
             (queue,),
             stay=True,
-            # The first one waits for the second one.
+            # The first worker waits for the second one.
             idle_timeout=_LONGER * self._patience,
             controller=self._controller,
         )
@@ -174,7 +181,7 @@ class TrialAllocations:
         return []  # not known now
 
     def _find(self, id: str) -> Allocation:
-        """How it stands; where that cannot be said, it waits."""
+        """The state of an allocation; pending if it is not known."""
         try:
             found = self._scheduler.find()
         except UnreachableError as error:

@@ -1,4 +1,5 @@
-"""Checks, each in a process of its own with a deadline: a hanging filesystem hangs only that."""
+"""Checks, each in a process of its own with a deadline: a hanging filesystem hangs only that
+one."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import TrialPaths
 
-# Seconds from SIGKILL to the end. A process that hangs in the kernel does not end, and is left.
+# Seconds from SIGKILL to the end. A process that hangs in the kernel does not end, and remains.
 _KILL_PATIENCE = 1.0
 # NFS keeps a file that is open on another node under another name, for some seconds.
 _REMOVAL_PATIENCE = 5.0
@@ -28,9 +29,12 @@ INTERRUPTING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 @dataclass(frozen=True)
 class Outcome:
-    """`verdict`: from good to bad; a note is about something that cannot be judged, or that was not
-    tested. `measured` is a sentence about what was seen, `advice` one about what to do, if
-    anything."""
+    """The outcome of a check.
+
+    `verdict`: from good to bad; a note is about a fact that cannot be judged, or that was not
+    tested. `measured` is a sentence about the measurement, `advice` one about what to do, if
+    anything.
+    """
 
     verdict: Literal["ok", "note", "warning", "failed"]
     measured: str
@@ -39,7 +43,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Finding(Outcome):
-    """The outcome of one check; `directory` is where, "" if it is about the node."""
+    """The outcome of one check; `directory`: its directory, "" if it is about the node."""
 
     check: str = ""
     directory: str = ""
@@ -50,8 +54,11 @@ class Finding(Outcome):
 
 
 class Check(NamedTuple):
-    """`patience`: seconds, where it may need more than others; after an error in one that
-    `is_needed` the rest is not tried."""
+    """A check of a directory or of the node.
+
+    `patience`: seconds, if it may need more than others. After an error in a check that `is_needed`
+    the rest is not tried.
+    """
 
     name: str
     directory: Path | None
@@ -68,8 +75,10 @@ class HangsError(KochiError):
 
 
 def run(checks: Iterable[Check], patience: float) -> Generator[Finding]:
-    """The findings of checks, up to the first one that hangs. Each has `patience` seconds to
-    answer."""
+    """The findings of checks, up to the first one that hangs.
+
+    Each check has `patience` seconds to answer.
+    """
     for check in checks:
         try:
             found = isolated(check.outcome, max(patience, check.patience))
@@ -86,7 +95,7 @@ def failed(name: str, directory: Path | None, error: KochiError) -> Finding:
     advice = error.hint or ""
     if isinstance(error, HangsError):
         advice = f"Look after the filesystem of {directory}. " if directory else ""
-        if {"lock", "locks"} & set(name.split()):  # not a clock
+        if {"lock", "locks"} & set(name.split()):  # and not a clock
             advice = "Name a directory with working locks in kochi.yaml (machines: NAME: lock_dir)"
             advice += ", or use lock_kind: lease. "
         advice += "What comes after it was not tried."
@@ -97,8 +106,11 @@ def failed(name: str, directory: Path | None, error: KochiError) -> Finding:
 def trial(
     paths: TrialPaths, patience: float, remark: Callable[[str], None]
 ) -> Iterator[TrialPaths]:
-    """Have the directory in which things are tried; it goes again, with what else had to be made
-    for it. `remark` is told what cannot be removed. Raises KochiError."""
+    """A context with the directory for trials.
+
+    At the end it is removed, with the directories that had to be made for it. `remark` prints a
+    message if something cannot be removed. Raises KochiError.
+    """
     around = (paths.directory, *paths.directory.parents)
     missing = isolated(lambda: [path for path in around if not path.is_dir()], patience)
 
@@ -112,8 +124,11 @@ def trial(
 
 
 def _remove(made: list[str]) -> bool:
-    """Remove a directory, the first of them, with its content, and those that were made around it
-    if nobody has used them since. Returns whether it is left."""
+    """Remove a directory, the first of them, with its content, and the unused ones around it.
+
+    The others were made for the first, and remain if they are in use. Returns whether the first is
+    left.
+    """
     deadline = time.monotonic() + _REMOVAL_PATIENCE
     while os.path.exists(made[0]) and time.monotonic() < deadline:
         shutil.rmtree(made[0], ignore_errors=True)
@@ -125,9 +140,9 @@ def _remove(made: list[str]) -> bool:
 
 
 def isolated(work: Callable[[], Any], patience: float) -> Any:
-    """What the work returns, as it comes out of JSON, from a process that may hang.
+    """The return value of the work, converted through JSON, from a process that may hang.
 
-    Raises HangsError after `patience` seconds, and KochiError for what the work raises.
+    Raises HangsError after `patience` seconds, and KochiError for an error of the work.
     """
     return _result(_start(work), patience)
 
@@ -136,8 +151,10 @@ def isolated(work: Callable[[], Any], patience: float) -> Any:
 def at_end(
     work: Callable[[], Any], patience: float, tell: Callable[[Any], None] = lambda _: None
 ) -> Iterator[None]:
-    """Have it done at the end in such a process, also when this one is killed; `tell` gets what it
-    returns, or the error."""
+    """Do the work at the end in such a process, also when this one is killed.
+
+    `tell` gets its return value, or the error.
+    """
     waits, release = os.pipe()
 
     def wait() -> Any:
@@ -160,8 +177,11 @@ def at_end(
 
 
 class _Process(NamedTuple):
-    """`mask`: the signals that were blocked when it was started, which alone are blocked
-    again as soon as its end is certain."""
+    """A process that may hang.
+
+    `mask`: the signals that were blocked before its start. Only these are blocked again as soon as
+    its end is certain.
+    """
 
     number: int
     reader: int
@@ -170,7 +190,8 @@ class _Process(NamedTuple):
 
 def _start(work: Callable[[], Any]) -> _Process:
     reader, writer = os.pipe()
-    # An exception by a signal would be lost in what Python calls at a fork, or lose the child.
+    # Otherwise an exception by a signal would be lost in the functions that Python calls at a fork,
+    # or the child would be lost.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)
     if (child := os.fork()) == 0:
         _do(work, writer)
@@ -182,7 +203,7 @@ def _result(process: _Process, patience: float) -> Any:
     deadline, said = time.monotonic() + patience, b""
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, process.mask)
-        # Its own children have the pipe, too: its end may come late.
+        # Its own children have the pipe, too: the end of the pipe may come late.
         while not said.endswith(b"\n"):
             left = max(0.0, deadline - time.monotonic())
             if not select.select([process.reader], [], [], left)[0]:
@@ -202,10 +223,10 @@ def _result(process: _Process, patience: float) -> Any:
 
 def _do(work: Callable[[], Any], writer: int) -> NoReturn:
     try:
-        os.setsid()  # Ctrl-C is for the one that waits
+        os.setsid()  # Ctrl-C is for the waiting process
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
-            # Whoever reads what we print must not wait for one that hangs.
+            # A reader of our output must not wait for a process that hangs.
             os.dup2(nothing, stream)
         for number in INTERRUPTING:
             signal.signal(number, signal.SIG_DFL)

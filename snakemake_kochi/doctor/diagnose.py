@@ -37,7 +37,7 @@ _ROOT_OF_ALL = (
     "kochi doctor --allocations"
 )
 _PROJECT_OF_ALL = "The project must be on a filesystem that all nodes see."
-# What Snakemake itself keeps in a working directory: no snapshot of the sources has it.
+# Snakemake's own files in a working directory: no snapshot of the sources has them.
 _IN_PROJECT = ".snakemake"
 _BETWEEN, _COMPUTE = "between nodes", "between compute nodes"
 
@@ -49,14 +49,12 @@ def diagnose(
     queue: str | None = None,
     allocations: TrialAllocations | None = None,
 ) -> Generator[Finding]:
-    """The findings about a machine, and the project if there is one, as they come.
+    """The findings about a machine, and about the project if there is one, as they come.
 
-    `deadline`: seconds for a check to answer, before it is said to hang; checks between nodes have
-    more. `remark` gets what people should know meanwhile. `queue` has a worker on another node to
-    test with; `allocations` are requested for that if this node is fit.
-
-    Touches none of the directories itself, and leaves nothing in them. Read it to the end, or close
-    it.
+    `deadline`: seconds for a check to answer before it counts as hanging; checks between nodes have
+    more. `remark` prints messages meanwhile. `queue` has a worker on another node to test with.
+    `allocations` are requested for such a test if this node is fit. It touches none of the
+    directories itself, and leaves nothing in them. The caller must read it to the end, or close it.
     """
     doctor = _Doctor(location, deadline, remark)
     option = "--allocations" if queue is None else f"-q {queue}"
@@ -118,7 +116,7 @@ class _Doctor:
             yield failed("directory", paths.directory.parent, error)
 
     def locks(self) -> Generator[Finding]:
-        """All that can be told of the locks without another node."""
+        """All findings about the locks that need no other node."""
         machine, configured = self._machine, self._location.machine
         wanted = intended_lock_settings(machine, configured.lock_directory, configured.lock_kind)
         examine = partial(locks.examine_settings, wanted)
@@ -126,14 +124,14 @@ class _Doctor:
         yield settings
         used = wanted
         try:
-            # What is in use, whatever is configured by now.
+            # The locks in use, whatever the configuration says by now.
             if settled := isolated(partial(_settled, machine), self._deadline):
                 used = LockSettings.from_dict(machine, settled)
             around = used.lock_dir or machine.directory
             if settings.verdict == "failed" and not isolated(around.is_dir, self._deadline):
                 return
         except HangsError:
-            return  # so did the check
+            return  # the check has hung, too
         paths, where, kind = used.paths.trial(self._nonce), used.paths.directory, used.kind
         examine = partial(filesystem.examine_filesystem, where, for_flock=kind == "flock")
         lock, exclusion = locks.examine_lock, locks.examine_exclusion
@@ -147,18 +145,21 @@ class _Doctor:
     def between_nodes(
         self, queue: str, controller: str | None = None, first: TrialWorker | None = None
     ) -> Generator[Finding]:
-        """With the worker of a queue: this node, or that of the `first` worker."""
+        """The findings with the worker of a queue: this node, or that of the `first` worker."""
         machine, nonce = self._machine, self._nonce
         other = pair.Pair(machine.name, str(machine.directory), nonce, queue, controller)
         if first is None:
             return pair.examine(other, self._remark, self._deadline)
-        # Directories of the test before may still be known there.
+        # The other node may still cache the directories of the earlier test.
         other = replace(other, nonce=f"{nonce}-2", what=_COMPUTE, here=first.node.host)
         return pair.examine(other, self._remark, self._deadline, first.queue)
 
     def allocated(self, allocations: TrialAllocations) -> Generator[Finding]:
-        """This node with an allocated one, and that with a second one: here with one of them is not
-        enough, where login nodes have their filesystems from other servers than compute nodes."""
+        """The findings of this node with an allocated one, and of that one with a second one.
+
+        The first pair is not enough if login nodes have their filesystems from other servers than
+        compute nodes.
+        """
         first = allocations.get()
         if isinstance(first, Outcome):
             yield Finding(**asdict(first), check=_BETWEEN)

@@ -1,5 +1,7 @@
-"""Whether a filesystem has what the queue relies on, or can do without: space, a clock, rename,
-link, FIFOs."""
+"""Checks of the properties of a filesystem: space, a clock, rename, link, FIFOs.
+
+The queue relies on some of them, and can do without others.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ Mount = Any  # psutil's: device, mountpoint, fstype, opts
 
 
 def find_mount(path: Path, mounts: Sequence[Mount]) -> Mount | None:
-    """Where a real path is mounted; of two mounts in one directory the later hides the earlier."""
+    """The mount of a real path; of two mounts in one directory the later hides the earlier."""
     around = [mount for mount in mounts if path.is_relative_to(mount.mountpoint)]
     return max(reversed(around), key=lambda mount: len(Path(mount.mountpoint).parts), default=None)
 
@@ -62,9 +64,11 @@ def examine_filesystem(
     of_all: str = "",
     mounts: Sequence[Mount] | None = None,
 ) -> Outcome:
-    """`for_flock`: locks of this kind are made there; `of_all`: what to advise for a filesystem of
-    one node, where other nodes have to see it, and that is not tested. `mounts`: by default those
-    of this node."""
+    """Examine the filesystem of a directory.
+
+    `for_flock`: locks of this kind are made there. `of_all`: the advice for a filesystem of one
+    node that other nodes have to see, which is not tested. `mounts`: by default those of this node.
+    """
     known = psutil.disk_partitions(all=True) if mounts is None else mounts
     mount = find_mount(Path(os.path.realpath(directory)), known)
     if mount is None:
@@ -102,7 +106,7 @@ def format_size(number: int) -> str:
 
 
 def examine_clock(trial: TrialPaths) -> Outcome:
-    """The time that a new file gets, from who serves the filesystem, against this node's."""
+    """Compare the time of a new file, from the file server, with this node's."""
     path = trial.message("clock")
     before = time.time()
     write_new(path, b"{}\n", durable=True)
@@ -113,7 +117,7 @@ def examine_clock(trial: TrialPaths) -> Outcome:
 
 
 def judge_skew(skew: float, uncertainty: float, whose: str, here: str = "this node") -> Outcome:
-    """`skew` is by how many seconds that clock is ahead of this node's, which is called `here`."""
+    """The outcome for a clock that is `skew` seconds ahead of the clock of the node `here`."""
     exact = f" (known to {_milliseconds(uncertainty)})" if uncertainty else ""
     if abs(skew) - uncertainty <= _TICK:
         return Outcome("ok", f"{whose} agrees with {here}'s{exact}")
@@ -138,11 +142,11 @@ def _milliseconds(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Sightings:
-    """What the reader saw.
+    """The observations of the reader.
 
-    `missing`, `partial`: how often the file was not there, or not whole; `stale`: how often the
-    filesystem had lost hold of it (ESTALE and the like); `lag`: seconds, the longest from a write
-    to when it was seen, by both clocks; `ended`: whether the last version was seen.
+    `missing`, `partial`: how often the file did not exist, or was not whole. `stale`: how often the
+    filesystem had lost it (ESTALE and the like). `lag`: the longest time in seconds from a write to
+    its visibility, by both clocks. `ended`: whether the reader saw the last version.
     """
 
     reads: int = 0
@@ -159,7 +163,7 @@ def write_version(document: Path, number: int, last: bool = False) -> None:
 
 
 def write_versions(document: Path) -> int:
-    """Replace it for a while; return how often."""
+    """Replace the file for a while; return how often."""
     number, until = 0, time.monotonic() + _WRITING
     while time.monotonic() < until:
         number += 1
@@ -173,7 +177,7 @@ def read_versions(
     patience: float = _READING,
     read: Callable[[Path, int], dict[str, Any]] = read_json,
 ) -> Sightings:
-    """Read it until its last version comes, at most for `patience` seconds."""
+    """Read the file until its last version comes, at most for `patience` seconds."""
     seen: Counter[str] = Counter()
     latest, lag, ended = None, 0.0, False
     until = time.monotonic() + patience
@@ -189,7 +193,7 @@ def read_versions(
             seen["stale"] += 1
         else:
             ended = found["last"]
-            if latest not in (None, found["number"]):  # the first one was there before
+            if latest not in (None, found["number"]):  # the first version existed before
                 lag = max(lag, time.time() - found["time"])
             latest = found["number"]
     return Sightings(lag=lag, ended=ended, **seen)
@@ -211,18 +215,18 @@ def judge_sightings(seen: Sightings, written: int, whose: str) -> Outcome:
     return Outcome("ok", f"{said}: always there and whole")
 
 
-# ---- what else a queue uses
+# ---- other operations of a queue
 
 
 def examine_link(trial: TrialPaths) -> Outcome:
-    """Several try to make the same names at once; results are published that way."""
+    """Several processes try to make the same names at once; results are published that way."""
     sources = [trial.link(f"source-{linker}") for linker in range(_LINKERS)]
     for source in sources:
         write_new(source, b"")
     start = threading.Barrier(_LINKERS)
 
     def link(source: Path) -> int:
-        """Returns how often it was the first."""
+        """Make the names; returns how often this process was the first."""
         start.wait()
         won = 0
         for number in range(_LINKS):
@@ -249,7 +253,7 @@ def examine_link(trial: TrialPaths) -> Outcome:
 
 
 def examine_wakeup(trial: TrialPaths) -> Outcome:
-    """What wakes workers."""
+    """Examine the FIFO that wakes workers."""
     with closing(WakeUp(trial.wakeup)) as wakeup:
         if wakeup.is_silent:
             said = "no FIFOs here: workers and controllers look ten times a second instead"
@@ -260,7 +264,7 @@ def examine_wakeup(trial: TrialPaths) -> Outcome:
 
 
 def examine_refusals(trial: TrialPaths) -> Outcome:
-    """What a queue can do without, where a filesystem refuses it."""
+    """Examine operations that a queue can do without, if a filesystem refuses them."""
     make_directory(trial.other_directory)
     refused = []
     for what, call in {

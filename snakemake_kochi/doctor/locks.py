@@ -1,4 +1,5 @@
-"""Which locks the machine uses, whether they work here, and whether they exclude."""
+"""Checks of the locks of a machine: which ones it uses, whether they work, and whether they
+exclude."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this node is: versions, processors, memory, GPUs."""
+"""Facts about this node: versions, processors, memory, GPUs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from snakemake_kochi.worker.node.devices import format_cpus, layout_of
 from snakemake_kochi.worker.node.memory import memory_mb_of_this_node, own_memory_group
 
 _SYSTEM = Path("/sys/devices/system")
-_CPU_GROUPS = Path("/sys/fs/cgroup/cpu")  # version 1; of version 2 there is one tree for all
+_CPU_GROUPS = Path("/sys/fs/cgroup/cpu")  # version 1; version 2 has one tree for all controllers
 _DEVICES = Path("/dev")
 _GIT_PATIENCE = 5.0  # seconds
 _GPU_PATIENCE = 30.0  # nvidia-smi alone may take ten seconds
@@ -42,8 +42,10 @@ def _examine_versions() -> Outcome:
 
 
 def examine_cpus(groups: Iterable[Path] | None = None) -> Outcome:
-    """`groups`: the cgroups that may limit the time of CPUs; by default our own and those around
-    it."""
+    """Examine the CPUs.
+
+    `groups`: the cgroups that may limit the time of CPUs; by default our own and those around it.
+    """
     usable = os.sched_getaffinity(0)
     sockets, numa = len(layout_of(usable)), len(_numbered(_SYSTEM / "node", "node"))
     said = f"{len(usable)} of {os.cpu_count()} usable ({format_cpus(usable)}), {_cpu_model()}"
@@ -83,7 +85,7 @@ def _numbered(directory: Path, prefix: str) -> list[Path]:
 
 
 def _cpu_groups() -> list[Path]:
-    groups = list(own_memory_group().directories)  # the same ones where they are of version 2
+    groups = list(own_memory_group().directories)  # the same ones in version 2
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
         if "cpu" in controllers.split(","):
@@ -93,12 +95,12 @@ def _cpu_groups() -> list[Path]:
 
 
 def _cpus_allowed(group: Path) -> float | None:
-    """How many CPUs' time a cgroup allows; None without a limit."""
+    """The number of CPUs whose time a cgroup allows; None without a limit."""
     words = _read(group / "cpu.max").split()
     words = words or [_read(group / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
     with suppress(ValueError, ZeroDivisionError):  # "max" and "" are no numbers
         limit = int(words[0]) / int(words[1])
-        return limit if limit > 0 else None  # -1: no limit
+        return limit if limit > 0 else None  # -1 means no limit
     return None
 
 

@@ -1,8 +1,8 @@
-"""Two nodes that examine what they share, each by a process; on another node it is a job.
+"""Two nodes that examine their shared filesystem, each by a process; on another node it is a job.
 
-They talk through files, each written once under a name that both know.
-`python -m snakemake_kochi.doctor.pair ROLE PAIR` is such a job: `answer`, or `examine` for a pair
-that this node is not part of.
+They communicate through files, each written once under a name that both know. `python -m
+snakemake_kochi.doctor.pair ROLE PAIR` is such a job: `answer`, or `examine` for a pair that this
+node is not part of.
 """
 
 from __future__ import annotations
@@ -49,23 +49,25 @@ from snakemake_kochi.processes import Node, this_node
 from snakemake_kochi.queue import Queue, Ticket, cancel, find_job, reasons, shared_workers
 
 _VERSION = 1
-# Seconds. NFS may know of a new file only after a minute, with the default of acdirmax.
+# Seconds. NFS may notice a new file only after a minute, with the default of acdirmax.
 _PATIENCE = 90.0
 # Seconds for a worker to take the job, and for the job to end; it may have others.
 _START_PATIENCE, _END_PATIENCE = 60.0, 20.0
-# Seconds in which another process sees that a lock is free.
+# Seconds within which another process sees that a lock is free.
 _LOCK_PATIENCE = 0.3
 _LONGEST_PAUSE = 0.05  # seconds
 _ROUNDS = 5
-_SLOW = 2.0  # seconds there and back
+_SLOW = 2.0  # seconds for a round trip
 _FAULT = "fault"
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A node that examines, called `here`, and another one: the worker of `queue`, for tickets of
-    the `controller` (None: of everybody), is there, and its `job` answers. `what` ends the names of
-    the checks; `machine` is a directory."""
+    """A node that examines, called `here`, and another one, on which the worker of `queue` runs.
+
+    The worker takes tickets of the `controller` (None: of all controllers), and its `job` answers.
+    `what` is the end of the names of the checks; `machine` is a directory.
+    """
 
     name: str
     machine: str
@@ -85,14 +87,14 @@ class Pair:
         return self.paths.trial(self.nonce)
 
     def locks(self) -> tuple[LockSettings, Path, Path]:
-        """With the locks that the node that examines holds, and the other one."""
+        """The settings, with the lock of the examining node and that of the other one."""
         settings = find_lock_settings(self.paths)
         trial = settings.paths.trial(self.nonce)
         return settings, trial.lock("here"), trial.lock("there")
 
 
 class SilenceError(KochiError):
-    """The other side did not say what it should have, or the conversation is over."""
+    """The other side did not send the expected message, or the conversation is over."""
 
 
 def tell(trial: TrialPaths, name: str, **content: Any) -> None:
@@ -113,7 +115,7 @@ def hear(
     deadline, pause = time.monotonic() + patience, 0.001
     while True:
         found = problem()
-        # Listed, as the queue does it: NFS remembers for longer that a single name was not there.
+        # Listed, as in the queue: NFS remembers for longer that a single name did not exist.
         try:
             names = os.listdir(trial.directory)
         except FileNotFoundError:
@@ -135,15 +137,17 @@ def hear(
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-# ---- here
+# ---- this node
 
 
 def examine(
     pair: Pair, remark: Callable[[str], None], patience: float, examiner: str | None = None
 ) -> Generator[Finding]:
-    """With the worker of the pair's queue, if it is on another node; `examiner`: the queue of a
-    worker, for the same controller, that does it instead of this node. `patience`: seconds to make
-    directories. Ends the jobs, and removes what was made."""
+    """Examine with the worker of the pair's queue, if it is on another node.
+
+    `examiner`: the queue of a worker, for the same controller, that examines instead of this node.
+    `patience`: seconds to make directories. It ends the jobs, and removes all files of the test.
+    """
     try:
         if refusal := isolated(partial(_refusal, pair), _PATIENCE):
             yield Finding(**refusal, check=pair.what)
@@ -164,7 +168,7 @@ def examine(
 
 
 def _refusal(pair: Pair) -> dict[str, str] | None:
-    """The outcome where the worker is not there, or not on another node."""
+    """The outcome if the worker does not exist, or is not on another node."""
     start = f"On another node, type: kochi work -q {pair.queue} -b"
     workers = shared_workers(pair.paths, pair.queue, pair.controller)
     if not workers:
@@ -181,7 +185,7 @@ def _job(pair: Pair, queue: str, role: str, remark: Callable[[str], None]) -> It
     # -P: a queue.py in the user's directory must not be imported in place of the library.
     words = (sys.executable, "-P", "-m", "snakemake_kochi.doctor.pair", role)
     ticket = Ticket("doctor", (*words, json.dumps(asdict(pair))), "/", controller=pair.controller)
-    # Not interrupted before it is known what to cancel.
+    # No interrupt until the job to cancel is known.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)
     try:
         submit = partial(Queue(pair.paths, queue).submit, [ticket])
@@ -206,11 +210,11 @@ def _wait_for_end(machine: MachinePaths, job: int) -> None:
 
 
 def _told(pair: Pair, queue: str, job: int) -> Generator[Finding]:
-    """What the job that examines finds. Raises KochiError if it fails."""
+    """The findings of the examining job. Raises KochiError if it fails."""
     problem = _problem_of(pair.paths, queue, job)
     patience = _START_PATIENCE + 3 * _PATIENCE
     for number in count():
-        # A fault is the other node's, and one of the findings.
+        # A fault comes from the other node, and is one of the findings.
         heard = partial(hear, pair.trial, f"finding-{number}", patience, problem, fault="")
         if not (finding := isolated(heard, patience + _PATIENCE)):
             return
@@ -218,7 +222,8 @@ def _told(pair: Pair, queue: str, job: int) -> Generator[Finding]:
 
 
 def _problem_of(machine: MachinePaths, queue: str, job: int) -> Callable[[], KochiError | None]:
-    """Why a job is of no use: it waits for too long, or has ended."""
+    """A function that returns the reason why a job is useless: it waits for too long, or has
+    ended."""
     deadline = time.monotonic() + _START_PATIENCE
 
     def problem() -> KochiError | None:
@@ -237,7 +242,7 @@ def _problem_of(machine: MachinePaths, queue: str, job: int) -> Callable[[], Koc
     return problem
 
 
-# ---- the node that examines
+# ---- the examining node
 
 
 def _converse(pair: Pair) -> Generator[Finding]:
@@ -260,7 +265,7 @@ def _converse(pair: Pair) -> Generator[Finding]:
         Check("clock", None, partial(_clock, pair, node.host)),
         Check("rename", machine, partial(_rename_with, pair, node.host)),
     ]
-    # The answer to a check that failed would be taken for that to the next.
+    # The answer to a failed check would be taken for that to the next.
     named = [each._replace(name=f"{each.name} {pair.what}", is_needed=True) for each in checks]
     yield from run(named, 2 * _PATIENCE)
 
@@ -284,7 +289,7 @@ def _lock(pair: Pair, host: str, they_got_it: bool) -> Outcome:
     admitted = [f"{host} got it while {here} held it"] * they_got_it
     admitted += [f"{here} got it while {host} held it"] * we_got_it
     if admitted:
-        # Said at once, for otherwise the next use of the machine would be refused.
+        # Reported at once: otherwise the next use of the machine would be refused.
         file = settings.machine.lock_settings
         then = f"{advice(kind)} After that, with no worker or run left: rm {file}"
         return Outcome("failed", f"{kind}: {' and '.join(admitted)}", then)
@@ -300,13 +305,13 @@ def _visibility(pair: Pair) -> Outcome:
 
 
 def _clock(pair: Pair, host: str) -> Outcome:
-    # By half of a round trip it is not known how long the answer took.
+    # The duration of the answer is known only up to half of a round trip.
     shortest, skew = min(_round_trips(pair, _ROUNDS))
     return judge_skew(skew, shortest / 2, f"the clock of {host}", pair.here)
 
 
 def _round_trips(pair: Pair, first: int) -> Iterator[tuple[float, float]]:
-    """Of each the seconds, and by how many the other clock is ahead."""
+    """The seconds of each round trip, and by how many the other clock is ahead."""
     for number in range(first, first + _ROUNDS):
         sent = time.time()
         tell(pair.trial, f"ping-{number}")
@@ -325,7 +330,7 @@ def _rename_with(pair: Pair, host: str) -> Outcome:
 
 
 def examine_rename(trial: TrialPaths) -> Outcome:
-    """With another process of this node."""
+    """Examine rename with another process of this node."""
     write_version(trial.document, 0)
     if os.fork() == 0:
         try:
@@ -346,11 +351,11 @@ def _rename(trial: TrialPaths, whose: str, has_one_clock: bool = False) -> Outco
     return replace(outcome, measured=outcome.measured + lag)
 
 
-# ---- the node that answers
+# ---- the answering node
 
 
 def _answer(pair: Pair) -> None:
-    """Stops by itself when nobody asks any more."""
+    """Answer the other node; ends by itself when no message comes any more."""
     settings, held_there, held_here = pair.locks()
     kind, trial = settings.kind, pair.trial
     with contender(held_there, kind, _LOCK_PATIENCE) as contend:
@@ -374,7 +379,7 @@ def _read(trial: TrialPaths) -> None:
 
 
 def main(role: str, argument: str) -> None:
-    """What a job does; it exits with a message when it fails."""
+    """The main program of a job; it exits with a message when it fails."""
     pair = Pair(**json.loads(argument))
     if role == "examine":
         for number, finding in enumerate(chain(map(asdict, _converse(pair)), [{}])):
