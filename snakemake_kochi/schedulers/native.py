@@ -28,7 +28,7 @@ class Options(Protocol):
     CONSTRAINTS: tuple[str, ...]
     """The keys that become `constraints`."""
     INSTEAD_OF_NODE_SPEC: str
-    """What people use instead of `node_spec`, for a message."""
+    """The alternative to `node_spec`, for a message."""
 
     def argument_problem(self, word: str) -> str | None:
         """The reason, for people, why `arguments` may not contain this word; None if they may."""
@@ -68,9 +68,9 @@ class BatchSystem(Protocol):
     """The scheduler of this host. Its methods raise RefusedError, or UnreachableError."""
 
     NAME: str
-    """As `scheduler:` of a machine has it."""
+    """The value of `scheduler:` in a machine's settings."""
     TITLE: str
-    """For people."""
+    """The name for people."""
 
     def allocations(self, name: str, settings: AllocationSettings, machine: str) -> Scheduler:
         """The allocations of one owner, which are found again by `name`.
