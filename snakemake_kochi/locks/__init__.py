@@ -1,4 +1,4 @@
-"""The locks of a machine: which ones its processes use, holding them, whether they work."""
+"""The locks of a machine: their settings, holding them, and a test of whether they work."""
 
 from snakemake_kochi.locks.lock import (
     Held,

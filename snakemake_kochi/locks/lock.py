@@ -1,4 +1,4 @@
-"""A lock between processes, also of several nodes: of one of two kinds, or a refusal."""
+"""A lock between processes, also of several nodes: one of two kinds, or an error."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _log = logging.getLogger(__name__)
 
 Kind = Literal["flock", "lease"]
 
-# What the kernel answers when the filesystem has no flock at all. Contention is EAGAIN (or EACCES
-# on some filesystems) and filelock keeps those apart: a busy lock is waited for, this is not.
+# The errors of a filesystem without flock. Contention is EAGAIN (or EACCES on some filesystems).
+# filelock tells the two apart: it waits for a busy lock, but not after one of these errors.
 _UNSUPPORTED = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
 # Seconds; with filelock's usual 50 ms a busy queue would make 20 claims a second.
 _POLL_INTERVAL = 0.003
-# Who has waited that long waits for a build, and asks the file server less often.
+# Seconds after which a process asks the file server less often: such a long wait is for a build.
 _LONG_WAIT = 10.0
 _LONG_POLL_INTERVAL = 0.25
-# A look at a lease is some requests to the file server, of each who waits.
+# Each look at a lease costs each waiting process several requests to the file server.
 _LEASE_POLL_INTERVAL = 0.02
-# Seconds after which a lease that its holder, on another node, does not renew is taken from it.
-# All processes of a machine must agree on it: what is settled counts, see settings.py.
+# Seconds after which a lease that its holder, on another node, does not renew is taken away. All
+# processes of a machine must use the same value, so the settled one counts; see settings.py.
 LEASE_DURATION = 30.0
-# Seconds between two looks at a lease that may be forsaken, at most.
+# The longest time, in seconds, between two looks at a lease that may be forsaken.
 _FORSAKEN_LOOK = 1.0
 
 
 class LockBusyError(KochiError):
-    """Others had the lock for as long as one wanted to wait."""
+    """Other processes held the lock for the whole time of the wait."""
 
 
 class LockLostError(KochiError):
@@ -52,13 +52,19 @@ class LockLostError(KochiError):
 
 @dataclass(frozen=True)
 class Held:
-    """A lock that was taken. The kernel takes back none; a lease is taken from who stands still."""
+    """A lock that is held.
+
+    The kernel never takes a flock away. A lease is taken away from a process that stands still.
+    """
 
     path: Path
     why_lost: Callable[[], str | None] = lambda: None
 
     def require(self) -> None:
-        """Raise LockLostError if it was taken away since: another may have done the same work."""
+        """Raise LockLostError if the lock was taken away since.
+
+        Another process may then have done the same work.
+        """
         if (why := self.why_lost()) is not None:
             raise LockLostError(
                 f"the lock {self.path} was taken away while it was held ({why}), so that another "
@@ -75,11 +81,11 @@ def hold(
     patience: float = math.inf,
     lease_duration: float = LEASE_DURATION,
 ) -> Iterator[Held]:
-    """Hold the lock at `path`; a file is made with mode 0600, its directory is not.
+    """Hold the lock at `path`. Its file is made with mode 0600; its directory is not made.
 
-    Raises LockBusyError when others have it for `patience` seconds (0: it is tried once), and
-    KochiError when the filesystem does not support that kind of lock, or the file cannot be opened.
-    Another kind is never used instead: it would exclude nobody.
+    Raises LockBusyError when other processes hold it for `patience` seconds (0: a single try).
+    Raises KochiError when the filesystem does not support that kind of lock, or when the file
+    cannot be opened. The other kind is never used instead, because it would exclude no process.
     """
     times = (complain_after, time.monotonic() + patience)
     held = (
@@ -90,10 +96,10 @@ def hold(
 
 
 def is_held(path: Path, kind: Kind, lease_duration: float = LEASE_DURATION) -> bool:
-    """Whether somebody holds the lock at `path`, without waiting; no file, nobody.
+    """Whether a process holds the lock at `path`; this does not wait. Without a file, none does.
 
-    A lease that was not renewed for two durations is held by nobody; both times are those of the
-    file server. Raises KochiError when it is not known.
+    A lease counts as not held when it was not renewed for two durations; both times come from the
+    file server. Raises KochiError when the answer is unknown.
     """
     if kind == "lease":
         return _is_renewed(path, lease_duration)
@@ -104,7 +110,7 @@ def is_held(path: Path, kind: Kind, lease_duration: float = LEASE_DURATION) -> b
     except OSError as error:
         raise _refusal(path, "open", error) from error
     try:
-        # By the kernel itself: each run asks, and filelock takes long to import.
+        # flock is called directly, because each run asks, and filelock takes long to import.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -140,7 +146,8 @@ def _hold_flock(path: Path, complain_after: float, deadline: float) -> Iterator[
         try:
             yield Held(path)
         finally:
-            # Closing is not enough: a child that another thread is just starting has it open, too.
+            # Closing is not enough: a child that another thread is just starting has the descriptor
+            # open, too.
             with contextlib.suppress(OSError):
                 unlock_descriptor(descriptor)
     finally:
@@ -171,7 +178,7 @@ def _hold_lease(
 ) -> Iterator[Held]:
     from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
-    # One object for all attempts: it remembers since when its holder has not renewed the lease.
+    # One object for all attempts: it remembers since when the holder has not renewed the lease.
     lease = SoftFileLease(
         path, lease_duration=duration, mode=0o600, poll_interval=_LEASE_POLL_INTERVAL
     )
@@ -181,7 +188,8 @@ def _hold_lease(
     while True:
         left = min(deadline, complain_at) - time.monotonic()
         try:
-            # filelock would make a directory that is not there, and lock what nobody else does.
+            # filelock would make a missing directory, and hold a lock that no other process looks
+            # at.
             answered(path.parent.stat)
             lease.acquire(timeout=max(0.0, min(left, look)))
             break
@@ -214,26 +222,27 @@ def _hold_lease(
 
 
 class Forsaken:
-    """Removes a lease that is not renewed where filelock, which waits only half as long, does not.
+    """Removes a lease that is not renewed, if filelock does not; filelock waits only half as long.
 
-    Where a filesystem cannot exchange two names (NFS) present versions of filelock leave the lease
-    of a process that was killed for ever: without that nobody can be sure not to take a new one.
-    Here it is put back when that happens; for a moment two may then hold it, and the queue stands
-    that.
+    On a filesystem that cannot exchange two names (NFS), present versions of filelock never remove
+    the lease of a process that was killed. Without that exchange, a process cannot be sure that it
+    does not take away a new lease. This class puts a new lease back in that case. For a moment two
+    processes may then hold the lock; the queue tolerates that.
     """
 
     def __init__(self, path: Path, duration: float) -> None:
         self._path = path
-        # Not all at once: who removes it second may find a new one.
+        # The patience is random, so that not all processes remove it at once: the second one may
+        # find a new lease.
         self._patience = duration * random.uniform(2.0, 2.5)
         self._seen: tuple[int, ...] = ()
         self._since = 0.0
 
     def look(self) -> None:
-        """To be called again and again while it is waited for."""
+        """Look at the lease; call this repeatedly during the wait."""
         with contextlib.suppress(OSError), open(self._path, "rb") as file:
-            # Opened: of what is open, and only then, NFS has the present times. And as long as it
-            # is open no other file has its number.
+            # The file is opened because NFS has current times only for open files. And while it is
+            # open, no other file gets its inode number.
             found = os.fstat(file.fileno())
             seen = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
             if seen != self._seen:
@@ -242,7 +251,7 @@ class Forsaken:
                 self.remove(found)
 
     def remove(self, expected: os.stat_result) -> None:
-        """Remove it, if it is the file expected."""
+        """Remove the lease if it is the expected file."""
         aside = self._path.with_name(f".{self._path.name}-{secrets.token_hex(8)}")
         self._path.rename(aside)
         try:
@@ -260,7 +269,7 @@ def _complain(path: Path, holder: str) -> None:
 
 
 def advice(kind: Kind) -> str:
-    """What to do where locks of that kind do not work."""
+    """What to do if locks of that kind do not work."""
     other = ", or, where there is none, lock_kind: lease" if kind == "flock" else ""
     return (
         "In kochi.yaml name a directory where they work, the same for all nodes (machines: NAME: "

@@ -1,7 +1,7 @@
-"""Migrates what earlier releases wrote for a machine (layout 1) to layout 2.
+"""Migrates the files that earlier releases wrote for a machine (layout 1) to layout 2.
 
-The layout's number is the `version` of locks.json, which every process that changes anything of the
-machine reads first. So a release that knows only layout 1 refuses a migrated directory.
+The number of the layout is the `version` of locks.json. Every process that changes a file of the
+machine reads that file first, so a release that knows only layout 1 refuses a migrated directory.
 
 layout 1                              layout 2
 queues/<queue>/bells/<worker>         subscribers/<worker>
@@ -10,8 +10,8 @@ workers/<worker>/lost.json            presumed-dead.json
 controllers/<id>/bell                 wakeup
 controllers/<id>/heir-<n>.json        adopter-<n>.json, its key "heir" is "adopter"
 
-Names of layout 1 are in this module alone. Keys that changed in files of ended jobs, runs and
-launches are understood by their readers (`passed_over`, `taken_over`, `attendant`).
+Only this module has names of layout 1. Some keys changed in files of ended jobs, runs and launches
+(`passed_over`, `taken_over`, `attendant`); the readers of these files accept the old keys.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from snakemake_kochi.files import (
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 
-# In heartbeats, as layout 1 has them: who stands still for so long is presumed dead; and for how
-# long such a process is watched again, for its filesystem may just have come back.
+# In heartbeat intervals, as in layout 1: a process that stands still for so long is presumed dead.
+# Then it is watched again for `_WATCHED_FOR`, because its filesystem may just have come back.
 _LOST_AFTER = 12
 _WATCHED_FOR = 2
-_HEARTBEAT = 5.0  # seconds, where a file does not say
+_HEARTBEAT = 5.0  # seconds, for a file without it
 _NOT_CHECKED = 10**6  # versions of the files of layout 1 are all known
 _HEIR = re.compile(r"heir-(\d+)\.json")
 
@@ -69,14 +69,14 @@ class _Process:
 
     @property
     def lives(self) -> bool:
-        """Whether it is alive, or gave a sign of life so recently that it may be."""
+        """Whether it is alive, or gave a sign of life so recently that it may be alive."""
         if not self.is_elsewhere:
             return this_node().can_see(self.node) and self.process.is_alive()
         return not self.gives_signs or self._age() < _LOST_AFTER * self.interval
 
     def _age(self) -> float:
-        # Both times are the file server's, no clock of a node comes into it. The file is opened
-        # because only then NFS has its present times.
+        # Both times come from the file server, so the clock of a node does not matter. The file is
+        # opened because NFS has current times only for open files.
         try:
             with self.state.open("rb") as own, tempfile.TemporaryFile(dir=self.state.parent) as new:
                 return os.fstat(new.fileno()).st_mtime - os.fstat(own.fileno()).st_mtime
@@ -85,15 +85,15 @@ class _Process:
 
 
 def has_first_layout(machine: MachinePaths) -> bool:
-    """Whether a queue was made by an earlier release. Raises OSError when that is not known."""
+    """Whether an earlier release made a queue. Raises OSError when that is unknown."""
     return any(is_there(queue / "bells") for queue in _directories(machine.queues))
 
 
 def require_unused(machine: MachinePaths, watch: bool = True) -> None:
     """Raise KochiError while a controller or a worker of layout 1 uses the machine.
 
-    With `watch`, those on other hosts that look dead are watched for two heartbeats. Raises
-    OSError when something is not known now.
+    With `watch`, processes on other hosts that look dead are watched for two heartbeats. Raises
+    OSError when something is unknown now.
     """
     found = list(_processes(machine))
     silent = [each for each in found if each.is_elsewhere and not each.lives]
@@ -118,19 +118,21 @@ def require_unused(machine: MachinePaths, watch: bool = True) -> None:
 
 
 def migrate(machine: MachinePaths) -> None:
-    """Give all files the names of layout 2; nobody may use the machine. Each step may be repeated,
-    so after a `kill -9` the next call completes it. Raises OSError."""
+    """Give all files the names of layout 2; no process may use the machine meanwhile.
+
+    Each step may be repeated, so after a `kill -9` the next call completes it. Raises OSError.
+    """
     for process in _processes(machine):
         if process.is_elsewhere:
             _disown(process)
     for queue in _directories(machine.queues):
-        # Only names of workers, none of which lives.
+        # The directory has only names of workers, and none of them is alive.
         make_directory(queue / "subscribers")
         shutil.rmtree(queue / "bells", ignore_errors=True)
     for worker in _directories(machine.workers):
         _remove(worker / "bell")
         if (content := _content(worker / "lost.json")) is not None:
-            # A copy: a worker that sleeps, and wakes after the migration, must still find it.
+            # A copy: a worker that was suspended and wakes after the migration must still find it.
             write_exclusively(worker / "presumed-dead.json", content)
     for controller in _directories(machine.controllers):
         _remove(controller / "bell")
@@ -139,8 +141,10 @@ def migrate(machine: MachinePaths) -> None:
 
 
 def _disown(process: _Process) -> None:
-    """Have a process on another host, should it wake after all, see that others have its jobs:
-    under the names that it knows."""
+    """Tell a process on another host that others have its jobs, in case it is alive after all.
+
+    The files have the names of layout 1, because the process knows only these.
+    """
     directory = process.state.parent
     if process.state.name == "worker.json":
         said = {
@@ -163,7 +167,7 @@ def _copy_heir(path: Path, target: Path) -> None:
     try:
         data = read_json(path, _NOT_CHECKED)
     except DamagedFileError:
-        # As damaged as it was: who reads it has the same doubts.
+        # Copied with its damage, so that its readers have the same doubts.
         write_exclusively(target, _content(path) or b"")
         return
     if data.get("heir") == "":
@@ -200,8 +204,8 @@ def _processes(machine: MachinePaths) -> Iterator[_Process]:
 
 def _process(state: Path, data: dict[str, Any], what: str, stop: str) -> Iterator[_Process]:
     if is_there(state.with_name("wakeup")):
-        return  # of layout 2: locks.json was removed, as its messages advise
-    # A damaged file is nobody's, as for all its readers.
+        return  # layout 2: locks.json was removed, as its messages advise
+    # A damaged file belongs to no process, as for all its readers.
     with contextlib.suppress(KeyError, TypeError, ValueError):
         process = ProcessIdentity.from_dict(data["process"])
         yield _Process(

@@ -1,8 +1,8 @@
-"""Whether the locks of a machine work, tried out before anybody relies on them.
+"""Tests whether the locks of a machine work, before a process relies on them.
 
-Some filesystems refuse them, some grant them to everybody, and on some the call never returns. So
-they are tried in a child process, which can be given up: `python -m snakemake_kochi.locks.probe
-DIRECTORY KIND PATIENCE`.
+Some filesystems refuse locks, some grant a lock to every process, and on some the call never
+returns. So the test runs in a child process, which can be given up: `python -m
+snakemake_kochi.locks.probe DIRECTORY KIND PATIENCE`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from snakemake_kochi.locks.settings import LockSettings, find_lock_settings
 from snakemake_kochi.paths import LockPaths, MachinePaths
 from snakemake_kochi.processes import this_node
 
-# Seconds until Python runs: on a cluster many nodes may just be loading it from one file server.
+# Seconds until Python runs: on a cluster, many nodes may be loading it from one file server.
 _START_PATIENCE = 60.0
-# Seconds after which the child ends, whether or not whoever started it is still there.
+# Seconds after which the child ends, whether or not its parent still exists.
 _LIFETIME = 300
 _READY = "ready"
 
@@ -36,11 +36,11 @@ _READY = "ready"
 def probe_locks(
     machine: MachinePaths, deadline: float = 10.0, start_patience: float = _START_PATIENCE
 ) -> None:
-    """Have one process hold a lock where the machine's are, and another be kept out meanwhile.
+    """Have one process hold a lock of the machine, and check that another process is excluded.
 
     Takes about 0.15 s. Raises KochiError when such locks are not supported, when they do not
-    exclude, or when they do not answer within `deadline` seconds after Python has begun to run,
-    for which `start_patience` seconds are left.
+    exclude, or when they do not answer within `deadline` seconds after Python has begun to run.
+    Python may take `start_patience` seconds to begin.
     """
     settings = find_lock_settings(machine)
     path = settings.paths.probe(this_node().host)
@@ -80,18 +80,19 @@ def _start(words: list[str]) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # stopped with Ctrl-Z it would keep others from the probe's lock
+        start_new_session=True,  # stopped with Ctrl-Z, it would hold the probe's lock
     )
 
 
 def _give_up(process: subprocess.Popen[bytes]) -> None:
-    # Not waited for: in a call that nothing interrupts it dies when that returns, if ever.
+    # There is no wait: in an uninterruptible call the process dies only when that call returns, if
+    # it ever does.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def _listen(stream: int, deadline: float, start_patience: float) -> tuple[list[str], bool]:
-    """What the child said until it ended, and whether it did; `deadline` counts from its start."""
+    """The output of the child, and whether the child ended; `deadline` counts from its start."""
     poll = select.poll()
     poll.register(stream)
     until = time.monotonic() + start_patience
@@ -110,7 +111,7 @@ def _listen(stream: int, deadline: float, start_patience: float) -> tuple[list[s
 
 
 def _judge(settings: LockSettings, path: Path, lines: list[str], status: int) -> None:
-    """Raise what the child found, if it is no good."""
+    """Raise the error that the child found, if any."""
     try:
         outcome, message = json.loads(lines[-1])
     except (ValueError, TypeError, IndexError):
@@ -135,7 +136,7 @@ def _untried(settings: LockSettings, why: str) -> KochiError:
 
 
 def _advice(settings: LockSettings) -> str:
-    # Said at once, for otherwise the next start would be refused because of it.
+    # This is part of the advice because otherwise the settled locks would make the next start fail.
     file = settings.machine.lock_settings
     return (
         f"{advice(settings.kind)} After that change, and with no worker or run of the machine "
@@ -147,8 +148,10 @@ def _advice(settings: LockSettings) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Try; the last line printed is the outcome, as JSON: one of "excluded", "admitted" and
-    "refused", and a message."""
+    """Test the locks; the last line printed is the outcome as JSON.
+
+    It is one of "excluded", "admitted" and "refused", and a message.
+    """
     directory, kind, patience = arguments
     signal.alarm(_LIFETIME)
     path = LockPaths(Path(directory)).probe(this_node().host)
@@ -162,7 +165,8 @@ def _try(path: Path, kind: Kind, patience: float) -> tuple[str, str]:
         with contender(path, kind) as contend, hold(path, kind, patience=patience):
             return "admitted" if contend() else "excluded", ""
     except LockBusyError:
-        # Others try theirs just now, with the same file: we were kept out, that is enough.
+        # Another process tests its locks now with the same file. This process was excluded, which
+        # is enough.
         return "excluded", ""
     except KochiError as error:
         return "refused", error.message
@@ -170,14 +174,15 @@ def _try(path: Path, kind: Kind, patience: float) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def contender(path: Path, kind: Kind, patience: float = 0.0) -> Iterator[Callable[[], bool]]:
-    """Another process of this node, and a call that has it try to take a lock, once each time, for
-    `patience` seconds: whether it got it. Call it before you take the lock yourself.
+    """Start another process of this node; yield a call that has it try to take a lock.
 
-    The call raises KochiError when the lock is refused, ChildProcessError when the process was
-    ended.
+    Each call makes it try once, for `patience` seconds, and returns whether it got the lock. Use
+    this before taking the lock in the calling process. The call raises KochiError when the lock is
+    refused, and ChildProcessError when the process was ended.
     """
     ours, theirs = socket.socketpair()
-    # Before there is a lock, or the thread that renews a lease: a fork must have neither.
+    # The fork comes before there is a lock, or a thread that renews a lease: the child must have
+    # neither.
     if os.fork() == 0:
         ours.close()
         _contend(path, kind, patience, theirs)

@@ -1,7 +1,7 @@
-"""locks.json: which locks a machine's processes use, and the layout of the machine's files.
+"""locks.json: the locks that a machine's processes use, and the layout of the machine's files.
 
-Every process that changes anything of the machine reads it first. So it is here that a release
-refuses what a newer one has written, and migrates what an earlier one has.
+Every process that changes a file of the machine reads it first. So this is where a release refuses
+files of a newer one, and migrates files of an earlier one.
 """
 
 from __future__ import annotations
@@ -39,15 +39,19 @@ _FIRST = 1
 
 @dataclass(frozen=True)
 class LockSettings:
-    """`paths` is where the locks are, `lock_dir` the configured directory around it, if any.
-    `layout`: of the machine's directory; `is_migrating`: its files may still have names of the
-    layout before. `lease_duration`: the seconds for which a lease need not be renewed."""
+    """The content of locks.json.
+
+    `paths` are the paths of the locks, `lock_dir` the configured directory that contains them, if
+    any. `layout` is the layout of the machine's directory. `is_migrating` means that its files may
+    still have names of the previous layout. `lease_duration` is the number of seconds for which a
+    lease need not be renewed.
+    """
 
     machine: MachinePaths
     paths: LockPaths
     kind: Kind
     lock_dir: Path | None = None
-    host: str = ""  # who settled it, and when
+    host: str = ""  # where it was settled, at `time`
     time: str = ""
     nonce: str = ""
     layout: int = VERSION
@@ -63,7 +67,7 @@ class LockSettings:
         return hold(path, self.kind, complain_after, patience, self.lease_duration)
 
     def is_held(self, path: Path) -> bool:
-        """Whether somebody holds one of these locks. Raises as `lock.is_held` does."""
+        """Whether a process holds one of these locks. Raises as `lock.is_held` does."""
         return is_held(path, self.kind, self.lease_duration)
 
     def __str__(self) -> str:
@@ -74,14 +78,16 @@ class LockSettings:
         return (self.kind, mine) == (other.kind, others)
 
     def _comparable(self) -> Path | None:
-        # Not what is made of it: KOCHI_ROOT may have another path on another node.
+        # The path derived from it is not compared: KOCHI_ROOT may have another path on another
+        # node.
         return None if self.lock_dir is None else Path(os.path.realpath(self.lock_dir))
 
     def to_dict(self) -> dict[str, Any]:
         default = self.lock_dir is None
         data = {
             "version": self.layout,
-            # The default is said relative to the file: the root's path may differ between nodes.
+            # The default is relative to the file, because the path of the root may differ between
+            # nodes.
             "directory": self.paths.directory.name if default else str(self.paths.directory),
             "kind": self.kind,
             "host": self.host,
@@ -94,7 +100,7 @@ class LockSettings:
 
     @classmethod
     def from_dict(cls, machine: MachinePaths, data: Mapping[str, Any]) -> LockSettings:
-        """Raises DamagedFileError."""
+        """Make settings from the content of the file. Raises DamagedFileError."""
         directory = Path(str(data.get("directory")))
         kind = data.get("kind")
         if kind not in get_args(Kind) or not data.get("directory") or "\0" in str(directory):
@@ -117,7 +123,7 @@ def intended_lock_settings(
     kind: str | None = None,
     lease_duration: float = LEASE_DURATION,
 ) -> LockSettings:
-    """What a configuration says, whatever is settled. Raises ConfigError for an unknown kind."""
+    """The configured settings, whatever is settled. Raises ConfigError for an unknown kind."""
     if kind is not None and kind not in get_args(Kind):
         raise ConfigError(f"lock_kind '{kind}' does not exist: {nearest(kind, get_args(Kind))}")
     return LockSettings(
@@ -135,9 +141,9 @@ def settle_locks(
     kind: str | None = None,
     lease_duration: float = LEASE_DURATION,
 ) -> LockSettings:
-    """Have the machine use the locks that are configured, from its first use on.
+    """Have the machine use the configured locks, from its first use on.
 
-    Raises KochiError when it was settled otherwise, when the directory cannot be used, or while an
+    Raises KochiError when other locks are settled, when the directory cannot be used, or while an
     earlier release uses the machine.
     """
     wanted = intended_lock_settings(machine, lock_dir, kind, lease_duration)
@@ -149,10 +155,10 @@ def settle_locks(
 
 @functools.lru_cache(maxsize=64)
 def find_lock_settings(machine: MachinePaths) -> LockSettings:
-    """What is settled; at the first use of all the default. Read once in a process.
+    """The settled locks; at the first use of the machine, the default. Read once per process.
 
     Raises KochiError when the directory cannot be used or while an earlier release uses the
-    machine, DamagedFileError.
+    machine. Raises DamagedFileError.
     """
     return _ready(read_lock_settings(machine) or _settle(intended_lock_settings(machine)))
 
@@ -169,7 +175,7 @@ def _ready(settled: LockSettings) -> LockSettings:
 
 
 def _migrate(settled: LockSettings) -> None:
-    """Call with the layout's lock held."""
+    """Migrate the machine's files to the present layout. Call with the layout's lock held."""
     machine = settled.machine
 
     def write(layout: int, is_migrating: bool = False) -> None:
@@ -178,8 +184,8 @@ def _migrate(settled: LockSettings) -> None:
 
     if not settled.is_migrating:
         require_unused(machine)
-        # From here on the earlier release refuses the machine. One that began just before is seen
-        # by the second look.
+        # From here on the earlier release refuses the machine. The second look finds a process that
+        # began just before.
         write(VERSION, is_migrating=True)
     try:
         require_unused(machine, watch=False)
@@ -191,19 +197,19 @@ def _migrate(settled: LockSettings) -> None:
 
 
 def read_lock_settings(machine: MachinePaths) -> LockSettings | None:
-    """What is settled, or None before the first use. Raises DamagedFileError."""
+    """The settled locks, or None before the first use. Raises DamagedFileError."""
     try:
         return LockSettings.from_dict(machine, read_json(machine.lock_settings, VERSION))
     except FileNotFoundError:
         return None
     except DamagedFileError as error:
         if error.hint is not None:
-            raise  # written by a newer release: to remove the file would mix the two
+            raise  # written by a newer release: removing the file would mix the two
         raise _damaged(machine, error.message) from error
 
 
 def disagreement(settled: LockSettings, wanted: LockSettings) -> KochiError | None:
-    """The error for a machine whose locks were settled otherwise than it is configured now."""
+    """The error for a machine whose settled locks differ from its configuration."""
     if settled.agrees_with(wanted):
         return None
     file = settled.machine.lock_settings
@@ -218,7 +224,10 @@ def disagreement(settled: LockSettings, wanted: LockSettings) -> KochiError | No
 
 
 def _settle(wanted: LockSettings) -> LockSettings:
-    """Write down what is wanted, unless somebody else was quicker: then what that one wanted."""
+    """Settle the wanted locks, and return the settled ones.
+
+    If another process was faster, these are the locks that it settled.
+    """
     machine = wanted.machine
     make_directory(machine.directory)
     settled = LockSettings(
@@ -230,7 +239,7 @@ def _settle(wanted: LockSettings) -> LockSettings:
         host=socket.gethostname(),
         time=datetime.now(UTC).isoformat(timespec="microseconds"),
         nonce=secrets.token_hex(8),
-        # Somebody may have removed locks.json, as its messages advise, from files of any layout.
+        # A person may have removed locks.json, as its messages advise, in a machine of any layout.
         layout=_FIRST if has_first_layout(machine) else VERSION,
     )
     _make_lock_directory(settled)
@@ -251,7 +260,8 @@ def _make_lock_directory(settings: LockSettings) -> None:
         make_directory(directory)
         return
     if not settings.lock_dir.is_dir():
-        # Not made: where it is only not mounted, the locks would be others than on other nodes.
+        # The directory is not made: if it is only not mounted, the locks would differ from those of
+        # other nodes.
         raise KochiError(
             f"lock_dir: there is no directory {settings.lock_dir}",
             "Make it, or correct lock_dir of the machine in kochi.yaml.",
@@ -281,7 +291,7 @@ def _check_directory(settings: LockSettings) -> None:
 
 
 def _check_ownership(directory: Path) -> None:
-    """In a directory for everybody anybody may have been first to use the name."""
+    """In a directory open to all users, another user may have used the name first."""
     found = directory.lstat()
     if (
         not stat.S_ISDIR(found.st_mode)
