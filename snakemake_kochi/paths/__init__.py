@@ -1,28 +1,28 @@
-"""Every path below KOCHI_ROOT, in one place. No other package joins one.
+"""All paths below KOCHI_ROOT. No other package builds one.
 
 KOCHI_ROOT/                              0700
   machines/<machine>/
     ids.json                             the next job and worker number
-    numbers/<kind>/<shard>/<first>.json  a range of them that somebody has taken
-    found.yaml                           what its scheduler told of it
-    locks.json, locks/                   where the locks are and of which kind; the locks
+    numbers/<kind>/<shard>/<first>.json  a range of numbers that a process has taken
+    found.yaml                           what its scheduler says of itself
+    locks.json, locks/                   the directory and kind of the locks; the locks
     locks/projects/<name>-<digest>/      installs/, builds/, promises/, committer
     queues/<queue>/                      waiting/<shard>/, running/, damaged/, subscribers/
     jobs/<shard>/<job>/                  ticket.json, attempt-<n>.json, log, result.json, cancel
     workers/<worker>/                    worker.json, queues.json, wakeup, log
     controllers/<controller>/            controller.json, outputs.json, wakeup, inbox/, delivered/,
                                          adopter-<n>.json, gone
-    runs/<controller>.json               which jobs and workers its run had
+    runs/<controller>.json               the jobs and workers of its run
     allocations/                         <controller>-<allocation>.json and .log
     launches/<launch>/                   launch.json, process.json, output, end.json, gone.json
-    nodes/<host>.cpus                    bytes are locked for the CPUs that jobs there have
+    nodes/<host>.cpus                    one byte is locked for each CPU of a job there
   projects/<name>-<digest>/
     store.git                            snapshots
-    freezes/<digest>.json                what a run was frozen to
-    freezes/<digest>/<batch>.json        what of it the runs of one batch need
+    freezes/<digest>.json                the state of the project at the start of a run
+    freezes/<digest>/<batch>.json        the part of it that the runs of one batch need
     repositories/<digest>/               the `.git` of copies of a snapshot
     installs/<machine>/<dependency>/<recipe>/<digest>/
-    builds/<machine>/<digest>/           source tree with what was built in it
+    builds/<machine>/<digest>/           source tree with the files built in it
     artifacts/<machine>/                 journal/, damaged/, late/, directories/, committed,
                                          agreed.json, disagreed, discarded.json,
                                          replaced/

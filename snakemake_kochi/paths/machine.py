@@ -27,7 +27,7 @@ QUEUE_LOCKS = 64
 
 @dataclass(frozen=True)
 class TrialPaths:
-    """Where `kochi doctor` tries things out, here and from another node; removed afterwards."""
+    """Test files of `kochi doctor`, here and on another node; removed afterwards."""
 
     directory: Path
 
@@ -50,13 +50,13 @@ class TrialPaths:
 
     @property
     def document(self) -> Path:
-        """Replaced again and again while others read it."""
+        """Replaced repeatedly while other processes read it."""
         return self.directory / "document.json"
 
 
 @dataclass(frozen=True)
 class ProjectLockPaths:
-    """The locks of one project on one machine, with those of the machine."""
+    """The locks of one project on one machine, in the directory of the machine's locks."""
 
     directory: Path
 
@@ -81,14 +81,17 @@ class ProjectLockPaths:
         return self.directory / "promises"
 
     def promise(self, nonce: str) -> Path:
-        """Held by one process that will commit what others have journaled."""
+        """Held by one process that will commit what other processes have journaled."""
         return self.promises / nonce
 
 
 @dataclass(frozen=True)
 class LockPaths:
-    """The files that are locked. They are few, made once and never removed: who unlinks a lock lets
-    a second process lock another file of the same name."""
+    """The lock files of a machine.
+
+    They are few, made once and never removed. If a process unlinked a lock, a second process could
+    lock another file of the same name.
+    """
 
     directory: Path
 
@@ -97,7 +100,7 @@ class LockPaths:
         return self.directory / "ids"
 
     def queue(self, name: str) -> Path:
-        """Queues share locks: each run has a queue of its own, whose lock would stay for ever."""
+        """Queues share locks: each run has a queue of its own, and its lock would stay for ever."""
         number = zlib.crc32(name.encode()) % QUEUE_LOCKS
         return self.directory / f"queue-{number:02d}"
 
@@ -108,44 +111,47 @@ class LockPaths:
 
     @property
     def launches(self) -> Path:
-        """Held while one looks whether another runs, and launches its own."""
+        """Held while a process checks for another launched run and launches its own."""
         return self.directory / "launches"
 
     def project(self, project: ProjectPaths) -> ProjectLockPaths:
         return ProjectLockPaths(self.directory / "projects" / project.directory.name)
 
     def settled(self, nonce: str) -> Path:
-        """There if this is the very directory that was settled, and not one on another node."""
+        """Exists if this is the settled directory itself.
+
+        A directory of the same name on another node lacks this file.
+        """
         return self.directory / f"settled-{nonce}"
 
     def trial(self, nonce: str) -> TrialPaths:
         return TrialPaths(self.directory / f".trial-{nonce}")
 
     def probe(self, host: str) -> Path:
-        """A lock of nobody's, for processes of that node to try out locking with."""
+        """A lock that protects nothing; processes of that node test locking with it."""
         return self.directory / f"probe-{safe(host)}"
 
 
 @dataclass(frozen=True)
 class MachinePaths:
-    """What all projects share on one machine: queues, jobs, workers."""
+    """The paths that all projects share on one machine: queues, jobs, workers."""
 
     name: str
     directory: Path
 
     @property
     def found(self) -> Path:
-        """A kochi.yaml with what its scheduler told of it."""
+        """A kochi.yaml with what the machine's scheduler says of itself."""
         return self.directory / "found.yaml"
 
     @property
     def lock_settings(self) -> Path:
-        """Which locks all processes of the machine use; there from the first use on."""
+        """Which locks all processes of the machine use; exists from the first use on."""
         return self.directory / "locks.json"
 
     @property
     def locks(self) -> LockPaths:
-        """Where the locks are unless kochi.yaml has a `lock_dir`."""
+        """The default directory of the locks, if kochi.yaml has no `lock_dir`."""
         return LockPaths(self.directory / "locks")
 
     def locks_in(self, lock_dir: Path) -> LockPaths:
@@ -161,7 +167,7 @@ class MachinePaths:
         return self.directory / "ids.json"
 
     def number_ranges(self, kind: str) -> Path:
-        """The ranges of numbers for jobs, or workers, that were taken."""
+        """The ranges of job or worker numbers that were taken."""
         return self.directory / "numbers" / kind
 
     def number_range(self, kind: str, first: int) -> Path:
@@ -188,7 +194,7 @@ class MachinePaths:
         return self.directory / "runs"
 
     def run(self, controller: str) -> Path:
-        """What is kept of the run of a controller; it stays when the controller has ended."""
+        """The record of a controller's run; it stays when the controller has ended."""
         return self.runs / f"{name_of('controller', controller)}.json"
 
     @property
@@ -213,16 +219,18 @@ class MachinePaths:
 
     @property
     def job_logs(self) -> Path:
-        """Where the logs of all jobs are, for people."""
+        """The pattern of the paths of all job logs, for people."""
         return JobPaths(self.jobs / "*" / "JOB").log
 
     def allocation_log(self, controller: str, allocation: str) -> Path:
-        """What an allocation of a controller said, besides its worker's log; `allocation` may be
-        what the scheduler puts its name in place of."""
+        """The output of a controller's allocation, besides the log of its worker.
+
+        `allocation` may be the placeholder that the scheduler replaces with the allocation's name.
+        """
         return self.allocations / f"{name_of('controller', controller)}-{allocation}.log"
 
     def allocation_note(self, controller: str, allocation: str) -> Path:
-        """What was asked for with an allocation of a controller, and when."""
+        """The time and the purpose of a controller's allocation request."""
         name = f"{name_of('controller', controller)}-{safe(allocation)}.json"
         return self.allocations / name
 
@@ -230,14 +238,14 @@ class MachinePaths:
         return sorted(self.allocations.glob(f"{name_of('controller', controller)}-*.json"))
 
     def cpu_leases(self, host: str) -> Path:
-        """Whose bytes are locked by the workers of that node: one for each CPU."""
+        """A file with one byte per CPU of that node; the workers there lock these bytes."""
         return self.directory / "nodes" / f"{safe(host)}.cpus"
 
     def worker(self, number: int) -> WorkerPaths:
         return WorkerPaths(self.workers / str(number))
 
     def worker_settings(self, digest: str) -> Path:
-        """The settings of all workers that are started with equal ones, and without a number."""
+        """The settings of all workers with equal settings that are started without a number."""
         return self.directory / "worker-settings" / f"{digest[:20]}.json"
 
     def controller(self, identity: str) -> ControllerPaths:

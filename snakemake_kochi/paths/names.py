@@ -18,5 +18,5 @@ def name_of(kind: str, name: str) -> str:
 
 
 def safe(host: str) -> str:
-    # A host's name is not ours to refuse.
+    # A host name cannot be refused, so it is made safe.
     return "".join(c if is_name("x" + c) else "_" for c in host)[:64]

@@ -10,13 +10,13 @@ from pathlib import Path
 from snakemake_kochi.paths.machine import MachinePaths
 from snakemake_kochi.paths.names import name_of
 
-# In a `.git` that is kept for copies: where those of its submodules are.
+# The file in a `.git` kept for copies that names the kept `.git` directories of its submodules.
 SUBMODULES = "kochi-submodules.json"
 
 
 @dataclass(frozen=True)
 class InstallPaths:
-    """One installation of one recipe, in a prefix of its own for good."""
+    """One installation of one recipe, which stays in its own prefix."""
 
     directory: Path
 
@@ -43,7 +43,7 @@ class InstallPaths:
 
 @dataclass(frozen=True)
 class BuildPaths:
-    """One build: a source tree with what was built in it."""
+    """One build: a source tree with the files that were built in it."""
 
     directory: Path
 
@@ -53,7 +53,7 @@ class BuildPaths:
 
     @property
     def log(self) -> Path:
-        """What the build script printed."""
+        """The output of the build script."""
         return self.directory / "log"
 
     @property
@@ -63,13 +63,15 @@ class BuildPaths:
 
 @dataclass(frozen=True)
 class ProjectPaths:
-    """What one project keeps, by the place of its repository: two repositories of the same
-    directory name share nothing."""
+    """The files of one project, named by the path of its repository.
+
+    So two repositories with the same directory name share nothing.
+    """
 
     directory: Path
 
     def machine(self, name: str) -> MachinePaths:
-        """A machine of the same KOCHI_ROOT."""
+        """The paths of a machine of the same KOCHI_ROOT."""
         return MachinePaths(
             name, self.directory.parent.parent / "machines" / name_of("machine", name)
         )
@@ -83,11 +85,11 @@ class ProjectPaths:
 
     @staticmethod
     def batch_freeze(freeze: Path, digest: str) -> Path:
-        """What one batch needs of a freeze, by the place of that."""
+        """The part of a freeze that one batch needs, in a directory beside the freeze."""
         return freeze.with_suffix("") / f"{name_of('batch freeze', digest)}.json"
 
     def repository(self, digest: str) -> Path:
-        """The `.git` that copies of a snapshot get a copy of."""
+        """The `.git` from which copies of a snapshot get their own."""
         return self.directory / "repositories" / name_of("repository", digest)
 
     def freezes(self) -> list[Path]:
@@ -110,7 +112,7 @@ class ProjectPaths:
         return self.recipe(machine, dependency, recipe) / "current"
 
     def newest_install_log(self, machine: str, dependency: str, recipe: str) -> Path | None:
-        """The log of the installation that was tried last, whether it worked or not."""
+        """The log of the last installation that was tried, whether it worked or not."""
         logs = self.recipe(machine, dependency, recipe).glob("*/log")
         return max(logs, key=lambda log: log.stat().st_mtime_ns, default=None)
 
@@ -127,23 +129,23 @@ class ProjectPaths:
         return self.directory / "artifacts" / name_of("machine", machine) / "damaged"
 
     def late_results(self, machine: str) -> Path:
-        """Journal entries of attempts that were given up; a later one has made them again."""
+        """Journal entries of attempts that were given up; a later attempt has made them again."""
         return self.directory / "artifacts" / name_of("machine", machine) / "late"
 
     def agreement(self, machine: str) -> Path:
-        """Up to which commit the branch of results is known to have all of them."""
+        """The commit up to which the branch of results is known to have all results."""
         return self.directory / "artifacts" / name_of("machine", machine) / "agreed.json"
 
     def disagreement(self, machine: str) -> Path:
-        """Empty; says that the branch of results may lack some."""
+        """Empty; says that the branch of results may lack some results."""
         return self.directory / "artifacts" / name_of("machine", machine) / "disagreed"
 
     def discarded(self, machine: str) -> Path:
-        """Which results in working directories are not to be committed again."""
+        """The results in working directories that must not be committed again."""
         return self.directory / "artifacts" / name_of("machine", machine) / "discarded.json"
 
     def replaced(self, machine: str) -> Path:
-        """Which newer results were replaced, until somebody is told, a file for each commit."""
+        """The newer results that were replaced, one file per commit, until a person is told."""
         return self.directory / "artifacts" / name_of("machine", machine) / "replaced"
 
     def working_directory(self, machine: str, directory: Path) -> Path:
@@ -164,7 +166,7 @@ class ProjectPaths:
 
 @dataclass(frozen=True)
 class WorkingPaths:
-    """What the rules of one machine write below the working directory of Snakemake."""
+    """The files of one machine's rules below the working directory of Snakemake."""
 
     directory: Path
     machine: str
@@ -176,14 +178,15 @@ class WorkingPaths:
 
     @property
     def state(self) -> Path:
-        """Beside Snakemake's own state: what only says which installation, build or run is
-        current."""
+        """Beside Snakemake's own state: which installation, build or run is current."""
         return self.directory / ".snakemake" / "kochi" / self.machine
 
     @staticmethod
     def remembered(file: Path) -> Path:
-        """Beside a file that stands for an installation or a build, and the same: it stays when
-        that is deleted, for Snakemake does not know it."""
+        """A copy of a file that represents an installation or a build, beside that file.
+
+        The copy stays when the file is deleted, because Snakemake does not know it.
+        """
         return file.with_name("known.json")
 
     @property

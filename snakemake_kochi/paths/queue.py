@@ -38,7 +38,7 @@ class QueuePaths:
 
     @property
     def submissions(self) -> Path:
-        """Where tickets are written before they wait."""
+        """The directory in which tickets are written before they wait."""
         return self.directory / "submissions"
 
     def submission(self, nonce: str) -> Path:
@@ -63,15 +63,18 @@ class QueuePaths:
         return self.directory / "subscribers"
 
     def subscription(self, worker: int) -> Path:
-        """Empty; exists while that worker serves this queue and wants to be notified."""
+        """Empty; exists while that worker serves this queue, so that its FIFO is notified."""
         return self.subscribers / str(worker)
 
     def removed(self, nonce: str) -> Path:
-        """Where a queue goes to be removed; the dot keeps it out of every listing."""
+        """The path to which a queue moves when it is removed.
+
+        The dot keeps it out of every listing.
+        """
         return self.directory.with_name(f".{self.name[:64]}-{nonce}")
 
     def make(self) -> QueuePaths:
-        """Make its directories. Raises OthersError when somebody else has made one of them."""
+        """Make its directories. Raises OthersError when another user has made one of them."""
         for directory in (self.waiting, self.running, self.subscribers):
             make_directory(directory)
         for directory in (self.directory, self.waiting, self.running, self.subscribers):
@@ -81,7 +84,7 @@ class QueuePaths:
 
 @dataclass(frozen=True)
 class JobPaths:
-    """What is kept of one job after it was claimed."""
+    """The files of one job after its ticket was claimed."""
 
     directory: Path
 
@@ -105,7 +108,7 @@ class JobPaths:
         return self.directory / f"attempt-{number}.json"
 
     def ended(self, number: int) -> Path:
-        """There when that attempt ended and its ticket went back to the queue."""
+        """Exists when that attempt has ended and its ticket went back to the queue."""
         return self.directory / f"ended-{number}.json"
 
     def late_result(self, nonce: str) -> Path:
@@ -129,7 +132,10 @@ class WorkerPaths:
 
     @property
     def settings(self) -> Path:
-        """How it is started; written by who starts it, if it had a number by then."""
+        """How the worker is started.
+
+        The process that starts the worker writes this file, if the worker has a number by then.
+        """
         return self.directory / "settings.json"
 
     @property
@@ -141,23 +147,28 @@ class WorkerPaths:
         return self.directory / "log"
 
     def zygote_log(self, number: int) -> Path:
-        """What a process said that has parsed a workflow for the worker's jobs; written anew by the
-        next one of that number."""
+        """The output of a zygote, a process that has parsed a workflow for the worker's jobs.
+
+        The next zygote with that number overwrites it.
+        """
         return self.directory / f"zygote-{number}.log"
 
     @property
     def presumed_dead(self) -> Path:
-        """There when an observer on another node presumed the worker dead; it must not go on."""
+        """Exists when an observer on another node presumed the worker dead.
+
+        The worker must not go on.
+        """
         return self.directory / "presumed-dead.json"
 
     @property
     def release(self) -> Path:
-        """There when a person wants the worker to leave, and how."""
+        """Exists when a person has released the worker; says how it must leave."""
         return self.directory / "release.json"
 
     @property
     def asked(self) -> Path:
-        """There when a person has asked a scheduler for the worker, with that of its allocation."""
+        """Exists when a person has requested the worker; names its allocation."""
         return self.directory / "asked.json"
 
     @property
@@ -167,7 +178,7 @@ class WorkerPaths:
 
     @property
     def probe(self) -> Path:
-        """Written and removed by the worker, to see whether it can."""
+        """Written and removed by the worker, to test whether it can write."""
         return self.directory / "probe"
 
 
@@ -199,27 +210,27 @@ class ControllerPaths:
         return self.delivered / f"{job // SHARD:08d}" / name
 
     def delivered_files(self) -> list[Path]:
-        """All of them; an earlier release had them in one directory."""
+        """All deliveries that were read; an earlier release had them in one directory."""
         return sorted({*self.delivered.glob("*.json"), *self.delivered.glob("*/*.json")})
 
     @property
     def outputs(self) -> Path:
-        """Which files its run may write; there before the state is."""
+        """The files that its run may write; exists before the state file does."""
         return self.directory / "outputs.json"
 
     @property
     def gone(self) -> Path:
-        """There when a person said that it is no more."""
+        """Exists when a person said that the controller is gone."""
         return self.directory / "gone"
 
     def adopter(self, number: int) -> Path:
-        """Names the controller that adopted the jobs of this dead one, as the number-th."""
+        """The number-th adopter: the controller that adopted the jobs of this dead one."""
         return self.directory / f"adopter-{number}.json"
 
 
 @dataclass(frozen=True)
 class LaunchPaths:
-    """A run that goes on without a terminal."""
+    """A launched run, which goes on without a terminal."""
 
     directory: Path
 
@@ -237,7 +248,7 @@ class LaunchPaths:
 
     @property
     def log(self) -> Path:
-        """Where Snakemake's log of it is."""
+        """The path of Snakemake's log of the run."""
         return self.directory / "log.json"
 
     @property
@@ -246,10 +257,10 @@ class LaunchPaths:
 
     @property
     def time_up(self) -> Path:
-        """There when its scheduler said that its time is nearly over."""
+        """Exists when the scheduler said that the time of the run is nearly over."""
         return self.directory / "time-up.json"
 
     @property
     def gone(self) -> Path:
-        """There when somebody learned from the scheduler that it is no more."""
+        """Exists when a process learned from the scheduler that the run is gone."""
         return self.directory / "gone.json"

@@ -1,4 +1,4 @@
-"""KOCHI_ROOT: where it is, whether it can be used, and what is in it."""
+"""KOCHI_ROOT: its path, whether it can be used, and its content."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FOR_ALL_NODES = "a directory that you may write to, and that all nodes of a clu
 
 @dataclass(frozen=True)
 class Root:
-    """KOCHI_ROOT. `said_at`: where it is said, for people; None if it is the default."""
+    """KOCHI_ROOT. `said_at` is where it is set, for people; None for the default."""
 
     directory: Path
     said_at: str | None = field(default=_ROOT_VARIABLE, compare=False)
@@ -36,7 +36,7 @@ class Root:
         environment: Mapping[str, str] = os.environ,
         where: str = "the machine's kochi_root",
     ) -> Root:
-        """The machine's `kochi_root`, which is said at `where`, else $KOCHI_ROOT, else ~/.kochi."""
+        """The machine's `kochi_root`, which is set at `where`, else $KOCHI_ROOT, else ~/.kochi."""
         given = environment.get("KOCHI_ROOT")
         what = "the machine's kochi_root" if configured else "KOCHI_ROOT"
         chosen = expand_user(os.path.expandvars(configured or given or "~/.kochi"), what)
@@ -44,17 +44,16 @@ class Root:
         return cls(chosen.absolute(), said_at)
 
     def secure(self, directory: Path) -> list[str]:
-        """Make sure that what is in a directory below KOCHI_ROOT was put there by this user; make
-        it if it is missing.
+        """Make sure that this user wrote the content of a directory below KOCHI_ROOT.
 
-        Returns sentences about others who could (see `ownership.examine`).
-        Raises KochiError.
+        The directory is made if it is missing. Returns sentences about other users who could have
+        written there (see `ownership.examine`). Raises KochiError.
         """
         with self.explaining():
             doubts, is_complete = self._examine(directory)
             if not is_complete:
                 make_directory(directory)
-                # Somebody may have been faster.
+                # Another process may have been faster.
                 doubts, _ = self._examine(directory)
         return doubts
 
@@ -69,7 +68,10 @@ class Root:
 
     @contextlib.contextmanager
     def explaining(self) -> Iterator[None]:
-        """An OSError at a path here or above becomes a KochiError: where it is said, what to do."""
+        """Turn an OSError at a path here or above into a KochiError.
+
+        The error says where KOCHI_ROOT is set, and what to do.
+        """
         try:
             yield
         except OSError as error:
@@ -89,8 +91,10 @@ class Root:
         return KochiError(message, self._advice(_FOR_ALL_NODES))
 
     def unseen(self, node: str, why: str) -> KochiError:
-        """To be raised where another node has something else, or nothing, at this path. `why`: by
-        what that is known."""
+        """The error when another node has other content, or none, at this path.
+
+        `why` says how that is known.
+        """
         message = f"KOCHI_ROOT {self.directory} cannot be used: {node} does not see it: {why}"
         return KochiError(message, self._advice(_FOR_ALL_NODES))
 
@@ -110,18 +114,23 @@ class Root:
         return ProjectPaths(self.directory / "projects" / f"{readable or 'root'}-{digest}")
 
     def projects(self) -> list[ProjectPaths]:
-        """Those that keep something here, by the name of their directory."""
+        """The projects with files in KOCHI_ROOT, by the name of their directory."""
         found = (self.directory / "projects").glob("*")
         return [ProjectPaths(path) for path in sorted(found) if path.is_dir()]
 
     @property
     def configuration(self) -> Path:
-        """The user's machines for all projects; outside of any repository, their kochi.yaml."""
+        """The user's machines for all projects.
+
+        Outside of any repository, this is their kochi.yaml.
+        """
         return self.directory / "conf.yaml"
 
     def has_configuration(self) -> bool:
-        """Whether there is one. Raises KochiError when somebody else could have written it: it has
-        scripts that are executed."""
+        """Whether the configuration exists.
+
+        Raises KochiError when another user could have written it, because its scripts are executed.
+        """
         if not self.configuration.is_file():
             return False
         self.secure(self.directory)
