@@ -1,11 +1,12 @@
-"""How a file of ours gets onto disk and is read back: written once, renamed into place, private.
+"""Writing and reading private files: each is written once and renamed into place.
 
 Every file has one writer, or is written once. A reader never sees half a file: data goes to a
-temporary name in the same directory and is renamed (or linked, where a second writer must lose).
+temporary name in the same directory and is then renamed, or linked if a second writer must fail.
 
-Network filesystems answer some calls with errors that say nothing about the file: ESTALE for a
-name that another node is just replacing, ENOENT for a rename whose first answer got lost. The
-functions here ask again where that helps. What they still raise means: not known now.
+Network filesystems answer some calls with errors that say nothing about the file: ESTALE for a name
+that another node is just replacing, ENOENT for a rename whose first answer got lost. The functions
+here repeat the call if that helps. An error that they still raise means that the answer is unknown
+now.
 """
 
 from snakemake_kochi.files.calls import (

@@ -1,4 +1,4 @@
-"""Calls of the filesystem that are made again where that helps, and what their errors mean."""
+"""Filesystem calls that are repeated if that helps, and the meaning of their errors."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _STALE_PAUSE = 0.005
 _LONGEST_STALE_PAUSE = 0.2
 
 
-# What is answered where there is no room, for anybody or for this user.
+# The errors when there is no room, for all users or for this user.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-# What network filesystems answer while a server is away, or another takes its place.
+# The errors of network filesystems while a server is away, or while another takes its place.
 TRANSIENT = frozenset(
     {
         errno.ESTALE,
@@ -50,16 +50,17 @@ TRANSIENT = frozenset(
 
 
 def answered(call: Callable[[], Answer]) -> Answer:
-    """Make a call that may be repeated, again while the answer is ESTALE, for two seconds at most.
+    """Make a call that may be repeated; repeat it after ESTALE, for two seconds at most.
 
-    Raises what the call raises; OSError other than FileNotFoundError means: not known now.
+    Raises what the call raises. An OSError other than FileNotFoundError means that the answer is
+    unknown now.
     """
     try:
         return call()
     except OSError as error:
         if error.errno != errno.ESTALE:
             raise
-    # Here: on most filesystems it is never needed, and every short job would pay for the import.
+    # Imported here: on most filesystems it is never needed, and every short job would pay for it.
     from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
     again = Retrying(
@@ -76,10 +77,11 @@ def _is_stale(error: BaseException) -> bool:
 
 
 def is_there(path: Path | str) -> bool:
-    """Whether there is such a file or directory. Raises OSError when that is not known now.
+    """Whether a file or directory exists. Raises OSError when that is unknown now.
 
-    Path.exists raises or says False then, as the version of Python has it, and os.path.exists
-    always says False: a job whose result was not seen for a moment would be run again.
+    Path.exists raises or returns False in that case, depending on the version of Python, and
+    os.path.exists always returns False. A job whose result was not seen for a moment would then be
+    run again.
     """
     try:
         answered(partial(os.stat, path))
@@ -89,8 +91,10 @@ def is_there(path: Path | str) -> bool:
 
 
 def list_names(directory: Path | str) -> list[str]:
-    """The names in a directory, in no order; none where there is no such directory. Raises OSError
-    when they are not known now."""
+    """The names in a directory, in no order; none if there is no such directory.
+
+    Raises OSError when they are unknown now.
+    """
     try:
         return answered(partial(os.listdir, directory))
     except (FileNotFoundError, NotADirectoryError):
@@ -98,12 +102,12 @@ def list_names(directory: Path | str) -> list[str]:
 
 
 def show_new_files(directory: Path | str) -> None:
-    """Have the files in a directory seen that other nodes have made just now.
+    """Make files visible that other nodes have just made in a directory.
 
-    A client of NFS takes a name that it once did not find for missing for up to a minute. When a
-    directory is opened it asks the server whether that has changed (close-to-open consistency, see
-    nfs(5)), and looks for such names anew; so what is listed is seen. A directory that is new
-    itself is seen by listing the one above. What cannot be listed stays as it is.
+    An NFS client takes a name that it once did not find for missing for up to a minute. When a
+    directory is opened, the client asks the server whether it has changed (close-to-open
+    consistency, see nfs(5)), and then looks for such names again; so a listing shows them. A new
+    directory is seen by listing the one above. If a directory cannot be listed, nothing changes.
     """
     path = os.fspath(directory) or os.curdir
     with contextlib.suppress(OSError):
@@ -117,11 +121,12 @@ def show_new_files(directory: Path | str) -> None:
 
 
 def move(source: Path | str, target: Path | str) -> None:
-    """Rename a file or directory, to a target to which nobody else moves anything.
+    """Rename a file or directory, to a target to which no other process moves anything.
 
-    A network filesystem may do it and lose the answer: NFS then says to the repeated request that
-    there is no such file, others EIO. What is not at the source any more, and is at the target, has
-    been moved. Raises OSError when it has not, or that is not known now.
+    A network filesystem may rename it and lose the answer. For the repeated request, NFS then
+    reports that there is no such file, and others report EIO. If the source no longer exists and
+    the target does, the rename counts as done. Raises OSError when it was not done, or when that is
+    unknown now.
     """
     try:
         answered(partial(os.rename, source, target))
@@ -137,9 +142,9 @@ def _was_moved(source: Path | str, target: Path | str) -> bool:
 
 
 def sync(descriptor: int) -> None:
-    """Have the content of an open file, or the names in an open directory, outlast a power failure.
+    """Make the content of an open file, or the names in an open directory, survive a power failure.
 
-    Where the filesystem knows no such thing (EINVAL) there is nothing that could be waited for.
+    On a filesystem without that call (EINVAL) it does nothing.
     """
     try:
         os.fsync(descriptor)
@@ -149,7 +154,10 @@ def sync(descriptor: int) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Without it a power failure may take a name though its content is safe."""
+    """Put the names in a directory on the disk.
+
+    Otherwise a power failure may remove a name although its content is safe.
+    """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sync(descriptor)
@@ -160,8 +168,8 @@ def sync_directory(directory: Path) -> None:
 def make_directory(path: Path) -> Path:
     """Create a directory and its missing parents with mode 0700; return it.
 
-    `Path.mkdir(parents=True)` would give the parents the default mode, which lets other users of a
-    cluster read what jobs do.
+    `Path.mkdir(parents=True)` would give the parents the default mode, with which other users of a
+    cluster could read the files of jobs.
     """
     missing = []
     parent = path
@@ -180,8 +188,11 @@ def make_directory(path: Path) -> Path:
 
 
 def _take_inherited_modes(directory: Path) -> None:
-    """Where access control lists are inherited (GPFS, Isilon, ZFS), mkdir(2) does not make what it
-    is told to. Where that cannot be changed, `ownership.check_ours` finds out."""
+    """Remove the permissions for others that a new directory has inherited.
+
+    If access control lists are inherited (GPFS, Isilon, ZFS), mkdir(2) does not set the requested
+    mode. If the mode cannot be changed, `ownership.check_ours` finds out.
+    """
     with contextlib.suppress(OSError):
         mode = answered(partial(os.lstat, directory)).st_mode
         if stat.S_ISDIR(mode) and mode & 0o077:
@@ -189,12 +200,12 @@ def _take_inherited_modes(directory: Path) -> None:
 
 
 def lacks_room(error: BaseException | None) -> bool:
-    """Whether an error is one of a full disk, or of a quota that is used up, or comes of one."""
+    """Whether an error is, or was caused by, a full disk or an exhausted quota."""
     return _comes_of(NO_ROOM, error)
 
 
 def may_pass(error: BaseException | None) -> bool:
-    """Whether an error is one of a filesystem that is full, in trouble or away, or comes of one."""
+    """Whether an error is, or was caused by, a filesystem that is full, faulty or away."""
     return _comes_of(NO_ROOM | TRANSIENT, error)
 
 

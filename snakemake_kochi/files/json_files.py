@@ -1,4 +1,4 @@
-"""Files of ours are JSON objects with a `version`, written for people and read with care."""
+"""JSON files: objects with a `version`, written for people and validated when read."""
 
 from __future__ import annotations
 
@@ -16,32 +16,36 @@ from snakemake_kochi.files.calls import (
     answered,
 )
 
-# What is nested deeper than this in a file of ours was not written by us.
+# A file with deeper nesting than this was not written by this program.
 _DEEPEST = 100
 
 
-# Without `indent`: with it the encoder is the one written in Python, ten times slower.
+# `indent` is not set: it would select the encoder written in Python, ten times slower.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def to_json(data: Mapping[str, Any]) -> bytes:
-    """JSON for people: an object with a line for each key, sorted nowhere (the order of keys is
-    the order of reading)."""
+    """JSON for people: an object with a line for each key.
+
+    The keys are not sorted; their order is the order of reading.
+    """
     lines = [f" {_encode(key)}: {_encode(value)}" for key, value in data.items()]
     text = "{\n" + ",\n".join(lines) + "\n}\n"
     return text.encode("utf-8", "surrogateescape")
 
 
 def read_json(path: Path, version: int | None = None, is_ours: bool = False) -> dict[str, Any]:
-    """Read a JSON object written by us; where `is_ours`, by this user, which is asked of the file.
+    """Read a JSON object of this program; with `is_ours`, only if this user owns the file.
 
-    Raises FileNotFoundError when it is not there, DamagedFileError when it is not a JSON object,
-    its "version" is newer than `version`, or somebody else has put it there.
+    The owner is determined from the open file. Raises FileNotFoundError when the file does not
+    exist. Raises DamagedFileError when it is not a JSON object, when its "version" is newer than
+    `version`, or when another user has put it there.
     """
     content = _content_of_ours(path) if is_ours else answered(path.read_bytes)
     try:
         data = _decode(content.decode("utf-8", "surrogateescape"))
-        # Tens of thousands in a file of ours are in texts, and nothing of ours is ten deep.
+        # Brackets may occur in texts, tens of thousands of them, and no file of this program is ten
+        # levels deep.
         if content.count(b"[") + content.count(b"{") > _DEEPEST and _is_deep(data):
             raise RecursionError
         if b"\\ud" in content.lower():
@@ -66,8 +70,8 @@ def read_json(path: Path, version: int | None = None, is_ours: bool = False) -> 
 
 
 def _content_of_ours(path: Path) -> bytes:
-    # Not as a link, which may lead to something else that belongs to us; and not waiting for
-    # somebody to write to it.
+    # No link is followed, because it may lead to another file of this user. O_NONBLOCK avoids
+    # waiting for a writer to a FIFO.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
     def read() -> bytes:
@@ -101,7 +105,7 @@ def _no_number(text: str) -> float:
     raise ValueError(f"{text} is not a number")
 
 
-# With these no number of a file is one that cannot be counted with.
+# With these, no number in a file is infinite or NaN.
 _decode = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number).decode
 
 

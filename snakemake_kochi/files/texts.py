@@ -13,8 +13,8 @@ from snakemake_kochi.errors import KochiError
 def expand_path(text: str, what: str, environment: Mapping[str, str] = os.environ) -> Path:
     """An absolute path as written by a person, with `~`, `$NAME` and `${NAME}` replaced.
 
-    `what` names the setting in the message of the KochiError that is raised for a variable that is
-    not set, a user that does not exist, and a relative path.
+    Raises KochiError for a variable that is not set, a user that does not exist, and a relative
+    path. `what` names the setting in the message.
     """
 
     def value(found: re.Match[str]) -> str:
@@ -26,8 +26,8 @@ def expand_path(text: str, what: str, environment: Mapping[str, str] = os.enviro
             )
         return environment[name]
 
-    # Not os.path.expandvars, which leaves a variable that is not set as it is written: the
-    # directory would be one that is called $SCRATCH.
+    # os.path.expandvars is not used, because it keeps the name of a variable that is not set: the
+    # directory would be called $SCRATCH.
     path = expand_user(re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, text), what)
     if not path.is_absolute():
         raise KochiError(f"{what}: an absolute path was expected, not {text}")
@@ -35,8 +35,10 @@ def expand_path(text: str, what: str, environment: Mapping[str, str] = os.enviro
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """The last lines of a log, read from its end: it may be large. None,
-    if it cannot be read."""
+    """The last lines of a log, or None if it cannot be read.
+
+    The log is read from its end, because it may be large.
+    """
     try:
         with path.open("rb") as stream:
             size = stream.seek(0, 2)
@@ -48,8 +50,11 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text may serve as one path component: letters, digits and ._+@=- , 1 to 128 long,
-    not starting with a dot or a dash."""
+    """Whether a text may be one path component.
+
+    It must consist of letters, digits and ._+@=- , 1 to 128 of them, and not begin with a dot or a
+    dash.
+    """
     return (
         0 < len(text) <= 128
         and text[0] not in ".-"
@@ -58,14 +63,14 @@ def is_name(text: str) -> bool:
 
 
 def expand_user(text: str, what: str) -> Path:
-    """A path as written by a person, `~` and `~user` replaced by a home directory.
+    """A path as written by a person, with `~` and `~user` replaced by a home directory.
 
-    `what` names the setting in the message of the KochiError raised when there is no such user.
+    Raises KochiError when there is no such user. `what` names the setting in the message.
     """
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        # pathlib's own message does not say of whom.
+        # The message of pathlib does not name the user.
         user = text.split("/", 1)[0].removeprefix("~")
         if user:
             raise KochiError(f"{what}: there is no user '{user}', whose home {text} is") from None

@@ -1,4 +1,4 @@
-"""Writing files as a whole: once, in the place of another, or last of a tree."""
+"""Writing files as a whole: new ones, replacements, and the last file of a tree."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ from snakemake_kochi.files.calls import (
 _PRIVATE = 0o600
 
 
-# Of a file that is not ours but a person's: what the umask leaves of this.
+# The mode of a person's file, less the bits that the umask removes.
 OF_A_PERSON = 0o666
 
 
-# Bytes; a file of less may need no block of its own, and be written although the disk is full.
+# Bytes. A smaller file may need no block of its own, and could be written although the disk is
+# full.
 _PAGE = 4096
 
 
-# What is answered where files cannot be linked, within a directory or between two of them.
+# The errors when files cannot be linked, within a directory or between two directories.
 LINK_REFUSED = frozenset({errno.EPERM, errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK})
 
 
 def has_room(directory: Path) -> bool:
-    """Whether a small file can be written in a directory. Raises OSError when not known now.
+    """Whether a small file can be written in a directory. Raises OSError when that is unknown now.
 
-    Tried, and not asked: what a user's quota leaves, no call tells on all filesystems.
+    The call tries it, because no system call tells on all filesystems how much a user's quota
+    leaves.
     """
     try:
         _write_temporary(directory / "room", bytes(_PAGE), durable=False).unlink(missing_ok=True)
@@ -50,10 +52,10 @@ def has_room(directory: Path) -> bool:
 def write_new(
     path: Path | str, content: bytes, durable: bool = False, mode: int = _PRIVATE
 ) -> None:
-    """Write a file where none is and nobody looks yet, all of it or none. Its mode is `mode`, less
-    what the umask takes away.
+    """Write a new file at a path that no process reads yet, all of it or none.
 
-    Raises FileExistsError when there is one.
+    Its mode is `mode`, less the bits that the umask removes. Raises FileExistsError when the file
+    exists.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -63,10 +65,10 @@ def write_new(
                 stream.flush()
                 sync(stream.fileno())
     except BaseException as error:
-        # A full disk shows here: nothing half-written may stay behind.
+        # A full disk is reported here: no half-written file may stay behind.
         os.unlink(path)
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = os.fspath(path)  # a write does not tell where
+            error.filename = os.fspath(path)  # the error of a write does not name the file
         raise
 
 
@@ -79,19 +81,21 @@ def _write_temporary(path: Path, content: bytes, durable: bool, mode: int = _PRI
 def write_atomically(path: Path, content: bytes, durable: bool = False) -> None:
     """Replace a file as a whole; readers see the old content or the new, never a mixture.
 
-    With `durable` the content is on the disk before the name is.
+    With `durable`, the content is on the disk before the name is.
     """
     _put(_write_temporary(path, content, durable), path)
 
 
 def edit_atomically(path: Path, content: bytes) -> None:
-    """Replace a file that a person has or is to have, as a whole; where that fails, nothing has
-    changed. It keeps its mode, and a symbolic link what it leads to."""
+    """Replace a person's file as a whole, or make it; after a failure, nothing has changed.
+
+    The file keeps its mode, and a symbolic link keeps its target.
+    """
     target = path.resolve()
     try:
         mode = stat.S_IMODE(target.stat().st_mode)
         temporary = _write_temporary(target, content, durable=True, mode=mode)
-        with contextlib.suppress(PermissionError):  # where files have modes of the mount's
+        with contextlib.suppress(PermissionError):  # the mount may fix the modes
             temporary.chmod(mode)
     except FileNotFoundError:
         temporary = _write_temporary(target, content, durable=True, mode=OF_A_PERSON)
@@ -107,17 +111,18 @@ def _put(temporary: Path, path: Path) -> None:
 
 
 def write_exclusively(path: Path, content: bytes, durable: bool = False) -> bool:
-    """Create a file that must not exist yet; return False, and change nothing, if it does.
+    """Create a file that must not exist yet; return False, and change nothing, if it exists.
 
-    link(2) fails for the second of two writers on every filesystem, NFS included, and unlike
-    O_EXCL never shows a reader an empty file. Raises KochiError where there are no hard links: for
-    them there is no substitute.
+    link(2) fails for the second of two writers on every filesystem, including NFS. Unlike O_EXCL,
+    it never shows an empty file to a reader. Raises KochiError on a filesystem without hard links,
+    because there is no substitute for them.
     """
     temporary = _write_temporary(path, content, durable)
     try:
         answered(partial(os.link, temporary, path))
     except FileExistsError:
-        # NFS says so also when the link was made and the answer got lost: then it is ours.
+        # NFS also reports this when the link was made and the answer got lost; then the file is
+        # ours.
         with contextlib.suppress(FileNotFoundError):
             return os.path.samefile(temporary, path)
         return False
@@ -139,10 +144,11 @@ def _no_links(directory: Path, error: OSError) -> KochiError:
 
 
 def write_last(path: Path, content: bytes, tree: Path) -> None:
-    """Write a file that says that `tree`, around it, is complete; on the disk after all of that.
+    """Write a file which says that the directory `tree` around it is complete. Raises OSError.
 
-    One syncfs(2): to fsync each of three thousand small files took 25 times as long. What others
-    have just written to the same filesystem is waited for, too. Raises OSError.
+    The file is on the disk after all the content of the tree. One syncfs(2) does that: to fsync
+    each of three thousand small files took 25 times as long. The call also waits for data that
+    others have just written to the same filesystem.
     """
     import subprocess
 
@@ -155,7 +161,7 @@ def write_last(path: Path, content: bytes, tree: Path) -> None:
 
 
 def link_atomically(path: Path, target: Path) -> None:
-    """Put a symbolic link to `target`, relative, in the place of what is at `path`."""
+    """Replace the file at `path` with a symbolic link to `target`, relative."""
     temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.tmp")
     temporary.symlink_to(os.path.relpath(target, path.parent))
     try:
