@@ -180,7 +180,7 @@ class Orphans:
 
         Their worker may have died on another host, and this run must then recover them.
         """
-        # Copies, because another thread may be withdrawing jobs.
+        # The sets are copied, because another thread may be withdrawing jobs.
         for job in list(self._ending):
             if self.has_ended(job):
                 self._ending.discard(job)

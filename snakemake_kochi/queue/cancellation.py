@@ -26,7 +26,8 @@ from snakemake_kochi.queue.wakeup import notify
 _log = logging.getLogger(__name__)
 
 Outcome = Literal["cancelled", "cancelling", "ended"]
-# Large enough that the lock costs almost nothing, small enough that others wait only briefly.
+# This is large enough that the lock costs almost nothing, and small enough that others wait only
+# briefly.
 _JOBS_PER_LOCK = 256
 
 

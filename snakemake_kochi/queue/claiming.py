@@ -20,7 +20,7 @@ from snakemake_kochi.queue.ticket import Ticket, read_ticket
 
 _log = logging.getLogger(__name__)
 
-# Seconds; longer than other processes need to see that the lock is free.
+# In seconds; other processes need less to see that the lock is free.
 _PAUSE = 0.005
 # Seconds until a ticket that could not be read is tried again.
 _RETRY = 5.0

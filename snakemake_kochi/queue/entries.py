@@ -307,7 +307,8 @@ def _take_range(machine: MachinePaths, kind: Kind, first: int, count: int) -> ra
         path = machine.number_range(kind, first)
         make_directory(path.parent)
         content = to_json({"version": VERSION, "next": first + count})
-        # Durable: a number given twice after a power failure would mix up the results of two jobs.
+        # It must be durable: a number given twice after a power failure would mix up the results of
+        # two jobs.
         if write_exclusively(path, content, durable=True):
             return range(first, first + count)
         # The counter was behind: its lock does not exclude others, or it dates from before a power

@@ -48,7 +48,8 @@ class Inbox:
         self._queues: tuple[str, ...] = ()
         self._watched: tuple[ControllerPaths, ...] = (paths,)
         self._wakeup = WakeUp(paths.wakeup)
-        # Not by nonce: a job has one result, and a message in place of a result also ends the job.
+        # The nonce is left out: a job has one result, and a message in place of a result also ends
+        # the job.
         self._delivered = JobSet()
         self._notices = Notices(_log)
 

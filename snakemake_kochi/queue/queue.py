@@ -308,7 +308,8 @@ def written_aside(queue: QueuePaths, nonce: str, tickets: Sequence[Ticket]) -> I
         for shard, group in itertools.groupby(tickets, lambda ticket: queue.shard_name(ticket.job)):
             directory = make_directory(aside / shard)
             for ticket in group:
-                # Strings, because with ten thousand tickets pathlib takes as long as the disk.
+                # Paths are strings, because with ten thousand tickets pathlib takes as long as the
+                # disk.
                 path = f"{directory}/{queue.ticket_name(ticket.job, ticket.attempt)}"
                 write_new(path, to_json(ticket.to_dict()))
         yield aside

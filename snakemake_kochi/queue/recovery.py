@@ -71,8 +71,8 @@ def requeue(
     is_over = began or end.reason != "drained"
     if is_over:
         make_directory(paths.directory)
-        # Before other processes can claim the ticket: a worker that starts this attempt late sees
-        # the file and does not start it.
+        # This comes before other processes can claim the ticket: a worker that starts this attempt
+        # late sees the file and does not start it.
         write_exclusively(paths.ended(entry.attempt), to_json(end.to_dict()))
         if detail := _cause_to_give_up(machine, entry, end.reason):
             result = unexecuted_result(machine, entry, _GIVEN_UP[end.reason], detail, end.node)

@@ -332,8 +332,8 @@ class Ticket:
         return self._with(job=job, attempt=1, queue=queue, machine=machine)
 
     def _with(self, **changes: Any) -> Ticket:
-        # Not dataclasses.replace, which would validate everything again: that was the longest part
-        # of submitting ten thousand tickets.
+        # dataclasses.replace is not used, because it would validate everything again: that was the
+        # longest part of submitting ten thousand tickets.
         changed = object.__new__(type(self))
         vars(changed).update(vars(self), **changes)
         return changed
