@@ -1,5 +1,8 @@
-"""Run parameter grids on clusters: a Snakemake executor with persistent workers, and rules that
-install, build and run what Kochi files describe."""
+"""Run parameter grids on clusters, with Snakemake.
+
+The package has a Snakemake executor with persistent workers, and rules that install, build and run
+what Kochi files describe.
+"""
 
 from snakemake_kochi.version import __version__
 

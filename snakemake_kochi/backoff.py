@@ -1,4 +1,4 @@
-"""Back-off: when something that failed is tried again."""
+"""Back-off: when a failed action is tried again."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Callable
 
 
 class Backoff:
-    """Pauses that double with each failure in a row, between two limits in seconds. They have
-    jitter: many runs whose server was away must not all come back to it in the same moment."""
+    """Pauses that double with each failure in a row, between two limits in seconds.
+
+    They have jitter: many runs whose server was away must not all return to it at the same moment.
+    """
 
     def __init__(
         self,
@@ -29,16 +31,16 @@ class Backoff:
         return self._clock() >= self._next
 
     def failed(self) -> float:
-        """Note a failure; returns the seconds until the next try is due."""
+        """Note a failure; return the seconds until the next try is due."""
         pause = min(self._longest, self._first * 2.0 ** min(self._failures, 30))
         self._failures += 1
         return self.hold(pause * random.uniform(0.75, 1.0))
 
     def hold(self, seconds: float) -> float:
-        """Have no try be due before so many seconds have passed; returns them."""
+        """Let no try be due before so many seconds have passed; return the seconds."""
         self._next = self._clock() + seconds
         return seconds
 
     def worked(self) -> None:
-        """Begin with the shortest pause again after the next failure."""
+        """Note a success: the next failure begins again with the shortest pause."""
         self._failures = 0

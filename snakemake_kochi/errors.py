@@ -1,7 +1,7 @@
-"""The errors a user may see: one root, so that one place turns them into a message.
+"""The errors that a user may see, with one root, so that one place turns them into a message.
 
-The root is a subclass of Snakemake's WorkflowError: raised while a workflow is parsed or run,
-Snakemake prints the message without a traceback.
+The root is a subclass of Snakemake's WorkflowError: if it is raised while a workflow is parsed or
+run, Snakemake prints the message without a traceback.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ class KochiError(WorkflowError):
 
     @property
     def sentences(self) -> str:
-        """All of it, for a place that has one line."""
+        """The whole message, for a place with a single line."""
         return f"{self.message}. {self.hint}" if self.hint else self.message
 
 
 class UserError(KochiError):
-    """An error of ours on its way through Snakemake, which lists the frames of a WorkflowError
-    under its message: a user's mistake is in none of them, so it has none to show."""
+    """An error of this package on its way through Snakemake.
+
+    Snakemake lists the frames of a WorkflowError under its message. A user's mistake is in none of
+    them, so this error has no frames to show.
+    """
 
     @property
     def __traceback__(self) -> None:
@@ -66,26 +69,29 @@ class NameNotFoundError(KochiError, LookupError):
 
 
 class DamagedFileError(KochiError, ValueError):
-    """A file of ours cannot be read: not JSON, not the shape expected, or of a newer version."""
+    """A file of this package cannot be read.
+
+    It is not JSON, has another shape than expected, or has a newer version.
+    """
 
 
 class GitError(KochiError):
-    """Git refused, or the directory is not a repository."""
+    """Git refused a command, or the directory is not a repository."""
 
 
 class NoCommitError(GitError):
-    """A repository can be read, and does not have a commit."""
+    """A repository can be read, but does not have a commit."""
 
 
 class ArtifactTooLargeError(KochiError):
-    """A result file is larger than what goes into git."""
+    """A result file is too large for git."""
 
 
 class PhaseError(KochiError):
-    """An install, build or run script failed, or an artifact it promised is missing.
+    """An install, build or run script failed, or an artifact that it promised is missing.
 
-    `reason` is what is told of it in a list of many: by default the message. `output` are the last
-    lines that the script printed.
+    `reason` is the text for a list of many failures; its default is the message. `output` are the
+    last lines that the script printed.
     """
 
     def __init__(
@@ -102,7 +108,7 @@ class PhaseError(KochiError):
 
 
 class ScriptError(PhaseError):
-    """A script of the user's ended with another exit status than 0."""
+    """A script of the user's ended with an exit status other than 0."""
 
     def __init__(
         self,
@@ -117,13 +123,13 @@ class ScriptError(PhaseError):
 
 
 class WorkerError(KochiError):
-    """A worker could not be started, or ended when it should not have."""
+    """A worker could not be started, or ended unexpectedly."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Say which of the valid names was probably meant, as half a sentence ready to append.
+    """Half a sentence that names the valid name that was probably meant.
 
-    Returns "did you mean 'x'?" when one is close, else "known: a, b" (or "there are none").
+    Returns "did you mean 'x'?" when one is close, otherwise "known: a, b" (or "there are none").
     """
     names = sorted(map(str, valid))
     close = difflib.get_close_matches(str(name), names, n=1)

@@ -11,8 +11,8 @@ V = TypeVar("V")
 class FrozenDict(dict[K, V]):
     """Read-only and hashable.
 
-    A dict, and not types.MappingProxyType, because that one can neither be written as JSON, nor
-    copied by dataclasses.asdict, nor pickled.
+    It is a dict and not types.MappingProxyType, because the latter can neither be written as JSON,
+    nor copied by dataclasses.asdict, nor pickled.
     """
 
     def _refuse(self, *arguments: Any, **keywords: Any) -> NoReturn:

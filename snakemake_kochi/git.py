@@ -1,8 +1,8 @@
-"""Running git so that nothing of the user's is touched, and its refusals become our errors.
+"""Runs git without touching the user's files or settings, and turns its failures into our errors.
 
-A repository may be anybody's: none of its configuration is to have a command executed. So hooks
-and file watchers are off, no missing object is fetched, no transport but those of `TRANSPORTS` is
-used, and those only where a command is to talk to another repository.
+A repository may come from anyone, so none of its configuration may cause a command to be executed.
+Therefore hooks and file watchers are off, and no missing object is fetched. Only the transports in
+`TRANSPORTS` are used, and only by commands that must reach another repository.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
-# Without git on PATH the import itself would end in a traceback instead of our message. Not for
-# longer: jobs would have it in their environment.
+# Without git on PATH, the import itself would end in a traceback instead of our message. The
+# variable is removed afterwards, because jobs would inherit it.
 _HAD = "GIT_PYTHON_REFRESH" in os.environ
 os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
 import git as gitpython
@@ -27,8 +27,8 @@ if not _HAD:
 
 from snakemake_kochi.errors import GitError
 
-# A hook of the user's, an editor, a pager, a password prompt, a file watcher or a background gc
-# would each either change what is the user's or hang where nobody looks.
+# A user's hook, an editor, a pager, a password prompt, a file watcher or a background gc would
+# either change the user's files or hang unseen.
 _QUIET_OPTIONS = (
     "-c",
     "core.hooksPath=/dev/null",
@@ -46,11 +46,13 @@ _QUIET_ENVIRONMENT = {
     "GIT_EDITOR": "true",
     "GIT_PAGER": "cat",
     "GIT_OPTIONAL_LOCKS": "0",
-    # What a partial clone lacks would be fetched as its configuration says, by any command.
+    # Otherwise any command would fetch the missing objects of a partial clone as its configuration
+    # says.
     "GIT_NO_LAZY_FETCH": "1",
     "LC_ALL": "C.UTF-8",
 }
-# Set while git runs a hook or an alias (`git rebase --exec snakemake`): they would redirect ours.
+# Set while git runs a hook or an alias (`git rebase --exec snakemake`): they would redirect our
+# commands.
 _FOREIGN_VARIABLES = (
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_ATTR_SOURCE",
@@ -75,13 +77,13 @@ _FOREIGN_VARIABLES = (
     "GIT_TEMPLATE_DIR",
     "GIT_WORK_TREE",
 )
-# Scopes of configuration that no repository has a part in.
+# Scopes of configuration that a repository cannot influence.
 _USERS_OWN = ("system", "global", "command")
-# How sources may be reached; a submodule of what is somewhere else is not on this computer.
+# The transports for sources. The submodules of a source on another computer are never on this one.
 REMOTE_TRANSPORTS = ("git", "http", "https", "ssh")
 TRANSPORTS = ("file", *REMOTE_TRANSPORTS)
-# The other side of a transport on this computer, for repositories whose configuration is not ours:
-# git before 2.39.4 would fetch there what is missing.
+# The serving side of a transport on this computer, for repositories with foreign configuration: git
+# before 2.39.4 would fetch missing objects there.
 SERVE = (
     "env GIT_ALLOW_PROTOCOL=none GIT_NO_LAZY_FETCH=1 "
     "git -c uploadpack.allowAnySHA1InWant=true upload-pack"
@@ -104,9 +106,9 @@ def run_git(
 ) -> bytes:
     """Run one git command in a directory and return its standard output, unstripped.
 
-    Commits made this way carry our own identity, so none needs to be configured. `accept` lists
-    the exit statuses that are answers and not failures. Without `transports` it reaches no other
-    repository. Raises GitError with git's own words.
+    Commits made this way have our own identity, so no identity needs to be configured. `accept`
+    lists the exit statuses that are answers and not failures. Without `transports`, the command
+    reaches no other repository. Raises GitError with the message of git.
     """
     environment = {**(environment or {}), "GIT_ALLOW_PROTOCOL": _allowed(transports)}
     if isinstance(stdin, bytes):
@@ -137,14 +139,20 @@ def run_git(
 
 
 def _allowed(transports: Collection[str]) -> str:
-    """For $GIT_ALLOW_PROTOCOL, which goes before all configuration; never more than the user's."""
+    """The value of $GIT_ALLOW_PROTOCOL, which overrides all configuration.
+
+    It never allows more than the user's own value.
+    """
     own = os.environ.get("GIT_ALLOW_PROTOCOL")
     return ":".join(t for t in transports if own is None or t in own.split(":")) or "none"
 
 
 def without_filters(directory: Path) -> dict[str, str]:
-    """The environment in which filters of a repository's own configuration are not run: each is a
-    command. Those of the user's (git-lfs, say) are: without, what they have changed is dirty."""
+    """An environment that disables the filters of a repository's own configuration.
+
+    Each filter is a command. The user's own filters (git-lfs, for example) stay enabled; without
+    them, the files that they have changed would look modified.
+    """
     # Extensions of git-lfs are commands that its filter runs.
     keys = r"^(filter|lfs\.extension)\."
     words = ("config", "-z", "--show-scope", "--name-only", "--get-regexp", keys)
@@ -161,7 +169,7 @@ def without_filters(directory: Path) -> dict[str, str]:
     ]
     first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
     variables = {"GIT_CONFIG_COUNT": str(first + len(settings))}
-    # Not by -c, to which a name may not have a "=".
+    # -c is not used, because a name in it may not contain a "=".
     for number, (key, value) in enumerate(settings, start=first):
         variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     return variables
@@ -173,14 +181,15 @@ def stream_git(
     *arguments: str,
     environment: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Run one git command that reads `chunks`, never holding more than one in memory.
+    """Run one git command that reads `chunks`, with no more than one chunk in memory.
 
-    Only for commands that answer little: nothing is read before everything is written. When
-    `chunks` raises, git is killed and the exception goes on. Raises GitError as `run_git` does.
+    Use this only for commands with little output, because nothing is read before everything is
+    written. When `chunks` raises an exception, git is killed and the exception propagates. Raises
+    GitError as `run_git` does.
     """
     environment = {**(environment or {}), "GIT_ALLOW_PROTOCOL": _allowed(())}
     command, variables = _command(directory, arguments, environment)
-    # GitPython ends the process as soon as nobody holds what it returns.
+    # GitPython ends the process as soon as no reference to its return value is left.
     held = gitpython.Git(str(directory)).execute(
         command, env=variables, istream=subprocess.PIPE, as_process=True
     )
@@ -191,7 +200,7 @@ def stream_git(
             for chunk in chunks:
                 stdin.write(chunk)
         except BrokenPipeError:
-            pass  # git has given up; its own words, read below, say why
+            pass  # git has ended early; its message, read below, says why
         output, said = process.communicate()
     except BaseException:
         process.kill()
@@ -204,9 +213,10 @@ def stream_git(
 
 @contextmanager
 def reading_git(directory: Path, stdin: bytes, *arguments: str) -> Iterator[IO[bytes]]:
-    """The output of one git command, to be read from while it runs, and only as far as wanted.
+    """The output of one git command, read while the command runs, and only as far as wanted.
 
-    A command that fails has said less than was asked of it. Raises GitError without a directory.
+    The output of a command that fails is incomplete; no error is raised for that. Raises GitError
+    for a missing directory.
     """
     command, variables = _command(directory, arguments, {"GIT_ALLOW_PROTOCOL": _allowed(())})
     with tempfile.TemporaryFile() as stream:
@@ -228,8 +238,9 @@ def update_ref(
 ) -> None:
     """Point a ref at a commit if it still points at `old` ("": does not exist), else GitError.
 
-    For refs that only we write. A git process killed in the instant it holds the ref's lock file
-    leaves that file behind, and no git ever removes it: after five seconds it is taken for that.
+    Use this only for refs that no other program writes. A git process that is killed while it holds
+    the ref's lock file leaves that file behind, and git never removes it. After five seconds the
+    file counts as left behind.
     """
     arguments = ("-c", "core.logAllRefUpdates=false", "update-ref", ref, new, old)
     try:
@@ -251,7 +262,7 @@ def _command(
         # GitPython would run the command in the current directory instead.
         raise GitError(f"{directory}: no such directory")
     variables = _QUIET_ENVIRONMENT | COMMITTER | dict(environment)
-    # GitPython can add to the environment but not take from it; env(1) can.
+    # GitPython can add to the environment but not remove from it; env(1) can.
     removed = [f"--unset={name}" for name in _FOREIGN_VARIABLES if name not in variables]
     return ["env", *removed, "git", *_QUIET_OPTIONS, *arguments], variables
 

@@ -1,4 +1,4 @@
-"""Where a command runs: which machine, which project if any, and so which KOCHI_ROOT."""
+"""The location of a command: its machine, its project, if any, and therefore its KOCHI_ROOT."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Location:
-    """A machine, and the project of the current directory, if it is in one. `unread`: why the
-    kochi.yaml that is meant for it is not read, if that is so; `is_named`: whether somebody has
-    named the machine; `machines`: all that are known."""
+    """A machine, and the project of the current directory, if any.
+
+    `unread` is the reason why the kochi.yaml of the current directory was not read, if it was not.
+    `is_named` tells whether a person has named the machine. `machines` are all known machines.
+    """
 
     machine: Machine
     project: Project | None
@@ -36,9 +38,12 @@ class Location:
 
     @property
     def variables(self) -> dict[str, str]:
-        """By which a machine given with -m, and the root in kochi.yaml, reach what is started."""
+        """Environment variables that pass the location on to child processes.
+
+        The location includes a machine given with -m, and the root in kochi.yaml.
+        """
         own = Root.find().directory
-        # What the user has written for all projects is found by it.
+        # Child processes find the user's configuration for all projects below this root.
         is_there = any(Path(file).is_relative_to(own) for file in self.machine.files)
         variables = {"KOCHI_ROOT": str(own if is_there else self.root.directory)}
         if self.is_named or self.machine.name != LOCAL:
@@ -50,10 +55,11 @@ class Location:
         return self.root.machine(self.machine.name)
 
     def prepare_machine(self) -> MachinePaths:
-        """The machine, to hand jobs to or to work on: ours, and with the locks that are configured.
+        """Prepare the machine for jobs: check its owner, and settle the configured locks.
 
-        Says who else could put jobs there, of those who have to be trusted. Raises KochiError when
-        others may, when it was used with other locks before, or when they cannot be made.
+        This warns about those trusted users who could put jobs there. Raises KochiError when other
+        users could, when the machine was used with other locks before, or when the locks cannot be
+        made.
         """
         lock_dir = self.machine.lock_directory
         for doubt in self.root.secure(self.machine_paths.directory):
@@ -63,12 +69,14 @@ class Location:
         return self.machine_paths
 
     def secure(self, directory: Path) -> None:
-        """Make sure that nobody else has put anything into a directory below KOCHI_ROOT, before it
-        is trusted. Raises KochiError."""
+        """Make sure that no other user has put anything into a directory below KOCHI_ROOT.
+
+        This must come before the directory is trusted. Raises KochiError.
+        """
         self.root.secure(directory)
 
     def require_project(self) -> Project:
-        """The project, or the error that says why there is none."""
+        """The project; raises the error that says why there is none."""
         if self.project is None:
             find_project(Path.cwd())
             raise KochiError("there is no project here", "Make one with: kochi init")
@@ -79,10 +87,10 @@ class Location:
         return self.root.project(self.require_project().directory)
 
     def require_here(self) -> None:
-        """Refuse to hand work to a machine that this computer is not part of: its queue would be
-        one that no worker ever looks at.
+        """Refuse to submit jobs to a machine to which this computer does not belong.
 
-        $KOCHI_MACHINE, which jobs have set, says that this computer belongs to that machine.
+        No worker would ever look at its queue. $KOCHI_MACHINE, which is set for jobs, says that
+        this computer belongs to that machine.
         """
         login_host = self.machine.login_host
         is_said = os.environ.get("KOCHI_MACHINE") == self.machine.name
@@ -105,13 +113,15 @@ def find_location(
     environment: Mapping[str, str] = os.environ,
     start: Path | None = None,
 ) -> Location:
-    """The machine by name, else the one that is meant here (see `chosen_machine`); the project of
-    a directory, by default the current one; the machine's kochi_root, else $KOCHI_ROOT, else
-    ~/.kochi. A kochi.yaml that is not read is told, and nothing more is made of it for `local`, or
-    for a machine that is configured for all projects.
+    """Find the machine, the project and KOCHI_ROOT of a command.
 
-    Raises NameNotFoundError for a machine that is not configured, ConfigError for a kochi.yaml, or
-    a file of machines for all projects, that is wrong, and for a host that belongs to several
+    The machine is the named one, otherwise the one that applies here (see `chosen_machine`). The
+    project is that of a directory, by default the current one. KOCHI_ROOT is the machine's
+    kochi_root, otherwise $KOCHI_ROOT, otherwise ~/.kochi. If a kochi.yaml is not read, that is only
+    logged for `local` and for a machine that is configured for all projects.
+
+    Raises NameNotFoundError for a machine that is not configured. Raises ConfigError for a wrong
+    kochi.yaml or a wrong file of machines for all projects, and for a host that belongs to several
     machines.
     """
     directory = start or Path.cwd()
@@ -120,7 +130,8 @@ def find_location(
     try:
         top = find_project(directory)
     except KochiError as error:
-        # Many commands need no project; those that do ask `require_project`, which says why.
+        # Many commands need no project; the others call `require_project`, which says why there is
+        # none.
         missing = error
         known = load_project(directory, "", common=common)
     else:
@@ -138,7 +149,7 @@ def find_location(
 
 
 def is_found(machine: Machine) -> bool:
-    """Whether all that is known of a machine is what its scheduler has told."""
+    """Whether all that is known of a machine comes from its scheduler."""
     return machine.files == (str(Root.find().machine(machine.name).found),)
 
 

@@ -1,4 +1,4 @@
-"""Notices: what a person is told once, and not with each look or each new try."""
+"""Notices: messages that a person gets once, and not with each look or each new try."""
 
 from __future__ import annotations
 
@@ -23,16 +23,20 @@ class Log(Protocol):
 
 
 class Told:
-    """What was told, by keys. Not thread-safe: two threads may tell the same twice, and nothing
-    worse."""
+    """Remembers what was told, by keys.
+
+    It is not thread-safe, but the worst effect is that two threads tell the same.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._told: dict[Hashable, tuple[Hashable, float]] = {}  # what of it, and until when
+        self._told: dict[Hashable, tuple[Hashable, float]] = {}  # variant, end of quiet
 
     def is_new(self, key: Hashable, variant: Hashable = None, quiet: float = math.inf) -> bool:
-        """Whether to tell this, which then counts as told for `quiet` seconds; a new variant of it
-        is new at once."""
+        """Whether to tell this; it then counts as told for `quiet` seconds.
+
+        A new variant is new at once.
+        """
         now = self._clock()
         last, until = self._told.get(key, (None, now))
         if now < until and variant == last:
@@ -41,13 +45,16 @@ class Told:
         return True
 
     def forget(self, key: Hashable) -> bool:
-        """Tell it again when it happens again; returns whether it was told."""
+        """Forget that it was told, so that it is told again; return whether it was told."""
         return self._told.pop(key, None) is not None
 
 
 class Notices(Told):
-    """Writes each notice to a log once. A fault that may pass is repeated after `repeat_faults`
-    seconds, and when its reason changes, until it is over."""
+    """Writes each notice to a log once.
+
+    A transient fault is repeated after `repeat_faults` seconds, and when its reason changes, until
+    it is over.
+    """
 
     def __init__(
         self,
@@ -60,7 +67,7 @@ class Notices(Told):
         self._repeat_faults = repeat_faults
 
     def info(self, text: str, key: Hashable = None) -> None:
-        """Tell it unless this `key`, by default the text, was told before."""
+        """Log a text unless this `key`, by default the text, was told before."""
         if self.is_new(text if key is None else key):
             self._log.info(text)
 
@@ -69,14 +76,14 @@ class Notices(Told):
             self._log.warning(text)
 
     def fault(self, what: str, error: OSError | KochiError) -> None:
-        """Something does not work at the moment, and is tried again."""
+        """Log an operation that does not work at the moment, and is tried again."""
         reason = error.sentences if isinstance(error, KochiError) else str(error)
-        # The text may name a temporary file, which is another one each time.
+        # The text may name a temporary file, whose name is different each time.
         kind = error.errno if isinstance(error, OSError) else reason
         if self.is_new(what, kind, self._repeat_faults):
             self._log.warning(f"{what}: {reason}")
 
     def over(self, what: str) -> None:
-        """The fault has passed."""
+        """Log that the fault is over."""
         if self.forget(what):
             self._log.info(f"no longer: {what}")

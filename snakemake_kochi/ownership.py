@@ -1,8 +1,8 @@
-"""Who else may put files where ours are read: owners and modes of directories.
+"""Checks owners and modes of directories: which other users may write where files are read.
 
-What is found below KOCHI_ROOT is executed as the user who finds it. The rules are those of sshd for
-the files of a home directory (sshd_config(5), StrictModes), eased for people who share a project's
-directories: see `examine`.
+Files below KOCHI_ROOT are executed as the user whose processes find them. The rules are those of
+sshd for the files of a home directory (sshd_config(5), StrictModes). They are relaxed for people
+who share a project's directories: see `examine`.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import answered
 
 _ROOT = 0
-# What the kernel shows for an owner it has no number for: in a container of an ordinary user's,
-# that of the system's own directories.
+# The owner that the kernel shows if it has no number for the real one: in an unprivileged user's
+# container, that of the system's own directories.
 _NOBODY = 65534
 _EVERYBODY = "everybody"
 _MOST_LINKS = 40  # path_resolution(7)
 
 
 class OthersError(KochiError):
-    """Somebody else may put files into a directory that has to be ours."""
+    """Another user may put files into a directory that must be this user's."""
 
 
 def examine(top: Path, directory: Path) -> tuple[list[str], bool]:
-    """Examine the directory `top`, all from there to `directory`, and what is in that: it has to be
-    ours, and nobody else's to write to. Of what is above `top` nobody may replace anything.
+    """Examine the directory `top`, all directories down to `directory`, and its content.
 
-    Where somebody could who shares directories with us, a group or another owner of a directory
-    above, a sentence is returned about that; root has nobody to share with. So is one where modes
-    mean nothing. Returns also whether all is there; what is not is left out. Raises OthersError,
-    and OSError.
+    They must belong to this user, and no other user may write to them. No other user may replace a
+    directory above `top`.
+
+    Returns a sentence for each trusted party that could do so: a group, or another owner of a
+    directory above, that shares directories with this user. For root there is no such party. There
+    is also a sentence if modes mean nothing on the filesystem. The second value tells whether
+    everything exists; missing parts are not examined. Raises OthersError and OSError.
     """
     doubts: list[str] = []
     try:
@@ -60,9 +62,12 @@ def examine(top: Path, directory: Path) -> tuple[list[str], bool]:
 
 
 def check_ours(path: Path) -> bool:
-    """Raise OthersError unless a file or directory, also one that a symbolic link of ours leads to,
-    belongs to this user or root, and OSError. A directory may not be one that others may write to;
-    return False where that cannot be known, as its filesystem gives files modes of its own."""
+    """Raise OthersError unless a file or directory belongs to this user or root.
+
+    A symbolic link of this user is followed. Other users must not be able to write to a directory.
+    Returns False if that is unknown, because the filesystem assigns its own modes to files. Raises
+    OSError, too.
+    """
     found = _lstat(path)
     if stat.S_ISLNK(found.st_mode):
         _check_owner(path, found)
@@ -80,12 +85,15 @@ def check_ours(path: Path) -> bool:
 
 
 def check_followed(file: Path) -> None:
-    """Raise OthersError unless a file that says what is executed as whoever reads it belongs to
-    this user or root, and nobody else may write to it or, of those whom `examine` refuses, put
-    another one in its place; and OSError."""
+    """Raise OthersError unless a file that says what is executed is safe to read.
+
+    Its reader executes what it says. So it must belong to this user or root, and no other user may
+    write to it. Those whom `examine` refuses must not be able to replace it either. Raises OSError,
+    too.
+    """
     _examine_above(file)
     found = answered(partial(os.stat, file))
-    # In a container of an ordinary user's, a file of the system's has no owner either.
+    # In an unprivileged user's container, a file of the system has no owner either.
     if found.st_uid != _NOBODY:
         _check_owner(file, found)
     if (who := _who_else_writes(found)) is not None:
@@ -96,8 +104,11 @@ def check_followed(file: Path) -> None:
 
 
 def _has_modes(directory: Path) -> bool:
-    """Whether a file that is to be private is shown so: not by CIFS, nor where NFSv4's access
-    control lists are inherited. Asked of a descriptor: a name others may have moved meanwhile."""
+    """Whether the filesystem shows the mode of a private file.
+
+    CIFS does not, nor does NFSv4 with inherited access control lists. The mode is read from a
+    descriptor, because others may have moved a name meanwhile.
+    """
     with tempfile.NamedTemporaryFile(dir=directory) as file:
         with contextlib.suppress(PermissionError):
             os.fchmod(file.fileno(), 0o600)
@@ -116,7 +127,7 @@ def _below(top: Path, directory: Path) -> Iterator[Path]:
 
 
 def _examine_above(top: Path) -> list[str]:
-    """Who could replace what is at `top`, of those whom we have to trust."""
+    """The trusted users and groups that could replace the file or directory at `top`."""
     doubts: list[str] = []
     step = None
     try:
@@ -125,7 +136,7 @@ def _examine_above(top: Path) -> list[str]:
                 _examine_step(*step, doubts)
             step = next_step
     except FileNotFoundError:
-        # Before anything is made there.
+        # Nothing has been made there yet.
         if step is not None:
             _examine_step(*step, doubts)
     return doubts
@@ -139,7 +150,8 @@ def _examine_step(
     if found.st_uid not in (os.geteuid(), _ROOT, _NOBODY):
         owner = _user(found.st_uid)
         said, doubt = f"{place} belongs to {owner}", f"{owner}, who owns {place}"
-        # In a directory like /tmp it may be a trap, unless its owner made it for a group of ours.
+        # In a directory like /tmp it may be a trap, unless its owner made it for a group of this
+        # user.
         is_ours = stat.S_ISDIR(found.st_mode) and found.st_gid in (os.getegid(), *os.getgroups())
         is_shared = who != _EVERYBODY and (is_ours or not around.st_mode & stat.S_ISVTX)
     elif who is not None:
@@ -153,8 +165,11 @@ def _examine_step(
 
 
 def _way(path: Path) -> Iterator[tuple[str, os.stat_result, os.stat_result]]:
-    """What an absolute path leads through below /: each directory and each symbolic link, what
-    lstat says of it, and of the directory in which it is. The last one is what the path means."""
+    """The steps of an absolute path below /: each directory and each symbolic link.
+
+    Each step has its lstat result and that of the directory that contains it. The last step is the
+    final target of the path.
+    """
     place, links = "/", 0
     left = list(reversed(path.parts[1:]))
     while left:
@@ -187,7 +202,7 @@ def _who_else_writes(found: os.stat_result) -> str | None:
 
 
 def _group(number: int) -> str | None:
-    """How to call a group; None for one that a user has for themselves, as many systems make."""
+    """The name of a group in a message; None for a user's private group, as many systems make."""
     try:
         group = grp.getgrgid(number)
     except KeyError:

@@ -1,8 +1,8 @@
-"""Processes and nodes, named for good; the processes that belong to a job, and ending them.
+"""Unique names of processes and nodes; finding and ending the processes of a job.
 
-Read from /proc (Linux) and not through psutil for two things psutil does not give: a start time
-in ticks since boot (its create_time moves when the clock is set, and a living worker would seem
-dead), and the session of a process.
+The data comes from /proc (Linux) and not from psutil, which lacks two things. The first is a start
+time in ticks since boot: psutil's create_time moves when the clock is set, and a living worker
+would then seem dead. The second is the session of a process.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Node:
-    """Where a process number means something: one boot of one host, one pid namespace."""
+    """The scope in which a process number is unique: one boot of one host, one pid namespace."""
 
     host: str
-    machine: str  # /etc/machine-id: tells two hosts of one name apart
+    machine: str  # /etc/machine-id: distinguishes two hosts with the same name
     boot: str
     namespace: str
 
@@ -35,11 +35,11 @@ class Node:
         return cls(**{key: str(data[key]) for key in ("host", "machine", "boot", "namespace")})
 
     def can_see(self, other: Node) -> bool:
-        """Whether a process number recorded there can be looked up here."""
+        """Whether a process number recorded on that node can be looked up on this one."""
         return self == other
 
     def has_rebooted_since(self, other: Node) -> bool:
-        """Whether it is this very host, but booted again: then no process of then is left."""
+        """Whether this is the same host after a reboot: then no process from before is left."""
         same_host = (self.host, self.machine) == (other.host, other.machine)
         return same_host and self.machine != "" and self.boot != other.boot
 
@@ -64,7 +64,7 @@ def this_node() -> Node:
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process for good: its number, and its start in clock ticks since boot."""
+    """A unique process: its number, and its start in clock ticks since boot."""
 
     pid: int
     start: int
@@ -75,20 +75,23 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity | None:
-        """The process that has this number now, or None. A zombie has it too."""
+        """The process that has this number now, or None. A zombie counts, too."""
         entry = process_entry(pid)
         return None if entry is None else cls(pid, entry.start)
 
     def is_alive(self) -> bool:
-        """Whether it still runs. A zombie does not: a worker that was killed stays one until its
-        parent looks, and would hold its tickets for as long."""
+        """Whether the process still runs.
+
+        A zombie does not count as running. A killed worker stays a zombie until its parent waits
+        for it, and would hold its tickets for that time.
+        """
         entry = process_entry(self.pid)
         return entry is not None and entry.start == self.start and entry.state not in "ZX"
 
 
 @dataclass(frozen=True)
 class ProcessEntry:
-    """What the kernel says of a process at one moment; `start` in clock ticks since boot."""
+    """What the kernel shows of a process at one moment; `start` is in clock ticks since boot."""
 
     pid: int
     state: str
@@ -101,7 +104,7 @@ class ProcessEntry:
 
 
 def process_entry(pid: int) -> ProcessEntry | None:
-    """What the kernel says of a process, or None if there is none of that number."""
+    """What the kernel shows of a process, or None if there is none with that number."""
     try:
         text = (PROC / str(pid) / "stat").read_bytes()
     except OSError:
@@ -122,7 +125,7 @@ def process_entry(pid: int) -> ProcessEntry | None:
 
 
 def child_pids() -> list[int]:
-    """The children of the calling (single-threaded) process, zombies included."""
+    """The children of the calling (single-threaded) process, including zombies."""
     own = os.getpid()
     try:
         return list(map(int, (PROC / f"{own}/task/{own}/children").read_text().split()))
@@ -142,11 +145,12 @@ _EXEC_PATIENCE = 2.0  # seconds
 
 
 def _environment(pid: int) -> bytes:
-    """The environment of a process of this user, or nothing.
+    """The environment of a process of this user; empty if it cannot be read.
 
-    In the middle of an exec a process seems to have none, and on a busy node it can stay there
-    for long: one that has just called setsid would be overlooked, and then write beside the next
-    attempt. What the kernel says of the place of the environment tells it from an empty one.
+    During an exec a process seems to have none, and on a busy node this state can last long. A
+    process that has just called setsid would be overlooked, and would then write beside the next
+    attempt. The address and size of the environment, as the kernel shows them, distinguish this
+    state from an empty environment.
     """
     deadline = time.monotonic() + _EXEC_PATIENCE
     while time.monotonic() < deadline:
@@ -166,13 +170,15 @@ def _environment(pid: int) -> bytes:
 
 
 def find_job_processes(leader: ProcessIdentity, nonce: str) -> list[ProcessIdentity]:
-    """The living processes of an attempt, its main process included.
+    """Find the living processes of an attempt, including its main process.
 
-    They are those in the session it was started with, those with the attempt's nonce in their
-    environment (a job may call setsid), and the descendants of both (it may clear its environment).
+    They are the processes in the session with which it was started, the processes with the
+    attempt's nonce in their environment (a job may call setsid), and the descendants of both (a job
+    may clear its environment).
     """
-    # A process that forks and ends while /proc is being read hides its child: it is not listed
-    # yet, and the parent is gone when it is looked at. So nothing has to be found twice.
+    # A process that forks and ends while /proc is read hides its child: the child is not listed
+    # yet, and the parent is gone when its turn comes. So two listings in a row must find no
+    # process.
     return _find_once(leader, nonce) or _find_once(leader, nonce)
 
 
@@ -180,8 +186,8 @@ def _find_once(leader: ProcessIdentity, nonce: str) -> list[ProcessIdentity]:
     entries = {entry.pid: entry for entry in all_entries()}
     living = {pid: entry for pid, entry in entries.items() if entry.state not in "ZX"}
     current = entries.get(leader.pid)
-    # While any process is left in a session its number is not given to another process; so when
-    # the leader's number is someone else's now, the session is not the job's either.
+    # The number of a session is not reused while it has a process. So if another process has the
+    # leader's number now, the session is not the job's either.
     session = leader.pid if current is None or current.start == leader.start else None
     variable = f"{NONCE_VARIABLE}={nonce}".encode()
     found = {
@@ -189,7 +195,7 @@ def _find_once(leader: ProcessIdentity, nonce: str) -> list[ProcessIdentity]:
         for pid, entry in living.items()
         if entry.start >= leader.start
         and (
-            # The session is the job's own only from its setsid on.
+            # The session belongs to the job only from its setsid on.
             (entry.pid, entry.start) == (leader.pid, leader.start)
             or entry.session == session
             or variable in _environment(pid).split(b"\0")
@@ -201,8 +207,10 @@ def _find_once(leader: ProcessIdentity, nonce: str) -> list[ProcessIdentity]:
 
 
 def find_by_environment(variables: Mapping[str, str], since: int) -> list[int]:
-    """The living processes of this user that have all these variables in their environment, and
-    that started not before `since`, in clock ticks since boot."""
+    """Find the living processes of this user with all these variables in their environment.
+
+    Processes that started before `since`, in clock ticks since boot, are left out.
+    """
     wanted = {f"{name}={value}".encode() for name, value in variables.items()}
     return [
         entry.pid
@@ -214,7 +222,7 @@ def find_by_environment(variables: Mapping[str, str], since: int) -> list[int]:
 
 
 def send_signal(processes: Iterable[ProcessIdentity], number: signal.Signals) -> None:
-    """Signal each that is still there; never the calling process."""
+    """Signal each process that still exists; never the calling process."""
     for process in processes:
         if process.pid != os.getpid() and process.is_alive():
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -222,10 +230,10 @@ def send_signal(processes: Iterable[ProcessIdentity], number: signal.Signals) ->
 
 
 def kill_job_processes(leader: ProcessIdentity, nonce: str, patience: float = 5.0) -> bool:
-    """Kill (SIGKILL) all that is left of an attempt; return whether nothing is.
+    """Kill (SIGKILL) the remaining processes of an attempt; return whether none is left.
 
-    False after `patience` seconds (0: they are killed, and not waited for): a process may hang in
-    the kernel (a dead NFS server) and cannot be ended; then it may still write.
+    Returns False after `patience` seconds (0: kill without waiting). A process that hangs in the
+    kernel (a dead NFS server) cannot be ended, and may still write.
     """
     deadline = time.monotonic() + patience
     pause = 0.001

@@ -9,7 +9,7 @@ import humanfriendly
 # As schedulers write times: minutes, minutes:seconds, hours:minutes:seconds, days-hours,
 # days-hours:minutes, days-hours:minutes:seconds.
 _SCHEDULERS_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<fields>\d+(?::\d+){0,2})\Z")
-_MOST_SECONDS = 366 * 86400.0  # more than any scheduler gives, less than what dates are counted by
+_MOST_SECONDS = 366 * 86400.0  # more than any scheduler allows, and less than the limits of dates
 
 A_TIME = "a time like 90s, 30m, 2h or 1.5d was expected, of a year at most"
 A_WALLTIME = "a time like 90s, 2h or, as Slurm writes it, 1-12:00:00 (a number alone is minutes)"
@@ -17,7 +17,7 @@ AN_AMOUNT_OF_MEMORY = "an amount of memory like 512M or 16G was expected"
 
 
 def seconds_of(text: str) -> float:
-    """ "2h" in seconds. Raises ValueError for what is no time, or more than a year."""
+    """A time like "2h" in seconds. Raises ValueError for no time, or more than a year."""
     try:
         seconds = float(humanfriendly.parse_timespan(text))
     except (humanfriendly.InvalidTimespan, OverflowError) as error:
@@ -28,8 +28,10 @@ def seconds_of(text: str) -> float:
 
 
 def walltime_of(text: str) -> float:
-    """Seconds, from what `seconds_of` understands or from a time as Slurm writes it: "90" and
-    "1:30:00" are both ninety minutes. Raises ValueError."""
+    """A time that `seconds_of` understands or that Slurm writes, in seconds.
+
+    "90" and "1:30:00" are both ninety minutes. Raises ValueError.
+    """
     found = _SCHEDULERS_TIME.match(text.strip())
     try:
         seconds = _schedulers_seconds(found) if found else seconds_of(text)
@@ -54,7 +56,7 @@ def _schedulers_seconds(found: re.Match[str]) -> float:
 
 
 def memory_of(text: str) -> int:
-    """ "16G" in MiB; units are powers of 1024. Raises ValueError."""
+    """An amount like "16G" in MiB; units are powers of 1024. Raises ValueError."""
     try:
         size = int(humanfriendly.parse_size(text, binary=True)) // 2**20
     except humanfriendly.InvalidSize as error:
@@ -65,5 +67,5 @@ def memory_of(text: str) -> int:
 
 
 def format_duration(seconds: float) -> str:
-    """For people, in the two largest units: "2 hours and 5 minutes", "40 seconds"."""
+    """A duration for people, in its two largest units: "2 hours and 5 minutes", "40 seconds"."""
     return str(humanfriendly.format_timespan(int(seconds), max_units=2))

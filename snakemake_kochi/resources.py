@@ -1,4 +1,4 @@
-"""Where the rule library and the profiles are: in an installed package or beside a checkout."""
+"""The paths of the rule library and the profiles, in an installed package or in a checkout."""
 
 from __future__ import annotations
 

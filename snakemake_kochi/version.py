@@ -1,3 +1,3 @@
-"""The version: read from here by setup.py, without importing, and written into records."""
+"""The version. setup.py reads it from here without an import; records contain it."""
 
 __version__ = "0.1.0"
