@@ -101,7 +101,8 @@ def deliver(machine: MachinePaths, result: Result, controller: str) -> None:
     delivery = paths.delivery(result.job, result.nonce)
     with contextlib.suppress(FileExistsError, FileNotFoundError):
         try:
-            # A second name of the result's file, not a copy, so that there is only one text.
+            # The delivery is a second name of the result's file, not a copy, so that there is only
+            # one text.
             answered(partial(os.link, machine.job(result.job).result, delivery))
         except OSError as error:
             # Some filesystems (AFS, BeeGFS before 7) link within one directory only.

@@ -161,7 +161,7 @@ class Observer:
 
 
 def presume_dead(machine: MachinePaths, state: WorkerState, still: float) -> None:
-    """Finally presume a worker dead whose heartbeat stood still for `still` seconds."""
+    """Presume a worker dead for good; its heartbeat stood still for `still` seconds."""
     presumed = PresumedDead(state.worker, this_node().host, round(still, 3), now())
     if write_exclusively(machine.worker(state.worker).presumed_dead, to_json(presumed.to_dict())):
         _log.warning(

@@ -139,7 +139,7 @@ def _rivals(machine: MachinePaths, directory: str, own: str) -> list[ControllerS
         if outputs is None or theirs is None or not outputs.isdisjoint(theirs):
             found.add(identity)
             with contextlib.suppress(DamagedFileError):
-                # It waits for jobs of that one, apart from its own.
+                # The adopter waits for jobs of that controller, apart from its own jobs.
                 _, adopter = last_adopter(machine, identity)
                 found.update({adopter.controller} & here.keys() if adopter is not None else ())
     # A program may call Snakemake several times, one run after the other.

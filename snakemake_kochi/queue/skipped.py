@@ -113,8 +113,8 @@ class SkippedTickets:
     ) -> Iterator[Entry]:
         waiting = str(queue.waiting)
         for name in names:
-            # The path is a string, because of a hundred thousand foreign tickets only this check is
-            # repeated.
+            # The path is a string: with a hundred thousand foreign tickets, only this check is
+            # repeated each time.
             if name >= first_shard and not self._has_nothing_new(name, f"{waiting}/{name}"):
                 yield from self._look_into(name, queue.waiting / name, tidy)
 

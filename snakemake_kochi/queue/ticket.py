@@ -129,11 +129,11 @@ class ShellJob:
 
     `script` is executed by `executable` with `-c`, in the ticket's directory. If
     `temporary_directory` is not empty, it is a text in the script that stands for the node's
-    directory. `threads` is the number of threads that libraries get. Before the script runs, all of
-    the ticket's `outputs` and the `logs` are removed; those in `directories` are removed with their
-    content. The directories of all these files are made. The job waits for the `inputs` for up to
-    `latency_wait` seconds. All files are absolute or relative to the ticket's directory.
-    `environment` is added to the job's environment.
+    temporary directory. `threads` is the number of threads that libraries get. Before the script
+    runs, all of the ticket's `outputs` and the `logs` are removed; those in `directories` are
+    removed with their content. The directories of all these files are made. The job waits for the
+    `inputs` for up to `latency_wait` seconds. All files are absolute or relative to the ticket's
+    directory. `environment` is added to the job's environment.
     """
 
     script: str
