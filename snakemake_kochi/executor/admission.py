@@ -30,8 +30,10 @@ _ALL_RULES = "all rules are shown by: snakemake --list-rules"
 
 @dataclass(frozen=True)
 class Admitted:
-    """Jobs by queue, each with the resources it takes on a worker; and refused jobs with the
-    reasons."""
+    """Admitted jobs by queue, and refused jobs with the reasons.
+
+    Each admitted job has the resources that it takes on a worker there.
+    """
 
     by_queue: Mapping[str, Sequence[tuple[JobExecutorInterface, Resources]]]
     refused: Sequence[tuple[JobExecutorInterface, KochiError]]

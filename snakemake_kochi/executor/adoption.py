@@ -147,8 +147,10 @@ class Adoption:
         return all(map(self._orphans.has_ended, jobs))
 
     def end(self, all_went_well: bool) -> None:
-        """At the end of the run, name the jobs that still run; forget the rest if no run can need
-        it."""
+        """Name the jobs that still run, at the end of the run.
+
+        Forget the others if no run can need them.
+        """
         if left := self._orphans.running():
             numbers = " ".join(map(str, left))
             self._logger.warning(
@@ -253,8 +255,10 @@ class Identities:
 
 
 def is_forced(workflow: Any, job: Any) -> bool:
-    """Whether the user requested that the job be executed again (--forceall, --forcerun,
-    --force)."""
+    """Whether the user requested that the job be executed again.
+
+    The options are --forceall, --forcerun and --force.
+    """
     settings = getattr(workflow, "dag_settings", None)
     if settings is None or settings.forceall or settings.forcetargets:
         return True
@@ -320,8 +324,10 @@ def _seen(path: str, made: Iterable[str]) -> list[Any]:
 
 
 def _canonical(value: Any) -> Any:
-    """The same JSON for equal values in two processes; raises _UnknownError for values
-    without one."""
+    """The same JSON for equal values in two processes.
+
+    Raises _UnknownError for values without one.
+    """
     if isinstance(value, str):
         return str(value)  # Snakemake's own kinds of text are among them.
     if value is None or isinstance(value, bool | int | float | bytes | complex | range | PurePath):

@@ -153,8 +153,10 @@ class KochiExecutor(Executor):
         await asyncio.sleep(0.05)
 
     def cancel(self) -> None:
-        """Cancel the run after an interrupt or an error; called again when it was interrupted
-        itself."""
+        """Cancel the run after an interrupt or an error.
+
+        It is called again when it was interrupted itself.
+        """
         with self._shutdown.further_interrupts:
             super().cancel()
 

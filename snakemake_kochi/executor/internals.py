@@ -185,8 +185,10 @@ def locks_of_run(workflow: Any, directory: str) -> tuple[str, ...]:
 
 
 def keep_empty_directories(workflow: Any) -> None:
-    """Keep the directories for the outputs of jobs that go on: at its end Snakemake would remove
-    them."""
+    """Keep the directories for the outputs of jobs that go on.
+
+    At its end Snakemake would remove them.
+    """
     workflow.dag.cleanup_workdir = _do_nothing
 
 

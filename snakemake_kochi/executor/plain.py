@@ -46,8 +46,10 @@ _ROOM = 4096 + 2
 
 @dataclass(frozen=True)
 class PlainShell:
-    """A plain shell job: `job` for a worker, and `command`, the rule's command as Snakemake
-    displays it."""
+    """A plain shell job.
+
+    `job`: for a worker. `command`: the rule's command as Snakemake displays it.
+    """
 
     job: ShellJob
     command: str

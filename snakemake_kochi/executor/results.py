@@ -1,5 +1,7 @@
-"""The results of a run, reported to Snakemake as they arrive, and the regular look at its
-workers."""
+"""The results of a run, and the regular look at its workers.
+
+Results are reported to Snakemake as they arrive.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +84,10 @@ class Results:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread: afterwards nothing is reported, except by the thread itself if it is the
-        caller."""
+        """Stop the thread.
+
+        Afterwards nothing is reported, except by the thread itself if it is the caller.
+        """
         self._run.stopping.set()
         self._run.inbox.wake()
         if threading.current_thread() is not self._thread:

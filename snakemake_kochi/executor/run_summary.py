@@ -102,8 +102,10 @@ class _RunnerCounts:
             self._counts[result.runner][reason] += 1
 
     def describe(self) -> str:
-        """A text such as "kochi ran 12 jobs: 10 by shell, 2 by zygote (2 script)"; "" without
-        jobs."""
+        """A text such as "kochi ran 12 jobs: 10 by shell, 2 by zygote (2 script)".
+
+        It is "" without jobs.
+        """
         total = sum(counts.total() for counts in self._counts.values())
         parts = []
         for name, counts in self._counts.items():

@@ -39,8 +39,7 @@ class Shutdown:
     def __init__(
         self, run: Run, submission: Submission, results: Results, has_own_queues: bool
     ) -> None:
-        """Prepare the end; `has_own_queues`: whether the run made queues, which are removed at its
-        end."""
+        """`has_own_queues`: whether the run made queues, which are removed at its end."""
         self._run = run
         self._submission = submission
         self._results = results
@@ -216,10 +215,10 @@ class Cancelling:
             logger.error(f"kochi jobs {_numbers(those)} could not be told to end: {why}")
 
     def wait(self, is_urgent: Callable[[], bool]) -> None:
-        """Wait until all cancelled jobs have ended, for a limited time, and only until it becomes
-        urgent.
+        """Wait until all cancelled jobs have ended, for a limited time.
 
-        On a full disk no end can be written, and none is awaited.
+        The wait stops when the end becomes urgent. On a full disk no end can be written, and none
+        is awaited.
         """
         patience = _PATIENCE if self._has_room() else _PATIENCE_WITHOUT_ROOM
         deadline = time.monotonic() + patience

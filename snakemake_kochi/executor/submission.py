@@ -151,8 +151,10 @@ class Submission:
         return True
 
     def _prepare(self, queue: str) -> None:
-        """Record on disk, once, that jobs are about to enter the queue: their adopter looks
-        there."""
+        """Record on disk, once, that jobs are about to enter the queue.
+
+        Their adopter looks there.
+        """
         self._used_queues.add(queue)
         self._run.record.begin()
         self._run.inbox.note_queue(queue)
@@ -186,8 +188,10 @@ class Submission:
         return info
 
     def _log_numbers(self, tickets: Sequence[Ticket]) -> None:
-        """Log one message for all job numbers: one each took Snakemake longer than the
-        submission."""
+        """Log one message for all job numbers.
+
+        One message each took Snakemake longer than the submission.
+        """
         first, last, queue = tickets[0].job, tickets[-1].job, tickets[0].queue
         machine = self._run.machine
         if first == last:
@@ -212,10 +216,10 @@ class Submission:
             self._late.popleft()
 
     def hand_over_strays_anew(self) -> None:
-        """Submit anew the adopted jobs that were requeued into a queue that only this run's workers
-        serve.
+        """Submit anew the adopted jobs in queues that only this run's workers serve.
 
-        These workers run no tickets of another controller.
+        These jobs were adopted while they ran, and were requeued since. This run's workers run no
+        tickets of another controller.
         """
         strays = {
             ticket.job: anew
@@ -245,8 +249,7 @@ class Submission:
         self._late.clear()
 
     def never_handed_over(self) -> list[int]:
-        """The pending jobs whose submission was interrupted or failed, and which are in no
-        queue."""
+        """The pending jobs whose submission failed or was interrupted, in no queue."""
         found: list[int] = []
         for ticket in self._run.pending.uncertain():
             try:

@@ -170,8 +170,10 @@ def make_ticket(
     resources: Resources,
     identity: str | None = None,
 ) -> Ticket:
-    """The ticket for a job: its full inner Snakemake command, and the data for the chosen
-    runner."""
+    """The ticket for a job.
+
+    It contains the full inner Snakemake command, and the data for the chosen runner.
+    """
     return Ticket(
         name=str(job.resources.get("kochi_name") or job.name),
         command=command.arguments,
