@@ -58,8 +58,7 @@ class AllocatedWorkers:
         logger: LoggerExecutorInterface,
         last_patience: float = _LAST_PATIENCE,
     ) -> None:
-        """Ask the scheduler for the resources of its nodes, as far as the machine does not give
-        them.
+        """Ask the scheduler for the resources of its nodes that the machine does not give.
 
         `scheduler_of`: makes the scheduler for the allocations of a controller. `last_patience`:
         seconds to wait at the end for a submission that is in progress. Raises KochiError.

@@ -93,9 +93,9 @@ class FailedStarts:
         self._cancellations.worked()
 
     def cancelled(self, ids: Sequence[str]) -> None:
-        """Note allocations that were cancelled before they began, but not by this run.
+        """Note allocations that were cancelled before they began, and not by this run.
 
-        Also those of which the scheduler does not know any more why they ended.
+        Allocations count as cancelled, too, if the scheduler does not know any more why they ended.
         """
         seconds = self._cancellations.failed()
         self._logger.warning(
@@ -157,14 +157,18 @@ class FailedStarts:
         return len(set(self._in_a_row)) >= _MOST_FAILED
 
     def check(self) -> None:
-        """Raise WorkerError if no worker can be expected; call it while none exists or is
-        coming."""
+        """Raise WorkerError if no worker can be expected.
+
+        The caller calls it while no worker exists or is coming.
+        """
         if self._are_many:
             raise self.error()
 
     def error(self, refusal: str = "") -> WorkerError:
-        """The error if no worker can be expected, for use when nothing more can be requested
-        either."""
+        """The error that no worker can be expected.
+
+        The caller raises it when nothing more can be requested either.
+        """
         many = pluralize(len(self._in_a_row), "allocation")
         avoided = f" Avoided: {concatenate(self.excluded)}." if self.excluded else ""
         refused = f" {refusal}" if refusal else ""

@@ -64,7 +64,7 @@ def find_machine(location: Location, pace: Pace = ONCE) -> Location:
 def location_of_run(wanted: str | None, logger: LoggerExecutorInterface) -> Location:
     """The current location, for a run with `--kochi-where` (one of WHERE) or without.
 
-    Tells the user about settings that were not given and may be unexpected. Raises KochiError.
+    Tells the user what was not requested and may be unexpected. Raises KochiError.
     """
     location = find_location()
     if wanted == ALLOCATIONS:

@@ -163,10 +163,10 @@ class LocalWorkers:
                 self._deaths = 0
 
     def _share_out(self, wanted: Collection[str]) -> None:
-        """Serve the wanted queues and those served before, except those that a user's worker
-        serves.
+        """Serve the wanted queues and those served before.
 
-        If a faulty filesystem prevents this, the next look tries again: jobs may be running.
+        Queues that a user's worker serves are left to it. If a faulty filesystem prevents this, the
+        next look tries again: jobs may be running.
         """
         try:
             self._serve(wanted)

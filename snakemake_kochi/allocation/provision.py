@@ -119,10 +119,9 @@ class Provision:
     def _leave_out_hopeless(
         self, queue: str, waiting: Counter[Resources], pending: Pending, workers: Workers
     ) -> None:
-        """Drop the jobs that no worker requested for them can run: nothing more is requested for
-        them.
+        """Drop the jobs that the workers requested for them cannot run.
 
-        Raises WorkerError if no other job is left.
+        Nothing more is requested for them. Raises WorkerError if no other job is left.
         """
         unfit = self._unfit[queue]
         requested = {each.id: each.supply for each in self._tracker.all()}
@@ -154,8 +153,10 @@ class Provision:
     def _cancel_unwanted(
         self, queue: str, waiting: Mapping[Resources, int], supply: Sequence[Supply]
     ) -> list[Requested]:
-        """Cancel allocations for which no job has waited for a while; returns the others to
-        come."""
+        """Cancel allocations for which no job has waited for a while.
+
+        Returns the other allocations that are still to come.
+        """
         # Staying workers come first, so that the others are cancelled before them.
         coming = sorted(self._tracker.coming(queue), key=lambda each: not each.stays)
         indices = not_wanted(waiting, supply, [each.supply for each in coming])

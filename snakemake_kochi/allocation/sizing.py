@@ -257,8 +257,7 @@ def _shape(left: Mapping[Resources, int], room: int, limits: Limits) -> Shape:
 def _cores_in_use(
     left: Mapping[Resources, int], in_turn: Mapping[Resources, int], room: int, node: Capacity
 ) -> int:
-    """The cores of a node in use when one of `room` workers runs as many of these jobs as fit
-    there.
+    """The cores in use when one of `room` workers runs as many of these jobs as fit on a node.
 
     The order is the lightest first or the largest first, whichever uses more cores.
     """

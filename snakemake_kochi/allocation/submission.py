@@ -53,8 +53,7 @@ class Submitter:
         stopping: threading.Event,
         after_refusal: float = _AFTER_REFUSAL,
     ) -> None:
-        """Ask the scheduler for the resources of its nodes, as far as the machine does not give
-        them.
+        """Ask the scheduler for the resources of its nodes that the machine does not give.
 
         `stopping`: set when nothing more may be submitted. Raises KochiError.
         """
@@ -78,8 +77,10 @@ class Submitter:
         self.has_requested = False
 
     def limits(self, request: AllocationRequest) -> Limits:
-        """The limits for a request; asks the scheduler once for each kind of nodes. Raises
-        KochiError."""
+        """The limits for a request. Raises KochiError.
+
+        Asks the scheduler once for each kind of nodes.
+        """
         nodes = AllocationRequest(
             request.constraints, gpu_model=request.gpu_model, nodes=request.nodes
         )

@@ -136,8 +136,10 @@ def left_by(worker: Supply, jobs: Sequence[tuple[Resources, int]]) -> list[tuple
 
 
 def not_done(left: Mapping[Resources, int], supply: Iterable[Supply]) -> dict[Resources, int]:
-    """The jobs that are left when each worker has done as much as it can in its time, longest
-    first."""
+    """The jobs that are left when each worker has done as much as it can in its time.
+
+    The longest jobs come first.
+    """
     remaining = dict(left)
     for worker in supply:
         if worker.seconds_left is None:

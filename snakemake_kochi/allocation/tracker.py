@@ -57,8 +57,10 @@ class Requested:
 
     @property
     def is_coming(self) -> bool:
-        """Whether a worker may still come; after a first one only if the scheduler requeued the
-        allocation."""
+        """Whether a worker may still come.
+
+        After a first one only if the scheduler requeued the allocation.
+        """
         return not self.had_worker or (self.gone_since is not None and self.state == "pending")
 
 
@@ -140,10 +142,9 @@ class Tracker:
     # ---- what becomes of it
 
     def look(self, workers: Sequence[WorkerState]) -> None:
-        """Note all workers of the run that have not gone; if they do not tell enough, ask the
-        scheduler.
+        """Note all workers of the run that have not gone.
 
-        Raises UnreachableError.
+        If they do not tell enough, ask the scheduler. Raises UnreachableError.
         """
         has_gone = self.note_workers(workers)
         is_silent = self._silent.look(workers)
@@ -155,8 +156,10 @@ class Tracker:
             self.cancel_orphaned()
 
     def note_workers(self, workers: Iterable[WorkerState]) -> bool:
-        """Note all workers that have not gone; returns whether an allocation has lost its
-        last one."""
+        """Note all workers that have not gone.
+
+        Returns whether an allocation has lost its last one.
+        """
         there = {worker.allocation for worker in workers}
         has_gone = False
         for each in self._all.values():
@@ -193,8 +196,10 @@ class Tracker:
             self._questions.soon()
 
     def note_answer(self, found: Mapping[str, Allocation]) -> list[Requested]:
-        """Note the scheduler's report on all allocations; drops and returns those that have
-        ended."""
+        """Note the scheduler's report on all allocations.
+
+        Drops and returns those that have ended.
+        """
         ended = []
         for each in self.all():
             allocation = found.get(each.id)

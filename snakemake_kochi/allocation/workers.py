@@ -47,8 +47,10 @@ class WorkerProvider(Protocol):
         """Serve these queues, too, by workers in allocations with the request."""
 
     def adopt(self, controllers: Sequence[str]) -> None:
-        """Adopt the allocations that these dead controllers requested: cancel those that are not
-        needed."""
+        """Adopt the allocations that these dead controllers requested.
+
+        Cancel those that are not needed.
+        """
 
     def will_serve(self, queue: str) -> bool:
         """Whether these workers would serve a queue now, and not leave it to others."""
