@@ -155,8 +155,10 @@ class Questions:
         return True
 
     def at_once(self) -> None:
-        """Ask at once after an event that is worth a question, unless the scheduler is
-        unreachable."""
+        """Ask at once, after an event that is worth a question.
+
+        It has no effect while the scheduler is unreachable.
+        """
         if not self._is_unreachable:
             self._next = 0.0
 
@@ -175,8 +177,10 @@ class Questions:
             self._logger.info("The scheduler answers again.")
 
     def not_answered(self, error: UnreachableError) -> None:
-        """Note a missing answer: nothing is lost, and the next question comes after a growing
-        pause."""
+        """Note a missing answer.
+
+        Nothing is known, and nothing is lost: the next question comes after a growing pause.
+        """
         self._next = self._clock() + self._backoff.failed()
         if not self._is_unreachable:
             self._is_unreachable = True

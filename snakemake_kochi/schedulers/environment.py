@@ -15,8 +15,10 @@ class Environment(Protocol):
     """The variable with the node's name."""
 
     def own_allocation(self, environment: Mapping[str, str]) -> OwnAllocation | None:
-        """The allocation of the process that has this environment, if it is one of this
-        scheduler."""
+        """The allocation of the process that has this environment.
+
+        None if it is in no allocation of this scheduler.
+        """
 
 
 class OwnAllocation(Protocol):

@@ -125,15 +125,15 @@ class Scheduler(Protocol):
         """
 
     def find(self) -> dict[str, Allocation] | None:
-        """By id, all allocations that have not ended, with those that ended before they began.
+        """The allocations by id that have not ended, and those that ended before they began.
 
-        The latter have the reason, if they are known; neither includes cancelled ones. It takes one
-        question. None if there is no scheduler to ask. Raises UnreachableError.
+        The latter are included as far as they are known, with the reason. Neither includes
+        cancelled ones. It takes one question. None if there is no scheduler to ask. Raises
+        UnreachableError.
         """
 
     def ends(self, ids: Collection[str]) -> dict[str, Allocation]:
-        """How these allocations ended, as far as it is still known, each with the first of its
-        nodes.
+        """How these allocations ended, if it is still known, each with the first of its nodes.
 
         It takes one question or two. Raises UnreachableError.
         """

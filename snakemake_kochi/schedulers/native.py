@@ -85,8 +85,10 @@ class BatchSystem(Protocol):
         """Whether it answers at once; its commands may exist without it."""
 
     def cluster_name(self, pace: Pace, tell: Callable[[str], None] | None = None) -> str:
-        """The cluster's name, usable as a machine's; `tell` is called with messages for a waiting
-        user."""
+        """The cluster's name, usable as a machine's.
+
+        `tell` is called with messages for a waiting user.
+        """
 
     def describe_machine(self) -> Description:
         """The machine to which this host belongs."""

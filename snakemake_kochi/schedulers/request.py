@@ -89,8 +89,10 @@ class AllocationRequest:
         return self.tasks is not None or self.tasks_per_node is not None or (self.nodes or 1) > 1
 
     def with_room_for_worker(self, memory_mb: int, node: Capacity) -> AllocationRequest:
-        """The request with that much more memory on the first node of its shape, if nodes
-        have it."""
+        """The request with that much more memory on the first node of its shape.
+
+        The amount is limited by the memory of nodes.
+        """
         if self.memory_mb_of_core is not None:
             # That node has at least this number of cores.
             cores = (self.cpus_per_task or 1) * (self.tasks_per_node or 1)

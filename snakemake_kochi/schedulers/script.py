@@ -118,10 +118,10 @@ class AllocScript:
         )
 
     def limits(self, request: AllocationRequest = NO_REQUEST) -> Limits:
-        """The limits in the machine's settings alone; the resources that a worker finds on its node
-        count.
+        """The limits in the machine's settings alone.
 
-        Without `gpus` in the settings there are none: a job that needs one would wait for ever.
+        The resources that a worker finds on its node count. Without `gpus` in the settings there
+        are none: a job that needs one would wait for ever.
         """
         settings = self._settings
         cores, memory = settings.cores or UNKNOWN, settings.memory_mb or UNKNOWN

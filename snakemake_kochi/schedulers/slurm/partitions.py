@@ -159,8 +159,10 @@ def _check_number_of_nodes(chosen: Sequence[Partition], wanted: int, machine: st
 
 
 def _featured(chosen: list[Partition], constraint: str | None) -> list[Partition]:
-    """The nodes with the requested features; if none has them, all: Slurm then reports the
-    error."""
+    """The nodes with the requested features.
+
+    If no node has them, all nodes: Slurm then reports the error.
+    """
     if constraint and _ALL_OF.fullmatch(constraint):
         wanted = set(constraint.split("&"))
         return [each for each in chosen if wanted <= each.features] or chosen

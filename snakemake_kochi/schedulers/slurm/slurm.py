@@ -212,8 +212,10 @@ class Slurm:
         return self._partitions
 
     def _shown(self, what: str) -> str:
-        """The output of scontrol for them; "" if it fails: the answer of sinfo must then
-        suffice."""
+        """The output of scontrol for nodes or partitions.
+
+        "" if it fails: the answer of sinfo must then suffice.
+        """
         try:
             return self._run("scontrol", "--all", "--oneliner", "show", what)
         except KochiError:

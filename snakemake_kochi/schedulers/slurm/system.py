@@ -75,8 +75,10 @@ def cluster_name(pace: Pace = ONCE, tell: Callable[[str], None] | None = None) -
 
 @dataclass(frozen=True)
 class _Accounts:
-    """The accounts that the user may name, and Slurm's default; empty if Slurm keeps no
-    accounts."""
+    """The accounts that the user may name, and Slurm's default account.
+
+    Both are empty if Slurm keeps no accounts.
+    """
 
     names: tuple[str, ...] = ()
     default: str | None = None
