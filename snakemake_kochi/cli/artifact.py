@@ -148,8 +148,10 @@ def _told_ahead(report: SyncReport, ref: str, count: int) -> str:
 
 
 def _find_location(machine: str | None) -> Location:
-    """The location, also in the results' worktree, which belongs to the project without a
-    kochi.yaml."""
+    """The location, also in the worktree of the results.
+
+    That worktree belongs to the project but has no kochi.yaml.
+    """
     try:
         find_project(Path.cwd())
     except KochiError:
@@ -161,8 +163,7 @@ def _find_location(machine: str | None) -> Location:
 
 
 def _is_here(location: Location) -> bool:
-    """Whether the machine is below KOCHI_ROOT here, or has results here that are not
-    committed yet."""
+    """Whether the machine is below KOCHI_ROOT here, or has uncommitted results here."""
     name, project = location.machine.name, location.require_project().directory
     left = (location.project_paths.journal(name), WorkingPaths(project, name).records)
     try:

@@ -78,8 +78,7 @@ def dependency_option(required: bool) -> Callable[[_Function], _Function]:
 
 
 def recipes_option(function: _Function) -> _Function:
-    """Recipes as words of the command line, or in the notation of Kochi's users; see
-    `recipes_in`."""
+    """Recipes as words of the command line, or as `-d` options; see `recipes_in`."""
     words = click.argument("words", nargs=-1, metavar="DEPENDENCY:RECIPE...")
     return words(dependency_option(required=False)(function))
 

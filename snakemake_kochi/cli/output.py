@@ -61,8 +61,10 @@ def say(text: str, quiet: bool = False) -> None:
 
 
 def remark(text: str) -> None:
-    """Print a sentence beside the result: to standard error, so that a program reads only the
-    result."""
+    """Print a sentence beside the result.
+
+    It goes to standard error, so that a program reads only the result.
+    """
     click.echo(text, err=True)
 
 
@@ -133,8 +135,10 @@ _CHECK_SECONDS = 0.5  # pause between two questions whether it still grows
 
 
 def show_file(path: Path, follow: bool, has_ended: Callable[[], bool]) -> None:
-    """Copy a file to standard output as it is, byte by byte; with `follow`, continue as it
-    grows."""
+    """Copy a file to standard output as it is, byte by byte.
+
+    With `follow`, continue as it grows.
+    """
     position = 0
     checked = -_CHECK_SECONDS
     ended = not follow
