@@ -1,5 +1,7 @@
-"""Checks, each in a process of its own with a deadline: a hanging filesystem hangs only that
-one."""
+"""Checks, each in a process of its own with a deadline.
+
+A hanging filesystem hangs only that process.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Checks of the locks of a machine: which ones it uses, whether they work, and whether they
-exclude."""
+"""Checks of the locks of a machine.
+
+They examine which locks it uses, whether they work, and whether they exclude.
+"""
 
 from __future__ import annotations
 

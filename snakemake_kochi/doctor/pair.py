@@ -222,8 +222,10 @@ def _told(pair: Pair, queue: str, job: int) -> Generator[Finding]:
 
 
 def _problem_of(machine: MachinePaths, queue: str, job: int) -> Callable[[], KochiError | None]:
-    """A function that returns the reason why a job is useless: it waits for too long, or has
-    ended."""
+    """A function that returns the reason why a job is useless.
+
+    The job waits for too long, or has ended.
+    """
     deadline = time.monotonic() + _START_PATIENCE
 
     def problem() -> KochiError | None:
