@@ -174,7 +174,7 @@ class Admission:
         return queue, wanted
 
     def _queue_of(self, job: Any) -> str:
-        """Raises KochiError."""
+        """The queue of a job. Raises KochiError."""
         if self._own_queue is None:
             return self._default_queue
         named = queue_of(job, self._machine)

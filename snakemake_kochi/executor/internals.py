@@ -50,7 +50,10 @@ class SnakemakeShell:
     """The formatting of a shell command by Snakemake, and its start of a shell."""
 
     def __init__(self, workflow: Any) -> None:
-        """Call when the Snakefile has been read. Raises MissingPartsError."""
+        """Find the parts of Snakemake; call it when the Snakefile has been read.
+
+        Raises MissingPartsError.
+        """
         if missing := _missing_parts(workflow):
             raise MissingPartsError(", ".join(missing))
         module = importlib.import_module("snakemake.shell")

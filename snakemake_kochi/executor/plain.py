@@ -75,7 +75,10 @@ class PlainShells:
     """
 
     def __init__(self, workflow: Any) -> None:
-        """Call when the Snakefile has been read. Raises MissingPartsError."""
+        """Prepare the plain shell jobs; call it when the Snakefile has been read.
+
+        Raises MissingPartsError.
+        """
         self._shell = SnakemakeShell(workflow)
         self._workflow = workflow
         self._token = f"kochi_tmpdir_{secrets.token_hex(8)}"

@@ -23,7 +23,7 @@ _TIME_ROOM, _LEAST_MINUTES = 2, 5
 
 
 class Range:
-    """The least and the most of some numbers."""
+    """The minimum and the maximum of some numbers."""
 
     def __init__(self) -> None:
         self.least = math.inf

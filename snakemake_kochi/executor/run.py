@@ -125,7 +125,10 @@ class PendingJobs:
 
 @dataclass(frozen=True)
 class Run:
-    """`stopping` is set when the run ends, `failed` when a job failed or the run was cancelled."""
+    """The shared data of one run.
+
+    `stopping` is set when the run ends, `failed` when a job failed or the run was cancelled.
+    """
 
     machine: MachinePaths
     workflow: Any
