@@ -1,1 +1,1 @@
-"""Getting workers from a batch system: how many, how large, and by which commands."""
+"""Workers from a batch system: their number, their size, and the commands that request them."""

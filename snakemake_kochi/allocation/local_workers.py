@@ -148,7 +148,8 @@ class LocalWorkers:
     def look_after(self, pending: Mapping[str, Sequence[Ticket]]) -> None:
         """Replace workers that ended, and serve the `pending` queues whose other workers are gone.
 
-        Raises WorkerError when workers keep ending: then something else is wrong.
+        Raises WorkerError when workers keep ending, because then the fault is not in a single
+        worker.
         """
         with self._lock:
             self._revive()
@@ -178,7 +179,7 @@ class LocalWorkers:
             self._notices.over(_FAULT)
 
     def _serve(self, wanted: Collection[str]) -> None:
-        """Raises OSError, or KochiError."""
+        """Serve these queues. Raises OSError, or KochiError."""
         self._assign(self._to_serve(wanted))
         while self._served and len(self._running) < self._count:
             self._start()
