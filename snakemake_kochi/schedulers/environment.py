@@ -34,7 +34,7 @@ class OwnAllocation(Protocol):
 
     @property
     def memory_mb(self) -> int | None:
-        """The MiB that the allocation has on this node, if they are limited."""
+        """The MiB that the allocation has on this node, if its memory is limited."""
 
     def seconds_left(self, expected: float | None) -> float | None:
         """The seconds until the allocation ends; None also if it has no limit.

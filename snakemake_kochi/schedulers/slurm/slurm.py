@@ -195,7 +195,7 @@ class Slurm:
         try:
             known = {each.name for each in self._all_partitions()}
         except KochiError:
-            return ""  # the refusal says enough
+            return ""  # the message of the refusal is sufficient
         return f"Partition {name}: {nearest(name or '', known)}"
 
     # ---- nodes and partitions
@@ -320,7 +320,7 @@ class Slurm:
             named = [f"--name={self._name}", f"--user={os.getuid()}"]
             self._run("scancel", "--quiet", *(which or named))
         except RefusedError as error:
-            if "invalid job id" not in error.message.lower():  # that job is over
+            if "invalid job id" not in error.message.lower():  # that job has ended
                 raise
         for id in which or list(self._given):
             self._given.pop(id, None)
