@@ -112,7 +112,7 @@ def command(machine: bool, directory: Path) -> None:
 
 
 def _add_machine(file: Path) -> None:
-    """Add the machine of this host's scheduler, unless it is there."""
+    """Add the machine of this host's scheduler, unless kochi.yaml has it already."""
     from snakemake_kochi.schedulers.native import system_of_host
 
     text = read_text(file, str(file)) if file.exists() else ""

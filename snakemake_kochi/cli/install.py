@@ -1,4 +1,4 @@
-"""`kochi install`, and `kochi run` in the environment of what is installed."""
+"""`kochi install`, and `kochi run` in the environment of installed recipes."""
 
 from __future__ import annotations
 

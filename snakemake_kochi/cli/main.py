@@ -1,4 +1,4 @@
-"""The group of all commands, and how an error becomes a message and an exit status."""
+"""The group of all commands, and the conversion of errors to messages and an exit status."""
 
 from __future__ import annotations
 
