@@ -104,8 +104,11 @@ class Adoption:
                 "as far as they are needed."
             )
         if withdrawn:
-            others = "1 other is" if len(withdrawn) == 1 else f"{len(withdrawn)} others are"
-            found.append(f"{others} ended, and handed over anew if needed.")
+            found.append(
+                "1 job of it is ended; if it is still needed, it begins again."
+                if len(withdrawn) == 1
+                else f"{len(withdrawn)} jobs of it are ended; those still needed begin again."
+            )
         if found:
             self._logger.info(
                 f"A run in this directory was killed, or its time was over. {' '.join(found)}"

@@ -332,7 +332,7 @@ def test_a_job_that_outlives_the_run_that_cancelled_it_is_waited_for_by_the_next
         assert results() == []
         assert len(list(machine().glob("controllers/*"))) == 1
         with background(*AGAIN, cwd=tmp_path) as controller:
-            output = read_until(controller, "ended, and handed over anew")
+            output = read_until(controller, "still needed")
             os.kill(pid, signal.SIGCONT)
             wait_until(results)
             assert starts(tmp_path) == {"a": 1}

@@ -60,7 +60,7 @@ def test_a_run_that_was_killed_is_adopted_with_its_workers_and_nothing_is_left(
     killed.wait()
     before = set(project.cluster.jobs())
     project.start("--nolock")
-    wait_until(lambda: "2 others are ended" in project.said)
+    wait_until(lambda: "2 jobs of it are ended; those still needed begin again." in project.said)
     # What waits is cancelled at once; what runs its jobs is left alone.
     wait_until(lambda: len(before & set(project.cluster.jobs())) == 2)
     assert sum(map(len, project.lines("began").values())) == 4
