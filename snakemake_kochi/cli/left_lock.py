@@ -56,11 +56,13 @@ def see_to_left_lock(
         f"process {each.process.pid} on {each.node.host}, since {each.started}" for each in dead
     )
     said = f"the run that locked this directory is dead ({who}), and its lock is still there"
+    question = f"{said[0].upper()}{said[1:]}. Unlock it, and go on where it was?"
+    hint = f"To unlock the directory and go on where it was, type: {how}"
     if not unlock and not sys.stdin.isatty():
-        raise KochiError(said, f"To unlock the directory and go on where it was, type: {how}")
+        raise KochiError(said, hint)
     if unlock:
         remark(f"Unlocked: {said.replace('is still', 'was still')}.")
-    elif not agreed(f"{said[0].upper()}{said[1:]}. Unlock it, and go on where it was?", False):
+    elif not agreed(question, False, hint):
         raise KochiError("the directory stays locked, nothing was changed")
     for lock in (lock for each in dead for lock in each.locks):
         if lock.is_there:

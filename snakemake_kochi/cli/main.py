@@ -115,11 +115,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return status if isinstance(status, int) else 0
     except BrokenPipeError:
         return _reader_left()
-    except click.Abort as error:
-        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
-            return INTERRUPTED
-        return _complain("kochi: no answer was given; nothing was changed")
-    except KeyboardInterrupt:
+    except (click.Abort, KeyboardInterrupt):  # click makes the one of the other
         return INTERRUPTED
     except click.UsageError as error:
         error.show()

@@ -13,6 +13,8 @@ from typing import Any
 import click
 from tabulate import tabulate
 
+from snakemake_kochi.errors import KochiError
+
 _COLOURS = {
     "waiting": "cyan",
     "running": "yellow",
@@ -125,9 +127,16 @@ def shortened(text: str, width: int) -> str:
     return f"{text[: kept - kept // 2]}...{text[-(kept // 2) :]}"
 
 
-def agreed(question: str, yes: bool) -> bool:
-    """Whether to go on: `yes` or the answer. Without a terminal for the answer, click aborts."""
-    return yes or click.confirm(question, err=True)
+def agreed(question: str, yes: bool, how: str = "To agree in advance, add: -y") -> bool:
+    """Whether to go on: `yes` or the answer. Raises KochiError if there is no answer, as without a
+    terminal; `how` is its hint."""
+    try:
+        return yes or click.confirm(question, err=True)
+    except click.Abort as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise
+        click.echo(err=True)  # below the question
+        raise KochiError("no answer was given; nothing was changed", how) from None
 
 
 _LOOK_SECONDS = 0.1  # pause between two looks at a followed file

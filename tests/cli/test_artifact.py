@@ -78,8 +78,10 @@ def test_the_log_lists_the_commits(project: Path, kochi: Kochi) -> None:
 def test_discard_asks_first(project: Path, kochi: Kochi, shell: Kochi) -> None:
     add_result(project, "first")
     for answer in ("n\n", ""):
-        assert shell("artifact", "discard", stdin=answer).status == 1
+        outcome = shell("artifact", "discard", stdin=answer)
+        assert outcome.status == 1
         assert git(project, "branch", "--list", "kochi_artifacts_local") != ""
+    assert "no answer was given; nothing was changed\nTo agree in advance, add: -y" in outcome.err
     outcome = kochi("artifact", "discard", "-y", "--json")
     assert outcome.data == {"machine": "local", "results": 1}
     assert git(project, "branch", "--list", "kochi_artifacts_local") == ""

@@ -87,6 +87,8 @@ def test_all_jobs_are_cancelled_only_after_asking(
         assert outcome.status == 1
         assert "Cancel 1 jobs: 0?" in outcome.err
         assert state(kochi, 0)[0] == "waiting"
+    # Without an answer, as without a terminal.
+    assert "no answer was given; nothing was changed\nTo agree in advance, add: -y" in outcome.err
     assert shell("cancel", "-a", stdin="y\n").status == 0
     assert state(kochi, 0) == ("cancelled", "cancelled")
 
