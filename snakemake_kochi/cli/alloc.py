@@ -127,7 +127,7 @@ def _ask(
             "to a compute node",
             "Name the machine that has one with -m, or start a worker here: "
             f"kochi work -q {queue}\n"
-            "A login node of a cluster with Slurm is made one by: kochi init --machine",
+            "On a login node of a Slurm cluster, add it as a machine: kochi init --machine",
         )
     settings = replace(settings, node_spec=spec or settings.node_spec)
     if machine.scheduler is not None and limit is not None:

@@ -188,7 +188,7 @@ def _stop(found: Found) -> int:
     stop(found)
     remark("Told to stop. Ctrl-C ends only the waiting; to kill the run, type this once more.")
     ended = _show(found, written)
-    say(f"{ended.launch.identity} has ended ({ended.state}).")
+    say(f"{ended.launch.identity} {'was killed' if ended.state == 'killed' else 'has ended'}.")
     return 0
 
 

@@ -59,7 +59,7 @@ def _last_run(machine: MachinePaths) -> RunRecord:
         return runs[0]
     raise NameNotFoundError(
         f"no run in {here} has handed jobs over to machine {machine.name}",
-        "To trace another one, type: kochi trace RUN; to list them: kochi trace --list",
+        "To trace a run, type: kochi trace RUN; to list the runs: kochi trace --list",
     )
 
 

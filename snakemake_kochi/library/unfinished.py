@@ -134,9 +134,8 @@ def _why(dag: Any, job: Any, said: Mapping[str, tuple[str, Sequence[str]]]) -> F
         if (failure := _failure(each, said)) is not None:
             if each is job:
                 return failure
-            return Failure(
-                f"not run, for {each.rule.name} failed: {failure.reason}", failure.output
-            )
+            reason = f"not run because {each.rule.name} failed: {failure.reason}"
+            return Failure(reason, failure.output)
     return Failure(_NOT_BEGUN)
 
 

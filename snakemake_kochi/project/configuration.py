@@ -61,9 +61,10 @@ def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Pa
                 f"Type: git init {shlex.quote(str(found.parent))}",
             )
         raise ConfigError(
-            f"there is no {FILE_NAME} in {start.absolute()}, which is not in a git repository; a "
-            "project is one",
-            "Type in the project's directory: git init && kochi init",
+            f"there is no {FILE_NAME} in {start.absolute()}, and this directory is not in a git "
+            "repository",
+            f"A project is a git repository with a {FILE_NAME}. To make one, type in its "
+            "directory: git init && kochi init",
         )
     if not (top / FILE_NAME).is_file():
         if (found := nearest_file(start)) is not None and found.is_relative_to(top):

@@ -89,7 +89,7 @@ def collect_what_is_there(
         made = f"{what}: {target.markdown}"
         also = [f"kochi: {_told(each)}" for each in unmatched if each.is_all]
     elif _has_table(target.markdown):
-        made = f"{target.markdown} is still the one of before"
+        made = f"the table of an earlier run stays: {target.markdown}"
     else:
         target.markdown.parent.mkdir(parents=True, exist_ok=True)
         target.markdown.write_bytes(_text(grid, parts))

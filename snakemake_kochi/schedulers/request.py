@@ -116,7 +116,7 @@ class AllocationRequest:
         if self.tasks_per_node is not None:
             said.append(f"{pluralize(self.tasks_per_node, 'task')} on each")
         if self.whole_nodes:
-            said.append("nobody beside it")
+            said.append("exclusive node" if self.nodes in (None, 1) else "exclusive nodes")
         return ", ".join([*said, *self.arguments])
 
 
@@ -148,7 +148,7 @@ class Wanted:
         if self.gpus:
             said.append(pluralize(self.gpus, "GPU"))
         if self.whole_node and not self.request.whole_nodes:
-            said.append("nobody beside it")
+            said.append("exclusive node")
         if self.request.has_shape:
             said = []  # the request gives it
         if self.seconds is not None:

@@ -228,7 +228,7 @@ def toplevel(path: Path) -> Path:
             raise
         raise GitError(
             f"{directory.absolute()} is not in a git repository",
-            "A project is one: type `git init` at its top.",
+            "A project is a git repository. To make one, type at its top: git init",
         ) from None
     return Path(os.fsdecode(found.removesuffix(b"\n")))
 

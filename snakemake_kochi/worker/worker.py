@@ -152,8 +152,8 @@ class Worker:
         if self._state.state.state != "draining":
             tickets = [slot.claim.ticket for slot in self._slots]
             names = ", ".join(f"{ticket.job} ({ticket.name})" for ticket in tickets)
-            why = self._orders.reason or f"told to by {self._events.signals.first_stop}"
-            self._ends.is_at_time_limit = why in (TIME_IS_OVER, f"told to by {END_SIGNAL.name}")
+            why = self._orders.reason or f"told by {self._events.signals.first_stop}"
+            self._ends.is_at_time_limit = why in (TIME_IS_OVER, f"told by {END_SIGNAL.name}")
             _log.info("stopping (%s); jobs requeued: %s", why, names or "none")
             self._state.update(state="draining", reason=why)
             self._claims.requeue_held()

@@ -121,6 +121,7 @@ def test_why_an_allocation_waits_is_told_with_what_to_do(
     ("configuration", "arguments", "said"),
     [
         ("", (), "machine own has neither a scheduler nor an alloc_script"),
+        ("", (), "On a login node of a Slurm cluster, add it as a machine: kochi init --machine"),
         (STAYS, ("-q", "q_${nodes}"), "-n SPEC was expected"),
         (STAYS, ("-q", "../x"), "queue name '../x' cannot be used"),
         ("scheduler: slurm", ("-t", "soon"), "'soon': a time like"),

@@ -196,6 +196,7 @@ def test_stop_ends_a_run_as_an_interrupt_does_and_the_same_command_picks_it_up(
     done = kochi("launch", "--stop")
     assert done.status == 0
     assert "Cancelled 2 kochi jobs; nothing of this run is left." in done.out
+    assert done.out.endswith(f"{launched().launch.identity} has ended.\n")
     assert launched().state == "ended"
     wait_until(lambda: not processes_in(here))
     assert "has ended already" in kochi("launch", "--stop").out
@@ -228,7 +229,9 @@ def test_a_run_whose_attendant_was_killed_goes_on_and_can_be_stopped(
     os.kill(processes.supervisor.pid, signal.SIGKILL)
     wait_until(lambda: launched().state == "unattended")
     assert kochi("launch", "--", "all").status == 1
-    assert kochi("launch", "--stop").status == 0
+    stopped = kochi("launch", "--stop")
+    assert stopped.status == 0
+    assert stopped.out.endswith(f"{launched().launch.identity} was killed.\n")
     assert launched().state == "killed"
     wait_until(lambda: not processes_in(here))
 

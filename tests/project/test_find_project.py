@@ -38,7 +38,11 @@ def test_outside_of_a_repository_the_message_says_what_to_type(
 ) -> None:
     with pytest.raises(ConfigError, match="not in a git repository") as caught:
         find_project(tmp_path, environment)
-    assert "git init && kochi init" in str(caught.value)
+    assert str(caught.value) == (
+        f"there is no kochi.yaml in {tmp_path}, and this directory is not in a git repository\n"
+        "A project is a git repository with a kochi.yaml. To make one, type in its directory: "
+        "git init && kochi init"
+    )
 
 
 def test_a_file_outside_of_a_repository_is_named_with_what_makes_it_count(

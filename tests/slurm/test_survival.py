@@ -167,7 +167,7 @@ def endings(project: ClusterProject) -> list[str]:
 def out_of_time(project: ClusterProject) -> int:
     """How many workers left because their time was over, as they saw or as Slurm told them."""
     reasons = [worker.reason for worker in list_workers(project.machine) if worker.state == "left"]
-    return sum(reason in ("its walltime is over", "told to by SIGUSR1") for reason in reasons)
+    return sum(reason in ("its walltime is over", "told by SIGUSR1") for reason in reasons)
 
 
 @pytest.mark.timeout(280)

@@ -85,4 +85,4 @@ def test_a_job_that_is_to_be_alone_does_not_begin_in_a_part_of_a_node(
         assert project.runs[-1].wait(50) == 0, project.said
         given = [(project.directory / name).read_text().strip() for name in ("built", "out/0")]
         assert given == ["1", "3"]
-        assert "nobody beside it" in project.said
+        assert "exclusive node" in project.said

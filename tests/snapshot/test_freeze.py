@@ -344,7 +344,7 @@ def test_the_top_of_a_repository_is_found_from_within_and_missed_with_a_hint(
     repository: Path, tmp_path: Path
 ) -> None:
     assert toplevel(repository / "src" / "a.c") == repository
-    with pytest.raises(GitError, match="git init"):
+    with pytest.raises(GitError, match="To make one, type at its top: git init"):
         toplevel(tmp_path)
 
 

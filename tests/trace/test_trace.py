@@ -192,7 +192,9 @@ def test_without_a_run_here_it_says_how_to_find_one(tmp_path: Path, kochi: Any) 
     done = kochi("trace", cwd=tmp_path)
     assert done.returncode == 1
     assert f"no run in {tmp_path} has handed jobs over to machine local" in done.stdout
-    assert "kochi trace --list" in done.stdout
+    assert (
+        "To trace a run, type: kochi trace RUN; to list the runs: kochi trace --list" in done.stdout
+    )
     done = kochi("trace", "nosuch", cwd=tmp_path)
     assert done.returncode == 1
     assert "there is no run nosuch on machine local" in done.stdout
@@ -218,7 +220,7 @@ def a_worker(number: int, allocation: str | None, start: float, end: float) -> W
         controller="here-1",
         allocation=allocation,
         allocation_began=at(start),
-        reason="told to by SIGUSR1",
+        reason="told by SIGUSR1",
     )
 
 
@@ -252,7 +254,7 @@ def test_an_allocation_is_a_track_from_its_submission_to_its_worker_s_end() -> N
     notes = (AllocationNote("12_1", at(0), "4 cores"), AllocationNote("13", at(1), "1 core"))
     # Requeued by the scheduler, it got a second worker.
     workers = (a_worker(0, "12_1", 60, 120), a_worker(1, "12_1", 300, 400))
-    jobs = (a_job(0, (0, 70, 119, "drained (told to by SIGUSR1)")),)
+    jobs = (a_job(0, (0, 70, 119, "drained (told by SIGUSR1)")),)
     found = traced(jobs=jobs, workers=workers, allocations=notes)
     node = this_node().host
     assert f"worker 0 ({node}, allocation 12_1)" in found.processes.values()
@@ -270,7 +272,7 @@ def test_an_allocation_is_a_track_from_its_submission_to_its_worker_s_end() -> N
     assert on("allocation 13") == [("waits", 1, 599)]  # no worker came
     (drain,) = (e for e in found.instants if e["name"] == "drain")
     assert found.tracks[drain["pid"], drain["tid"]] == "worker"
-    assert drain["args"] == {"why": "told to by SIGUSR1"}
+    assert drain["args"] == {"why": "told by SIGUSR1"}
     assert found.jobs[0][0]["cname"] == "yellow"
 
 

@@ -217,7 +217,7 @@ def test_drained_attempts_are_noted_and_may_be_any_number(site):
         assert worker.wait() == 0
         ended = ended_attempt(site, 0, attempt)
         assert (ended["reason"], ended["worker"]) == ("drained", attempt - 1)
-        assert ended["detail"] == "told to by SIGTERM"
+        assert ended["detail"] == "told by SIGTERM"
         recorded = json.loads(site.machine.job(0).attempt(attempt).read_text())
         assert ended["nonce"] == recorded["nonce"]
     assert [view.attempt for view in Queue(site.machine, "q").waiting()] == [6]

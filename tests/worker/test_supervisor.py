@@ -96,7 +96,7 @@ def test_one_request_to_the_whole_process_group_is_not_taken_for_two(site):
     os.killpg(supervisor.pid, signal.SIGTERM)
     assert supervisor.wait() == 0
     assert "ended in order" in site.log(0)
-    assert find_worker(site.machine, 0).reason == "told to by SIGTERM"
+    assert find_worker(site.machine, 0).reason == "told by SIGTERM"
 
 
 def test_a_closed_terminal_changes_nothing_under_nohup(site):

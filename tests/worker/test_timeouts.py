@@ -226,10 +226,10 @@ def test_a_worker_says_which_signal_made_it_leave(site, number):
     worker.send_signal(number)
     assert worker.wait() == 0
     state = find_worker(site.machine, 0)
-    assert (state.describe(), state.reason) == ("left", f"told to by {number.name}")
+    assert (state.describe(), state.reason) == ("left", f"told by {number.name}")
     assert state.idle_since is not None
     ended = read_ended_attempt(site.machine.job(0).ended(1))
-    assert (ended.reason, ended.detail) == ("drained", f"told to by {number.name}")
+    assert (ended.reason, ended.detail) == ("drained", f"told by {number.name}")
     assert not site.machine.job(1).ended(1).exists(), "it had not begun"
 
 
@@ -240,7 +240,7 @@ def test_a_worker_that_drains_shows_why_while_its_jobs_end(site):
     assert find_worker(site.machine, 0).describe() == "running"
     worker.terminate()
     site.wait_until(lambda: find_worker(site.machine, 0).describe() == "draining")
-    assert find_worker(site.machine, 0).reason == "told to by SIGTERM"
+    assert find_worker(site.machine, 0).reason == "told by SIGTERM"
     (site.directory / "go").touch()
     assert worker.wait() == 0
 

@@ -106,7 +106,7 @@ def test_runs_whose_build_failed_are_left_out_with_what_the_build_printed(
     assert values_in_table(project) == ["10"]
     missing = files_of_table(project, "md").read_text().partition("without a result: 1")[2]
     assert (
-        f"**debug=1, duplicate 0**: not run, for {prefix}build_sum failed: "
+        f"**debug=1, duplicate 0**: not run because {prefix}build_sum failed: "
         "the build script ended with exit status 1\n\n    cc\n"
     ) in missing
     # Broken altogether, nothing is there of the code as it is now: the table of before stays.
@@ -115,8 +115,10 @@ def test_runs_whose_build_failed_are_left_out_with_what_the_build_printed(
     done = project.try_snakemake("--keep-going", f"{prefix}sum_first", executor=executor)
     assert done.returncode == 1
     assert (
-        "2 of 2 runs have no result; results/local/sum/first.md is still the one of before\n"
-        f"    debug=0, duplicate 0; debug=1, duplicate 0: not run, for {prefix}build_sum failed: "
+        "2 of 2 runs have no result; "
+        "the table of an earlier run stays: results/local/sum/first.md\n"
+        "    debug=0, duplicate 0; debug=1, duplicate 0: "
+        f"not run because {prefix}build_sum failed: "
         "the build script ended with exit status 5\n"
     ) in done.stdout
     assert files_of_table(project, "md").read_text() == before
@@ -161,7 +163,7 @@ def test_a_batch_of_which_every_run_failed_says_so_in_a_file(failing_project: An
     done = project.try_snakemake("sum_first")
     assert done.returncode == 1
     assert "4 of 4 runs have no result; see results/local/sum/first.md\n" in done.stdout
-    reason = "not run, for build_sum failed: the build script ended with exit status 9"
+    reason = "not run because build_sum failed: the build script ended with exit status 9"
     assert f"    all 4 runs: {reason}\n" in done.stdout
     text = files_of_table(project, "md").read_text()
     assert text == f"# sum first\n\n## Runs without a result: 4\n\n**all 4 runs**: {reason}\n"
