@@ -87,7 +87,8 @@ def initialise(
             choose_name(repository, machine, name)
             return name
         raise KochiError(
-            f"branch {MERGED} exists already, in {existing}", "Type there, or: kochi artifact sync"
+            f"branch {MERGED} is checked out in {existing} already",
+            _how_to_go_on(existing, directory),
         )
     place = directory.absolute()
     _refuse_private(repository, directory, root)
@@ -108,6 +109,16 @@ def initialise(
     words = ("worktree", "add", "--quiet", "-f", "-f", os.fspath(place), MERGED)
     run_git(repository, *words, environment=_LAZY, transports=TRANSPORTS)
     return name
+
+
+def _how_to_go_on(existing: Path, directory: Path) -> str:
+    """What to type if the branch is checked out already, and is wanted in a directory."""
+    sync = "To collect results there, type: kochi artifact sync"
+    # git moves no main working tree, which has its repository in it.
+    if existing.resolve() == directory.resolve() or (existing / ".git").is_dir():
+        return sync
+    move = shlex.join(["git", "worktree", "move", str(existing), str(directory)])
+    return f"{sync}\nTo move that checkout: {move}"
 
 
 def synchronise(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from git_helpers import files_of, git, write
+from support import run
 
 from snakemake_kochi.artifacts.branches import discard, initialise, log, synchronise
 from snakemake_kochi.artifacts.committer import commit_pending
@@ -39,8 +40,24 @@ def test_initialising_makes_an_orphan_branch_in_a_clean_worktree(
     assert git(worktree, "rev-list", "--count", "HEAD").strip() == "1"
     assert visible(worktree) == set()
     assert git(repository, "branch", "--show-current").strip() == "main"
-    with pytest.raises(KochiError, match=f"exists already, in {worktree}"):
-        initialise(repository, worktree / "other")
+
+
+def test_a_second_worktree_is_refused_with_where_the_first_one_is_and_how_to_move_it(
+    repository: Path, worktree: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(KochiError) as caught:
+        initialise(repository, tmp_path / "the other")
+    move = f"git worktree move {worktree} '{tmp_path}/the other'"
+    assert str(caught.value) == (
+        f"branch kochi_artifacts is checked out in {worktree} already\n"
+        f"To collect results there, type: kochi artifact sync\nTo move that checkout: {move}"
+    )
+    run("bash", "-c", move, cwd=repository)
+    assert (tmp_path / "the other" / ".git").exists()
+    # Where it is already, nothing is to be moved.
+    with pytest.raises(KochiError) as caught:
+        initialise(repository, tmp_path / "the other")
+    assert "git worktree move" not in str(caught.value)
 
 
 def test_a_directory_with_something_in_it_is_not_taken(repository: Path, tmp_path: Path) -> None:
