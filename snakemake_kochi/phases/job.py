@@ -40,6 +40,18 @@ from snakemake_kochi.snapshot import materialise
 
 # The exit status of shells for a command that exists but cannot be executed.
 _CANNOT_EXECUTE = 126
+# Bash would report these with the line of our script.
+_MISSING_PROGRAM = """\
+_kochi_why=
+case "${_kochi_command[0]}" in
+  */*) [ -e "${_kochi_command[0]}" ] || _kochi_why="No such file or directory" ;;
+  *) type -P -- "${_kochi_command[0]}" > /dev/null || _kochi_why="command not found" ;;
+esac
+if [ -n "$_kochi_why" ]; then
+  echo "kochi: ${_kochi_command[0]}: $_kochi_why" >&2
+  exit 127
+fi
+"""
 
 
 def job_command(
@@ -73,6 +85,7 @@ def command_in_environment(environment: Environment, command: Sequence[str]) -> 
         # Sourced scripts see our arguments as their own, and some act on them.
         '_kochi_command=("$@"); set --\n'
         + environment.preamble()
+        + _MISSING_PROGRAM
         + 'exec -- "${_kochi_command[@]}"\n'
     )
     return ["bash", "-c", script, "kochi", *command]

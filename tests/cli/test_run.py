@@ -53,7 +53,9 @@ def test_the_machine_s_environment_is_loaded_without_our_arguments(
 def test_what_cannot_be_run_is_an_error(installed: Path, shell: Kochi) -> None:
     outcome = shell("run", "./nothing")
     assert outcome.status == 127
-    assert "/nothing: No such file" in outcome.err
+    assert outcome.err == "kochi: ./nothing: No such file or directory\n"
+    outcome = shell("run", "-d", "tool:release", "--", "nosuchcmd")
+    assert (outcome.status, outcome.err) == (127, "kochi: nosuchcmd: command not found\n")
     outcome = shell("run", "-d", "tool:debug", "true")
     assert outcome.status == 1
     assert "Type: kochi install -d tool:debug" in outcome.err
