@@ -178,10 +178,9 @@ def _prepared_ticket(location: Location, request: Request) -> Ticket:
     """A command in an environment of ours, in a copy of the sources or in the current directory."""
     from snakemake_kochi.phases.freeze import take_freeze
     from snakemake_kochi.phases.job import job_command
-    from snakemake_kochi.project.recipes import Requirement
 
     project = location.require_project()
-    installs = _installs(location, tuple(map(Requirement.parse, request.dependencies)))
+    installs = _installs(location, tuple(map(project.requirement, request.dependencies)))
     freeze = take_freeze(Path.cwd(), location.machine.name)
     if request.git_remote:
         freeze = _from_git(freeze, request.git_remote)
@@ -196,7 +195,6 @@ def _prepared_ticket(location: Location, request: Request) -> Ticket:
 def _experiment_ticket(location: Location, request: Request) -> tuple[str, Ticket]:
     from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
     from snakemake_kochi.phases.job import job_command
-    from snakemake_kochi.project.recipes import Requirement
     from snakemake_kochi.project.values import parse_assignment
 
     project, machine = location.require_project(), location.machine.name
@@ -213,7 +211,7 @@ def _experiment_ticket(location: Location, request: Request) -> tuple[str, Ticke
     queue = request.queue or point.queue
     if queue is None:
         raise click.UsageError(f"a queue was expected: -q QUEUE, or default_queue in {file}")
-    extra = tuple(map(Requirement.parse, request.dependencies))
+    extra = tuple(map(project.requirement, request.dependencies))
     installs = _installs(location, experiment.requirements_on(machine, extra))
     if request.git_remote:
         freeze = _from_git(freeze, request.git_remote)

@@ -11,7 +11,7 @@ from snakemake_kochi.cli.enqueue import remark_without_worker
 from snakemake_kochi.cli.options import COUNT, dependency_option, machine_option, refuse_shell_line
 from snakemake_kochi.cli.output import remark
 from snakemake_kochi.location import Location, find_location
-from snakemake_kochi.project.recipes import Recipe, Requirement
+from snakemake_kochi.project.recipes import Recipe
 
 
 @click.command("install")
@@ -51,8 +51,9 @@ def install_command(
     location.require_here()
     if queue is not None:
         location.machine_paths.queue(queue)
-    wanted = [Requirement.parse(text) for text in dependencies]
-    recipes = location.require_project().resolve(wanted, location.machine.name)
+    project = location.require_project()
+    wanted = [project.requirement(text) for text in dependencies]
+    recipes = project.resolve(wanted, location.machine.name)
     targets = [_rule(requirement.dependency, requirement.recipe) for requirement in wanted]
     here = [each for each in recipes if location.machine.installs_on_login_node(each.on_machine)]
     # Without a way to other nodes this command does all the work, unless a queue is named.
@@ -135,15 +136,15 @@ def run_command(machine: str | None, dependencies: tuple[str, ...], words: tuple
     from snakemake_kochi.phases.job import command_in_environment, execute
     from snakemake_kochi.phases.products import Install
     from snakemake_kochi.phases.script import Environment
-    from snakemake_kochi.project.recipes import Requirement
 
     location = find_location(machine)
     location.require_here()
     refuse_shell_line(words[0])
     installs: tuple[Install, ...] = ()
     if dependencies:
-        wanted = [Requirement.parse(text) for text in dependencies]
-        recipes = location.require_project().resolve(wanted, location.machine.name)
+        project = location.require_project()
+        wanted = [project.requirement(text) for text in dependencies]
+        recipes = project.resolve(wanted, location.machine.name)
         location.secure(location.project_paths.directory)
         installs = current_installs(location.project_paths, location.machine, recipes)
     environment = Environment(location.machine.load_env_on_machine, installs, {})

@@ -8,14 +8,11 @@ import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from snakemake_kochi.errors import KochiError
-
-if TYPE_CHECKING:
-    from snakemake_kochi.project.recipes import Requirement
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Decorator = Callable[[_Function], _Function]
@@ -83,13 +80,11 @@ def recipes_option(function: _Function) -> _Function:
     return words(dependency_option(required=False)(function))
 
 
-def recipes_in(words: Sequence[str], dependencies: Sequence[str]) -> list[Requirement]:
+def recipes_in(words: Sequence[str], dependencies: Sequence[str]) -> list[str]:
     """The values of `recipes_option`, each once. Raises click.UsageError when there is none."""
-    from snakemake_kochi.project.recipes import Requirement
-
     if not (wanted := dict.fromkeys((*words, *dependencies))):
         raise click.UsageError("a recipe was expected: DEPENDENCY:RECIPE")
-    return [Requirement.parse(text) for text in wanted]
+    return list(wanted)
 
 
 def git_remote_option(function: _Function) -> _Function:

@@ -33,7 +33,6 @@ from snakemake_kochi.project.checks import check_experiments
 from snakemake_kochi.project.configuration import find_project, load_project
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.machine_lookup import chosen_machine as machine_among
-from snakemake_kochi.project.recipes import Requirement
 
 if TYPE_CHECKING:
     from snakemake.utils import Paramspace
@@ -187,8 +186,9 @@ class Library:
         return Paramspace(DataFrame(rows, dtype=str))
 
     def _recipe(self, requirement: str) -> RecipeRule:
-        wanted = Requirement.parse(requirement)
-        self.freeze.project.recipe(wanted)
+        project = self.freeze.project
+        wanted = project.requirement(requirement)
+        project.recipe(wanted)
         return next(rule for rule in self.recipes if str(rule.requirement) == str(wanted))
 
 

@@ -34,10 +34,7 @@ class Requirement:
         """From `dependency:recipe`, as given to -d. Raises ConfigError for anything else."""
         dependency, _, recipe = text.partition(":")
         if not (is_name(dependency) and is_name(recipe)):
-            raise ConfigError(
-                f"'{text}' names no recipe: DEPENDENCY:RECIPE was expected",
-                "For example: -d massivethreads:release",
-            )
+            raise ConfigError(f"'{text}' names no recipe: DEPENDENCY:RECIPE was expected")
         return cls(dependency, recipe)
 
 
@@ -112,6 +109,21 @@ class Project:
             f"{nearest(name, self.machines)}",
             f"A new one is added under the key 'machines' of {self._source}.",
         )
+
+    def requirement(self, text: str) -> Requirement:
+        """From `dependency:recipe`. Raises ConfigError, with the recipes of the dependency, for
+        anything else."""
+        try:
+            return Requirement.parse(text)
+        except ConfigError as error:
+            name = text.partition(":")[0]
+            known = [str(recipe) for recipe in self.dependencies.get(name, {}).values()]
+            if known:
+                hint = f"The recipes of '{name}' are: {', '.join(known)}"
+            else:
+                problem = self.recipe_problem(Requirement(name, "")) or ""
+                hint = f"{problem[:1].upper()}{problem[1:]}"
+            raise ConfigError(error.message, hint) from None
 
     def recipe(self, requirement: Requirement) -> Recipe:
         """Raises NameNotFoundError."""

@@ -362,6 +362,11 @@ def test_a_program_gets_json_or_only_the_number(kochi: Kochi) -> None:
         ("true", 2, "a queue was expected: -q QUEUE"),
         ("-q test", 2, "Missing argument"),
         ("-q test -d tool true", 1, "DEPENDENCY:RECIPE was expected"),
+        (
+            "-q test -d tool true",
+            1,
+            "The recipes of 'tool' are: tool:release, tool:debug, tool:broken",
+        ),
         ("-q test -d tool:relaese true", 1, "did you mean 'release'?"),
         ("-q test fob.yaml", 1, "there is no file fob.yaml, did you mean 'fib.yaml'?"),
         ("-q test fib.yaml n", 1, "'n': NAME=VALUE was expected"),

@@ -91,6 +91,8 @@ def test_unknown_recipes_are_refused_before_snakemake_starts(project: Path, koch
     outcome = kochi("install", "-d", "tool:relaese")
     assert outcome.status == 1
     assert "did you mean 'release'?" in outcome.err
+    outcome = kochi("install", "-d", "tool")
+    assert "The recipes of 'tool' are: tool:release, tool:debug, tool:broken" in outcome.err
     assert kochi("install", "-d", "tool:release", "-d", "tool:debug").status == 1
     assert kochi("install", "-d", "tool:release", "-q", "a/b").status == 1
     assert kochi("install").status == 2

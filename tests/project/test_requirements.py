@@ -48,6 +48,23 @@ def test_a_malformed_requirement_is_an_error_with_the_expected_form(text: str) -
         Requirement.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("base", "The recipes of 'base' are: base:one, base:two"),
+        ("base:", "The recipes of 'base' are: base:one, base:two"),
+        ("bse", "There is no dependency 'bse' in kochi.yaml, did you mean 'base'?"),
+    ],
+)
+def test_a_dependency_alone_is_an_error_that_names_its_recipes(
+    project: Project, text: str, hint: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        project.requirement(text)
+    said = f"'{text}' names no recipe: DEPENDENCY:RECIPE was expected"
+    assert str(caught.value) == f"{said}\n{hint}"
+
+
 def test_a_requirement_counts_on_its_machines_only() -> None:
     assert Requirement("a", "b", ("spica",)).on("spica")
     assert not Requirement("a", "b", ("spica",)).on("local")

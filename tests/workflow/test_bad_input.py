@@ -62,6 +62,17 @@ def test_a_mistake_in_a_file_gets_its_message(project: Any, mistake: str) -> Non
     assert not (project.directory / "results").exists()
 
 
+def test_a_snakefile_that_names_a_dependency_alone_is_told_its_recipes(project: Any) -> None:
+    with (project.directory / "Snakefile").open("a") as stream:
+        stream.write("\nfrom snakemake_kochi.library import load\n")
+        stream.write('load(workflow, config).activation("tool")\n')
+    failed = project.try_snakemake("sum_first")
+    assert failed.returncode != 0
+    assert "'tool' names no recipe: DEPENDENCY:RECIPE was expected" in failed.stdout
+    assert "The recipes of 'tool' are: tool:fast, tool:slow" in failed.stdout
+    assert no_frames(failed.stdout)
+
+
 def test_a_directory_outside_of_git_is_named(project: Any) -> None:
     shutil.rmtree(project.directory / ".git")
     failed = project.try_snakemake("sum_first")

@@ -59,7 +59,8 @@ def install_command(
     """Show all about one or several recipes; the JSON of several is a list."""
     location = find_location(machine)
     project = location.require_project()
-    found = [project.recipe(wanted) for wanted in recipes_in(words, dependencies)]
+    wanted = map(project.requirement, recipes_in(words, dependencies))
+    found = list(map(project.recipe, wanted))
     states = recipe_states(location.project_paths, location.machine, found)
     if as_json:
         data = [_to_dict(state) for state in states]

@@ -66,7 +66,7 @@ def install_log(
     """Show the output of a recipe's newest installation, whether it succeeded or not."""
     location = find_location(machine)
     for wanted in recipes_in(words, dependencies):
-        _show_install(location, wanted, follow)
+        _show_install(location, location.require_project().requirement(wanted), follow)
 
 
 def _show_install(location: Location, wanted: Requirement, follow: bool) -> None:

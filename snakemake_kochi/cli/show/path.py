@@ -14,7 +14,6 @@ from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundErr
 from snakemake_kochi.files import read_json
 from snakemake_kochi.location import find_location
 from snakemake_kochi.paths import ProjectPaths, Root
-from snakemake_kochi.project.recipes import Requirement
 from snakemake_kochi.queue import find_job, find_worker
 
 
@@ -73,7 +72,8 @@ def install_path(machine: str | None, as_json: bool, recipe: str) -> None:
     from snakemake_kochi.phases.current import current_installs
 
     location = find_location(machine)
-    found = location.require_project().recipe(Requirement.parse(recipe))
+    project = location.require_project()
+    found = project.recipe(project.requirement(recipe))
     (install,) = current_installs(location.project_paths, location.machine, [found])
     _print(Path(install.prefix), as_json)
 
