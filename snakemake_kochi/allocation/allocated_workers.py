@@ -19,7 +19,7 @@ from snakemake_kochi.allocation.ending import (
 from snakemake_kochi.allocation.failures import FailedStarts
 from snakemake_kochi.allocation.provision import Provision
 from snakemake_kochi.allocation.submission import Submitter
-from snakemake_kochi.allocation.supply import obstacle
+from snakemake_kochi.allocation.supply import exceeded, obstacle
 from snakemake_kochi.allocation.tracker import Tracker
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import has_room
@@ -39,6 +39,15 @@ _LOOK_SHARE = 20
 _LAST_PATIENCE = 30.0
 _PAUSE = 0.2
 _FAULT = "The run's workers cannot be looked after at the moment"
+
+
+def _how_to_fit(machine: Machine, keys: Sequence[str]) -> str:
+    """What to do about a job that needs more than these keys of `allocation` allow."""
+    is_set = [key for key in keys if key in machine.allocation_files]
+    if machine.scheduler is None:  # an alloc_script, which has no partitions
+        return f"Request less, or change {machine.allocation_at(is_set or keys)}."
+    limit = machine.allocation_at(is_set) if is_set else "that of the partition's largest node"
+    return f"The limit is {limit}. Request less, or another partition."
 
 
 class AllocatedWorkers:
@@ -143,9 +152,7 @@ class AllocatedWorkers:
         if why := obstacle(wanted, limits):
             raise KochiError(
                 f"rule {rule}: no allocation on machine {machine} can run it: {why}",
-                f"The limit is that of machines: {machine}: allocation: in kochi.yaml or, without "
-                "one there, of the partition's largest node. Ask for less, or for another "
-                "partition.",
+                _how_to_fit(self._machine, exceeded(wanted, limits)),
             )
         return wanted
 

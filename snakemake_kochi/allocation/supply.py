@@ -77,6 +77,19 @@ def obstacle(wanted: Resources, limits: Limits) -> str | None:
     return None
 
 
+def exceeded(wanted: Resources, limits: Limits) -> list[str]:
+    """The keys of a machine's `allocation` whose limits a job with an `obstacle` exceeds."""
+    node = limits.node
+    is_more = {
+        "cores": wanted.cores > node.cores,
+        "memory": (wanted.memory_mb or 0) > node.memory_mb,
+        "gpus": wanted.gpus > node.gpus,
+        "time": limits.seconds is not None and (wanted.runtime_seconds or 0) > limits.seconds,
+    }
+    # None of them alone: no one node has all of it.
+    return [key for key in is_more if is_more[key]] or ["cores", "memory", "gpus"]
+
+
 def not_wanted(
     waiting: Mapping[Resources, int], supply: Sequence[Supply], coming: Sequence[Supply]
 ) -> list[int]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from snakemake_kochi.files import expand_path
+from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.schedulers.request import AllocationSettings
 
 LOCAL = "local"
@@ -14,7 +16,8 @@ LOCAL = "local"
 @dataclass(frozen=True)
 class Machine:
     """A named place to run. Scripts are one text, "" if there is none. `files`: those that describe
-    it, the nearest first; `root_file`: the one with its `kochi_root`."""
+    it, the nearest first; `root_file`: the one with its `kochi_root`; `allocation_files`: the one
+    with each key of its `allocation`."""
 
     name: str
     login_host: str | None = None
@@ -31,6 +34,7 @@ class Machine:
     load_env_on_machine: str = ""
     files: tuple[str, ...] = field(default=(), compare=False)
     root_file: str = field(default="kochi.yaml", compare=False)
+    allocation_files: Mapping[str, str] = field(default_factory=FrozenDict, compare=False)
 
     @property
     def lock_directory(self) -> Path | None:
@@ -41,6 +45,13 @@ class Machine:
     def root_said_at(self) -> str:
         """Where its kochi_root is set, for people."""
         return f"machines: {self.name}: kochi_root in {self.root_file}"
+
+    def allocation_at(self, keys: Iterable[str]) -> str:
+        """Where these keys of its `allocation` are set, or may be, for people."""
+        keys = list(keys)
+        found = [self.allocation_files[key] for key in keys if key in self.allocation_files]
+        file = next(iter([*found, *self.files]), "kochi.yaml")
+        return f"machines: {self.name}: allocation: {', '.join(keys)} in {file}"
 
     @property
     def has_allocations(self) -> bool:

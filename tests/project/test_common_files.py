@@ -219,3 +219,15 @@ def test_what_is_started_finds_the_users_file_though_the_machine_has_another_roo
     for name, value in location.variables.items():
         monkeypatch.setenv(name, value)
     assert find_location() == location
+
+
+def test_a_limit_is_said_to_be_in_the_file_that_has_its_key(
+    tmp_path: Path, isolated_environment: Path
+) -> None:
+    file = isolated_environment / "conf.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("machines: {vega: {alloc_script: x, allocation: {cores: 8}}}")
+    own = "machines: {vega: {allocation: {memory: 4G}}}"
+    vega = load_project(tmp_path, own, common=common_files()).machine("vega")
+    assert vega.allocation_at(["cores"]) == f"machines: vega: allocation: cores in {file}"
+    assert vega.allocation_at(["memory"]) == "machines: vega: allocation: memory in kochi.yaml"
