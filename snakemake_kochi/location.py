@@ -162,9 +162,10 @@ def _without_project(machine: str, missing: KochiError, directory: Path) -> Koch
     )
 
 
-def how_to_describe(machine: str) -> str:
-    """What to write into kochi.yaml for a machine with a scheduler, for people."""
+def how_to_describe(machine: str, begin: str = "Then write into kochi.yaml") -> str:
+    """What to write into kochi.yaml, or the file that `begin` names, for a machine with
+    a scheduler, for people."""
     return (
-        "Then write into kochi.yaml, with a directory that all nodes see:\n"
+        f"{begin}, with a directory that all nodes see:\n"
         f"machines:\n  {machine}:\n    scheduler: slurm\n    kochi_root: DIRECTORY"
     )

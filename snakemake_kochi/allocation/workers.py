@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
@@ -11,10 +12,13 @@ from snakemake_kochi.allocation.allocated_workers import AllocatedWorkers
 from snakemake_kochi.allocation.local_workers import LocalWorkers
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.location import Location, how_to_describe, is_found
+from snakemake_kochi.paths import Root
+from snakemake_kochi.project.configuration import repository
 from snakemake_kochi.project.machines import LOCAL, Machine
 from snakemake_kochi.queue import Resources, Ticket
+from snakemake_kochi.schedulers.commands import ONCE
 from snakemake_kochi.schedulers.interface import Scheduler
-from snakemake_kochi.schedulers.native import system
+from snakemake_kochi.schedulers.native import system, system_of_host
 from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
 from snakemake_kochi.schedulers.script import AllocScript
 
@@ -174,10 +178,33 @@ def _with_scheduler(location: Location) -> str:
 
 
 def _without_project(location: Location) -> str:
-    first: list[str | None] = []
+    lines: list[str | None] = [_refusal()]
+    if _is_outside():
+        file = Root.find().configuration
+        begin = f"Outside of a repository, $KOCHI_ROOT/conf.yaml is enough: write into {file}"
+        lines.append(how_to_describe("NAME", begin))
+    else:
+        try:
+            location.require_project()
+        except KochiError as error:
+            lines += [f"{error.message[:1].upper()}{error.message[1:]}.", error.hint]
+        lines.append(how_to_describe("NAME"))
+    return "\n".join(filter(None, [*lines, "Then type:", _DEFAULT.format("NAME")]))
+
+
+def _is_outside() -> bool:
     try:
-        location.require_project()
-    except KochiError as error:
-        first = [f"{error.message[:1].upper()}{error.message[1:]}.", error.hint]
-    then = (how_to_describe("NAME"), "Then type:", _DEFAULT.format("NAME"))
-    return "\n".join(filter(None, [*first, *then]))
+        return repository(Path.cwd()) is None
+    except KochiError:  # there is no git, for example
+        return True
+
+
+def _refusal() -> str | None:
+    """Why this host's scheduler, of which the commands are here, tells nothing of itself."""
+    scheduler = system_of_host()
+    if scheduler.is_installed():
+        try:
+            scheduler.cluster_name(ONCE)
+        except KochiError as error:
+            return f"The commands of {scheduler.TITLE} are here, but: {error.sentences}"
+    return None

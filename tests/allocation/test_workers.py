@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -56,9 +57,28 @@ def test_where_there_is_no_kochi_yaml_its_text_is_told(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KochiError, match="machine local has no scheduler") as error:
         check_where("allocations", find_location())
-    assert f"There is no kochi.yaml in {tmp_path}" in str(error.value)
+    root = Root.find().directory
+    assert f"$KOCHI_ROOT/conf.yaml is enough: write into {root}/conf.yaml, with" in str(error.value)
+    assert "git init" not in str(error.value)
     assert "\nmachines:\n  NAME:\n    scheduler: slurm\n" in str(error.value)
     assert "\nexport KOCHI_DEFAULT_MACHINE=NAME\n" in str(error.value)
+
+
+def test_a_scheduler_that_refuses_to_answer_is_told_where_nothing_is_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.chdir(tmp_path)
+    path = os.environ["PATH"]
+    slurm = FakeSlurm(tmp_path, monkeypatch)
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{path}")  # for git
+    slurm.answers("sbatch", "exit 1")
+    slurm.answers("scontrol", "echo 'slurm_load_ctl_conf error: no config' >&2; exit 1")
+    with pytest.raises(KochiError, match="machine local has no scheduler") as error:
+        check_where("allocations", find_location())
+    assert "The commands of Slurm are here, but: " in str(error.value)
+    assert "no config" in str(error.value)
+    assert "Is this a login node of a cluster with Slurm?" in str(error.value)
 
 
 def test_a_kochi_yaml_that_is_not_read_is_why_there_is_no_scheduler(
