@@ -340,10 +340,11 @@ class SlurmCluster:
         first = 'hostname "$0" && mount --bind "$1" /etc/hosts && echo ready'
         bury = "while :; do sleep 1000 & wait; done"
         name = f"host of {node}"
+        output = self.directory / f"{name}.output"
+        output.unlink(missing_ok=True)  # where it was started before, it is ready only now
         self._start(
             *(name, "unshare", *apart, "bash", "-c", f"{first} && {bury}", node, str(hosts))
         )
-        output = self.directory / f"{name}.output"
         self._wait(lambda: output.read_text().endswith("ready\n"), f"{name} is there")
         (self._hosts[node],) = psutil.Process(self._processes[name].pid).children()
 

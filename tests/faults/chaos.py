@@ -250,7 +250,10 @@ def run_chaos(directory: Path, chaos: Chaos, patience: float = 240.0) -> Outcome
 
 def _start_controller(directory: Path, chaos: Chaos) -> subprocess.Popen[bytes]:
     command = [sys.executable, str(Path(__file__).resolve()), str(directory), str(chaos.jobs)]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=environment, **pipes)
 
 
 def _drive(
