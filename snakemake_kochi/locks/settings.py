@@ -30,7 +30,6 @@ from snakemake_kochi.files import (
     write_exclusively,
 )
 from snakemake_kochi.locks.lock import LEASE_DURATION, Held, Kind, hold, is_held
-from snakemake_kochi.locks.migration import has_first_layout, migrate, require_unused
 from snakemake_kochi.paths import LockPaths, MachinePaths
 
 VERSION = 2  # of the layout of the machine's directory, see migration.py
@@ -176,6 +175,9 @@ def _ready(settled: LockSettings) -> LockSettings:
 
 def _migrate(settled: LockSettings) -> None:
     """Migrate the machine's files to the present layout. Call with the layout's lock held."""
+    # Imported here: every run of a batch imports this module, and hardly any process migrates.
+    from snakemake_kochi.locks.migration import migrate, require_unused
+
     machine = settled.machine
 
     def write(layout: int, is_migrating: bool = False) -> None:
@@ -228,6 +230,8 @@ def _settle(wanted: LockSettings) -> LockSettings:
 
     If another process was faster, these are the locks that it settled.
     """
+    from snakemake_kochi.locks.migration import has_first_layout  # as in `_migrate`
+
     machine = wanted.machine
     make_directory(machine.directory)
     settled = LockSettings(

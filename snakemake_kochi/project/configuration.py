@@ -14,6 +14,7 @@ from snakemake_kochi.files import expand_user
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.git import run_git
 from snakemake_kochi.paths import Root
+from snakemake_kochi.project.circles import chain, find_circles, longest_chain
 from snakemake_kochi.project.document import Document, Scalar, read_text, read_yaml
 from snakemake_kochi.project.machine_file import Layers, read_machines
 from snakemake_kochi.project.machine_lookup import CommonFile, common_files, without
@@ -26,7 +27,7 @@ from snakemake_kochi.project.reading import (
     script,
     section,
 )
-from snakemake_kochi.project.recipes import Project, Recipe, chain, find_circles, longest_chain
+from snakemake_kochi.project.recipes import Project, Recipe
 from snakemake_kochi.project.shape import check_shape
 from snakemake_kochi.project.values import environment_name, path_problem, value_problem
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from snakemake_kochi.project.circles import chain, in_order
 from snakemake_kochi.project.expressions import Expression, TemplateError
-from snakemake_kochi.project.recipes import chain, in_order
 
 # `$` before anything else is itself, so prices and regular expressions need no escaping.
 _REFERENCE = re.compile(

@@ -164,8 +164,9 @@ def test_a_run_that_outlives_the_snakemake_that_started_it_commits_at_once(
 def test_a_run_loads_no_library_and_reads_no_grid(finished_project: Any) -> None:
     with burst(project_paths(finished_project)):
         seen = run_point(finished_project, 1)
-    rooms = {"git", "yaml", "jsonschema", "pandas", "matplotlib", "snakemake", "psutil", "filelock"}
-    assert rooms.intersection(seen["loaded"]) == set()
+    libraries = {"git", "yaml", "jsonschema", "pandas", "matplotlib", "snakemake", "psutil"}
+    libraries |= {"filelock", "humanfriendly"}
+    assert libraries.intersection(seen["loaded"]) == set()
     read = [path for path in seen["opened"] if "/freezes/" in path]
     assert read, "what the batch was frozen to"
     assert not any(Path(path).parent.name == "freezes" for path in read)
