@@ -13,6 +13,9 @@ import pytest
 from slurm_cluster import SlurmCluster
 from support import REPOSITORY, SNAKEMAKE, run
 
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.queue import Ticket
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 # Those whose modules take longest: begun last, each would run alone at the end.
@@ -98,3 +101,17 @@ def kochi() -> Run:
         return run(sys.executable, "-m", "snakemake_kochi.cli", *arguments, **options)  # type: ignore[arg-type]
 
     return call
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> MachinePaths:
+    return Root(tmp_path / "root").machine("local")
+
+
+@pytest.fixture
+def ticket(tmp_path: Path) -> Callable[..., Ticket]:
+    def make(name: str = "job", **fields: object) -> Ticket:
+        given = {"command": ("true",), "directory": str(tmp_path), **fields}
+        return Ticket(name=name, **given)  # type: ignore[arg-type]
+
+    return make
