@@ -48,7 +48,7 @@ def main(directory: Path) -> int:
         print(report, file=sys.stderr)
         return linted.returncode
     refused = [lint for lint in found if not is_allowed(lint)]
-    print("\n".join([*refused, f"snakemake --lint: {len(refused)} of {len(found)} to be seen to"]))
+    print("\n".join([*refused, f"snakemake --lint: {len(refused)} of {len(found)} to fix"]))
     return 1 if refused else 0
 
 

@@ -36,8 +36,10 @@ def job_log(machine: str | None, follow: bool, job: int) -> None:
     paths = find_location(machine).machine_paths
     view = find_job(paths, job)
     if view.state == "waiting" and not follow:
-        attempts = "so far it was requeued" if view.attempt > 1 else "it has printed nothing yet"
-        remark(f"Job {job} is waiting: {attempts}.")
+        if view.attempt > 1:
+            remark(f"Job {job} is waiting for attempt {view.attempt}.")
+        else:
+            remark(f"Job {job} is waiting: it has printed nothing yet.")
     show_file(view.log, follow, lambda: find_job(paths, job).state == "ended")
 
 
