@@ -70,7 +70,7 @@ def test_jobs_that_are_to_be_alone_have_workers_of_their_own_where_those_have_wh
         return found.queue, found.request.whole_nodes
 
     alone = placed("run-me")
-    assert alone[0].startswith("run-me-nobody_beside_it-")
+    assert alone[0].startswith("run-me-exclusive_node-")
     assert alone[1]
     assert placed("run-me", slurm_partition="long")[0] not in ("run-me", alone[0])
     assert placed("run-me", are_granted=False) == ("run-me", False)
