@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from bench.measure import Row, Size
+from snakemake_kochi.allocation.packing import Supply
 from snakemake_kochi.allocation.sizing import Shape, workers_to_request
-from snakemake_kochi.allocation.supply import Supply
 from snakemake_kochi.queue import Capacity, Resources
 from snakemake_kochi.queue.explain import FRESH
 from snakemake_kochi.schedulers.interface import Limits

@@ -10,17 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.ending import (
-    PATIENCE,
-    PATIENCE_WITHOUT_ROOM,
-    OrphanedAllocations,
+from snakemake_kochi.allocation.failures import FailedStarts
+from snakemake_kochi.allocation.packing import exceeded, obstacle
+from snakemake_kochi.allocation.provision import Provision
+from snakemake_kochi.allocation.submission import (
+    END_PATIENCE,
+    END_PATIENCE_WITHOUT_ROOM,
+    Submitter,
     end_allocations,
 )
-from snakemake_kochi.allocation.failures import FailedStarts
-from snakemake_kochi.allocation.provision import Provision
-from snakemake_kochi.allocation.submission import Submitter
-from snakemake_kochi.allocation.supply import exceeded, obstacle
-from snakemake_kochi.allocation.tracker import Tracker
+from snakemake_kochi.allocation.tracker import OrphanedAllocations, Tracker
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import has_room
 from snakemake_kochi.location import is_found
@@ -29,8 +28,14 @@ from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Resources, Ticket, WorkerState, shared_workers
 from snakemake_kochi.schedulers.commands import Questions
-from snakemake_kochi.schedulers.interface import Lack, RefusedError, Scheduler, UnreachableError
-from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
+from snakemake_kochi.schedulers.interface import (
+    NO_REQUEST,
+    AllocationRequest,
+    Lack,
+    RefusedError,
+    Scheduler,
+    UnreachableError,
+)
 
 # Seconds between two looks at waiting jobs; a look takes at most a twentieth of the time.
 _LOOK = 0.5
@@ -83,9 +88,10 @@ class AllocatedWorkers:
         self._questions = Questions(logger)
         unsure = root if is_found(machine) else None
         failed_starts = FailedStarts(self._scheduler.can_exclude, logger, root_if_unsure=unsure)
+        self._orphaned = OrphanedAllocations(paths, scheduler_of)
         self._tracker = Tracker(
             *(paths, self._scheduler, controller, self._questions, failed_starts),
-            *(OrphanedAllocations(paths, scheduler_of), logger),
+            *(self._orphaned, logger),
         )
         self._submitter = Submitter(
             *(root, paths, machine, self._scheduler, controller),
@@ -119,7 +125,7 @@ class AllocatedWorkers:
 
     def adopt(self, controllers: Sequence[str]) -> None:
         if controllers:
-            self._tracker.adopt(controllers)
+            self._orphaned.adopt(controllers)
             self._start()
 
     def _start(self) -> None:
@@ -201,7 +207,7 @@ class AllocatedWorkers:
         self._has_stopped = True
         # An allocation that is being submitted may come although its number is not known.
         if self._submitter.has_requested or self._thread.is_alive():
-            patience = PATIENCE if self._has_room() else PATIENCE_WITHOUT_ROOM
+            patience = END_PATIENCE if self._has_room() else END_PATIENCE_WITHOUT_ROOM
             end_allocations(self._scheduler, self._logger, is_urgent, patience)
         if self._submitter.has_requested and self._thread.is_alive():
             self._logger.warning(

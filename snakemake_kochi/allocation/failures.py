@@ -11,7 +11,7 @@ from pathlib import Path
 from humanfriendly.text import concatenate, pluralize
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.supply import Supply
+from snakemake_kochi.allocation.packing import Supply
 from snakemake_kochi.allocation.worker_command import node_of
 from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.errors import DamagedFileError, WorkerError

@@ -29,7 +29,7 @@ from snakemake_kochi.queue import (
     find_worker,
     shared_workers,
 )
-from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
+from snakemake_kochi.schedulers.interface import NO_REQUEST, AllocationRequest
 from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
 

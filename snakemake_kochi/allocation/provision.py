@@ -10,20 +10,20 @@ from dataclasses import replace
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.failures import FailedStarts, UnfitWorkers
-from snakemake_kochi.allocation.sizing import Shape, is_lacking, workers_to_request
-from snakemake_kochi.allocation.submission import GRACE, Submitter
-from snakemake_kochi.allocation.supply import (
+from snakemake_kochi.allocation.packing import (
     Supply,
     idle_supplies,
     initial_supplies,
     not_wanted,
     supply_of,
 )
+from snakemake_kochi.allocation.sizing import Shape, is_lacking, workers_to_request
+from snakemake_kochi.allocation.submission import GRACE, Submitter
 from snakemake_kochi.allocation.tracker import Requested, Tracker
 from snakemake_kochi.errors import WorkerError
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Resources, Ticket, WorkerState
-from snakemake_kochi.schedulers.request import AllocationRequest
+from snakemake_kochi.schedulers.interface import AllocationRequest
 
 Pending = Mapping[str, Sequence[Ticket]]
 Workers = Mapping[str, Sequence[WorkerState]]

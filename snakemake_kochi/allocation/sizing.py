@@ -8,18 +8,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from snakemake_kochi.allocation.grouping import few_kinds, grouped, kinds_of, shared_out
-from snakemake_kochi.allocation.supply import (
+from snakemake_kochi.allocation.packing import (
     EPSILON,
     PATIENCE,
     Supply,
     at_the_same_time,
+    few_kinds,
+    grouped,
     jobs_in_turn,
+    kinds_of,
     largest_first,
     left_by,
     left_over,
     not_done,
     obstacle,
+    shared_out,
     size,
 )
 from snakemake_kochi.queue.ticket import Kind, Resources

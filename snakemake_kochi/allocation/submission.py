@@ -1,15 +1,28 @@
-"""Submits and cancels allocations, with growing pauses after refusals and missing answers."""
+"""Submits and cancels allocations, with growing pauses after refusals and missing answers.
+
+At the end of a run it cancels all of them, and waits until they have ended.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    retry_if_result,
+    stop_after_delay,
+    wait_exponential,
+    wait_fixed,
+)
 
 from snakemake_kochi.allocation.failures import FailedStarts
+from snakemake_kochi.allocation.packing import Supply
 from snakemake_kochi.allocation.sizing import Shape
-from snakemake_kochi.allocation.supply import Supply
 from snakemake_kochi.allocation.tracker import Tracker
 from snakemake_kochi.allocation.worker_command import WorkerCommand
 from snakemake_kochi.backoff import Backoff
@@ -20,8 +33,17 @@ from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import note_allocations
 from snakemake_kochi.schedulers.commands import Questions
-from snakemake_kochi.schedulers.interface import Limits, RefusedError, Scheduler, UnreachableError
-from snakemake_kochi.schedulers.request import NO_REQUEST, UNKNOWN, AllocationRequest, Wanted
+from snakemake_kochi.schedulers.interface import (
+    NO_REQUEST,
+    UNKNOWN,
+    AllocationRequest,
+    Limits,
+    RefusedError,
+    Scheduler,
+    UnreachableError,
+    Wanted,
+    not_ended,
+)
 from snakemake_kochi.worker.node.memory import OWN_MB
 from snakemake_kochi.worker.settings import WorkerSettings
 
@@ -31,6 +53,16 @@ GRACE = 20.0
 # KOCHI_ROOT.
 _AFTER_REFUSAL = 60.0
 _WITHOUT_ROOM = 5.0
+# Seconds within which cancelled allocations should end, and during which a scheduler that gives no
+# answer is asked again. Without an answer the workers leave by themselves.
+END_PATIENCE = 45.0
+# The same if workers cannot record the end of a job, and the scheduler has to kill them.
+END_PATIENCE_WITHOUT_ROOM = 8.0
+_ANSWER_PATIENCE = 20.0
+_ANSWER_PAUSE = 2.0
+# The factor by which each pause is longer than the one before: nodes that end slowly do not cause
+# hundreds of questions.
+_PAUSE, _SLOWER, _LONGEST_PAUSE = 0.2, 1.3, 2.0
 
 
 class Submitter:
@@ -208,3 +240,55 @@ def _memory_for_jobs(shape: Shape, request: AllocationRequest) -> int | None:
     if request.has_shape:
         return request.memory_mb
     return shape.capacity.memory_mb if 0 < shape.capacity.memory_mb < UNKNOWN // 2 else None
+
+
+def end_allocations(
+    scheduler: Scheduler,
+    logger: LoggerExecutorInterface,
+    is_urgent: Callable[[], bool],
+    patience: float = END_PATIENCE,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Cancel all allocations and wait until they have ended, for `patience` seconds.
+
+    It does not wait when the end becomes urgent. If an allocation is left, it names it and the
+    command that cancels it.
+    """
+
+    def stop_after(seconds: float) -> Callable[[RetryCallState], bool]:
+        is_late = stop_after_delay(seconds)
+        return lambda state: is_late(state) or is_urgent()
+
+    cancelling = Retrying(
+        retry=retry_if_exception_type(UnreachableError),
+        stop=stop_after(_ANSWER_PATIENCE),
+        wait=wait_fixed(_ANSWER_PAUSE),
+        sleep=sleep,
+        reraise=True,
+    )
+    ending = Retrying(
+        retry=retry_if_result(bool),
+        stop=stop_after(patience),
+        wait=wait_exponential(_PAUSE, _LONGEST_PAUSE, _SLOWER),
+        sleep=sleep,
+        retry_error_callback=lambda state: state.outcome and state.outcome.result(),
+    )
+    is_cancelled = False
+    try:
+        cancelling(scheduler.cancel)
+        is_cancelled = True
+        if left := ending(lambda: not_ended(scheduler.find() or {})):
+            names = ", ".join(left)
+            logger.error(f"Allocations that were cancelled, and have not ended yet: {names}")
+    except KochiError as error:
+        if is_cancelled and isinstance(error, UnreachableError):
+            logger.warning(
+                "This run's allocations were cancelled. The scheduler gives no answer whether they "
+                f"have ended: {error.message}"
+            )
+        else:
+            logger.error(
+                f"This run's allocations could not be cancelled: {error.message}\n"
+                "Their workers leave by themselves, since the run is over. To end them at once, "
+                f"type: {scheduler.how_to_cancel}"
+            )

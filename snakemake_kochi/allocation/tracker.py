@@ -1,40 +1,39 @@
-"""Tracks the allocations of a run: their requests, their workers, and their ends."""
+"""Tracks the allocations of a run: their requests, their workers, and their ends.
+
+Also the allocations of controllers that died: it cancels the idle ones.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.allocation.ending import OrphanedAllocations
 from snakemake_kochi.allocation.failures import FailedStarts, SilentWorkers, was_written
-from snakemake_kochi.allocation.supply import Supply
-from snakemake_kochi.errors import KochiError
+from snakemake_kochi.allocation.packing import Supply
+from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import has_room
 from snakemake_kochi.notices import Notices, Told
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import WorkerState, list_workers
-from snakemake_kochi.schedulers.commands import Questions
+from snakemake_kochi.queue.workers import read_worker
+from snakemake_kochi.schedulers.commands import Questions, WaitReasons
 from snakemake_kochi.schedulers.interface import (
     Allocation,
     RefusedError,
     Scheduler,
     State,
     UnreachableError,
+    not_ended,
 )
 
 # Seconds. When a worker has left, its allocation has mostly ended a moment later, or waits again.
 _SETTLING = 15.0
 # Seconds after which the user is told of an allocation that runs and has no worker.
 _LATE = 120.0
-# Seconds for which the reason of a wait is not repeated. The reason of an allocation alternates
-# between a few with each look of the scheduler, for example Priority and Resources.
-_QUIET = 1800.0
-# The words of schedulers before they have determined a reason.
-_NO_REASON = frozenset({"", "None", "(null)"})
 
 
 @dataclass
@@ -280,10 +279,6 @@ class Tracker:
 
     # ---- orphaned ones
 
-    def adopt(self, controllers: Sequence[str]) -> None:
-        """See `WorkerProvider.adopt`."""
-        self._orphaned.adopt(controllers)
-
     def cancel_orphaned(self) -> None:
         """Cancel the allocations that a killed controller has left and no job needs."""
         if not self._orphaned:
@@ -300,26 +295,56 @@ class Tracker:
             )
 
 
-class WaitReasons:
-    """The reasons why allocations wait, in the scheduler's own words."""
+class OrphanedAllocations:
+    """Allocations of controllers that died, and whose jobs this controller adopted.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._told = Told(clock)
+    Their workers run no other run's jobs, so an allocation without a running job is useless.
+    """
 
-    def lines(self, allocations: Iterable[Allocation]) -> Iterator[str]:
-        """One line for each reason why allocations wait, unless it was told lately.
+    def __init__(self, paths: MachinePaths, scheduler_of: Callable[[str], Scheduler]) -> None:
+        """`scheduler_of`: makes the scheduler for the allocations of a controller."""
+        self._paths = paths
+        self._scheduler_of = scheduler_of
+        self._schedulers: dict[str, Scheduler] = {}
+        self._busy: list[int] = []  # busy workers, at the last look
+        self._told = Told()
 
-        It contains what to do about it, if anything.
+    def __bool__(self) -> bool:
+        return bool(self._schedulers)
+
+    def adopt(self, controllers: Sequence[str]) -> None:
+        for controller in controllers:
+            self._schedulers[controller] = self._scheduler_of(controller)
+
+    @property
+    def have_room(self) -> bool:
+        """Whether a worker that had jobs has none any more: others may wait for its nodes."""
+        for number in self._busy:
+            with contextlib.suppress(OSError, DamagedFileError):
+                if not _is_busy(read_worker(self._paths, number)):
+                    return True
+        return False
+
+    def cancel_idle(self) -> list[str]:
+        """Cancel the allocations that run no job; returns each of them once.
+
+        Slurm still lists them for a while. Raises OSError, or KochiError.
         """
-        waiting: dict[str, list[Allocation]] = {}
-        for allocation in allocations:
-            if allocation.state == "pending" and allocation.reason not in _NO_REASON:
-                waiting.setdefault(allocation.reason, []).append(allocation)
-        for reason, those in waiting.items():
-            if self._told.is_new(reason, quiet=_QUIET):
-                advice = those[0].advice
-                which = f"Allocation {those[0].id} waits"
-                if len(those) > 1:
-                    many = pluralize(len(those), "allocation")
-                    which = f"{many} wait ({those[0].id} to {those[-1].id})"
-                yield f"{which}: {reason}{f'. {advice}' if advice else ''}"
+        cancelled: list[str] = []
+        self._busy = []
+        for controller, scheduler in list(self._schedulers.items()):
+            found = not_ended(scheduler.find() or {})
+            if not found:
+                del self._schedulers[controller]
+                continue
+            workers = [each for each in list_workers(self._paths) if each.controller == controller]
+            busy = list(filter(_is_busy, workers))
+            self._busy += [worker.worker for worker in busy]
+            if idle := sorted(found.keys() - {worker.allocation for worker in busy}):
+                scheduler.cancel(idle)
+                cancelled += filter(self._told.is_new, idle)
+        return cancelled
+
+
+def _is_busy(worker: WorkerState) -> bool:
+    return bool(worker.running) and not worker.is_gone

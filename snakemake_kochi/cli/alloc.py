@@ -17,10 +17,10 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory
 
 if TYPE_CHECKING:
-    from snakemake_kochi.allocation.tracker import WaitReasons
     from snakemake_kochi.allocation.worker_command import WorkerCommand
     from snakemake_kochi.location import Location
     from snakemake_kochi.queue import WorkerState
+    from snakemake_kochi.schedulers.commands import WaitReasons
     from snakemake_kochi.schedulers.interface import Allocation, Scheduler
 
 _NODES = "${nodes}"
@@ -113,7 +113,7 @@ def _ask(
     from snakemake_kochi.allocation.worker_command import WorkerCommand
     from snakemake_kochi.allocation.workers import make_scheduler
     from snakemake_kochi.queue import AskedWorker, allocate_ids, assign_queues, note_asked
-    from snakemake_kochi.schedulers.request import Wanted
+    from snakemake_kochi.schedulers.interface import Wanted
     from snakemake_kochi.schedulers.script import AllocScript
     from snakemake_kochi.worker.settings import WorkerSettings
 
@@ -181,7 +181,7 @@ def _say_why_they_wait(asked: list[_Asked]) -> None:
 
     An allocation that never begins is no error: its obstacle may be removed.
     """
-    from snakemake_kochi.allocation.tracker import WaitReasons
+    from snakemake_kochi.schedulers.commands import WaitReasons
 
     reasons = WaitReasons()
     for pause in _LOOKS:
@@ -218,9 +218,9 @@ def _follow(asked: list[_Asked]) -> int:
 
     Returns 1 if no worker came for one of the allocations.
     """
-    from snakemake_kochi.allocation.tracker import WaitReasons
     from snakemake_kochi.cli.output import copy_from
     from snakemake_kochi.queue import list_workers
+    from snakemake_kochi.schedulers.commands import WaitReasons
 
     reasons = WaitReasons()
     positions = dict.fromkeys((each.id for each in asked), 0)

@@ -108,7 +108,7 @@ def _launch(
     from snakemake_kochi.detached.control import launch
 
     if not _SAYS_WHERE.intersection(word.split("=")[0] for word in arguments):
-        from snakemake_kochi.allocation.found import unused_scheduler
+        from snakemake_kochi.allocation.workers import unused_scheduler
 
         if unused := unused_scheduler(location):
             remark(unused)

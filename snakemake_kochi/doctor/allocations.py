@@ -14,8 +14,7 @@ from typing import Any
 
 import humanfriendly
 
-from snakemake_kochi.allocation.ending import end_allocations
-from snakemake_kochi.allocation.tracker import WaitReasons
+from snakemake_kochi.allocation.submission import end_allocations
 from snakemake_kochi.allocation.worker_command import WorkerCommand
 from snakemake_kochi.allocation.workers import make_scheduler
 from snakemake_kochi.doctor.checks import Outcome
@@ -25,8 +24,8 @@ from snakemake_kochi.location import Location
 from snakemake_kochi.processes import Node
 from snakemake_kochi.queue import Queue, WorkerState, cancel, shared_workers
 from snakemake_kochi.queue.controllers import private_queue, remove_private_queues
-from snakemake_kochi.schedulers.interface import Allocation, RefusedError, UnreachableError
-from snakemake_kochi.schedulers.request import Wanted
+from snakemake_kochi.schedulers.commands import WaitReasons
+from snakemake_kochi.schedulers.interface import Allocation, RefusedError, UnreachableError, Wanted
 from snakemake_kochi.worker.settings import WorkerSettings
 
 # Seconds between two questions to the scheduler, at first and at most; between two looks for a

@@ -19,8 +19,7 @@ from snakemake_kochi.executor.tickets import QUEUE, queue_of, resources_of
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Resources
-from snakemake_kochi.schedulers.interface import UnreachableError
-from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest
+from snakemake_kochi.schedulers.interface import NO_REQUEST, AllocationRequest, UnreachableError
 from snakemake_kochi.schedulers.resources import read_request, requested, unknown
 
 # The number of jobs of one rule that are examined: each takes half a millisecond.

@@ -14,8 +14,7 @@ from typing import Any
 from snakemake_interface_executor_plugins.executors.base import AbstractExecutor, SubmittedJobInfo
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
-from snakemake_kochi.allocation.found import location_of_run
-from snakemake_kochi.allocation.workers import HERE, check_where, make_workers
+from snakemake_kochi.allocation.workers import HERE, check_where, location_of_run, make_workers
 from snakemake_kochi.detached.control import Ends
 from snakemake_kochi.errors import KochiError, for_snakemake
 from snakemake_kochi.executor.admission import Admission, unknown_rules

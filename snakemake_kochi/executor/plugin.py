@@ -56,7 +56,7 @@ class _WhereParser:
 
     def __call__(self, text: str) -> str:
         if text == "allocations":
-            from snakemake_kochi.allocation.found import find_machine
+            from snakemake_kochi.allocation.workers import find_machine
             from snakemake_kochi.location import find_location
             from snakemake_kochi.schedulers.commands import ONCE, USUAL
 

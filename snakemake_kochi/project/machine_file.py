@@ -16,8 +16,8 @@ from snakemake_kochi.project.problems import KeyPath
 from snakemake_kochi.project.reading import check_name, names, optional_text, script, section
 from snakemake_kochi.project.values import path_problem
 from snakemake_kochi.quantities import memory_of, walltime_of
+from snakemake_kochi.schedulers.interface import AllocationSettings
 from snakemake_kochi.schedulers.native import OPTIONS, Options
-from snakemake_kochi.schedulers.request import AllocationSettings
 
 _NUMBERS = ("nodes", "cores", "gpus", "min_workers", "max_workers")
 

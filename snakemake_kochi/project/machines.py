@@ -8,7 +8,7 @@ from pathlib import Path
 
 from snakemake_kochi.files import expand_path
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.schedulers.request import AllocationSettings
+from snakemake_kochi.schedulers.interface import AllocationSettings
 
 LOCAL = "local"
 

@@ -1,4 +1,4 @@
-"""Running and repeating a scheduler's commands, and the times of its questions."""
+"""A scheduler's commands: running and repeating them, when to ask, and what to tell of answers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from humanfriendly.text import pluralize
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 from tenacity import (
     RetryCallState,
@@ -24,7 +25,17 @@ from tenacity import (
 )
 
 from snakemake_kochi.backoff import Backoff
-from snakemake_kochi.schedulers.interface import RefusedError, UnreachableError
+from snakemake_kochi.notices import Told
+from snakemake_kochi.schedulers.interface import Allocation, RefusedError, UnreachableError
+
+# Seconds between two questions about all allocations; fewer if the answer is about to change.
+_QUESTION = 10.0
+_SHORT_QUESTION = 1.0
+# Seconds for which the reason of a wait is not repeated. The reason of an allocation alternates
+# between a few with each look of the scheduler, for example Priority and Resources.
+_QUIET = 1800.0
+# The words of schedulers before they have determined a reason.
+_NO_REASON = frozenset({"", "None", "(null)"})
 
 
 @dataclass(frozen=True)
@@ -130,11 +141,6 @@ def _end(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-# Seconds between two questions about all allocations; fewer if the answer is about to change.
-_QUESTION = 10.0
-_SHORT_QUESTION = 1.0
-
-
 class Questions:
     """The questions of one controller, each about all of its allocations."""
 
@@ -188,3 +194,28 @@ class Questions:
                 "The scheduler gives no answer, and is asked again; what runs goes on. "
                 f"{error.message}"
             )
+
+
+class WaitReasons:
+    """The reasons why allocations wait, in the scheduler's own words."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._told = Told(clock)
+
+    def lines(self, allocations: Iterable[Allocation]) -> Iterator[str]:
+        """One line for each reason why allocations wait, unless it was told lately.
+
+        It contains what to do about it, if anything.
+        """
+        waiting: dict[str, list[Allocation]] = {}
+        for allocation in allocations:
+            if allocation.state == "pending" and allocation.reason not in _NO_REASON:
+                waiting.setdefault(allocation.reason, []).append(allocation)
+        for reason, those in waiting.items():
+            if self._told.is_new(reason, quiet=_QUIET):
+                advice = those[0].advice
+                which = f"Allocation {those[0].id} waits"
+                if len(those) > 1:
+                    many = pluralize(len(those), "allocation")
+                    which = f"{many} wait ({those[0].id} to {those[-1].id})"
+                yield f"{which}: {reason}{f'. {advice}' if advice else ''}"

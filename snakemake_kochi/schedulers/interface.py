@@ -1,17 +1,33 @@
-"""The interface of any scheduler, Slurm or an alloc_script, to the rest of Kochi."""
+"""The interface of any scheduler, Slurm or an alloc_script, to the rest of Kochi.
+
+Requests, from a machine's settings, a job and a submission; reports; and the protocol.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import math
+import re
+import sys
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from humanfriendly.text import pluralize
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.queue.workers import Capacity
-from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest, Wanted
+from snakemake_kochi.frozen import FrozenDict
+
+if TYPE_CHECKING:
+    from snakemake_kochi.queue import Capacity
 
 State = Literal["pending", "running", "ended"]
+
+# An unspecified amount: as much as there is.
+UNKNOWN = sys.maxsize
+_MOST_LETTERS = 24
+_NONE: FrozenDict[str, str] = FrozenDict()
 
 
 class RefusedError(KochiError):
@@ -20,6 +36,152 @@ class RefusedError(KochiError):
 
 class UnreachableError(KochiError):
     """A scheduler gave no answer: the state is unknown."""
+
+
+# ---- requests
+
+
+@dataclass(frozen=True)
+class AllocationSettings:
+    """A machine's settings for its allocations, and the limit of their number.
+
+    None leaves a setting to the scheduler, or to the needs of the jobs. `time` and `idle_timeout`
+    are in seconds, `memory_mb` in MiB. `cores`, `memory_mb` and `gpus` are those of one node: the
+    most that a job can have there. `constraints` limit by name where an allocation may be, and who
+    pays for it: `partition`, `account`. Each scheduler has its own names. `arguments` are further
+    ones of its submission command. `node_spec` names nodes, or gives their number, in the
+    scheduler's words. With fewer than `min_workers`, more are requested although no job waits.
+    """
+
+    constraints: FrozenDict[str, str] = _NONE
+    arguments: tuple[str, ...] = ()
+    node_spec: str | None = None
+    nodes: int = 1
+    time: float | None = None
+    cores: int | None = None
+    memory_mb: int | None = None
+    gpus: int | None = None
+    min_workers: int = 0
+    max_workers: int = 8
+    idle_timeout: float = 60.0
+
+
+@dataclass(frozen=True)
+class AllocationRequest:
+    """A job's request for the allocation in which it runs, beyond its resources on a worker.
+
+    None stands for the machine's settings. `constraints` override the settings' of the same name;
+    an empty text means none at all. With `tasks`, `tasks_per_node` or several `nodes` a job has an
+    allocation to itself, of that shape, with `cpus_per_task` for each task, and MiB of memory for
+    each node or core. With `whole_nodes` no other user's jobs are on its nodes. `arguments` are
+    further ones of the scheduler's submission command, after all others.
+    """
+
+    constraints: FrozenDict[str, str] = _NONE
+    gpu_model: str | None = None
+    nodes: int | None = None
+    tasks: int | None = None
+    tasks_per_node: int | None = None
+    cpus_per_task: int | None = None
+    memory_mb: int | None = None
+    memory_mb_of_core: int | None = None
+    gpus: int = 0
+    whole_nodes: bool = False
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """A unique name of the request, with a readable beginning; "" for no request.
+
+        It is short enough for a part of a queue's name.
+        """
+        if self == AllocationRequest():
+            return ""
+        letters = re.sub(r"[^A-Za-z0-9]+", "_", self.describe()).strip("_")
+        values = [getattr(self, field.name) for field in fields(self)[1:]]
+        digest = hashlib.sha256(repr([sorted(self.constraints.items()), *values]).encode())
+        return f"{letters[:_MOST_LETTERS].strip('_') or 'own'}-{digest.hexdigest()[:8]}"
+
+    @property
+    def has_shape(self) -> bool:
+        """Whether it gives the shape of its allocations; else waiting jobs determine the shape."""
+        return self.tasks is not None or self.tasks_per_node is not None or (self.nodes or 1) > 1
+
+    def with_room_for_worker(self, memory_mb: int, node: Capacity) -> AllocationRequest:
+        """The request with that much more memory on the first node of its shape.
+
+        The amount is limited by the memory of nodes.
+        """
+        if self.memory_mb_of_core is not None:
+            # That node has at least this number of cores.
+            cores = (self.cpus_per_task or 1) * (self.tasks_per_node or 1)
+            wanted = self.memory_mb_of_core + math.ceil(memory_mb / cores)
+            most = max(self.memory_mb_of_core, node.memory_mb // max(1, node.cores))
+            return replace(self, memory_mb_of_core=min(wanted, most))
+        if self.memory_mb is not None:
+            most = max(self.memory_mb, node.memory_mb)
+            return replace(self, memory_mb=min(self.memory_mb + memory_mb, most))
+        return self
+
+    def describe(self) -> str:
+        """A text for people: "partition long, account me, 2 nodes"; "" for no request."""
+        said = [f"{name} {value}" for name, value in self.constraints.items() if value]
+        if self.gpu_model:
+            said.append(f"gpu model {self.gpu_model}")
+        if self.nodes is not None:
+            said.append(pluralize(self.nodes, "node"))
+        if self.tasks is not None:
+            said.append(pluralize(self.tasks, "task"))
+        if self.tasks_per_node is not None:
+            said.append(f"{pluralize(self.tasks_per_node, 'task')} on each")
+        if self.whole_nodes:
+            said.append("exclusive node" if self.nodes in (None, 1) else "exclusive nodes")
+        return ", ".join([*said, *self.arguments])
+
+
+NO_REQUEST = AllocationRequest()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The contents of one submission: `count` allocations alike, each for one worker.
+
+    `memory_mb` 0 and `seconds` None leave them to the scheduler. None of the allocations is on an
+    `excluded` node, if the scheduler accepts such a list.
+    """
+
+    cores: int
+    memory_mb: int = 0
+    gpus: int = 0
+    seconds: float | None = None
+    whole_node: bool = False
+    count: int = 1
+    excluded: tuple[str, ...] = ()
+    request: AllocationRequest = NO_REQUEST
+
+    def describe(self) -> str:
+        """A text for people: "4 cores, 8000 MiB, 1 GPU, 2:00:00"."""
+        said = [pluralize(self.cores, "core") if self.cores < UNKNOWN else "all cores of a node"]
+        if 0 < self.memory_mb < UNKNOWN:
+            said.append(f"{self.memory_mb} MiB")
+        if self.gpus:
+            said.append(pluralize(self.gpus, "GPU"))
+        if self.whole_node and not self.request.whole_nodes:
+            said.append("exclusive node")
+        if self.request.has_shape:
+            said = []  # the request gives it
+        if self.seconds is not None:
+            said.append(time_limit(self.seconds))
+        return ", ".join(filter(None, [*said, self.request.describe()]))
+
+
+def time_limit(seconds: float) -> str:
+    """A time limit in the format of Slurm and PBS: hours:minutes:seconds."""
+    whole = max(1, round(seconds))
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+# ---- what a scheduler reports
 
 
 @dataclass(frozen=True)
@@ -76,6 +238,9 @@ class Lack:
 
     reason: str
     options: str
+
+
+# ---- the protocol
 
 
 class WorkerScript(Protocol):

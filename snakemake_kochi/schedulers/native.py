@@ -15,8 +15,7 @@ from snakemake_kochi.schedulers.slurm import options as _slurm_options
 
 if TYPE_CHECKING:
     from snakemake_kochi.schedulers.commands import Pace
-    from snakemake_kochi.schedulers.interface import Scheduler
-    from snakemake_kochi.schedulers.request import AllocationSettings
+    from snakemake_kochi.schedulers.interface import AllocationSettings, Scheduler
 
 
 # ---- options: a machine's settings for its allocations

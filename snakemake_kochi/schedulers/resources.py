@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.queue import Resources
-from snakemake_kochi.schedulers.request import AllocationRequest
+from snakemake_kochi.schedulers.interface import AllocationRequest
 from snakemake_kochi.schedulers.slurm.options import (
     GPUS,
     is_option,

@@ -17,18 +17,16 @@ from pathlib import Path
 from snakemake_kochi.files import make_directory, write_atomically
 from snakemake_kochi.queue import Capacity
 from snakemake_kochi.schedulers.interface import (
+    NO_REQUEST,
+    UNKNOWN,
     Allocation,
+    AllocationRequest,
+    AllocationSettings,
     Lack,
     Limits,
     RefusedError,
-    WorkerScript,
-)
-from snakemake_kochi.schedulers.request import (
-    NO_REQUEST,
-    UNKNOWN,
-    AllocationRequest,
-    AllocationSettings,
     Wanted,
+    WorkerScript,
     time_limit,
 )
 

@@ -9,7 +9,7 @@ import pytest
 from slurm_fake import AWAY, FakeSlurm, says
 from support import git, write
 
-from snakemake_kochi.allocation.found import find_machine, unused_scheduler
+from snakemake_kochi.allocation.workers import find_machine, unused_scheduler
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import find_location, is_found
 from snakemake_kochi.schedulers.commands import Pace

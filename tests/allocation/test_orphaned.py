@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from snakemake_kochi.allocation.ending import OrphanedAllocations
+from snakemake_kochi.allocation.tracker import OrphanedAllocations
 from snakemake_kochi.files import make_directory, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import ProcessIdentity, this_node

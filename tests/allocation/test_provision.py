@@ -16,12 +16,11 @@ from faulty_filesystem import FaultyFilesystem
 from support import wait_until
 
 from snakemake_kochi.allocation.allocated_workers import AllocatedWorkers
-from snakemake_kochi.allocation.ending import OrphanedAllocations, end_allocations
 from snakemake_kochi.allocation.failures import FailedStarts
 from snakemake_kochi.allocation.provision import Provision
 from snakemake_kochi.allocation.sizing import workers_to_request
-from snakemake_kochi.allocation.submission import Submitter
-from snakemake_kochi.allocation.tracker import Tracker
+from snakemake_kochi.allocation.submission import Submitter, end_allocations
+from snakemake_kochi.allocation.tracker import OrphanedAllocations, Tracker
 from snakemake_kochi.allocation.worker_command import WorkerCommand
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import Root
@@ -30,15 +29,13 @@ from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Capacity, Resources, Ticket, WorkerState
 from snakemake_kochi.schedulers.commands import Questions
 from snakemake_kochi.schedulers.interface import (
+    NO_REQUEST,
     Allocation,
+    AllocationRequest,
+    AllocationSettings,
     Limits,
     RefusedError,
     UnreachableError,
-)
-from snakemake_kochi.schedulers.request import (
-    NO_REQUEST,
-    AllocationRequest,
-    AllocationSettings,
     Wanted,
 )
 

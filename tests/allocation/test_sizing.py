@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snakemake_kochi.allocation.grouping import few_kinds
+from snakemake_kochi.allocation.packing import PATIENCE, Supply, few_kinds, not_wanted, obstacle
 from snakemake_kochi.allocation.sizing import Shape, workers_to_request
-from snakemake_kochi.allocation.supply import PATIENCE, Supply, not_wanted, obstacle
 from snakemake_kochi.queue import Capacity, Resources
 from snakemake_kochi.schedulers.interface import Limits
 from snakemake_kochi.worker.node.memory import OWN_MB

@@ -9,17 +9,21 @@ from typing import Any
 
 import pytest
 
-from snakemake_kochi.allocation.ending import OrphanedAllocations
 from snakemake_kochi.allocation.failures import FailedStarts
-from snakemake_kochi.allocation.supply import Supply
-from snakemake_kochi.allocation.tracker import Tracker, WaitReasons
+from snakemake_kochi.allocation.packing import Supply
+from snakemake_kochi.allocation.tracker import OrphanedAllocations, Tracker
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import Root
 from snakemake_kochi.processes import Node, ProcessIdentity
 from snakemake_kochi.queue import Capacity, WorkerState
-from snakemake_kochi.schedulers.commands import Questions
-from snakemake_kochi.schedulers.interface import Allocation, Limits
-from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest, Wanted
+from snakemake_kochi.schedulers.commands import Questions, WaitReasons
+from snakemake_kochi.schedulers.interface import (
+    NO_REQUEST,
+    Allocation,
+    AllocationRequest,
+    Limits,
+    Wanted,
+)
 
 ONE = Supply(Capacity(1, 0))
 

@@ -11,7 +11,7 @@ from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.configuration import load_project
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.quantities import memory_of, seconds_of, walltime_of
-from snakemake_kochi.schedulers.request import AllocationSettings
+from snakemake_kochi.schedulers.interface import AllocationSettings
 
 
 def machine(text: str) -> Machine:

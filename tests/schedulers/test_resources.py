@@ -10,7 +10,7 @@ import pytest
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.queue import Capacity, Resources
-from snakemake_kochi.schedulers.request import NO_REQUEST, AllocationRequest, AllocationSettings
+from snakemake_kochi.schedulers.interface import NO_REQUEST, AllocationRequest, AllocationSettings
 from snakemake_kochi.schedulers.resources import read_request
 from snakemake_kochi.schedulers.slurm.options import (
     generic_resources,

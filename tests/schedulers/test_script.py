@@ -12,7 +12,7 @@ from support import REPOSITORY, git, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import list_workers
-from snakemake_kochi.schedulers.request import AllocationSettings
+from snakemake_kochi.schedulers.interface import AllocationSettings
 from snakemake_kochi.schedulers.script import AllocScript
 
 PROFILE = REPOSITORY / "profiles" / "cluster"

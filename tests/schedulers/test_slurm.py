@@ -17,8 +17,13 @@ from support import wait_until
 
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.schedulers.commands import Pace
-from snakemake_kochi.schedulers.interface import RefusedError, UnreachableError
-from snakemake_kochi.schedulers.request import AllocationRequest, AllocationSettings, Wanted
+from snakemake_kochi.schedulers.interface import (
+    AllocationRequest,
+    AllocationSettings,
+    RefusedError,
+    UnreachableError,
+    Wanted,
+)
 from snakemake_kochi.schedulers.slurm.slurm import Slurm
 
 NAME = "kochi-of-a-test"

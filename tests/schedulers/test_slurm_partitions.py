@@ -7,13 +7,17 @@ from dataclasses import replace
 import pytest
 from slurm_fake import FakeSlurm, says
 
+from snakemake_kochi.allocation.packing import Supply, obstacle
 from snakemake_kochi.allocation.sizing import workers_to_request
-from snakemake_kochi.allocation.supply import Supply, obstacle
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.queue import Capacity, Resources
 from snakemake_kochi.schedulers.commands import Pace
-from snakemake_kochi.schedulers.interface import Limits, RefusedError
-from snakemake_kochi.schedulers.request import AllocationRequest, AllocationSettings
+from snakemake_kochi.schedulers.interface import (
+    AllocationRequest,
+    AllocationSettings,
+    Limits,
+    RefusedError,
+)
 from snakemake_kochi.schedulers.slurm.partitions import limits_of, read_partitions, without_withheld
 from snakemake_kochi.schedulers.slurm.slurm import Slurm
 

@@ -21,8 +21,13 @@ from support import wait_until
 
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.schedulers.commands import Pace
-from snakemake_kochi.schedulers.interface import Allocation, UnreachableError
-from snakemake_kochi.schedulers.request import AllocationRequest, AllocationSettings, Wanted
+from snakemake_kochi.schedulers.interface import (
+    Allocation,
+    AllocationRequest,
+    AllocationSettings,
+    UnreachableError,
+    Wanted,
+)
 from snakemake_kochi.schedulers.slurm.slurm import Slurm
 
 ONE = Wanted(cores=1)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.schedulers.request import (
+from snakemake_kochi.schedulers.interface import (
     AllocationRequest,
     AllocationSettings,
     Wanted,

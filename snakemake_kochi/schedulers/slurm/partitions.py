@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.quantities import walltime_of
 from snakemake_kochi.queue import Capacity
-from snakemake_kochi.schedulers.interface import Limits, RefusedError
-from snakemake_kochi.schedulers.request import AllocationSettings
+from snakemake_kochi.schedulers.interface import AllocationSettings, Limits, RefusedError
 from snakemake_kochi.schedulers.slurm.answers import where
 
 # sinfo(1), %G: gpu:2, gpu:a100:2, either followed by (S:...).

@@ -20,18 +20,16 @@ from tenacity import Retrying
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.schedulers.commands import USUAL, NoProgramError, Pace, trying_again
 from snakemake_kochi.schedulers.interface import (
+    NO_REQUEST,
     Allocation,
+    AllocationRequest,
+    AllocationSettings,
     Limits,
     RefusedError,
     UnreachableError,
+    Wanted,
     WorkerScript,
     not_ended,
-)
-from snakemake_kochi.schedulers.request import (
-    NO_REQUEST,
-    AllocationRequest,
-    AllocationSettings,
-    Wanted,
 )
 from snakemake_kochi.schedulers.slurm.answers import (
     concerned,

@@ -24,9 +24,13 @@ from tenacity import RetryCallState
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import is_name
 from snakemake_kochi.schedulers.commands import ONCE, NoProgramError, Pace, trying_again
-from snakemake_kochi.schedulers.interface import RefusedError, Scheduler, UnreachableError
+from snakemake_kochi.schedulers.interface import (
+    AllocationSettings,
+    RefusedError,
+    Scheduler,
+    UnreachableError,
+)
 from snakemake_kochi.schedulers.native import ControllerJob, Description
-from snakemake_kochi.schedulers.request import AllocationSettings
 from snakemake_kochi.schedulers.slurm.answers import run
 from snakemake_kochi.schedulers.slurm.options import controller_arguments
 from snakemake_kochi.schedulers.slurm.partitions import LISTED, Partition, read_partitions
