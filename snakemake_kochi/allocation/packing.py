@@ -17,7 +17,7 @@ from humanfriendly.text import pluralize
 from snakemake_kochi.queue import Capacity, Resources, WorkerState, seconds_for_jobs, seconds_in_all
 from snakemake_kochi.queue.ticket import Kind
 from snakemake_kochi.schedulers.interface import Limits
-from snakemake_kochi.worker.walltime import START_AND_END
+from snakemake_kochi.worker.settings import START_AND_END
 
 Counts = dict[Resources, int]
 

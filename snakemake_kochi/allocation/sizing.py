@@ -28,8 +28,8 @@ from snakemake_kochi.allocation.packing import (
 from snakemake_kochi.queue.ticket import Kind, Resources
 from snakemake_kochi.queue.workers import Capacity
 from snakemake_kochi.schedulers.interface import Limits
-from snakemake_kochi.worker.node.memory import OWN_MB
-from snakemake_kochi.worker.walltime import START_AND_END
+from snakemake_kochi.worker.node.capacity import OWN_MB
+from snakemake_kochi.worker.settings import START_AND_END
 
 # The number of kinds of workers that are requested at a time, each by a submission of its own.
 _MOST_SUBMISSIONS = 5

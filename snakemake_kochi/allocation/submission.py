@@ -44,7 +44,7 @@ from snakemake_kochi.schedulers.interface import (
     Wanted,
     not_ended,
 )
-from snakemake_kochi.worker.node.memory import OWN_MB
+from snakemake_kochi.worker.node.capacity import OWN_MB
 from snakemake_kochi.worker.settings import WorkerSettings
 
 # Seconds in which jobs may end after the scheduler's signal.

@@ -29,7 +29,7 @@ from snakemake_kochi.files import (
     write_atomically,
     write_exclusively,
 )
-from snakemake_kochi.logger.progress import Progress
+from snakemake_kochi.logger.handler import Progress
 from snakemake_kochi.paths import LaunchPaths, MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue.heartbeat import HEARTBEAT_INTERVAL, HeartbeatFile

@@ -14,9 +14,15 @@ from pathlib import Path
 from snakemake_kochi.doctor.checks import Check, Outcome
 from snakemake_kochi.doctor.filesystem import format_size
 from snakemake_kochi.version import __version__
-from snakemake_kochi.worker.node.capacity import CUDA, HIP, ROCR, find_gpus
+from snakemake_kochi.worker.node.capacity import (
+    CUDA,
+    HIP,
+    ROCR,
+    find_gpus,
+    memory_mb_of_this_node,
+    own_memory_group,
+)
 from snakemake_kochi.worker.node.devices import format_cpus, layout_of
-from snakemake_kochi.worker.node.memory import memory_mb_of_this_node, own_memory_group
 
 _SYSTEM = Path("/sys/devices/system")
 _CPU_GROUPS = Path("/sys/fs/cgroup/cpu")  # version 1; version 2 has one tree for all controllers

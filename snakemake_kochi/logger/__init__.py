@@ -1,4 +1,4 @@
-"""The Snakemake logger: the messages that people want to see of a run."""
+"""The Snakemake logger: it shows the messages of a run that people need."""
 
 from snakemake_kochi.logger.handler import LogHandler
 

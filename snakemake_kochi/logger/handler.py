@@ -1,7 +1,7 @@
-"""`snakemake --logger kochi`: failures, progress, and the end of a run. The rest is in the log.
+"""`snakemake --logger kochi` shows failures, progress and the end of a run; the log has the rest.
 
-Snakemake's own `--quiet rules progress` also hides failures, and removes all of that from the log
-file as well. Each start of a Snakemake imports this module: it imports nothing slow.
+Snakemake's own `--quiet rules progress` also hides failures, and leaves all of this out of the log
+file, too. Each start of a Snakemake imports this module, so it imports nothing slow.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from snakemake_kochi.logger.progress import Progress
-
-# of lists of files, where all messages are shown
+# Files of a list that are shown where all messages are shown.
 _MOST_FILES = 8
 _MOST_OF_REASON = 400  # characters
-# For so many failures the last lines are shown; others get one line.
+# So many failures are shown with the last lines of their logs; each further one gets one line.
 _SHOWN_FAILURES = 10
 _LAST_LINES = 8
 _HIDDEN = frozenset(
@@ -38,22 +38,30 @@ _HIDDEN = frozenset(
         LogEvent.DEBUG_DAG,
     }
 )
-# Messages that Snakemake repeats again and again without an event of their own.
+# Messages that Snakemake repeats, and that have no event of their own.
 _CHATTER = re.compile(
     r"host: |Using shell: |Waiting for more resources\.|Select jobs to execute\.\.\.|"
     r"Execute \d+ jobs\.\.\.|Touching output file|Write-protecting output file|"
     r"Removing temporary output|Removing output files of failed job"
 )
 _RESTARTED = re.compile(r"Trying to restart job (\S+)\.")
-# the form of subprocess.CalledProcessError
+# The form of subprocess.CalledProcessError.
 _COMMAND_STATUS = re.compile(r"returned non-zero (exit status \d+)|(died with <Signals\.\w+: \d+>)")
 _INDENT = re.compile(r"^ {0,12}")  # executors indent the part of a log that they show
 _UNNAMED = ("", "ANON", "None")
+# Seconds between two lines of progress, and before the first. Between the two limits there is a
+# line for each twentieth of the elapsed time.
+_SOONEST = 5.0
+_LATEST = 60.0
+_SHARE = 20
+_STEPS = 3  # fewer steps say nothing about the time that the others take
 
 
 class LogHandler(LogHandlerBase):
-    """Shows what passes Snakemake's own filter, shortened. A dry run, `-p` and `--verbose` show all
-    of it."""
+    """Shows a part of the messages that pass Snakemake's own filter, and shortens them.
+
+    With a dry run, `-p` or `--verbose` it shows all of them.
+    """
 
     def __post_init__(self) -> None:
         logging.Handler.__init__(self)  # interfaces before 2.0 lack it
@@ -65,13 +73,13 @@ class LogHandler(LogHandlerBase):
         self._text.setFormatter(_Shortened(self))
         self._progress = Progress()
         self._has_begun = False
-        self._points: dict[Any, str] = {}  # of running jobs
+        self._points: dict[Any, str] = {}  # the names of running jobs, for people
         self._wildcards: dict[Any, str] = {}
         self._failed: set[Any] = set()
         self._failures = 0
         self._command_errors: list[str] = []
         self._once: set[str] = set()
-        self._untold: logging.LogRecord | None = None  # progress
+        self._pending: logging.LogRecord | None = None  # the newest progress, not shown yet
         self._timer: threading.Timer | None = None
 
     @property
@@ -110,22 +118,22 @@ class LogHandler(LogHandlerBase):
 
     def _shown(self, record: logging.LogRecord) -> Iterator[logging.LogRecord]:
         event = getattr(record, "event", None)
-        self._take_note(event, record)
+        self._note_job(event, record)
         if event == LogEvent.PROGRESS:
-            yield from self._how_far(record)
+            yield from self._progress_due(record)
         elif event == LogEvent.JOB_ERROR:
-            # Older Snakemakes list all of them again at the end.
+            # Older releases of Snakemake list all failures again at the end.
             if self._is_new_failure(record):
                 yield _replaced(record, self._failure(record))
         elif event == LogEvent.ERROR and self._is_of_a_command(record):
             self._command_errors.append(str(record.msg))
         elif event not in _HIDDEN and not self._is_repeated(event, record):
             if record.levelno >= logging.ERROR:
-                yield from self._rest(is_over=True)
+                yield from self._show_pending(is_over=True)
             yield record
 
-    def _take_note(self, event: LogEvent | None, record: logging.LogRecord) -> None:
-        """Note which job is which, and which failed."""
+    def _note_job(self, event: LogEvent | None, record: logging.LogRecord) -> None:
+        """Note the names of jobs, and which jobs failed."""
         fields = record.__dict__
         if event == LogEvent.JOB_INFO:
             if not self._has_begun:
@@ -145,7 +153,7 @@ class LogHandler(LogHandlerBase):
     def _is_repeated(self, event: LogEvent | None, record: logging.LogRecord) -> bool:
         if event is None and record.levelno == logging.INFO and _CHATTER.match(str(record.msg)):
             return True
-        # The executor marks its messages about handfuls of jobs.
+        # The executor marks messages that it repeats for each few jobs.
         about = getattr(record, "kochi_once", None)
         if about is None:
             return False
@@ -155,33 +163,33 @@ class LogHandler(LogHandlerBase):
 
     # ---- progress
 
-    def _how_far(self, record: logging.LogRecord) -> Iterator[logging.LogRecord]:
+    def _progress_due(self, record: logging.LogRecord) -> Iterator[logging.LogRecord]:
         done, total = record.__dict__["done"], record.__dict__["total"]
         self._progress.note(done, total)
-        self._untold = record
+        self._pending = record
         if done >= total or self._progress.due_in() <= 0:
-            yield from self._rest()
+            yield from self._show_pending()
         elif self._timer is None:
-            # The next step may take hours.
-            self._timer = threading.Timer(self._progress.due_in(), self._tell_late)
+            # The next step may end only after hours.
+            self._timer = threading.Timer(self._progress.due_in(), self._show_late)
             self._timer.daemon = True
             self._timer.start()
 
-    def _tell_late(self) -> None:
+    def _show_late(self) -> None:
         with self.lock or threading.Lock():
             self._timer = None
-            for shown in self._rest():
+            for shown in self._show_pending():
                 self._text.emit(shown)
 
-    def _rest(self, is_over: bool = False) -> Iterator[logging.LogRecord]:
-        """The progress, where it was not told yet."""
+    def _show_pending(self, is_over: bool = False) -> Iterator[logging.LogRecord]:
+        """The progress that was not shown yet, if any."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if (record := self._untold) is None:
+        if (record := self._pending) is None:
             return
-        self._untold = None
-        self._progress.said()
+        self._pending = None
+        self._progress.shown()
         text = self.format(record)
         if self._failed:
             text += f", {len(self._failed)} failed"
@@ -203,15 +211,15 @@ class LogHandler(LogHandlerBase):
         why, *lines = [line for line in said if line and line.strip() != wildcards] or [
             self._status_of(fields.get("shellcmd"))
         ]
-        told = f"Failed: {self._points.get(job) or fields['rule_name']}: {why}"
+        summary = f"Failed: {self._points.get(job) or fields['rule_name']}: {why}"
         see = (fields.get("aux") or {}).get("see") or _joined(fields.get("log"))
         if self._failures > _SHOWN_FAILURES:
-            return f"{told} ({see})" if see else told
-        shown = [told, *(_INDENT.sub("    ", line) for line in lines[-_LAST_LINES:])]
+            return f"{summary} ({see})" if see else summary
+        shown = [summary, *(_INDENT.sub("    ", line) for line in lines[-_LAST_LINES:])]
         if see:
             shown.append(f"    see: {see}")
         if self._failures == _SHOWN_FAILURES:
-            shown.append("Of further failures a line each is shown.")
+            shown.append("Each further failure is shown in one line.")
         return "\n".join(shown)
 
     def _is_new_failure(self, record: logging.LogRecord) -> bool:
@@ -221,15 +229,17 @@ class LogHandler(LogHandlerBase):
         return not is_told
 
     def _is_of_a_command(self, record: logging.LogRecord) -> bool:
-        """Whether it says, with a rule's complete command, that this failed; the error of its job
-        follows."""
+        """Whether the message only repeats a rule's complete command, which failed.
+
+        The error of the command's job follows.
+        """
         text = str(record.msg)
         return text.startswith("RuleException:\nCalledProcessError") and bool(
             _COMMAND_STATUS.search(text)
         )
 
     def _status_of(self, command: object) -> str:
-        """Without an executor's message: how the command ended, by Snakemake's own message."""
+        """How the command ended, from Snakemake's own message, for executors without a message."""
         for text in self._command_errors:
             if isinstance(command, str) and command.strip() in text:
                 self._command_errors.remove(text)
@@ -239,7 +249,7 @@ class LogHandler(LogHandlerBase):
 
 
 class _Shortened(logging.Formatter):
-    """Our text where there is one, else Snakemake's."""
+    """Formats a record as our text if it has one, and otherwise as Snakemake does."""
 
     def __init__(self, handler: LogHandler) -> None:
         super().__init__()
@@ -251,7 +261,7 @@ class _Shortened(logging.Formatter):
 
 
 def _text_handler(settings: Any) -> logging.Handler:
-    """Writes like Snakemake, with its colours; otherwise plainly."""
+    """A handler that writes as Snakemake does, with its colours if possible."""
     stream = sys.stdout if settings.stdout else sys.stderr
     try:
         from snakemake.logging import ColorizingTextHandler
@@ -263,7 +273,10 @@ def _text_handler(settings: Any) -> logging.Handler:
 
 
 def _without_long_lists(record: logging.LogRecord) -> logging.LogRecord:
-    """A target of hundreds of files lists them in one line, and again in its reason."""
+    """The record without the long lists of a target with hundreds of files.
+
+    Snakemake shows them in one line, and again in the reason.
+    """
     fields = record.__dict__
     if getattr(record, "event", None) not in (LogEvent.JOB_INFO, LogEvent.JOB_ERROR):
         return record
@@ -286,7 +299,7 @@ def _replaced(record: logging.LogRecord, text: str) -> logging.LogRecord:
 
 
 def _point(fields: Mapping[str, Any], wildcards: str) -> str:
-    """Like "run_sorting_scaling sort_100 (threads=2, duplicate=0)"."""
+    """The name of a job, like "run_sorting_scaling sort_100 (threads=2, duplicate=0)"."""
     rule = str(fields["rule_name"])
     name = str(fields["resources"].get("kochi_name") if fields.get("resources") else "")
     named = rule if name in (*_UNNAMED, rule) else f"{rule} {name}"
@@ -302,7 +315,55 @@ def _joined(names: Sequence[str] | None) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Like "3 minutes": more digits would pretend precision."""
+    """A duration like "3 minutes": more digits would suggest a precision that it does not have."""
     from humanfriendly import format_timespan
 
     return str(format_timespan(max(1, round(seconds)), max_units=1))
+
+
+class Progress:
+    """The progress of a run: counts its steps, and predicts the time left.
+
+    `clock` returns seconds, and all results are in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = self._shown = clock()
+        self._seen: deque[tuple[float, int]] = deque([(self._began, 0)])
+        self._total = 0
+
+    def begin(self) -> None:
+        """Note that the first step has started: the time before it does not count."""
+        self._began = self._shown = self._clock()
+        self._seen = deque([(self._began, 0)])
+
+    def note(self, done: int, total: int) -> None:
+        """Note how many of all steps are done."""
+        self._total = total
+        self._seen.append((self._clock(), done))
+        # The second half of the done steps predicts best: the first half may have been builds.
+        while len(self._seen) > 2 and self._seen[1][1] <= done / 2:
+            self._seen.popleft()
+
+    def shown(self) -> None:
+        """Note that the progress was just shown."""
+        self._shown = self._clock()
+
+    def due_in(self) -> float:
+        """Seconds until the progress should be shown again; 0 or less means now."""
+        now = self._clock()
+        pause = min(_LATEST, max(_SOONEST, (now - self._began) / _SHARE))
+        return self._shown + pause - now
+
+    def left(self, failed: int = 0) -> float | None:
+        """How long the remaining steps will probably take, without the failed ones.
+
+        None if that is not known yet.
+        """
+        (began, before), (_, done) = self._seen[0], self._seen[-1]
+        took = self._clock() - began
+        todo = self._total - done - failed
+        if todo <= 0 or done - before < _STEPS or took < _SOONEST:
+            return None
+        return todo * took / (done - before)

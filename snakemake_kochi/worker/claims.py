@@ -31,8 +31,8 @@ from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.result import UncountedReason, read_attempt
 from snakemake_kochi.queue.ticket import Kind, Resources, Ticket, read_ticket
 from snakemake_kochi.queue.workers import Capacity
+from snakemake_kochi.worker.orders import Walltime
 from snakemake_kochi.worker.settings import RETRY
-from snakemake_kochi.worker.walltime import Walltime
 
 _log = logging.getLogger(__name__)
 

@@ -22,9 +22,7 @@ from snakemake_kochi.files import (
     write_atomically,
 )
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.processes import ProcessIdentity
 from snakemake_kochi.queue.ticket import Kind
-from snakemake_kochi.worker.walltime import Walltime
 
 VERSION = 1
 
@@ -34,6 +32,8 @@ RETRY = 1.0
 # to submit the jobs that depend on a job that has ended. On a cluster Snakemake waits for a minute
 # for a job's outputs (`--latency-wait` of the profile `cluster` and of `kochi batch`).
 BETWEEN_JOBS = 75.0
+# Seconds of its allocation that a worker needs in addition to its jobs' time, to start and to end.
+START_AND_END = 60.0
 # Seconds until a node sees a file that another node has just written.
 _PATIENCE = 10.0
 _PAUSE = 0.5
@@ -136,19 +136,6 @@ class WorkerSettings:
         if missing := [name for name in ("root", "machine") if name not in values]:
             raise KochiError(f"key '{missing[0]}' is missing")
         return cls(**values)
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What a worker finds where it was started.
-
-    `environment`: that of its jobs. `parent`: the worker ends when this process ends. `walltime`:
-    how long the worker may live.
-    """
-
-    environment: Mapping[str, str]
-    parent: ProcessIdentity | None
-    walltime: Walltime
 
 
 def _is_number(value: object) -> bool:

@@ -28,15 +28,15 @@ from snakemake_kochi.queue.workers import Capacity, WorkerState
 from snakemake_kochi.schedulers.environment import own_allocation
 from snakemake_kochi.worker.node.capacity import Gpus, capacity_of_this_node, find_gpus
 from snakemake_kochi.worker.node.devices import CpuLeases, Devices, layout_of
+from snakemake_kochi.worker.orders import Surroundings, find_beginning, find_walltime
 from snakemake_kochi.worker.output import WIDTH, Echo, log_to_file
 from snakemake_kochi.worker.runners.command import CommandRunner
 from snakemake_kochi.worker.runners.interface import Runners
 from snakemake_kochi.worker.runners.shell import ShellRunner
 from snakemake_kochi.worker.runners.zygote.runner import ZygoteRunner
-from snakemake_kochi.worker.settings import Surroundings, WorkerSettings
+from snakemake_kochi.worker.settings import WorkerSettings
 from snakemake_kochi.worker.signals import Wake, adopt_orphans
 from snakemake_kochi.worker.supervisor import run_kept
-from snakemake_kochi.worker.walltime import find_beginning, find_walltime
 from snakemake_kochi.worker.worker import Worker
 
 _log = logging.getLogger(__name__)

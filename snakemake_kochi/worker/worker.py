@@ -14,18 +14,23 @@ from snakemake_kochi.queue.claiming import Claim
 from snakemake_kochi.queue.wakeup import SILENT_WAIT
 from snakemake_kochi.queue.workers import WorkerState
 from snakemake_kochi.worker.claims import Claims
-from snakemake_kochi.worker.ends import Ends
 from snakemake_kochi.worker.node.devices import Devices
 from snakemake_kochi.worker.node.health import Health
-from snakemake_kochi.worker.orders import RELEASED, TIME_IS_OVER, ControllerWatch, Orders
+from snakemake_kochi.worker.orders import (
+    END_SIGNAL,
+    RELEASED,
+    TIME_IS_OVER,
+    ControllerWatch,
+    Orders,
+    Surroundings,
+)
 from snakemake_kochi.worker.output import Echo
 from snakemake_kochi.worker.queues import Idle, Looks, ServedQueues
 from snakemake_kochi.worker.runners.interface import Runners
-from snakemake_kochi.worker.settings import RETRY, Surroundings, WorkerSettings
+from snakemake_kochi.worker.settings import RETRY, WorkerSettings
 from snakemake_kochi.worker.signals import Events, Wake
-from snakemake_kochi.worker.slots import AlreadyBegunError, Slots
+from snakemake_kochi.worker.slots import AlreadyBegunError, Ends, Slots
 from snakemake_kochi.worker.state import StateFile
-from snakemake_kochi.worker.walltime import END_SIGNAL
 
 _log = logging.getLogger(__name__)
 

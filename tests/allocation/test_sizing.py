@@ -12,8 +12,8 @@ from snakemake_kochi.allocation.packing import PATIENCE, Supply, few_kinds, not_
 from snakemake_kochi.allocation.sizing import Shape, workers_to_request
 from snakemake_kochi.queue import Capacity, Resources
 from snakemake_kochi.schedulers.interface import Limits
-from snakemake_kochi.worker.node.memory import OWN_MB
-from snakemake_kochi.worker.walltime import START_AND_END
+from snakemake_kochi.worker.node.capacity import OWN_MB
+from snakemake_kochi.worker.settings import START_AND_END
 
 NODE = Capacity(8, 16_000, 2)
 FOR_JOBS = Capacity(8, 16_000 - OWN_MB, 2)  # beside the worker

@@ -32,7 +32,7 @@ from snakemake_kochi.queue import (
     allocate_ids,
     note_allocations,
 )
-from snakemake_kochi.worker.walltime import find_beginning
+from snakemake_kochi.worker.orders import find_beginning
 
 CONTROLLER = "here-1"
 

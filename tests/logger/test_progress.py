@@ -1,8 +1,8 @@
-"""How far a run is, by a clock of the test's."""
+"""The progress of a run and its prediction, with a clock of the test."""
 
 from __future__ import annotations
 
-from snakemake_kochi.logger.progress import Progress
+from snakemake_kochi.logger.handler import Progress
 
 
 class Clock:
@@ -13,7 +13,7 @@ class Clock:
         return self.now
 
 
-def test_the_rest_takes_as_long_as_the_later_half_of_what_is_done() -> None:
+def test_the_later_half_of_the_done_steps_predicts_the_others() -> None:
     clock = Clock()
     progress = Progress(clock)
     progress.begin()
@@ -27,7 +27,7 @@ def test_the_rest_takes_as_long_as_the_later_half_of_what_is_done() -> None:
     assert progress.left(failed=10) == 50
 
 
-def test_of_too_little_nothing_is_foretold() -> None:
+def test_too_few_steps_predict_nothing() -> None:
     clock = Clock()
     progress = Progress(clock)
     progress.note(1, 10)
@@ -38,7 +38,7 @@ def test_of_too_little_nothing_is_foretold() -> None:
     assert progress.left() is None
 
 
-def test_the_lines_of_a_run_of_ten_hours_are_counted_in_hundreds() -> None:
+def test_a_run_of_ten_hours_shows_some_hundred_lines() -> None:
     clock = Clock()
     progress = Progress(clock)
     progress.begin()
@@ -47,6 +47,6 @@ def test_the_lines_of_a_run_of_ten_hours_are_counted_in_hundreds() -> None:
         clock.now += 1
         if progress.due_in() <= 0:
             lines += 1
-            progress.said()
+            progress.shown()
         assert progress.due_in() <= 60
     assert 500 < lines < 700

@@ -1,4 +1,4 @@
-"""What a person sees of a run, and what the log has."""
+"""The messages of a run that a person sees, and those in the log."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_failures_and_progress_are_shown_and_the_log_has_all(tmp_path: Path) -> 
     assert {re.search(r"\(n=(\d+)\)", line)[1] for line in failed} == {  # type: ignore[index]
         str(n) for n in range(FAILING)
     }
-    # Of the first ten how they ended and where to see it, of the others a line.
+    # The first ten failures are shown with their ends and logs, the others in one line each.
     assert text.count("    see: kochi show log job ") == 10
     assert len([line for line in lines if line.startswith("    trying ")]) == 10
     assert re.search(r"Failed: point point-\d+ \(n=\d+\): kochi job \d+ .*exit status 3", text)
@@ -60,7 +60,7 @@ def test_failures_and_progress_are_shown_and_the_log_has_all(tmp_path: Path) -> 
     whole = logged(tmp_path)
     assert whole.count("rule point:") >= POINTS
     assert f"{POINTS - FAILING} of {POINTS + 1} steps (68%) done\n" in whole
-    # What is said to be typed is typed.
+    # The command that the message names works.
     typed = re.search(r"see: kochi (show log job \d+)", text)
     assert typed is not None
     shown = run(sys.executable, "-m", "snakemake_kochi.cli", *typed[1].split(), cwd=tmp_path)

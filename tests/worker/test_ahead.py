@@ -13,8 +13,8 @@ import pytest
 from snakemake_kochi.files import to_json
 from snakemake_kochi.queue import Capacity, Kind, Queue, Resources, cancel, find_worker
 from snakemake_kochi.worker.claims import Claims
+from snakemake_kochi.worker.orders import Walltime
 from snakemake_kochi.worker.queues import Looks
-from snakemake_kochi.worker.walltime import Walltime
 from tests.worker.conftest import COUNT_WAKE_UPS
 
 SHORT = ["true"] * 8

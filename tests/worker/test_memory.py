@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from snakemake_kochi.queue import find_worker
-from snakemake_kochi.worker.node.memory import (
+from snakemake_kochi.worker.node.capacity import (
     MemoryGroup,
     OomCounts,
     OomWatch,

@@ -12,8 +12,7 @@ import psutil
 import pytest
 
 from snakemake_kochi.queue import Queue, cancel, find_worker
-from snakemake_kochi.worker.node.capacity import capacity_of_this_node
-from snakemake_kochi.worker.node.memory import OWN_MB
+from snakemake_kochi.worker.node.capacity import OWN_MB, capacity_of_this_node
 from snakemake_kochi.worker.output import Echo
 
 

@@ -14,7 +14,7 @@ from snakemake_kochi.errors import WorkerError
 from snakemake_kochi.processes import ProcessIdentity
 from snakemake_kochi.queue import Queue, cancel, find_worker, seconds_for_jobs
 from snakemake_kochi.queue.result import read_ended_attempt
-from snakemake_kochi.worker.walltime import find_walltime
+from snakemake_kochi.worker.orders import find_walltime
 
 
 def is_running(pid):
