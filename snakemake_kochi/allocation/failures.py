@@ -18,7 +18,7 @@ from snakemake_kochi.errors import DamagedFileError, WorkerError
 from snakemake_kochi.files import is_there, show_new_files
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Observer, Resources, WorkerState
-from snakemake_kochi.queue.observation import SUPERVISOR_PATIENCE, presume_dead
+from snakemake_kochi.queue.heartbeat import SUPERVISOR_PATIENCE, presume_dead
 from snakemake_kochi.schedulers.interface import Allocation
 
 # After this number of failed starts a node is avoided. It is free again at once, so the scheduler

@@ -31,7 +31,7 @@ from snakemake_kochi.errors import ConfigError, KochiError
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.project.machine_lookup import chosen_machine
 from snakemake_kochi.queue import Queue, Resources, Ticket
-from snakemake_kochi.queue.serving import shared_workers
+from snakemake_kochi.queue.wakeup import shared_workers
 
 if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze

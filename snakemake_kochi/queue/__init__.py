@@ -1,7 +1,6 @@
 """Tickets, claims, results and wake-up FIFOs. The protocol is in docs/queue.md."""
 
 from snakemake_kochi.queue.adoption import Ended, Orphans, Running
-from snakemake_kochi.queue.cancellation import cancel, cancel_all
 from snakemake_kochi.queue.claiming import Answer, Claim
 from snakemake_kochi.queue.controllers import jobs_of, private_queue, remove_private_queues
 from snakemake_kochi.queue.entries import QueueRemovedError, allocate_ids, ids_lock, queue_lock
@@ -15,9 +14,9 @@ from snakemake_kochi.queue.explain import (
     seconds_left,
     seconds_since,
 )
+from snakemake_kochi.queue.heartbeat import Observer
 from snakemake_kochi.queue.inbox import Inbox
-from snakemake_kochi.queue.jobs import JobView, find_job, list_jobs, view_ended
-from snakemake_kochi.queue.observation import Observer
+from snakemake_kochi.queue.jobs import JobView, cancel, cancel_all, find_job, list_jobs, view_ended
 from snakemake_kochi.queue.other_controllers import OtherControllers
 from snakemake_kochi.queue.queue import Queue, QueueView, list_queues
 from snakemake_kochi.queue.recovery import recover
@@ -31,15 +30,16 @@ from snakemake_kochi.queue.runs import (
     list_runs,
     note_allocations,
 )
-from snakemake_kochi.queue.serving import (
+from snakemake_kochi.queue.ticket import Benchmark, Kind, Resources, ShellJob, Ticket
+from snakemake_kochi.queue.wakeup import (
     Release,
+    WakeUp,
     assign_queues,
+    notify,
     order_release,
     read_queues,
     shared_workers,
 )
-from snakemake_kochi.queue.ticket import Benchmark, Kind, Resources, ShellJob, Ticket
-from snakemake_kochi.queue.wakeup import WakeUp, notify
 from snakemake_kochi.queue.workers import (
     AskedWorker,
     Capacity,

@@ -13,9 +13,14 @@ from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there, move
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.entries import Entry, QueueRemovedError, queue_lock
-from snakemake_kochi.queue.jobs import complete, end_ticket, new_nonce, set_aside, unexecuted_result
-from snakemake_kochi.queue.observation import Postponed
-from snakemake_kochi.queue.skipped import ClaimSettings, PreferredTickets, SkippedTickets
+from snakemake_kochi.queue.result import (
+    complete,
+    end_ticket,
+    new_nonce,
+    set_aside,
+    unexecuted_result,
+)
+from snakemake_kochi.queue.skipped import ClaimSettings, Postponed, PreferredTickets, SkippedTickets
 from snakemake_kochi.queue.ticket import Ticket, read_ticket
 
 _log = logging.getLogger(__name__)

@@ -25,15 +25,11 @@ from snakemake_kochi.files import (
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue.entries import controller_names, queue_names
-from snakemake_kochi.queue.heartbeat import (
-    HEARTBEAT_INTERVAL,
-    LATE,
-    HeartbeatFile,
-    time_awake_or_asleep,
-)
+from snakemake_kochi.queue.heartbeat import LATE, HeartbeatFile, time_awake_or_asleep
 from snakemake_kochi.queue.jobs import JobView
 from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.queue.workers import HEARTBEAT_INTERVAL
 
 _log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from snakemake_kochi.queue.result import (
     read_ended_attempt,
     read_result,
 )
-from snakemake_kochi.queue.serving import subscribers
 from snakemake_kochi.queue.ticket import Ticket
+from snakemake_kochi.queue.wakeup import subscribers
 from snakemake_kochi.queue.workers import WorkerState, read_worker
 
 # A sentence for each of hundreds of workers would hide the useful one.

@@ -25,8 +25,7 @@ from snakemake_kochi.paths import ControllerPaths, MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.controllers import VERSION, Adopter, ControllerFile, LockFile
 from snakemake_kochi.queue.entries import Entry, JobSet
-from snakemake_kochi.queue.jobs import damaged_result
-from snakemake_kochi.queue.result import Result, read_result
+from snakemake_kochi.queue.result import Result, damaged_result, read_result
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.wakeup import WakeUp, notify
 

@@ -1,4 +1,4 @@
-"""Jobs as people and controllers see them: finding, listing, ending and delivering them."""
+"""Jobs by their numbers: views of their states, finding, listing and cancelling them."""
 
 from __future__ import annotations
 
@@ -6,31 +6,20 @@ import contextlib
 import heapq
 import itertools
 import logging
-import os
-import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from snakemake_kochi.errors import DamagedFileError, NameNotFoundError
-from snakemake_kochi.files import (
-    LINK_REFUSED,
-    answered,
-    is_there,
-    make_directory,
-    move,
-    to_json,
-    write_exclusively,
-)
+from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError
+from snakemake_kochi.files import is_there, make_directory, write_exclusively
 from snakemake_kochi.locks import read_lock_settings
-from snakemake_kochi.paths import JobPaths, MachinePaths, QueuePaths
+from snakemake_kochi.paths import MachinePaths, QueuePaths
 from snakemake_kochi.queue.entries import (
     Entry,
     QueueRemovedError,
-    controller_names,
     ended_job_numbers,
+    find_entries,
     find_entry,
     queue_lock,
     queue_names,
@@ -38,11 +27,25 @@ from snakemake_kochi.queue.entries import (
     running_entries,
     waiting_entries,
 )
-from snakemake_kochi.queue.result import Result, read_attempt, read_result
-from snakemake_kochi.queue.ticket import Ticket, now, read_ticket
+from snakemake_kochi.queue.recovery import recover
+from snakemake_kochi.queue.result import (
+    Result,
+    complete,
+    end_ticket,
+    read_attempt,
+    read_result,
+    set_aside,
+    unexecuted_result,
+)
+from snakemake_kochi.queue.ticket import Ticket, read_ticket
 from snakemake_kochi.queue.wakeup import notify
 
 _log = logging.getLogger(__name__)
+
+Outcome = Literal["cancelled", "cancelling", "ended"]
+# This is large enough that the lock costs almost nothing, and small enough that others wait only
+# briefly.
+_JOBS_PER_LOCK = 256
 
 
 @dataclass(frozen=True)
@@ -62,143 +65,6 @@ class JobView:
     result: Result | None
     log: Path
     cancelling: bool = False
-
-
-def new_nonce() -> str:
-    return secrets.token_hex(8)
-
-
-def unexecuted_result(
-    machine: MachinePaths,
-    entry: Entry,
-    reason: Literal["failed", "cancelled", "lost", "node failed", "timeout"],
-    detail: str = "",
-    node: str = "",
-) -> Result:
-    """The result of a ticket that ends without a completed execution."""
-    return Result(
-        job=entry.job,
-        attempt=entry.attempt,
-        nonce=new_nonce(),
-        worker=entry.worker,
-        node=node,
-        reason=reason,
-        exit_status=None,
-        signal=None,
-        started=None,
-        ended=now(),
-        log=str(machine.job(entry.job).log),
-        detail=detail,
-    )
-
-
-def deliver(machine: MachinePaths, result: Result, controller: str) -> None:
-    """Put a result into a controller's inbox and notify it.
-
-    A controller that is gone gets nothing.
-    """
-    paths = machine.controller(controller)
-    delivery = paths.delivery(result.job, result.nonce)
-    with contextlib.suppress(FileExistsError, FileNotFoundError):
-        try:
-            # The delivery is a second name of the result's file, not a copy, so that there is only
-            # one text.
-            answered(partial(os.link, machine.job(result.job).result, delivery))
-        except OSError as error:
-            # Some filesystems (AFS, BeeGFS before 7) link within one directory only.
-            if error.errno not in LINK_REFUSED:
-                raise
-            write_exclusively(delivery, to_json(result.to_dict()))
-    notify(paths.wakeup)
-
-
-def damaged_result(machine: MachinePaths, entry: Entry, why: str) -> Result:
-    """The result that a controller gets in place of one that cannot be read.
-
-    Its nonce is always the same, so it is reported once, however often the damage is found.
-    """
-    detail = f"how it ended cannot be read: {why}"
-    return replace(unexecuted_result(machine, entry, "failed", detail), nonce="damaged")
-
-
-def _deliver_damage(machine: MachinePaths, entry: Entry, controller: str, why: str) -> None:
-    paths = machine.controller(controller)
-    result = damaged_result(machine, entry, why)
-    with contextlib.suppress(FileNotFoundError):  # the controller is gone
-        write_exclusively(paths.delivery(entry.job, result.nonce), to_json(result.to_dict()))
-    notify(paths.wakeup)
-
-
-def end_ticket(machine: MachinePaths, path: Path, ticket: Ticket, result: Result) -> bool:
-    """Publish the result of a ticket, notify its controller, and take it out of its queue.
-
-    Call with the queue's lock held. Returns False when a result existed already; then the new one
-    is kept beside it and ignored. If a process dies in between, the queue contains a ticket whose
-    result exists; `complete` takes it out.
-    """
-    paths = machine.job(ticket.job)
-    make_directory(paths.directory)
-    content = to_json(result.to_dict())
-    if not write_exclusively(paths.result, content):
-        if nonce_of(paths) == result.nonce:
-            # The disk was full after the link of this result; the remaining steps follow now.
-            return complete(machine, path, ticket)
-        write_exclusively(paths.late_result(result.nonce), content)
-        complete(machine, path, ticket)
-        return False
-    if ticket.controller is not None:
-        deliver(machine, result, ticket.controller)
-    move(path, paths.ticket)
-    return True
-
-
-def nonce_of(paths: JobPaths) -> str | None:
-    """The nonce of the result that counts; None when there is no readable result."""
-    try:
-        return read_result(paths.result).nonce
-    except (FileNotFoundError, DamagedFileError):
-        return None
-
-
-def complete(machine: MachinePaths, path: Path, ticket: Ticket) -> bool:
-    """Finish what a dead process began: if the ticket has a result, take it out of the queue.
-
-    The result is delivered to the controller, perhaps again. Returns whether there was a result.
-    """
-    paths = machine.job(ticket.job)
-    if not is_there(paths.result):
-        return False
-    try:
-        if ticket.controller is not None:
-            deliver(machine, read_result(paths.result), ticket.controller)
-    except DamagedFileError as error:
-        _log.warning("%s", error.message)
-        assert ticket.controller is not None
-        # The result is empty after a power failure, for example. Without this delivery, the
-        # controller would wait for ever.
-        entry = Entry(path, ticket.job, ticket.attempt)
-        _deliver_damage(machine, entry, ticket.controller, error.message)
-    with contextlib.suppress(FileNotFoundError):
-        move(path, paths.ticket)
-    return True
-
-
-def set_aside(machine: MachinePaths, queue: QueuePaths, entry: Entry, why: str) -> None:
-    """Take an unreadable ticket out of the queue, keep it, and publish that it failed.
-
-    Call with the queue's lock held. Only the unreadable file names its controller, so the result is
-    delivered to every controller. Each one skips jobs that are not its own.
-    """
-    make_directory(queue.damaged)
-    kept = queue.damaged_ticket(entry.path.name, new_nonce())
-    result = unexecuted_result(machine, entry, "failed", f"{why} (set aside as {kept})")
-    make_directory(machine.job(entry.job).directory)
-    if write_exclusively(machine.job(entry.job).result, to_json(result.to_dict())):
-        for controller in controller_names(machine):
-            deliver(machine, result, controller)
-    with contextlib.suppress(FileNotFoundError):
-        move(entry.path, kept)
-    _log.warning("job %d failed: %s", entry.job, result.detail)
 
 
 def _read_ticket_or_none(path: Path) -> Ticket | None:
@@ -328,3 +194,131 @@ def list_jobs(machine: MachinePaths, ended: bool = False, limit: int = 100) -> l
             break
         unique[view.job] = view
     return list(unique.values())
+
+
+_log = logging.getLogger(__name__)
+
+
+def cancel(machine: MachinePaths, job: int) -> Outcome:
+    """Cancel a job.
+
+    Returns "cancelled" if the job waited: its result is published and its controller is notified.
+    Returns "cancelling" if the job runs: its worker is notified and will end the processes of the
+    job. Returns "ended" if the job had ended. Raises NameNotFoundError for an unknown job.
+    """
+    while True:
+        # This raises for an unknown job, which also ends the loop.
+        if find_job(machine, job).state == "ended":
+            return "ended"
+        for name in queue_names(machine):
+            try:
+                outcome = _cancel_in(machine, machine.queue(name), job)
+            except QueueRemovedError:
+                continue  # the job had ended, and its controller removed the queue
+            if outcome == "cancelling" and recover(machine, name):
+                # Its worker may have died; then no other process acts on the mark.
+                view = find_job(machine, job)
+                return "cancelled" if view.state == "ended" else outcome
+            if outcome is not None:
+                return outcome
+
+
+def cancel_all(
+    machine: MachinePaths, jobs: Iterable[int]
+) -> dict[int, Outcome | KochiError | OSError]:
+    """Cancel many jobs at once; return for each job what `cancel` returns or raises.
+
+    This takes one lock per few hundred jobs and lists each queue once, whereas `cancel` searches
+    all queues for each job.
+    """
+    wanted = list(jobs)
+    if not wanted:
+        return {}
+    outcomes: dict[int, Outcome | KochiError | OSError] = {}
+    for name in queue_names(machine):
+        left = [job for job in wanted if job not in outcomes]
+        try:
+            outcomes |= _cancel_all_in(machine, machine.queue(name), left)
+        except (KochiError, OSError) as error:
+            # A queue that cannot be listed must not prevent cancelling in the others.
+            _log.warning("queue %s: %s", name, error)
+    for job in wanted:
+        if outcomes.get(job) == "cancelling":
+            with contextlib.suppress(OSError):  # it was notified, even if its end is unknown
+                if is_there(machine.job(job).result):
+                    outcomes[job] = "cancelled"
+        elif job not in outcomes:
+            # The job had ended, was just moved, or is unknown.
+            try:
+                outcomes[job] = cancel(machine, job)
+            except (KochiError, OSError) as error:
+                outcomes[job] = error
+    return outcomes
+
+
+def _cancel_all_in(
+    machine: MachinePaths, queue: QueuePaths, jobs: Sequence[int]
+) -> dict[int, Outcome | KochiError | OSError]:
+    outcomes: dict[int, Outcome | KochiError | OSError] = {}
+    present = sorted(find_entries(queue, jobs))
+    for start in range(0, len(present), _JOBS_PER_LOCK):
+        some = present[start : start + _JOBS_PER_LOCK]
+        try:
+            outcomes |= _cancel_some(machine, queue, some)
+        except (KochiError, OSError) as error:
+            outcomes |= dict.fromkeys(some, error)
+    if "cancelling" in outcomes.values():
+        # Their workers may have died; then no other process acts on the marks.
+        with contextlib.suppress(OSError):
+            recover(machine, queue.name)
+    return outcomes
+
+
+def _cancel_some(
+    machine: MachinePaths, queue: QueuePaths, jobs: Sequence[int]
+) -> dict[int, Outcome | KochiError | OSError]:
+    outcomes: dict[int, Outcome | KochiError | OSError] = {}
+    with contextlib.suppress(QueueRemovedError), queue_lock(machine, queue.name):
+        for job, entry in sorted(find_entries(queue, jobs).items()):
+            try:
+                outcome = _cancel_entry(machine, queue, entry)
+            except (KochiError, OSError) as error:
+                outcomes[job] = error
+                continue
+            if outcome is not None:
+                outcomes[job] = outcome
+    return outcomes
+
+
+def _cancel_in(machine: MachinePaths, queue: QueuePaths, job: int) -> Outcome | None:
+    """Cancel a job in this queue; None when this queue does not contain the job."""
+    if find_entry(queue, job) is None:
+        return None
+    with queue_lock(machine, queue.name):
+        entry = find_entry(queue, job)
+        return None if entry is None else _cancel_entry(machine, queue, entry)
+
+
+def _cancel_entry(machine: MachinePaths, queue: QueuePaths, entry: Entry) -> Outcome | None:
+    """Cancel the job of an entry; None when the job has ended. Call with the queue's lock held."""
+    paths = machine.job(entry.job)
+    has_ended = is_there(paths.result)
+    if entry.worker is None:
+        try:
+            ticket = read_ticket(entry.path)
+        except DamagedFileError as error:
+            set_aside(machine, queue, entry, error.message)
+        else:
+            # If the job has ended, a process was killed while it ended this ticket. In the queue of
+            # a single run, no process claims tickets any more, so it must be taken out here.
+            if not complete(machine, entry.path, ticket):
+                end_ticket(
+                    machine, entry.path, ticket, unexecuted_result(machine, entry, "cancelled")
+                )
+        return None if has_ended else "cancelled"
+    if has_ended:
+        return None
+    make_directory(paths.directory)
+    write_exclusively(paths.cancel, b"")
+    notify(machine.worker(entry.worker).wakeup)
+    return "cancelling"

@@ -37,19 +37,13 @@ from snakemake_kochi.queue.entries import (
     running_entries,
     waiting_entries,
 )
-from snakemake_kochi.queue.jobs import (
-    JobView,
-    end_ticket,
-    new_nonce,
-    nonce_of,
-    view_entry,
-)
-from snakemake_kochi.queue.observation import Observer
+from snakemake_kochi.queue.heartbeat import Observer
+from snakemake_kochi.queue.jobs import JobView, view_entry
 from snakemake_kochi.queue.recovery import ended_attempt, recover, requeue
-from snakemake_kochi.queue.result import Result, UncountedReason
-from snakemake_kochi.queue.serving import notify_subscribers, subscribers
+from snakemake_kochi.queue.result import Result, UncountedReason, end_ticket, new_nonce, nonce_of
 from snakemake_kochi.queue.skipped import ClaimSettings
 from snakemake_kochi.queue.ticket import Ticket
+from snakemake_kochi.queue.wakeup import notify_subscribers, subscribers
 from snakemake_kochi.queue.workers import find_lost
 
 _log = logging.getLogger(__name__)

@@ -10,22 +10,21 @@ from typing import Literal
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there, make_directory, move, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths, QueuePaths
-from snakemake_kochi.processes import (
-    find_by_environment,
-    kill_job_processes,
-    this_node,
-)
+from snakemake_kochi.processes import find_by_environment, kill_job_processes, this_node
 from snakemake_kochi.queue.entries import Entry, QueueRemovedError, queue_lock, running_entries
-from snakemake_kochi.queue.jobs import complete, end_ticket, set_aside, unexecuted_result
-from snakemake_kochi.queue.observation import Observer, Postponed
+from snakemake_kochi.queue.heartbeat import Observer
 from snakemake_kochi.queue.result import (
     EndedAttempt,
     UncountedReason,
+    complete,
+    end_ticket,
     read_attempt,
     read_ended_attempt,
+    set_aside,
+    unexecuted_result,
 )
-from snakemake_kochi.queue.serving import notify_subscribers, subscribers, unsubscribe
 from snakemake_kochi.queue.ticket import Ticket, now, read_ticket
+from snakemake_kochi.queue.wakeup import notify_subscribers, subscribers, unsubscribe
 from snakemake_kochi.queue.workers import WorkerState
 
 _log = logging.getLogger(__name__)
@@ -44,7 +43,6 @@ _GIVEN_UP: Mapping[UncountedReason, Literal["lost", "node failed", "timeout"]] =
     "out of time": "timeout",
 }
 
-_PATIENCE = 5.0  # seconds until killed processes must be gone
 # Seconds until the next try: if processes could not be ended, and if the disk was full.
 _UNENDED_PAUSE = 60.0
 _PAUSE = 1.0
@@ -150,9 +148,7 @@ def recover(machine: MachinePaths, name: str, observer: Observer | None = None) 
     messages = []
     for entry in running_entries(queue):
         if entry.worker in dead and observer.postponed.is_due(entry.path):
-            messages += _recover_entry(
-                machine, queue, entry, dead[entry.worker], observer.postponed
-            )
+            messages += _recover_entry(machine, queue, entry, dead[entry.worker], observer)
     for worker in dead:
         with contextlib.suppress(OSError):
             unsubscribe(queue, worker)
@@ -168,13 +164,14 @@ def _recover_entry(
     queue: QueuePaths,
     entry: Entry,
     worker: WorkerState,
-    postponed: Postponed,
+    observer: Observer,
 ) -> list[str]:
     messages: list[str] = []
+    postponed = observer.postponed
     try:
         # After a failed try there is no second wait, because the tickets of other workers are
         # waiting, too.
-        patience = 0.0 if entry.path in postponed else _PATIENCE
+        patience = 0.0 if entry.path in postponed else observer.kill_patience
         if obstacle := _end_processes(machine, entry, worker, patience):
             why = f"job {entry.job} is not run again yet: {obstacle}"
             postponed.postpone(entry.path, _UNENDED_PAUSE, why)

@@ -1,12 +1,13 @@
-"""The waiting tickets that one worker skips.
+"""The waiting tickets that one worker skips, and the tickets postponed after a fault.
 
-These are tickets that it can never run and, for a while, tickets in front of those for which it was
-requested.
+A worker skips tickets that it can never run and, for a while, tickets in front of those for which
+it was requested.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,8 @@ from snakemake_kochi.files import answered
 from snakemake_kochi.paths import QueuePaths
 from snakemake_kochi.queue.entries import Entry, JobSet, shard_entries, waiting_shards
 from snakemake_kochi.queue.ticket import Ticket, read_ticket
+
+_log = logging.getLogger(__name__)
 
 _RELIST = 0.1  # seconds
 _TICK = 20_000_000  # nanoseconds
@@ -244,3 +247,32 @@ class PreferredTickets:
             else:
                 self._others.add(entry)
         return found
+
+
+class Postponed:
+    """Tickets that could not be processed, by their files, with the time of the next try.
+
+    Each look meets a full disk or an unreadable file again. That must neither fill the log nor
+    delay the other tickets.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._due: dict[Path, float] = {}
+
+    def __contains__(self, path: Path) -> bool:
+        return path in self._due
+
+    def is_due(self, path: Path) -> bool:
+        """Whether the ticket may be tried, for the first time or again."""
+        return self._due.get(path, self._clock()) <= self._clock()
+
+    def postpone(self, path: Path, seconds: float, why: str) -> None:
+        """Do not try the ticket for `seconds`. The reason is logged the first time."""
+        if path not in self._due:
+            _log.warning("%s", why)
+        self._due[path] = self._clock() + seconds
+
+    def forget(self, path: Path) -> None:
+        """Forget a ticket that was processed or no longer exists."""
+        self._due.pop(path, None)

@@ -11,18 +11,19 @@ from typing import Any, Literal, get_args
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.errors import DamagedFileError, NameNotFoundError, nearest
-from snakemake_kochi.files import (
-    is_there,
-    read_json,
-    to_json,
-    write_atomically,
-)
+from snakemake_kochi.files import is_there, read_json, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.entries import worker_numbers
-from snakemake_kochi.queue.heartbeat import HEARTBEAT_INTERVAL
 from snakemake_kochi.queue.ticket import Resources
+
+_log = logging.getLogger(__name__)
+
+VERSION = 2
+# Seconds between two heartbeats of a worker, a controller or a launched run.
+HEARTBEAT_INTERVAL = 5.0
+State = Literal["running", "leaving", "finishing", "draining", "left"]
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,6 @@ class Capacity:
             left = format_duration(max(0.0, seconds_left))
             return f"{format_duration(wanted.runtime_seconds)} needed, {left} left"
         return None
-
-
-_log = logging.getLogger(__name__)
-
-VERSION = 2
-State = Literal["running", "leaving", "finishing", "draining", "left"]
 
 
 @dataclass(frozen=True)
@@ -195,41 +190,6 @@ def read_worker(machine: MachinePaths, worker: int) -> WorkerState:
     if state.state not in get_args(State):
         raise DamagedFileError(f"{path}: key 'state': {state.state!r} is not a state")
     return state
-
-
-@dataclass(frozen=True)
-class PresumedDead:
-    """presumed-dead.json: a worker that a process on another node presumed dead; this is final.
-
-    The process on the host `observer` saw no heartbeat for `stood_still` seconds, and presumed the
-    worker dead at `time`.
-    """
-
-    worker: int
-    observer: str
-    stood_still: float
-    time: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"version": VERSION, **asdict(self)}
-
-
-def read_presumed_dead(machine: MachinePaths, worker: int) -> PresumedDead:
-    """Read presumed-dead.json.
-
-    Raises FileNotFoundError when the worker was not presumed dead, or DamagedFileError.
-    """
-    path = machine.worker(worker).presumed_dead
-    data = read_json(path, VERSION)
-    try:
-        return PresumedDead(
-            worker=int(data["worker"]),
-            observer=str(data["observer"]),
-            stood_still=float(data["stood_still"]),
-            time=str(data["time"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise DamagedFileError(f"{path}: not a presumption of death ({error!r})") from error
 
 
 def _capacity(data: Mapping[str, Any]) -> Capacity:

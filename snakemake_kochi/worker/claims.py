@@ -26,9 +26,8 @@ from snakemake_kochi.queue.entries import (
     find_entry,
     running_entries,
 )
-from snakemake_kochi.queue.jobs import new_nonce
 from snakemake_kochi.queue.queue import Queue
-from snakemake_kochi.queue.result import UncountedReason, read_attempt
+from snakemake_kochi.queue.result import UncountedReason, new_nonce, read_attempt
 from snakemake_kochi.queue.ticket import Kind, Resources, Ticket, read_ticket
 from snakemake_kochi.queue.workers import Capacity
 from snakemake_kochi.worker.orders import Walltime

@@ -28,7 +28,7 @@ from snakemake_kochi.queue.entries import waiting_entries
 from snakemake_kochi.queue.explain import FRESH, ROUNDING
 from snakemake_kochi.queue.heartbeat import LOST_AFTER, Stillness, sign_of_life
 from snakemake_kochi.queue.other_controllers import SILENT_AFTER
-from snakemake_kochi.queue.serving import Release, read_release
+from snakemake_kochi.queue.wakeup import Release, read_release
 from snakemake_kochi.queue.workers import WorkerState
 from snakemake_kochi.schedulers.environment import own_allocation
 from snakemake_kochi.worker.settings import START_AND_END

@@ -19,10 +19,10 @@ from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.controllers import list_controllers
-from snakemake_kochi.queue.observation import Observer
+from snakemake_kochi.queue.heartbeat import Observer
 from snakemake_kochi.queue.queue import Queue
-from snakemake_kochi.queue.serving import read_queues, subscribe, unsubscribe
 from snakemake_kochi.queue.ticket import Ticket
+from snakemake_kochi.queue.wakeup import read_queues, subscribe, unsubscribe
 from snakemake_kochi.worker.orders import ControllerWatch
 from snakemake_kochi.worker.settings import RETRY, WorkerSettings
 from snakemake_kochi.worker.state import StateFile

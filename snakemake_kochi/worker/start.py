@@ -22,8 +22,8 @@ from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.entries import allocate_ids
 from snakemake_kochi.queue.heartbeat import heartbeat_interval
-from snakemake_kochi.queue.serving import assign_queues, read_queues
 from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.queue.wakeup import assign_queues, read_queues
 from snakemake_kochi.queue.workers import Capacity, WorkerState
 from snakemake_kochi.schedulers.environment import own_allocation
 from snakemake_kochi.worker.node.capacity import Gpus, capacity_of_this_node, find_gpus

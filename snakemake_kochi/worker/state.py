@@ -18,9 +18,9 @@ from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import to_json, write_atomically
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue.heartbeat import LATE, time_awake_or_asleep
+from snakemake_kochi.queue.heartbeat import LATE, read_presumed_dead, time_awake_or_asleep
 from snakemake_kochi.queue.ticket import now
-from snakemake_kochi.queue.workers import WorkerState, read_presumed_dead
+from snakemake_kochi.queue.workers import WorkerState
 
 _log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from snakemake_kochi.errors import DamagedFileError, KochiError, WorkerError
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, child_pids
-from snakemake_kochi.queue.observation import SUPERVISOR_PATIENCE, Observer
+from snakemake_kochi.queue.heartbeat import SUPERVISOR_PATIENCE, Observer
 from snakemake_kochi.worker.output import log_to_file
 from snakemake_kochi.worker.runners.job_process import end_with_parent
 from snakemake_kochi.worker.signals import (

@@ -24,7 +24,7 @@ from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue import Capacity, Resources, WorkerState
 from snakemake_kochi.queue.entries import worker_numbers
-from snakemake_kochi.queue.serving import read_queues, subscribe
+from snakemake_kochi.queue.wakeup import read_queues, subscribe
 from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
 
 PENDING = {"a": []}

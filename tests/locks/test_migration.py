@@ -25,7 +25,7 @@ from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue import Inbox, Orphans, Queue, Ticket, list_workers
 from snakemake_kochi.queue.controllers import last_adopter
-from snakemake_kochi.queue.workers import read_presumed_dead
+from snakemake_kochi.queue.heartbeat import read_presumed_dead
 
 ELSEWHERE = {"host": "n7", "machine": "m7", "boot": "b7", "namespace": "pid:[7]"}
 HEARTBEAT = 0.05

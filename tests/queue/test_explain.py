@@ -26,8 +26,8 @@ from snakemake_kochi.queue import (
     find_job,
     reasons,
 )
-from snakemake_kochi.queue.serving import subscribe
 from snakemake_kochi.queue.ticket import now
+from snakemake_kochi.queue.wakeup import subscribe
 
 HERE = ProcessIdentity.of(os.getpid())
 NODE = this_node()

@@ -20,9 +20,8 @@ from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Inbox, Queue, Ticket, cancel_all, recover
 from snakemake_kochi.queue.controllers import jobs_of
 from snakemake_kochi.queue.entries import Entry, JobSet
-from snakemake_kochi.queue.observation import Observer
+from snakemake_kochi.queue.heartbeat import Observer
 from snakemake_kochi.queue.skipped import SkippedTickets
-from snakemake_kochi.queue.workers import WorkerState
 
 Make = Callable[..., Ticket]
 
@@ -165,21 +164,16 @@ def test_each_of_a_hundred_busy_workers_watches_eight_and_is_watched_by_eight() 
 
 
 def test_a_busy_worker_reads_the_files_of_eight_others_at_a_time(
-    machine: MachinePaths, ticket: Make, monkeypatch: pytest.MonkeyPatch
+    machine: MachinePaths, ticket: Make, calls: Any
 ) -> None:
     queue = Queue(machine, "q")
     queue.submit([ticket()] * 100)
     for worker in range(100):
         queue.claim(worker, lambda _: "take")
-    read = []
-
-    def counting(machine: MachinePaths, worker: int) -> WorkerState:
-        read.append(worker)
-        raise FileNotFoundError
-
-    monkeypatch.setattr(Observer, "look", lambda self, *about: counting(*about))
+    calls.clear()
     recover(machine, "q", Observer(worker=42))
-    assert read == list(range(43, 51))
+    read = [path for path in calls.opened if Path(path).is_relative_to(machine.workers)]
+    assert read == [str(machine.worker(worker).state) for worker in range(43, 51)]
 
 
 def failing_stat(name: str) -> Callable[..., os.stat_result]:

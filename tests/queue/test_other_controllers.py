@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from support import wait_until
 
-from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.errors import KochiError
 from snakemake_kochi.executor.adoption import await_others
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import Inbox, Orphans, OtherControllers, controllers
-from snakemake_kochi.queue.controllers import Adopter, adopt
-from snakemake_kochi.queue.heartbeat import HEARTBEAT_INTERVAL, LOST_AFTER
+from snakemake_kochi.queue import Inbox, Orphans, OtherControllers
+from snakemake_kochi.queue.controllers import adopt
+from snakemake_kochi.queue.heartbeat import LOST_AFTER
+from snakemake_kochi.queue.workers import HEARTBEAT_INTERVAL
 
 
 class Clock:
@@ -262,19 +263,28 @@ def test_a_controller_whose_file_is_missing_for_a_moment_goes_on(
 
 @pytest.mark.parametrize("lasts", [False, True])
 def test_a_damaged_file_of_an_adopter_is_read_again_before_it_counts(
-    machine: MachinePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasts: bool
+    machine: MachinePaths,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    calls: Any,
+    lasts: bool,
 ) -> None:
     monkeypatch.setenv("KOCHI_HEARTBEAT", "0.1")
+    inbox = Inbox.create(machine, str(tmp_path))
+    adopter = machine.controller(inbox.identity).adopter(1)
+    damaged = tmp_path / "damaged"
+    damaged.write_text("{")
     looks = []
 
-    def look(*_: object) -> tuple[int, Adopter | None]:
-        looks.append(1)
-        if lasts or len(looks) % 2:
-            raise DamagedFileError("adopter-1.json: not valid JSON")
-        return 0, None
+    def before_open(path: str) -> None:
+        """Damage the file for each look, or for every second one; otherwise there is none."""
+        if path == str(adopter):
+            looks.append(1)
+            adopter.unlink(missing_ok=True)
+            if lasts or len(looks) % 2:
+                os.link(damaged, adopter)
 
-    monkeypatch.setattr(controllers, "last_adopter", look)
-    inbox = Inbox.create(machine, str(tmp_path))
+    calls.before_open = before_open
     inbox.give_signs_of_life()
     wait_until(lambda: len(looks) >= 6 or inbox.adopter)
     assert (inbox.adopter is not None) == lasts

@@ -4,15 +4,19 @@ import fcntl
 import json
 import os
 import pickle
+import shutil
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError
 from snakemake_kochi.files import to_json
+from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue import (
     Inbox,
@@ -24,8 +28,10 @@ from snakemake_kochi.queue import (
     find_job,
     list_jobs,
     list_queues,
+    queue_lock,
     recover,
 )
+from snakemake_kochi.queue.result import end_ticket
 
 
 def anything(_):
@@ -145,25 +151,20 @@ def test_a_removed_queue_leaves_nothing_and_is_not_made_again_by_who_still_looks
     assert list(machine.queues.iterdir()) == []
 
 
-def test_who_cancels_while_the_queue_is_removed_is_told_that_the_job_ended(
-    machine, ticket, monkeypatch
-):
-    from snakemake_kochi.queue import cancellation
-
+def test_who_cancels_while_the_queue_is_removed_is_told_that_the_job_ended(machine, ticket):
     queue = Queue(machine, "run-1")
     queue.submit([ticket()])
     (claim,) = queue.claim(0, anything)
-    found = cancellation.find_entry
-
-    def found_just_before(paths, job):
-        entry = found(paths, job)
-        if entry is not None:
-            queue.finish(claim, result_of(claim))
-            assert queue.remove()
-        return entry
-
-    monkeypatch.setattr(cancellation, "find_entry", found_just_before)
-    assert cancel(machine, 0) == "ended"
+    lock = str(find_lock_settings(machine).paths.queue("run-1"))
+    with ThreadPoolExecutor(1) as pool:
+        with queue_lock(machine, "run-1"):
+            outcome = pool.submit(cancel, machine, 0)
+            # It has found the job, and waits for the lock as soon as it has opened the lock's file.
+            while [os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()].count(lock) < 2:
+                assert not outcome.done()
+            end_ticket(machine, claim.path, claim.ticket, result_of(claim))
+            shutil.rmtree(queue.paths.directory)
+        assert outcome.result() == "ended"
     assert list(machine.queues.iterdir()) == []
 
 
@@ -378,7 +379,7 @@ def test_a_finish_that_was_killed_half_way_is_completed(machine, ticket, left, m
 
 
 def test_a_result_delivered_twice_is_returned_once(machine, ticket):
-    from snakemake_kochi.queue.jobs import deliver
+    from snakemake_kochi.queue.result import deliver
 
     inbox = Inbox.create(machine)
     queue = Queue(machine, "q")

@@ -13,8 +13,7 @@ import pytest
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import to_json
 from snakemake_kochi.queue import Inbox, Queue, Resources, cancel_all, find_job
-from snakemake_kochi.queue import jobs as jobs_module
-from snakemake_kochi.queue.jobs import unexecuted_result
+from snakemake_kochi.queue.result import unexecuted_result
 from snakemake_kochi.queue.skipped import ClaimSettings
 
 # Directories' times are relied upon at once.
@@ -213,10 +212,10 @@ def test_a_result_that_was_half_published_is_completed_by_the_next_try(
     def full(source, target):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(jobs_module.os, "rename", full)
+    monkeypatch.setattr(os, "rename", full)
     with pytest.raises(OSError, match="No space left"):
         queue.finish(claim, result)
-    monkeypatch.setattr(jobs_module.os, "rename", real)
+    monkeypatch.setattr(os, "rename", real)
     assert queue.finish(claim, result)
     assert inbox.wait(60) == [result]
     assert queue.running() == []

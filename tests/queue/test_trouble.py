@@ -1,9 +1,8 @@
-"""Files that cannot be written, read or trusted: what is meant for others goes on."""
+"""Files that cannot be written, read or trusted: the other tickets go on."""
 
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import signal
@@ -20,6 +19,7 @@ from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue import (
+    Attempt,
     Capacity,
     Claim,
     Inbox,
@@ -27,12 +27,13 @@ from snakemake_kochi.queue import (
     Queue,
     Result,
     Ticket,
+    WakeUp,
     WorkerState,
     cancel_all,
     recover,
     shared_workers,
 )
-from snakemake_kochi.queue.serving import subscribe
+from snakemake_kochi.queue.wakeup import subscribe
 
 Make = Callable[..., Ticket]
 ELSEWHERE = Node("elsewhere", "some-id", "some-boot", "pid:[1]")
@@ -49,6 +50,15 @@ def set_worker(machine: MachinePaths, number: int, **fields: Any) -> None:
     )
     make_directory(machine.worker(number).directory)
     machine.worker(number).state.write_bytes(to_json(replace(state, **fields).to_dict()))
+
+
+def write_attempt(machine: MachinePaths, worker: int, pid: int) -> None:
+    """Write the first attempt of job 0, whose main process is a process of this node."""
+    process = ProcessIdentity.of(pid)
+    assert process is not None
+    attempt = Attempt(0, 1, "n", worker, this_node(), process, started="")
+    make_directory(machine.job(0).directory)
+    machine.job(0).attempt(1).write_bytes(to_json(attempt.to_dict()))
 
 
 def success(claim: Claim) -> Result:
@@ -69,15 +79,16 @@ def success(claim: Claim) -> Result:
 
 
 class FullDisk:
-    """While it is `full` no file can be made in this process."""
+    """While it is `full`, this process makes no file without `spared` in its path."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, spared: str = "\0") -> None:
         self.full = True
+        self._spared = spared
         self._open = os.open
         monkeypatch.setattr(os, "open", self.opened)
 
     def opened(self, path: Any, flags: int, *arguments: Any, **options: Any) -> int:
-        if self.full and flags & os.O_EXCL:
+        if self.full and flags & os.O_EXCL and self._spared not in str(path):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         return self._open(path, flags, *arguments, **options)
 
@@ -87,7 +98,7 @@ def queue(machine: MachinePaths) -> Queue:
     return Queue(machine, "q")
 
 
-def test_a_ticket_of_the_dead_that_cannot_be_requeued_keeps_nobody_from_claiming(
+def test_a_ticket_of_the_dead_that_cannot_be_requeued_does_not_block_other_tickets(
     machine: MachinePaths,
     ticket: Make,
     queue: Queue,
@@ -113,7 +124,7 @@ def test_a_ticket_of_the_dead_that_cannot_be_requeued_keeps_nobody_from_claiming
 
 
 @pytest.mark.parametrize("controller", [None, "c"])
-def test_a_ticket_that_cannot_be_read_is_passed_by_and_is_not_taken_for_none(
+def test_a_ticket_that_cannot_be_read_is_skipped_for_now_and_still_counts(
     machine: MachinePaths,
     ticket: Make,
     caplog: pytest.LogCaptureFixture,
@@ -145,7 +156,7 @@ def test_a_damaged_ticket_that_cannot_be_set_aside_blocks_no_other(
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), KochiError("no")])
-def test_what_was_taken_before_something_went_wrong_is_given_to_the_worker(
+def test_a_worker_gets_the_claims_made_before_an_error(
     ticket: Make, queue: Queue, error: Exception
 ) -> None:
     queue.submit([ticket("a"), ticket("b")])
@@ -234,7 +245,7 @@ def test_a_result_that_is_empty_after_a_power_failure_is_told_as_a_failure_once(
     inbox.close()
 
 
-def test_a_job_that_somebody_was_killed_in_cancelling_is_taken_out_by_the_next_cancel(
+def test_a_cancellation_that_was_killed_half_way_is_completed_by_the_next_one(
     machine: MachinePaths, ticket: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.submit([ticket("a")])
@@ -255,7 +266,7 @@ def test_a_job_that_somebody_was_killed_in_cancelling_is_taken_out_by_the_next_c
     assert queue.remove()
 
 
-def test_who_cancels_on_a_full_disk_is_told_and_goes_on(
+def test_a_cancellation_on_a_full_disk_reports_each_job_that_it_could_not_end(
     machine: MachinePaths, ticket: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_worker(machine, 0)
@@ -263,12 +274,7 @@ def test_who_cancels_on_a_full_disk_is_told_and_goes_on(
     queue.claim(0, take)
     make_directory(machine.job(0).directory)
     machine.job(0).cancel.touch()
-
-    def no_file(*arguments: Any) -> bool:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("snakemake_kochi.queue.jobs.write_exclusively", no_file)
-    monkeypatch.setattr("snakemake_kochi.queue.recovery.write_exclusively", no_file)
+    FullDisk(monkeypatch, spared="/.cancel")
     outcomes = cancel_all(machine, [0, 1])
     assert outcomes[0] == "cancelling"
     assert isinstance(outcomes[1], OSError)
@@ -326,47 +332,50 @@ def test_an_attempt_of_another_node_that_cannot_be_read_holds_up_nothing(
     assert len(recover(machine, "q")) == 1
 
 
-def test_processes_that_cannot_be_ended_are_waited_for_once_and_looked_at_rarely(
+def test_processes_that_cannot_be_ended_are_waited_for_once_and_killed_again_rarely(
     machine: MachinePaths, ticket: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_worker(machine, 7)
     queue.submit([ticket("a")])
     queue.claim(7, take)
-    make_directory(machine.job(0).directory)
-    attempt = {
-        "version": 2,
-        "job": 0,
-        "attempt": 1,
-        "nonce": "n",
-        "worker": 7,
-        "node": vars(this_node()),
-        "process": {"pid": 1, "start": 1},
-        "started": "",
-    }
-    machine.job(0).attempt(1).write_text(json.dumps(attempt))
-    patiences = []
+    # A living worker of this queue, which is notified of each ticket.
+    set_worker(machine, 3, process=ProcessIdentity.of(os.getpid()))
+    subscribe(machine, 3, machine.queue("q"))
+    wakeup = WakeUp(machine.worker(3).wakeup)
+    left = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    write_attempt(machine, 7, left.pid)
+    kills = []
 
-    def kill(process: object, nonce: str, patience: float) -> bool:
-        patiences.append(patience)
-        return len(patiences) == 3
+    def refuse(pid: int, number: int) -> None:
+        kills.append((pid, number))
+        raise PermissionError(errno.EPERM, "Operation not permitted")  # as after a setuid program
 
-    monkeypatch.setattr("snakemake_kochi.queue.recovery.kill_job_processes", kill)
-    notified = []
-    monkeypatch.setattr(
-        "snakemake_kochi.queue.recovery.notify_subscribers", lambda *given: notified.append(given)
-    )
     time = 1000.0
-    observer = Observer(lambda: time)
-    for _ in range(4):
+    observer = Observer(lambda: time, kill_patience=0.1)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "kill", refuse)
+            assert recover(machine, "q", observer) == []
+            assert set(kills) == {(left.pid, signal.SIGKILL)}
+            assert len(kills) > 1, "it waits"
+            kills.clear()
+            for _ in range(3):
+                assert recover(machine, "q", observer) == []
+            assert kills == []
+            time += 61
+            assert recover(machine, "q", observer) == []
+            assert len(kills) == 1, "it does not wait again"
+        assert not wakeup.wait(0), "no ticket has come"
+        time += 61
         assert recover(machine, "q", observer) == []
-    assert patiences == [5.0]
-    time += 61
-    assert recover(machine, "q", observer) == []
-    assert patiences == [5.0, 0.0]
-    assert notified == [], "there is nothing for them"
-    time += 61
-    assert len(recover(machine, "q", observer)) == 1
-    assert len(notified) == 1
+        assert left.wait() == -signal.SIGKILL, "it was killed"
+        time += 61
+        assert len(recover(machine, "q", observer)) == 1
+        assert wakeup.wait(0)
+    finally:
+        left.kill()
+        left.wait()
+        wakeup.close()
 
 
 def test_processes_are_killed_also_by_who_does_not_wait_for_them() -> None:

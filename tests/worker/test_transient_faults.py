@@ -14,9 +14,9 @@ import pytest
 from snakemake_kochi.files import make_directory, to_json, write_atomically, write_exclusively
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue import Queue, find_worker
+from snakemake_kochi.queue.heartbeat import PresumedDead
 from snakemake_kochi.queue.result import Attempt
 from snakemake_kochi.queue.ticket import now
-from snakemake_kochi.queue.workers import PresumedDead
 from tests.worker.conftest import COUNT_WAKE_UPS, Site
 
 UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"

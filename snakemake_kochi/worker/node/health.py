@@ -18,7 +18,7 @@ from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import NO_ROOM, TRANSIENT, is_there, write_atomically
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.result import Result, UncountedReason
-from snakemake_kochi.queue.serving import subscribers
+from snakemake_kochi.queue.wakeup import subscribers
 from snakemake_kochi.queue.workers import read_worker
 
 _log = logging.getLogger(__name__)
