@@ -14,8 +14,12 @@ from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
 from snakemake_kochi.project.configuration import find_project, is_configured, load_project
-from snakemake_kochi.project.machine_lookup import chosen_machine, common_files, is_of, is_said
-from snakemake_kochi.project.machines import LOCAL, Machine
+from snakemake_kochi.project.machines import (
+    LOCAL,
+    Machine,
+    chosen_machine,
+    common_files,
+)
 from snakemake_kochi.project.recipes import Project
 
 _log = logging.getLogger(__name__)
@@ -94,7 +98,7 @@ class Location:
         """
         login_host = self.machine.login_host
         is_said = os.environ.get("KOCHI_MACHINE") == self.machine.name
-        if login_host is None or is_said or is_of(self.machine):
+        if login_host is None or is_said or self.machine.has_host():
             return
         raise KochiError(
             f"machine '{self.machine.name}' is behind the login host '{login_host}', and kochi "
@@ -144,7 +148,7 @@ def find_location(
     if unread is not None:
         _log.warning("%s", unread.sentences)
     root = Root.find(found.kochi_root, environment, found.root_said_at)
-    is_named = machine is not None or is_said(environment)
+    is_named = machine is not None or bool(environment.get("KOCHI_DEFAULT_MACHINE"))
     return Location(found, project, root, unread, is_named, known.machines)
 
 

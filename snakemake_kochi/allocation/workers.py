@@ -18,8 +18,7 @@ from snakemake_kochi.files import write_atomically
 from snakemake_kochi.location import Location, find_location, how_to_describe, is_found
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.configuration import repository
-from snakemake_kochi.project.machine_lookup import FOUND_VARIABLE
-from snakemake_kochi.project.machines import LOCAL, Machine
+from snakemake_kochi.project.machines import FOUND_VARIABLE, LOCAL, Machine
 from snakemake_kochi.queue import Resources, Ticket
 from snakemake_kochi.schedulers.commands import ONCE, Pace
 from snakemake_kochi.schedulers.environment import own_allocation

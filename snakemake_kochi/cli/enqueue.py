@@ -29,7 +29,7 @@ from snakemake_kochi.cli.options import (
 from snakemake_kochi.cli.output import print_json, remark, say
 from snakemake_kochi.errors import ConfigError, KochiError
 from snakemake_kochi.location import Location, find_location
-from snakemake_kochi.project.machine_lookup import chosen_machine
+from snakemake_kochi.project.machines import chosen_machine
 from snakemake_kochi.queue import Queue, Resources, Ticket
 from snakemake_kochi.queue.wakeup import shared_workers
 

@@ -15,8 +15,7 @@ from snakemake_kochi.files import OF_A_PERSON, edit_atomically, write_new
 from snakemake_kochi.git import run_git
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.configuration import load_project, repository
-from snakemake_kochi.project.document import read_text, read_yaml
-from snakemake_kochi.project.reading import section
+from snakemake_kochi.project.document import read_text, read_yaml, section
 from snakemake_kochi.snapshot import toplevel
 
 SNAKEFILES = ("Snakefile", "snakefile", "workflow/Snakefile", "workflow/snakefile")

@@ -32,7 +32,7 @@ from snakemake_kochi.phases.script import SAVED_THREADS_VARIABLE, saved_threads
 from snakemake_kochi.project.checks import check_experiments
 from snakemake_kochi.project.configuration import find_project, load_project
 from snakemake_kochi.project.experiment import Experiment
-from snakemake_kochi.project.machine_lookup import chosen_machine as machine_among
+from snakemake_kochi.project.machines import chosen_machine as machine_among
 
 if TYPE_CHECKING:
     from snakemake.utils import Paramspace

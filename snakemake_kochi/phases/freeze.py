@@ -38,8 +38,7 @@ from snakemake_kochi.project.configuration import configuration_file, find_proje
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import is_experiment, load_experiment
-from snakemake_kochi.project.machine_lookup import CommonFile, common_files
-from snakemake_kochi.project.machines import Machine
+from snakemake_kochi.project.machines import CommonFile, Machine, common_files
 from snakemake_kochi.project.recipes import Project, Recipe, Requirement
 from snakemake_kochi.snapshot import (
     Entry,

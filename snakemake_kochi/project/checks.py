@@ -13,11 +13,22 @@ from humanfriendly.text import concatenate
 from snakemake_kochi.errors import ConfigError, nearest
 from snakemake_kochi.project.destinations import Destinations
 from snakemake_kochi.project.experiment import Experiment
-from snakemake_kochi.project.expressions import TemplateError
-from snakemake_kochi.project.grid import Batch, ParameterValues, Phase, machines_named, select
+from snakemake_kochi.project.grid import (
+    Batch,
+    ParameterValues,
+    Phase,
+    dependency_order,
+    machines_named,
+    select,
+)
 from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems
-from snakemake_kochi.project.templates import Template, Value, dependency_order, parse_value
+from snakemake_kochi.project.templates import (
+    Template,
+    TemplateError,
+    Value,
+    parse_value,
+)
 from snakemake_kochi.project.values import BATCH_NAME, SUBSTITUTED, environment_name
 
 

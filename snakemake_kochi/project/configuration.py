@@ -14,20 +14,19 @@ from snakemake_kochi.files import expand_user
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.git import run_git
 from snakemake_kochi.paths import Root
-from snakemake_kochi.project.circles import chain, find_circles, longest_chain
-from snakemake_kochi.project.document import Document, Scalar, read_text, read_yaml
-from snakemake_kochi.project.machine_file import Layers, read_machines
-from snakemake_kochi.project.machine_lookup import CommonFile, common_files, without
-from snakemake_kochi.project.problems import KeyPath, Problems
-from snakemake_kochi.project.reading import (
-    check_name,
-    check_recipes,
+from snakemake_kochi.project.document import (
+    Document,
+    Scalar,
     optional_text,
-    requirements,
+    read_text,
+    read_yaml,
     script,
     section,
 )
-from snakemake_kochi.project.recipes import Project, Recipe
+from snakemake_kochi.project.machine_file import Layers, read_machines
+from snakemake_kochi.project.machines import CommonFile, common_files
+from snakemake_kochi.project.problems import KeyPath, Problems, chain, check_name
+from snakemake_kochi.project.recipes import Project, Recipe, check_recipes, requirements
 from snakemake_kochi.project.shape import check_shape
 from snakemake_kochi.project.values import environment_name, path_problem, value_problem
 
@@ -144,7 +143,7 @@ def load_project(
     document = read_yaml(shown, text)
     if not check_shape(document, _SCHEMA):
         document.problems.raise_all()
-    below = tuple(map(_read_common, without(common or (), file)))
+    below = tuple(_read_common(each) for each in common or () if each.file != str(file))
     layers = Layers((document, *below))
     project = Project(
         directory=directory,
@@ -289,8 +288,8 @@ def _check_requirements(project: Project, document: Document) -> None:
 
 
 def _check_circles(project: Project, document: Document) -> None:
-    circles = list(find_circles(project))
-    if not circles and (length := longest_chain(project)) > _LONGEST_CHAIN:
+    circles = list(project.circles())
+    if not circles and (length := project.longest_chain()) > _LONGEST_CHAIN:
         said = f"{length} recipes depend on each other in a row"
         document.problems.add(("dependencies",), f"{said}; at most {_LONGEST_CHAIN} are possible")
     for circle in circles:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from snakemake_kochi.project.grid import Batch, Point
-from snakemake_kochi.project.points import varying_parameters
+from snakemake_kochi.project.grid import Batch, Point, varying_parameters
 from snakemake_kochi.project.problems import KeyPath, Problems
 from snakemake_kochi.project.templates import Template
 from snakemake_kochi.project.values import has_control_character, path_problem

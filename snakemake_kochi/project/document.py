@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,30 @@ def read_yaml(file: str, text: str) -> Document:
         data = {}
     source_map = converter.problems.source_map
     return Document(data, source_map, converter.problems, Problems(source_map))
+
+
+def script(value: Any) -> str:
+    """A script as one text, from a text or a list of lines."""
+    if isinstance(value, list):
+        return "\n".join(map(str, value))
+    return "" if value is None or value.kind == "null" else str(value)
+
+
+def optional_text(value: Scalar | None) -> str | None:
+    return None if value is None or value.kind == "null" else str(value)
+
+
+def section(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A mapping in a mapping; empty if it is missing or nothing is written after its key."""
+    value = data.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def names(value: Any) -> tuple[str, ...] | None:
+    """A filter by names, from one name or a list."""
+    if value is None:
+        return None
+    return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
 
 
 def read_text(file: Path, shown: str) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.project.destinations import Destinations
-from snakemake_kochi.project.expressions import TemplateError
 from snakemake_kochi.project.grid import (
     Batch,
     Grid,
@@ -15,19 +14,17 @@ from snakemake_kochi.project.grid import (
     Phase,
     Point,
     PointTexts,
-    machines_named,
-    select,
-)
-from snakemake_kochi.project.points import (
     cores_of,
+    machines_named,
     make_points,
     point_problems,
     resolve_all,
+    select,
     varying_parameters,
 )
 from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems, SourceMap
 from snakemake_kochi.project.recipes import Requirement, override
-from snakemake_kochi.project.templates import Literal, Template, Value, parse_value
+from snakemake_kochi.project.templates import Literal, Template, TemplateError, Value, parse_value
 from snakemake_kochi.project.values import SUBSTITUTED, name_problem, value_problem
 
 

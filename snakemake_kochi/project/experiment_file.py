@@ -14,25 +14,30 @@ from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.checks import check_references, note_grid_problems, note_remarks
 from snakemake_kochi.project.destinations import dest_problem, normalise_dest, src_problem
-from snakemake_kochi.project.document import Document, Scalar, compose, read_yaml
-from snakemake_kochi.project.experiment import Experiment
-from snakemake_kochi.project.expressions import TemplateError
-from snakemake_kochi.project.grid import Artifact, Batch, ParameterValues, Phase
-from snakemake_kochi.project.machines import LOCAL
-from snakemake_kochi.project.points import job_name_problem, queue_problem
-from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems
-from snakemake_kochi.project.reading import (
-    check_name,
-    check_recipes,
+from snakemake_kochi.project.document import (
+    Document,
+    Scalar,
+    compose,
     names,
     optional_text,
-    requirements,
+    read_yaml,
     script,
     section,
 )
-from snakemake_kochi.project.recipes import Project
+from snakemake_kochi.project.experiment import Experiment
+from snakemake_kochi.project.grid import (
+    Artifact,
+    Batch,
+    ParameterValues,
+    Phase,
+    job_name_problem,
+    queue_problem,
+)
+from snakemake_kochi.project.machines import LOCAL
+from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems, check_name
+from snakemake_kochi.project.recipes import Project, check_recipes, requirements
 from snakemake_kochi.project.shape import check_shape
-from snakemake_kochi.project.templates import Template, parse_value
+from snakemake_kochi.project.templates import Template, TemplateError, parse_value
 from snakemake_kochi.project.values import (
     looks_like_numbers,
     metric_problem,
@@ -110,8 +115,7 @@ class _Reader:
             name: self._default(value, ("default_params", name))
             for name, value in section(data, "default_params").items()
         }
-        for name in defaults:
-            self._check_parameter(name, ("default_params", name))
+        self._check_parameters(defaults, ("default_params",))
         self._check_rule_names(section(data, "batches"))
         return Experiment(
             name=f"_{stem}" if stem[:1].isdigit() else stem,
@@ -137,10 +141,11 @@ class _Reader:
         check_name("batch", name, path, self.problems)
         top = self.data
         default_duplicates = self._duplicates(top.get("default_duplicates"), 1)
-        parameters = {}
-        for parameter, value in section(data, "params").items():
-            self._check_parameter(parameter, (*path, "params", parameter))
-            parameters[parameter] = self._choices(value, (*path, "params", parameter))
+        parameters = {
+            parameter: self._choices(value, (*path, "params", parameter))
+            for parameter, value in section(data, "params").items()
+        }
+        self._check_parameters(parameters, (*path, "params"))
         artifacts = self._artifacts(data.get("artifacts"), (*path, "artifacts"))
         return Batch(
             name=name,
@@ -190,10 +195,10 @@ class _Reader:
                 said = f"'{other}' and '{name}' would share the name of a rule; rename one"
                 self.problems.add(("batches", name), said)
 
-    def _check_parameter(self, name: str, path: KeyPath) -> None:
-        wrong = name_problem(name)
-        if wrong:
-            self.problems.add(path, wrong)
+    def _check_parameters(self, names: Iterable[str], path: KeyPath) -> None:
+        for name in names:
+            if wrong := name_problem(name):
+                self.problems.add((*path, name), wrong)
 
     def _value(self, scalar: Scalar, path: KeyPath) -> str | None:
         text = scalar.value_text
@@ -311,8 +316,7 @@ class _Reader:
 
     def _metrics(self, data: Mapping[str, Scalar], path: KeyPath) -> dict[str, str]:
         for name, value in data.items():
-            wrong = metric_problem(name)
-            if wrong:
+            if wrong := metric_problem(name):
                 self.problems.add((*path, name), wrong)
             try:
                 groups = re.compile(str(value)).groups

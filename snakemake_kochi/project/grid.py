@@ -1,17 +1,49 @@
-"""Batches, their points and grids, as data; and the texts of a point, made from templates."""
+"""Batches, their grids and points: every combination of the parameters, resolved.
+
+Every run of a batch loads this module to make its own point, so it imports neither YAML nor
+recipes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+import itertools
+import logging
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from snakemake_kochi.files import is_name
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.templates import Template
-from snakemake_kochi.project.values import SUBSTITUTED, environment_name
+from snakemake_kochi.project.templates import (
+    Template,
+    TemplateError,
+    Value,
+    parse_value,
+)
+from snakemake_kochi.project.values import (
+    BATCH_NAME,
+    SUBSTITUTED,
+    encode_component,
+    environment_name,
+    has_control_character,
+    value_problem,
+)
 
 if TYPE_CHECKING:
+    from snakemake_kochi.project.problems import KeyPath, Problems
     from snakemake_kochi.project.recipes import Requirement
+
+
+_log = logging.getLogger(__name__)
+
+MAXIMUM_POINTS = 1_000_000
+# Nobody repeats one point so often; an extra zero is noticed before anything is made.
+MAXIMUM_DUPLICATES = 10_000
+# From here on, planning takes minutes and a gigabyte.
+_MANY_POINTS = 100_000
+_MOST_TOLD = 10**12
+_NOTHING = Template(("",), ())
 
 
 @dataclass(frozen=True)
@@ -123,9 +155,6 @@ class Grid:
     metrics: Mapping[str, str] = FrozenDict()
 
 
-_NOTHING = Template(("",), ())
-
-
 @dataclass(frozen=True)
 class PointTexts:
     """The templates of a point: its job's name, queue and artifacts."""
@@ -178,3 +207,172 @@ class PointTexts:
                 for type_, dest, src in self.artifacts
             ),
         )
+
+
+def job_name_problem(name: str) -> str | None:
+    """Why a text cannot be a job's name, or None."""
+    if has_control_character(name):
+        return "a control character (as a line break) is not possible in a job's name"
+    return None
+
+
+def queue_problem(queue: str) -> str | None:
+    """Why a text cannot be a queue's name, or None."""
+    if not is_name(queue):
+        return (
+            "the queue's name cannot be used in paths; 1 to 128 letters, digits and any of "
+            "._+@=- were expected, not starting with a dot or dash"
+        )
+    return None
+
+
+def point_problems(point: Point) -> Iterator[tuple[str, str]]:
+    """The keys ("name", "queue") that are wrong in a resolved point, and the problems."""
+    wrong = job_name_problem(point.name)
+    if wrong:
+        yield "name", f"{point.name!r}: {wrong}"
+    wrong = None if point.queue is None else queue_problem(point.queue)
+    if wrong:
+        yield "queue", f"{point.queue!r}: {wrong}"
+
+
+def cores_of(value: Value, parameters: Mapping[str, str]) -> int:
+    """How many cores a run requests with its parameters. Raises TemplateError."""
+    text = value.render(parameters)
+    if not re.fullmatch(r"0*[1-9][0-9]{0,8}", text, re.ASCII):
+        given = ", ".join(f"{name}={parameters[name]!r}" for name in dict.fromkeys(value.names))
+        where = f" with {given}" if given else ""
+        raise TemplateError(
+            f"a whole number of cores, 1 or more, was expected, not {text!r}{where}"
+        )
+    return int(text)
+
+
+def dependency_order(values: Mapping[str, tuple[Value, ...]]) -> list[str]:
+    """The names in an order in which each comes after the names that its values use.
+
+    Raises TemplateError for a cycle, naming it. Names that are not in `values` are left out.
+    """
+    # Imported here: a run, which makes its own point only, needs neither.
+    from graphlib import CycleError, TopologicalSorter
+
+    from snakemake_kochi.project.problems import chain
+
+    used = {
+        name: [other for value in own for other in value.names if other in values]
+        for name, own in values.items()
+    }
+    try:
+        return list(TopologicalSorter(used).static_order())
+    except CycleError as error:
+        names = chain(error.args[1][::-1])
+        raise TemplateError(f"parameters refer to each other in a circle: {names}") from None
+
+
+def resolve_all(
+    columns: Mapping[str, tuple[Value, ...]],
+    place: Mapping[str, KeyPath],
+    problems: Problems,
+    batch: str = "",
+) -> Iterator[FrozenDict[str, str]]:
+    """Every combination of the values, resolved; the last parameter varies fastest.
+
+    `batch` is the value of `${batch_name}`. A parameter whose value cannot be computed is noted and
+    left out of its combination, together with those that use it. Raises ConfigError for a cycle.
+    """
+    try:
+        order = dependency_order(columns)
+    except TemplateError as error:
+        raise problems.source_map.error((), str(error)) from error
+    names = list(columns)
+    for combination in itertools.product(*columns.values()):
+        templates = dict(zip(names, combination, strict=True))
+        values = {BATCH_NAME: batch}
+        for name in order:
+            try:
+                text = templates[name].render(values)
+            except KeyError:  # of a parameter without a value, which was noted
+                continue
+            except TemplateError as error:
+                problems.add_example(place[name], str(error))
+                continue
+            wrong = value_problem(text)
+            if wrong:
+                problems.add_example(place[name], wrong)
+            else:
+                values[name] = text
+        yield FrozenDict((name, values[name]) for name in names if name in values)
+
+
+def make_points(
+    batch: Batch,
+    columns: Mapping[str, tuple[Value, ...]],
+    place: Mapping[str, KeyPath],
+    problems: Problems,
+) -> tuple[Point, ...]:
+    """The points of a batch, duplicates innermost.
+
+    If a problem is noted, the points are for further checks only: what has no value is missing or
+    empty in them.
+    """
+    path: KeyPath = ("batches", batch.name)
+    if batch.duplicates > MAXIMUM_DUPLICATES:
+        told = f"{batch.duplicates} duplicates; at most {MAXIMUM_DUPLICATES} are possible"
+        problems.add((*path, "duplicates"), told)
+        return ()
+    count = batch.duplicates
+    for values in columns.values():
+        count *= len(values)
+    if count > MAXIMUM_POINTS:
+        told = str(count) if count <= _MOST_TOLD else f"more than {_MOST_TOLD}"
+        problems.add(path, f"{told} points; at most {MAXIMUM_POINTS} are possible")
+        return ()
+    if count >= _MANY_POINTS:
+        _log.warning("batch %s has %d points: to plan them takes minutes", batch.name, count)
+    all_texts = PointTexts.parse(batch.job_name, batch.queue, batch.artifacts)
+    encodings: dict[str, str] = {}
+    known: dict[tuple[str, ...], PointTexts] = {}
+    points = []
+    for parameters in resolve_all(columns, place, problems, batch.name):
+        for value in (batch.name, *parameters.values()):
+            if value not in encodings:
+                encodings[value] = encode_component(value)
+        encoded = {name: encodings[value] for name, value in parameters.items()}
+        encoded["batch_name"] = encodings[batch.name]
+        names = tuple(parameters)
+        if names not in known:
+            known[names] = all_texts.knowing(names)
+        for duplicate in range(batch.duplicates):
+            point = known[names].point(parameters, batch.name, duplicate, encoded)
+            for key, wrong in point_problems(point):
+                at = problems.source_map.first((*path, key), (f"default_{key}",), path)
+                problems.add_example(at, wrong)
+            points.append(point)
+    if not batch.run.cores:
+        return tuple(points)
+    return tuple(_with_cores(points, parse_value(batch.run.cores), batch, problems))
+
+
+def _with_cores(
+    points: Iterable[Point], value: Value, batch: Batch, problems: Problems
+) -> Iterator[Point]:
+    for point in points:
+        try:
+            yield replace(point, cores=cores_of(value, point.parameters))
+        except KeyError:  # of a parameter without a value, which was noted
+            yield point
+        except TemplateError as error:
+            place = problems.source_map.first(
+                ("batches", batch.name, "run", "cores"), ("run", "cores")
+            )
+            problems.add(place, str(error))
+            yield point
+
+
+def varying_parameters(points: Iterable[Point]) -> tuple[str, ...]:
+    """The parameters that have more than one value over the points."""
+    seen: dict[str, set[str]] = {}
+    for point in points:
+        for name, value in point.parameters.items():
+            seen.setdefault(name, set()).add(value)
+    return tuple(name for name, values in seen.items() if len(values) > 1)

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.document import Document
+from snakemake_kochi.project.document import Document, names, optional_text, script, section
 from snakemake_kochi.project.machines import LOCAL, Machine
-from snakemake_kochi.project.problems import KeyPath
-from snakemake_kochi.project.reading import check_name, names, optional_text, script, section
+from snakemake_kochi.project.problems import KeyPath, check_name
 from snakemake_kochi.project.values import path_problem
 from snakemake_kochi.quantities import memory_of, walltime_of
 from snakemake_kochi.schedulers.interface import AllocationSettings

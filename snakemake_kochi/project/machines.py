@@ -1,16 +1,34 @@
-"""Machines, as data."""
+"""Machines: their data, which one is used when none is named, and the files for all projects.
+
+Three files describe machines for all projects: the user's, the site's, and one with what a
+scheduler told of itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+import socket
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from snakemake_kochi.files import expand_path
+from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.files import expand_path, expand_user, is_name
 from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.ownership import OthersError, check_followed
+from snakemake_kochi.paths import Root
+from snakemake_kochi.project.document import read_text
 from snakemake_kochi.schedulers.interface import AllocationSettings
 
 LOCAL = "local"
+SITE_VARIABLE = "KOCHI_SITE_CONF"
+SITE_FILE = Path("/etc/kochi/conf.yaml")
+# Set by a process that found a scheduler where nothing is configured: it and what it starts use
+# this machine instead of `local`.
+FOUND_VARIABLE = "KOCHI_FOUND_MACHINE"
+# the variables that name a machine
+NAMING = ("KOCHI_DEFAULT_MACHINE", "KOCHI_MACHINE", FOUND_VARIABLE)
 
 
 @dataclass(frozen=True)
@@ -58,6 +76,21 @@ class Machine:
         """Whether it has a way to request allocations: a known scheduler, or a script."""
         return self.scheduler is not None or bool(self.alloc_script)
 
+    def has_host(self, host: Callable[[], str] = socket.gethostname) -> bool:
+        """Whether a host, by default this one, belongs to the machine: by the machine's name, its
+        `login_host` or a pattern of its `hosts`, full or short, case-insensitive."""
+        wanted = [self.name, *self.hosts]
+        if self.login_host is not None:
+            wanted.append(self.login_host.rpartition("@")[2])
+        patterns = [pattern.lower() for pattern in wanted]
+        name = host().lower()
+        if _matches({name, name.partition(".")[0]}, patterns):
+            return True
+        # Finding the full name may need the network: only where it matters.
+        if "." in name or not any("." in pattern for pattern in patterns):
+            return False
+        return _matches({socket.getfqdn(name).lower()}, patterns)
+
     def installs_on_login_node(self, on_machine: bool) -> bool:
         """Whether a recipe is installed where the user types, because compute nodes often cannot
         reach its source. `on_machine`: the key of the recipe."""
@@ -68,3 +101,108 @@ class Machine:
         if self.installs_on_login_node(on_machine):
             return self.load_env_on_login_node
         return self.load_env_on_machine
+
+
+def chosen_machine(
+    machines: Mapping[str, Machine],
+    environment: Mapping[str, str] = os.environ,
+    host: Callable[[], str] = socket.gethostname,
+) -> str:
+    """The name of the machine to use.
+
+    $KOCHI_DEFAULT_MACHINE, which need not be one of the machines; else $KOCHI_MACHINE, which jobs
+    have set, if it is one of them; else the one to which this host belongs; else
+    $KOCHI_FOUND_MACHINE, if it is one of them; else `local`. Raises ConfigError when this host
+    belongs to several.
+    """
+    if name := environment.get("KOCHI_DEFAULT_MACHINE"):
+        return name
+    # A job may work on another project, which has no such machine.
+    if (name := environment.get("KOCHI_MACHINE", "")) in machines:
+        return name
+    found = [each.name for each in machines.values() if each.name != LOCAL and each.has_host(host)]
+    if len(found) > 1:
+        raise ConfigError(
+            f"this host, {host()}, belongs to several machines of kochi.yaml: {', '.join(found)}",
+            f"Name the one that is meant with -m, or type: export KOCHI_DEFAULT_MACHINE={found[0]}",
+        )
+    if not found and (name := environment.get(FOUND_VARIABLE, "")) in machines:
+        return name
+    return found[0] if found else LOCAL
+
+
+def _matches(names: set[str], patterns: list[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+@dataclass(frozen=True)
+class CommonFile:
+    """A file with a section `machines:` that a project overrides, and its text.
+
+    The file of a site has nothing else; the user's own may have more, for directories outside of
+    any repository.
+    """
+
+    file: str
+    text: str
+    is_of_site: bool = False
+
+
+def common_files(
+    environment: Mapping[str, str] = os.environ, machines: Collection[str | None] = ()
+) -> tuple[CommonFile, ...]:
+    """The existing files, the nearest first: $KOCHI_ROOT/conf.yaml, then $KOCHI_SITE_CONF, else
+    /etc/kochi/conf.yaml, then what a scheduler told about one of the `machines`, or about one that
+    the environment names.
+
+    Raises ConfigError for a file that cannot be read, and for a missing $KOCHI_SITE_CONF;
+    KochiError when somebody else could have written a file: its scripts are executed.
+    """
+    root = Root.find(environment=environment)
+    found = []
+    if root.has_configuration():
+        found.append(_read(root.configuration))
+    if (site := site_file(environment)) is not None:
+        found.append(_read(site, is_of_site=True))
+    named = dict.fromkeys([*machines, *map(environment.get, NAMING)])
+    for name in named:
+        if name and is_name(name) and (file := root.machine(name).found).is_file():
+            root.secure(file.parent)
+            found.append(_read(file))
+    return tuple(found)
+
+
+def site_file(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The file of the site, if any; an empty $KOCHI_SITE_CONF means none. Raises ConfigError."""
+    named = environment.get(SITE_VARIABLE)
+    if named is None:
+        return SITE_FILE if SITE_FILE.exists() else None
+    if not named:
+        return None
+    file = expand_user(named, SITE_VARIABLE).absolute()
+    if not file.exists():
+        raise ConfigError(
+            f"there is no file {file}, named by {SITE_VARIABLE}",
+            f"Correct it, or type: unset {SITE_VARIABLE}",
+        )
+    return file
+
+
+def _read(file: Path, is_of_site: bool = False) -> CommonFile:
+    try:
+        if is_of_site:
+            _check_site(file)
+        return CommonFile(str(file), read_text(file, str(file)), is_of_site)
+    except ConfigError as error:
+        hint = f"To go on without it, type: export {SITE_VARIABLE}=" if is_of_site else ""
+        raise ConfigError(error.message, error.hint or hint) from error
+
+
+def _check_site(file: Path) -> None:
+    try:
+        check_followed(file)
+    except OthersError as error:
+        message = f"the machines in {file} are those of the site, and run commands as you, but "
+        raise ConfigError(f"{message}{error.message}", error.hint) from error
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error

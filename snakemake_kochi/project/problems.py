@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.files import is_name
 
 KeyPath = tuple[str | int, ...]
 
 MAXIMUM_LINES = 20  # per batch: each of thousands of points may have a problem
 _MOST_LINES = 100  # per file
+_SHOWN = 10  # how many names of a chain are shown
 
 
 @dataclass(frozen=True)
@@ -132,3 +135,28 @@ class Problems:
             said = self.source_map.describe(path, f"... and {left_out} more")
             shown.append((said, shown[-1][1]))
         return shown
+
+
+def chain(names: Sequence[object]) -> str:
+    """`a -> b -> c`; of a long chain the beginning and the end."""
+    shown = [str(name) for name in names]
+    if len(shown) > _SHOWN:
+        half = _SHOWN // 2
+        shown[half:-half] = [f"... {len(shown) - 2 * half} more ..."]
+    return " -> ".join(shown)
+
+
+class Notes(Protocol):
+    """An object that notes problems."""
+
+    def add(self, path: KeyPath, message: str) -> None: ...
+
+
+def check_name(kind: str, name: str, path: KeyPath, problems: Notes) -> None:
+    """Note a name that cannot be used in paths."""
+    if not is_name(name):
+        problems.add(
+            path,
+            f"the {kind} name {name!r} cannot be used in paths; 1 to 128 letters, digits and any "
+            "of ._+@=- were expected, not starting with a dot or dash",
+        )

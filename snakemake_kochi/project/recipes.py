@@ -1,18 +1,20 @@
-"""Dependencies, recipes and projects: the data of kochi.yaml; their order, and cycles among
-them."""
+"""Projects, their dependencies and recipes: which of them something needs, and in which order."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from snakemake_kochi.errors import ConfigError, NameNotFoundError, nearest
 from snakemake_kochi.files import expand_user, is_name
 from snakemake_kochi.frozen import FrozenDict
-from snakemake_kochi.project.circles import chain, in_order
+from snakemake_kochi.project.document import names
 from snakemake_kochi.project.machines import Machine
+from snakemake_kochi.project.problems import KeyPath, Problems, chain
 
 
 @dataclass(frozen=True)
@@ -184,8 +186,52 @@ class Project:
             dependency, _, _ = name.partition(":")
             return needed(name, self.recipe(chosen[dependency]).depends)
 
-        order = in_order(needed(None, requirements), needed_by, lambda _: None)
+        order = _in_order(needed(None, requirements), needed_by, lambda _: None)
         return tuple(self.recipe(chosen[name.partition(":")[0]]) for name in order)
+
+    def circles(self) -> Iterator[tuple[Recipe, ...]]:
+        """Each cycle of recipes once, on whatever machine.
+
+        Dependencies differ between machines, so a cycle may exist on some only.
+        """
+        requirements = [each for recipe in self._recipes.values() for each in recipe.depends]
+        mentioned = {machine for each in requirements for machine in each.machines or ()}
+        seen: set[frozenset[str]] = set()
+        for machine in sorted({*self.machines, *mentioned}):
+            for circle in self._circles_on(machine):
+                if (members := frozenset(circle)) not in seen:
+                    seen.add(members)
+                    yield tuple(map(self._recipes.__getitem__, circle))
+
+    def _circles_on(self, machine: str) -> list[list[str]]:
+        """One cycle for each dependency that leads back."""
+        found: list[list[str]] = []
+
+        def needed_by(name: str) -> Iterator[str]:
+            for requirement in self._recipes[name].depends:
+                if str(requirement) in self._recipes and requirement.on(machine):
+                    yield str(requirement)
+
+        _in_order(self._recipes, needed_by, found.append)
+        return found
+
+    def longest_chain(self) -> int:
+        """How many recipes depend on each other in a row, on whatever machine. There must be no
+        cycles."""
+        lengths: dict[str, int] = {}
+
+        def needed_by(name: str) -> list[str]:
+            return [str(each) for each in self._recipes[name].depends if str(each) in self._recipes]
+
+        for name in _in_order(self._recipes, needed_by, lambda _: None):
+            lengths[name] = 1 + max((lengths.get(other, 0) for other in needed_by(name)), default=0)
+        return max(lengths.values(), default=0)
+
+    @cached_property
+    def _recipes(self) -> dict[str, Recipe]:
+        """All recipes, by `dependency:recipe`."""
+        every = (each for known in self.dependencies.values() for each in known.values())
+        return {str(recipe): recipe for recipe in every}
 
     def mirror_directory(self, recipe: Recipe) -> Path | None:
         """The directory that a recipe mirrors, absolute; None if it does not mirror."""
@@ -205,3 +251,80 @@ class Project:
     @property
     def _source(self) -> str:
         return "kochi.yaml" if self.file is None else str(self.file)
+
+
+def requirements(
+    data: Mapping[str, Any], path: KeyPath, problems: Problems
+) -> tuple[Requirement, ...]:
+    """The entries of `depends`.
+
+    Two recipes of one dependency for the same machines are a problem; a later entry for other
+    machines replaces an earlier one there.
+    """
+    value = data.get("depends")
+    found: list[Requirement] = []
+    for index, entry in enumerate(value if isinstance(value, list) else []):
+        if entry is None:  # its shape was wrong
+            continue
+        requirement = Requirement(
+            str(entry["name"]), str(entry["recipe"]), names(entry.get("machines"))
+        )
+        for other in found:
+            same = (other.dependency, other.machines) == (
+                requirement.dependency,
+                requirement.machines,
+            )
+            if same and other.recipe != requirement.recipe:
+                problems.add(
+                    (*path, "depends", index),
+                    f"two recipes of one dependency: {other} and {requirement}; remove one",
+                )
+        found.append(requirement)
+    return tuple(found)
+
+
+def check_recipes(
+    project: Project, data: Mapping[str, Any], path: KeyPath, problems: Problems
+) -> None:
+    """Note every entry of `depends` that names no recipe of the project."""
+
+    def is_known(dependency: str) -> bool:
+        path = ("dependencies", dependency)
+        return not (problems.is_unknown(path) or problems.is_unknown((*path, "recipes")))
+
+    value = data.get("depends")
+    for index, entry in enumerate(value if isinstance(value, list) else []):
+        if entry is None:  # its shape was wrong
+            continue
+        requirement = Requirement(str(entry["name"]), str(entry["recipe"]))
+        wrong = project.recipe_problem(requirement)
+        if wrong and is_known(requirement.dependency):
+            problems.add((*path, "depends", index), wrong)
+
+
+def _in_order(
+    names: Iterable[str],
+    needed_by: Callable[[str], Iterable[str]],
+    circle: Callable[[list[str]], object],
+) -> list[str]:
+    """The names and all that they need, each after the names that it needs.
+
+    `circle` is called with each cycle. Depth first, without recursion, because chains may be long.
+    """
+    order: dict[str, None] = {}
+    path: dict[str, Iterator[str]] = {}
+    for name in names:
+        if name not in order:
+            path[name] = iter(needed_by(name))
+        while path:
+            last = next(reversed(path))
+            other = next((each for each in path[last] if each not in order), None)
+            if other is None:
+                del path[last]
+                order[last] = None
+            elif other in path:
+                way = list(path)
+                circle(way[way.index(other) :])
+            else:
+                path[other] = iter(needed_by(other))
+    return list(order)

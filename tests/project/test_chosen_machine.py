@@ -10,7 +10,7 @@ import pytest
 from snakemake_kochi.errors import ConfigError, KochiError
 from snakemake_kochi.location import find_location
 from snakemake_kochi.project.configuration import load_project
-from snakemake_kochi.project.machine_lookup import chosen_machine
+from snakemake_kochi.project.machines import chosen_machine
 
 MACHINES = """
 machines:

@@ -12,7 +12,7 @@ from snakemake_kochi.errors import ConfigError, KochiError
 from snakemake_kochi.location import find_location
 from snakemake_kochi.phases.freeze import load_freeze, take_freeze
 from snakemake_kochi.project.configuration import load_project
-from snakemake_kochi.project.machine_lookup import common_files
+from snakemake_kochi.project.machines import common_files
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.project.experiment_file import load_experiment
-from snakemake_kochi.project.expressions import TemplateError
-from snakemake_kochi.project.templates import parse_value
+from snakemake_kochi.project.templates import TemplateError, parse_value
 from snakemake_kochi.project.values import encode_component, typed
 
 
