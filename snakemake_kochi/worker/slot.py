@@ -18,7 +18,7 @@ from snakemake_kochi.queue.claiming import Claim
 from snakemake_kochi.queue.result import Reason, Result
 from snakemake_kochi.queue.ticket import Ticket, now
 from snakemake_kochi.worker.node.devices import Allotment
-from snakemake_kochi.worker.runners.interface import Execution, Exit, Usage
+from snakemake_kochi.worker.runners.interface import Child, Exit, Usage
 from snakemake_kochi.worker.signals import STOP_SIGNALS
 
 _log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Slot:
     def __init__(
         self,
         claim: Claim,
-        execution: Execution,
+        child: Child,
         started: str,
         log: Path,
         offset: int,
@@ -73,7 +73,7 @@ class Slot:
         self._why_timeout = f"ran for longer than its {pluralize(self.limit or 0, 'second')}"
         self._explain_kill = explain_kill
         self._out_of_memory: str | None = None
-        self._execution = execution
+        self._child = child
         self._exit: Exit | None = None
         self._usage: Usage | None = None
         self._ended: str | None = None
@@ -83,7 +83,7 @@ class Slot:
 
     @property
     def pid(self) -> int:
-        return self._execution.process.pid
+        return self._child.process.pid
 
     @property
     def seconds(self) -> float:
@@ -154,7 +154,7 @@ class Slot:
     def poll(self) -> Exit | None:
         """How the main process ended; None while it runs."""
         if self._exit is None:
-            self._exit = self._execution.poll()
+            self._exit = self._child.poll()
             if self._exit is not None:
                 self._ended = now()
                 self._ended_at = time.monotonic()
@@ -184,7 +184,7 @@ class Slot:
             return False
         if self._settles is not None and moment < self._settles:
             return False
-        self._usage = self._execution.reap()
+        self._usage = self._child.reap()
         self._is_over = True
         return True
 
@@ -193,7 +193,7 @@ class Slot:
 
         They must not outlive the result: they could write to outputs that are reported as complete.
         """
-        found = find_job_processes(self._execution.process, self.claim.nonce)
+        found = find_job_processes(self._child.process, self.claim.nonce)
         left = sorted({*found, *certain}, key=lambda process: process.pid)
         if not left:
             return False
@@ -214,7 +214,7 @@ class Slot:
         return True
 
     def _signal(self, number: signal.Signals) -> None:
-        send_signal(find_job_processes(self._execution.process, self.claim.nonce), number)
+        send_signal(find_job_processes(self._child.process, self.claim.nonce), number)
 
     def result(self, node: str) -> Result:
         """The result to publish. Call it only after `advance` has returned true."""
@@ -247,7 +247,7 @@ class Slot:
             log=str(self.log),
             detail=detail,
             outputs=_seen_outputs(ticket) if reason == "success" else {},
-            runner=self._execution.runner,
+            runner=self._child.runner,
             cpu_seconds=None if self._usage is None else round(self._usage.cpu_seconds, 3),
             peak_memory_mb=None if self._usage is None else self._usage.peak_memory_mb,
         )

@@ -34,7 +34,7 @@ from snakemake_kochi.worker.node.devices import Allotment, Devices
 from snakemake_kochi.worker.node.health import Health
 from snakemake_kochi.worker.orders import Walltime
 from snakemake_kochi.worker.output import Echo
-from snakemake_kochi.worker.runners.interface import Execution, Runners
+from snakemake_kochi.worker.runners.interface import Child, Runners
 from snakemake_kochi.worker.settings import RETRY
 from snakemake_kochi.worker.signals import reap_orphans
 from snakemake_kochi.worker.slot import Slot
@@ -114,21 +114,21 @@ class Slots:
             # The job's processes write to the log itself, not to a pipe to the worker. The worker
             # never waits for them, however much they write and however long they live.
             environment = self._job_environment(claim, allotment)
-            execution, skipped_runners = self._runners.start(
+            child, skipped_runners = self._runners.start(
                 claim.ticket, log, environment, allotment.pinned
             )
         finally:
             os.close(log)
         try:
-            started = self._record(claim, execution, skipped_runners)
+            started = self._record(claim, child, skipped_runners)
         except BaseException:
-            execution.abandon()
+            child.abandon()
             raise
         explain_kill = partial(self._oom.explain, self._oom.counts())
-        execution.release()
-        return Slot(claim, execution, started, paths.log, offset, allotment, explain_kill)
+        child.release()
+        return Slot(claim, child, started, paths.log, offset, allotment, explain_kill)
 
-    def _record(self, claim: Claim, execution: Execution, skipped_runners: str) -> str:
+    def _record(self, claim: Claim, child: Child, skipped_runners: str) -> str:
         """Write the attempt file: from then on every process can find the job's processes."""
         ticket = claim.ticket
         attempt = Attempt(
@@ -137,9 +137,9 @@ class Slots:
             nonce=claim.nonce,
             worker=claim.worker,
             node=this_node(),
-            process=execution.process,
+            process=child.process,
             started=now(),
-            runner=execution.runner,
+            runner=child.runner,
             skipped_runners=skipped_runners,
         )
         what = f"attempt {ticket.attempt} of job {ticket.job}"

@@ -180,7 +180,7 @@ def test_an_input_that_a_node_once_missed_is_there_when_a_job_needs_it(
 
 
 def test_a_list_of_awaited_files_is_read_though_it_is_new(tmp_path: Path) -> None:
-    from snakemake_kochi.worker.runners.job_process import show_awaited
+    from snakemake_kochi.worker.runners.zygote.process import show_awaited
 
     backing = tmp_path / "backing"
     with FaultyFilesystem(backing, tmp_path / "here", FOR_LONG) as here:

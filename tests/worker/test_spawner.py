@@ -11,7 +11,7 @@ from typing import Any
 from support import write
 
 from snakemake_kochi.queue import Queue, ShellJob, Ticket
-from snakemake_kochi.worker.runners import spawner_process
+from snakemake_kochi.worker.runners import job_process
 
 # Its parent, its session, and then it waits to be let go.
 _TELL = "echo $PPID $(cut -d' ' -f6 /proc/$$/stat) $$ > told; until [ -e go ]; do sleep 0.02; done"
@@ -32,7 +32,7 @@ def submit(site: Any, *scripts: str) -> list[Ticket]:
 
 def worker_and_spawners(site: Any) -> tuple[int, list[int]]:
     worker = site.worker_of(site.workers[-1])
-    found = [pid for pid in site.children_of(worker) if "spawner_process" in command_of(pid)]
+    found = [pid for pid in site.children_of(worker) if "job_process" in command_of(pid)]
     return worker, found
 
 
@@ -146,7 +146,7 @@ runpy.run_path({program!r}, run_name="__main__")
 
 def test_what_dies_between_spawner_and_job_gives_no_job_the_process_of_another(site, tmp_path):
     marker = tmp_path / "killed"
-    values = {"marker": str(marker), "program": spawner_process.__file__}
+    values = {"marker": str(marker), "program": job_process.__file__}
     program = write(tmp_path / "killed_between.py", _KILLED_BETWEEN.format(**values))
     change = f"""
         from snakemake_kochi.worker import start

@@ -1,11 +1,14 @@
-"""The protocol of the runners, and the choice of a runner for each ticket.
+"""The protocol of the runners, the processes that they make, and the choice for each ticket.
 
 The choice is the first runner that can execute the ticket, in the order of their cost.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -41,21 +44,34 @@ class Usage:
     peak_memory_mb: int
 
 
-class Execution(Protocol):
-    """A job's main process, a child of the worker and leader of a session of its own."""
+class Child:
+    """A job's main process, a child of the worker and leader of a session of its own.
 
-    @property
-    def runner(self) -> str:
-        """The name of the runner that made the process."""
+    It waits for its release before it does anything. `runner`: the name of the runner that made it.
+    """
 
-    @property
-    def process(self) -> ProcessIdentity: ...
+    def __init__(self, runner: str, pid: int, gate: int) -> None:
+        """Hold a forked process; `gate`: the end of the pipe that releases it."""
+        process = ProcessIdentity.of(pid)
+        if process is None:  # not even a zombie: the process is not our child
+            raise ChildProcessError(f"process {pid} has vanished")
+        self.runner = runner
+        self.process = process
+        self._gate = gate
 
     def release(self) -> None:
         """Let the process begin. Until then it has not executed anything of the job."""
+        # The child may have been killed before it could begin.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._gate, b"!")
+        os.close(self._gate)
 
     def abandon(self) -> None:
         """End a process that was never released, and reap it."""
+        os.close(self._gate)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGKILL)
+        os.waitpid(self.process.pid, 0)
 
     def poll(self) -> Exit | None:
         """How the process ended; None while it runs.
@@ -63,9 +79,21 @@ class Execution(Protocol):
         It stays a zombie, so that its number is not given to another process. The number identifies
         the other processes of its session.
         """
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        found = os.waitid(os.P_PID, self.process.pid, options)
+        if found is None:
+            return None
+        if found.si_code == os.CLD_EXITED:
+            return Exit(found.si_status, None)
+        return Exit(None, found.si_status)
 
     def reap(self) -> Usage | None:
         """Reap the ended process; return its usage, if known."""
+        with contextlib.suppress(ChildProcessError):
+            _, _, used = os.wait4(self.process.pid, 0)
+            # Linux counts memory in KiB here: see getrusage(2).
+            return Usage(used.ru_utime + used.ru_stime, used.ru_maxrss // 1024)
+        return None
 
 
 class Watched(Protocol):
@@ -107,7 +135,7 @@ class Runner(Protocol):
         log: int,
         environment: Mapping[str, str],
         cpus: Collection[int] | None = None,
-    ) -> Execution:
+    ) -> Child:
         """Make a process that, once released, executes the ticket with this whole environment.
 
         With `cpus` the process and its descendants run on these CPUs only. When memory runs out,
@@ -150,7 +178,7 @@ class Runners:
         log: int,
         environment: Mapping[str, str],
         cpus: Collection[int] | None = None,
-    ) -> tuple[Execution, str]:
+    ) -> tuple[Child, str]:
         """Start the ticket; see `Runner.start`.
 
         Also returns why faster runners that are meant for the ticket cannot run it, for example "no
@@ -161,16 +189,16 @@ class Runners:
             why = runner.why_not(ticket)
             if runner.can_run(ticket):
                 try:
-                    execution = runner.start(ticket, log, _told(environment, runner), cpus)
-                    return execution, "; ".join(skipped_runners)
+                    child = runner.start(ticket, log, _told(environment, runner), cpus)
+                    return child, "; ".join(skipped_runners)
                 except RunnerUnavailableError as error:
                     _log.warning("job %d goes to the next runner: %s", ticket.job, error)
                     why = str(error)
             if why:
                 skipped_runners.append(f"no {runner.name}: {why}")
         last = self._runners[-1]
-        execution = last.start(ticket, log, _told(environment, last), cpus)
-        return execution, "; ".join(skipped_runners)
+        child = last.start(ticket, log, _told(environment, last), cpus)
+        return child, "; ".join(skipped_runners)
 
     def _for(self, ticket: Ticket) -> list[Runner]:
         return [runner for runner in self._runners if runner.can_run(ticket)]

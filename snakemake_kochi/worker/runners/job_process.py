@@ -1,9 +1,19 @@
-"""The steps of a process before it becomes a job's command.
+"""The process of a job before it becomes the job's command, and the spawner that forks it.
 
 The process makes its session and waits for its release. For a shell job it then prepares what
-Snakemake would prepare. All this happens in a process that was forked for the job: it takes a few
-system calls, and imports only what the job needs. The spawner imports this module and has to stay
-small, so the module uses only the standard library, and little of that.
+Snakemake would prepare.
+
+The spawner is a small process that forks the main processes of shell jobs for a worker. The cost of
+a fork grows with the memory of the forking process, and both processes bear it; a worker has
+several times the memory of the spawner. So this module uses only the standard library, and little
+of that.
+
+The spawner is started by its path, as `python -I -S job_process.py <socket> <pid of the worker>
+<directories of packages>...`. A request is one message, a JSON object, with two file descriptors
+beside it: the log, and the gate from which the job's process reads its release. The answer is the
+request's number, and the number of the job's process, which is then a child of the worker. Instead
+of the process number the answer contains the negative number of an error, or 0 if the process may
+exist but its number is unknown.
 """
 
 from __future__ import annotations
@@ -11,14 +21,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import gc
+import json
 import os
 import signal
+import socket
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import SimpleNamespace
 
 TYPE_CHECKING = False  # not from typing, for its size
 if TYPE_CHECKING:
-    from typing import Protocol, TypeVar
+    from typing import Any, NoReturn, Protocol, TypeVar
 
     from snakemake_kochi.queue.ticket import ShellJob
 
@@ -48,6 +63,10 @@ _OOM_VICTIM = 800
 UNPREPARED = 1  # the status of a Snakemake that refuses a job
 CANNOT_EXECUTE = 126  # as in the shell
 NOT_FOUND = 127
+
+_MOST_BYTES = 1 << 20
+_DESCRIPTORS = 2
+_ADOPTION_PAUSE = 0.0002  # seconds between two looks whether the worker is the parent
 
 # Seconds between two looks for missing files.
 _FIRST_PAUSE = 0.05
@@ -279,31 +298,7 @@ def _use_temporary_directory(environment: dict[str, str], known: str | None) -> 
     return found
 
 
-def show_awaited(arguments: Sequence[str]) -> None:
-    """Make this node see the files for which a Snakemake with these arguments waits at its start.
-
-    This finds the files that exist. Snakemake itself only tests repeatedly whether they exist.
-    """
-    awaited = _values_of("--wait-for-files", arguments)
-    for path in _values_of("--wait-for-files-file", arguments):
-        _missing([path])
-        with contextlib.suppress(OSError), open(path, errors="surrogateescape") as lines:
-            awaited += [line.strip() for line in lines]
-    _missing(awaited)
-
-
-def _values_of(option: str, arguments: Sequence[str]) -> list[str]:
-    if option not in arguments:
-        return []
-    values = []
-    for word in arguments[arguments.index(option) + 1 :]:
-        if word.startswith("--"):
-            break
-        values.append(word)
-    return values
-
-
-def _missing(paths: Iterable[str]) -> list[str]:
+def missing_files(paths: Iterable[str]) -> list[str]:
     """The files that are missing, after a second look through their directories if necessary."""
     missing = [path for path in paths if not os.path.exists(path)]
     if not missing:
@@ -318,7 +313,7 @@ def _missing(paths: Iterable[str]) -> list[str]:
 
 def _wait_for(paths: Sequence[str], seconds: float) -> None:
     """Wait for files that another node has written: this node may see them only after a while."""
-    missing = _missing(paths)
+    missing = missing_files(paths)
     if not missing:
         return
     _note(f"waiting at most {seconds:g} seconds for missing files: {', '.join(missing)}")
@@ -333,4 +328,92 @@ def _wait_for(paths: Sequence[str], seconds: float) -> None:
             )
         time.sleep(min(pause, left))
         pause = min(2 * pause, _LONGEST_PAUSE)
-        missing = _missing(missing)
+        missing = missing_files(missing)
+
+
+# ---- the spawner
+
+
+def main(link: socket.socket, worker: int) -> None:
+    """Serve the worker until it closes its end of the socket, or dies."""
+    end_with_parent()
+    link.set_inheritable(False)
+    # A job ignores the signals that the worker was started to ignore, but not those that Python
+    # ignores.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    gc.disable()  # there is no garbage, and looking for it copies memory
+    gc.freeze()
+    while os.getppid() == worker:
+        request, descriptors, _, _ = socket.recv_fds(link, _MOST_BYTES, _DESCRIPTORS)
+        if not request:
+            return
+        for descriptor in descriptors:
+            # socket.recv_fds ignores its argument for flags.
+            os.set_inheritable(descriptor, False)
+        _spawn(link, worker, json.loads(request), *descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _spawn(link: socket.socket, worker: int, request: dict[str, Any], log: int, held: int) -> None:
+    """Fork twice, to make the job's process a child of the worker.
+
+    The process in between ends at once, and the worker adopts all orphans among its descendants.
+    """
+    try:
+        between = os.fork()
+        if between == 0:
+            _be_between(link, worker, request, log, held)
+        _, status = os.waitpid(between, 0)
+    except OSError as error:
+        _answer(link, request, -(error.errno or 1))
+        return
+    if status != 0:
+        # If a signal ended the process in between, that process may already have forked the job's
+        # process.
+        _answer(link, request, -os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0)
+
+
+def _answer(link: socket.socket, request: dict[str, Any], answer: int) -> None:
+    link.send(b"%d %d" % (request["number"], answer))
+
+
+def _be_between(
+    link: socket.socket, worker: int, request: dict[str, Any], log: int, held: int
+) -> NoReturn:
+    status = 1
+    try:
+        between = os.getpid()
+        if os.fork() == 0:
+            _be_job(link, between, worker, request, log, held)
+        status = 0
+    except OSError as error:
+        status = error.errno or 1
+    finally:
+        os._exit(status)
+
+
+def _be_job(
+    link: socket.socket, between: int, worker: int, request: dict[str, Any], log: int, held: int
+) -> NoReturn:
+    job = SimpleNamespace(**request["job"])
+    status = CANNOT_EXECUTE
+    try:
+        while os.getppid() == between:
+            time.sleep(_ADOPTION_PAUSE)
+        lead_session(log, request["cpus"])
+        _answer(link, request, os.getpid())
+        await_release(held, worker)
+        shell: Any = SimpleNamespace(**request["shell"])
+        status = execute_shell_job(job, shell, request["environment"], request["temporary"])
+    except BaseException as error:
+        say(job, repr(error))
+    finally:
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    sys.path += sys.argv[3:]  # some modules are imported late
+    main(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))

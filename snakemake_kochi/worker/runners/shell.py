@@ -22,9 +22,9 @@ from typing import Any
 
 import snakemake_kochi
 from snakemake_kochi.queue.ticket import Benchmark, ShellJob, Ticket
-from snakemake_kochi.worker.runners import spawner_process
-from snakemake_kochi.worker.runners.child import Child, fork_child
-from snakemake_kochi.worker.runners.interface import RunnerUnavailableError
+from snakemake_kochi.worker.runners import job_process
+from snakemake_kochi.worker.runners.command import fork_child
+from snakemake_kochi.worker.runners.interface import Child, RunnerUnavailableError
 from snakemake_kochi.worker.runners.job_process import (
     CANNOT_EXECUTE,
     NOT_FOUND,
@@ -218,7 +218,7 @@ class Spawner:
         self,
         patience: float = 10.0,
         most_failures: int = 3,
-        program: str = spawner_process.__file__,
+        program: str = job_process.__file__,
     ) -> None:
         """Start nothing yet.
 

@@ -27,7 +27,7 @@ from snakemake_kochi.worker.runners.job_process import (
     CANNOT_EXECUTE,
     end_with_parent,
     lead_session,
-    show_awaited,
+    missing_files,
 )
 from snakemake_kochi.worker.runners.snakemake_internals import (
     ParsedWorkflow,
@@ -270,6 +270,30 @@ class _Zygote:
                     status = _execute(self._workflow, message["options"])
         finally:
             os._exit(status)
+
+
+def show_awaited(arguments: Sequence[str]) -> None:
+    """Make this node see the files for which a Snakemake with these arguments waits at its start.
+
+    This finds the files that exist. Snakemake itself only tests repeatedly whether they exist.
+    """
+    awaited = _values_of("--wait-for-files", arguments)
+    for path in _values_of("--wait-for-files-file", arguments):
+        missing_files([path])
+        with contextlib.suppress(OSError), open(path, errors="surrogateescape") as lines:
+            awaited += [line.strip() for line in lines]
+    missing_files(awaited)
+
+
+def _values_of(option: str, arguments: Sequence[str]) -> list[str]:
+    if option not in arguments:
+        return []
+    values = []
+    for word in arguments[arguments.index(option) + 1 :]:
+        if word.startswith("--"):
+            break
+        values.append(word)
+    return values
 
 
 def _execute(workflow: ParsedWorkflow, options: list[str]) -> int:

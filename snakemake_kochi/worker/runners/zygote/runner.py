@@ -18,8 +18,7 @@ from snakemake_kochi.files import TRANSIENT
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import WorkerPaths
 from snakemake_kochi.queue.ticket import Ticket
-from snakemake_kochi.worker.runners.child import Child
-from snakemake_kochi.worker.runners.interface import RunnerUnavailableError
+from snakemake_kochi.worker.runners.interface import Child, RunnerUnavailableError
 from snakemake_kochi.worker.runners.snakemake_internals import JOB_OPTIONS
 from snakemake_kochi.worker.runners.zygote.link import ZygoteFailedError, ZygoteLink
 
