@@ -13,8 +13,7 @@ from typing import Any
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.project.grid import Grid, Point
-from snakemake_kochi.results.plot import draw
-from snakemake_kochi.results.table import Unmatched, as_markdown, read_runs, summarise
+from snakemake_kochi.results.measurements import Unmatched, as_markdown, draw, read_runs, summarise
 
 # on the terminal; the Markdown has more
 _MOST_REASONS = 4

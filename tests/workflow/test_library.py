@@ -14,7 +14,7 @@ import pandas
 import pytest
 from support import REPOSITORY, git, printed, run, start, wait_until, write
 
-from snakemake_kochi.results import draw, plot
+from snakemake_kochi.results.measurements import draw, independent_parameters
 from snakemake_kochi.worker.node.devices import format_cpus
 
 
@@ -590,6 +590,6 @@ def test_the_plot_leaves_out_parameters_that_follow_from_others(tmp_path: Path) 
         for b in ("3", "5")
     ]
     runs = pandas.DataFrame(rows)
-    assert plot._independent(runs, ["a", "b", "total", "label"]) == ["a", "b"]
+    assert independent_parameters(runs, ["a", "b", "total", "label"]) == ["a", "b"]
     draw(runs, ["a", "b", "total", "label"], "title", tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 1000
