@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.artifacts.agreement import agree, begin_to_agree, discard_results
-from snakemake_kochi.artifacts.commit_stream import records_directory
+from snakemake_kochi.artifacts.branch_content import read_branch, records_directory, tip_of
 from snakemake_kochi.artifacts.committer import commit_missing, commit_pending, committer_lock
 from snakemake_kochi.artifacts.journal import pending
 from snakemake_kochi.artifacts.published import (
@@ -23,7 +23,6 @@ from snakemake_kochi.artifacts.published import (
     published_name,
     refs_elsewhere,
 )
-from snakemake_kochi.artifacts.recorded import read_branch, tip_of
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.git import TRANSPORTS, run_git, update_ref
 from snakemake_kochi.paths import ProjectPaths

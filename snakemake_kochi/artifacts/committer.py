@@ -22,16 +22,15 @@ from snakemake_kochi.artifacts.agreement import (
     disagree,
     missing_results,
 )
-from snakemake_kochi.artifacts.attempts import (
-    earlier_nonces,
-    is_given_up,
-    is_redone,
-    is_same_point,
-)
-from snakemake_kochi.artifacts.commit_stream import (
+from snakemake_kochi.artifacts.branch_content import (
+    Branch,
     UnreadableEntryError,
-    record_path,
+    contains,
+    ever_recorded,
+    read_branch,
+    recorded,
     stream_commits,
+    tip_of,
 )
 from snakemake_kochi.artifacts.journal import (
     JournalEntry,
@@ -43,16 +42,7 @@ from snakemake_kochi.artifacts.journal import (
 )
 from snakemake_kochi.artifacts.promise import is_commit_promised
 from snakemake_kochi.artifacts.published import branch_called
-from snakemake_kochi.artifacts.recorded import (
-    Branch,
-    contains,
-    ever_recorded,
-    read_branch,
-    recorded,
-    records_beside,
-    tip_of,
-)
-from snakemake_kochi.artifacts.replaced import note_replaced
+from snakemake_kochi.artifacts.replaced import is_made_again, note_replaced, superseded_records
 from snakemake_kochi.errors import DamagedFileError, GitError, KochiError
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.git import run_git, stream_git, update_ref
@@ -60,14 +50,6 @@ from snakemake_kochi.locks import Held, LockBusyError, find_lock_settings
 from snakemake_kochi.paths import ProjectPaths
 
 _MOVED_AT_MOST = 20  # commits by others between reading the branch and moving it
-
-__all__ = [
-    "commit_in_burst",
-    "commit_missing",
-    "commit_pending",
-    "committer_lock",
-    "record_path",
-]
 
 _logger = logging.getLogger(__name__)
 
@@ -213,7 +195,7 @@ def _commit_missing(
         begin_to_agree(paths, machine)
         there = ever_recorded(repository, state)
         found, whole = missing_results(paths, machine, repository, there)
-        missing = [e for e in found if not _is_redone(repository, paths, state, machine, e)]
+        missing = [e for e in found if not is_made_again(repository, paths, state, e)]
         done = _put_into_branch(repository, paths, state, machine, missing)
         if done is None:
             continue
@@ -314,7 +296,7 @@ def _counting(
     """The entries without those that a later attempt has made again, which are set aside."""
     counting = []
     for entry in entries:
-        if _is_redone(repository, paths, state, machine, entry, entries):
+        if is_made_again(repository, paths, state, entry, entries):
             why = (
                 f"result {entry.identity} is of attempt {entry.record['attempt']} of job "
                 f"{entry.record['job']}, which was given up: a later attempt has made it again"
@@ -323,38 +305,6 @@ def _counting(
         else:
             counting.append(entry)
     return counting
-
-
-def _is_redone(
-    repository: Path,
-    paths: ProjectPaths,
-    state: Branch,
-    machine: str,
-    entry: JournalEntry,
-    others: Sequence[JournalEntry] = (),
-) -> bool:
-    """Whether an entry is of an attempt that was given up, while another entry or the branch has
-    the same point of a later attempt."""
-    if not is_given_up(paths, entry.record):
-        return False
-    if any(is_redone(entry.record, other.record) for other in others):
-        return True
-    beside = records_beside(repository, state, entry)
-    return any(is_redone(entry.record, record) for _, record in beside)
-
-
-def _superseded(
-    repository: Path, paths: ProjectPaths, state: Branch, machine: str, entry: JournalEntry
-) -> list[str]:
-    """The records in the branch that an entry replaces: of the same point, of attempts that were
-    given up after they had been committed."""
-    if not (nonces := earlier_nonces(paths, entry.record)):
-        return []
-    return [
-        path
-        for path, record in records_beside(repository, state, entry)
-        if record.get("nonce") in nonces and is_same_point(record, entry.record)
-    ]
 
 
 def _import(
@@ -366,7 +316,7 @@ def _import(
 ) -> str:
     """Write the objects of the commits and return the id of the last."""
     superseded = [
-        path for entry in entries for path in _superseded(repository, paths, state, machine, entry)
+        path for entry in entries for path in superseded_records(repository, paths, state, entry)
     ]
     place = make_directory(paths.journal(machine))
     with tempfile.TemporaryDirectory(

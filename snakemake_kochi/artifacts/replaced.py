@@ -1,9 +1,10 @@
-"""Newer results that a commit has replaced, as one of an old worktree does: said once, with where
-they are.
+"""What a commit replaces: records of given-up attempts, and results that are newer than its own.
 
-A result counts as newer when its run ended later, or had a descendant of the same commit checked
-out. Noted below artifacts/<machine>/ until somebody is told, a file for each commit that did so:
-  replaced/<random>.json   {"version", "count", "example": for people}
+A commit from an old worktree may replace newer results. Kochi says so once, and where they are. A
+result is newer if its run ended later, or had a descendant of the same commit checked out.
+
+Each such commit leaves a file below artifacts/<machine>/ until a user was told:
+  replaced/<random>.json   {"version", "count", "example": a sentence}
 """
 
 from __future__ import annotations
@@ -18,15 +19,21 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from snakemake_kochi.artifacts.attempts import is_redone
-from snakemake_kochi.artifacts.journal import JournalEntry
-from snakemake_kochi.artifacts.recorded import (
+from snakemake_kochi.artifacts.attempts import (
+    earlier_nonces,
+    is_given_up,
+    is_redone,
+    is_same_point,
+)
+from snakemake_kochi.artifacts.branch_content import (
     Branch,
     is_ancestor,
     last_change,
     paths_in,
+    records_beside,
     records_of,
 )
+from snakemake_kochi.artifacts.journal import JournalEntry
 from snakemake_kochi.errors import DamagedFileError, GitError
 from snakemake_kochi.files import list_names, make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.paths import ProjectPaths
@@ -49,6 +56,42 @@ class Replaced:
     def describe(self) -> str:
         results = "a newer result" if self.count == 1 else f"{self.count} newer results"
         return f"{results} replaced by older work. {self.example}"
+
+
+def is_made_again(
+    repository: Path,
+    paths: ProjectPaths,
+    state: Branch,
+    entry: JournalEntry,
+    others: Sequence[JournalEntry] = (),
+) -> bool:
+    """Whether the attempt of an entry was given up, and a later attempt has made the same point.
+
+    The later result is another entry, or in the branch.
+    """
+    if not is_given_up(paths, entry.record):
+        return False
+    if any(is_redone(entry.record, other.record) for other in others):
+        return True
+    beside = records_beside(repository, state, entry)
+    return any(is_redone(entry.record, record) for _, record in beside)
+
+
+def superseded_records(
+    repository: Path, paths: ProjectPaths, state: Branch, entry: JournalEntry
+) -> list[str]:
+    """The records in the branch that an entry replaces.
+
+    They are of the same point, and of attempts that were given up after their results had been
+    committed.
+    """
+    if not (nonces := earlier_nonces(paths, entry.record)):
+        return []
+    return [
+        path
+        for path, record in records_beside(repository, state, entry)
+        if record.get("nonce") in nonces and is_same_point(record, entry.record)
+    ]
 
 
 def note_replaced(

@@ -15,13 +15,13 @@ from git_helpers import git, write
 
 from snakemake_kochi.artifacts import committer
 from snakemake_kochi.artifacts.agreement import disagree, note_directory
+from snakemake_kochi.artifacts.branch_content import record_path
 from snakemake_kochi.artifacts.branches import discard, initialise, synchronise
 from snakemake_kochi.artifacts.committer import (
     commit_in_burst,
     commit_missing,
     commit_pending,
     committer_lock,
-    record_path,
 )
 from snakemake_kochi.artifacts.journal import Result, journal, pending
 from snakemake_kochi.artifacts.promise import promise_to_commit

@@ -14,7 +14,8 @@ import pytest
 from git_helpers import git, write
 
 from snakemake_kochi.artifacts.attempts import stop_if_given_up
-from snakemake_kochi.artifacts.committer import commit_pending, record_path
+from snakemake_kochi.artifacts.branch_content import record_path
+from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal, pending
 from snakemake_kochi.artifacts.published import branch_called as branch
 from snakemake_kochi.errors import PhaseError

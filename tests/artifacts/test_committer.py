@@ -18,9 +18,9 @@ import pytest
 from git_helpers import BAD_NAME, git, write
 from support import wait_until
 
-from snakemake_kochi.artifacts import committer
-from snakemake_kochi.artifacts import recorded as recorded_module
-from snakemake_kochi.artifacts.committer import commit_pending, record_path
+from snakemake_kochi.artifacts import branch_content, committer
+from snakemake_kochi.artifacts.branch_content import record_path
+from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, is_commit_due, journal, pending
 from snakemake_kochi.artifacts.promise import is_commit_promised, promise_to_commit
 from snakemake_kochi.artifacts.published import branch_called as branch
@@ -213,7 +213,7 @@ _KILLED_AT = """
 import os, signal, sys
 from pathlib import Path
 from snakemake_kochi import git
-from snakemake_kochi.artifacts import committer, recorded
+from snakemake_kochi.artifacts import branch_content, committer
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.paths import ProjectPaths
 
@@ -234,7 +234,7 @@ def counted(function, after):
 
 for name in ("run_git", "stream_git", "update_ref", "remove_entries", "stream_commits"):
     setattr(committer, name, counted(getattr(committer, name), after=False))
-recorded.run_git = counted(recorded.run_git, after=False)
+branch_content.run_git = counted(branch_content.run_git, after=False)
 commit_pending(Path(sys.argv[1]), ProjectPaths(Path(sys.argv[2])), "local")
 """
 
@@ -402,7 +402,7 @@ def test_the_number_of_git_processes_does_not_grow_with_the_results(
 ) -> None:
     counts = []
     used = ((committer, "run_git"), (committer, "stream_git"), (committer, "update_ref"))
-    for module, name in (*used, (recorded_module, "run_git")):
+    for module, name in (*used, (branch_content, "run_git")):
         original = getattr(module, name)
 
         def counted(*arguments: object, _original: object = original, **options: object) -> object:

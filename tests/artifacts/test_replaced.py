@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from git_helpers import git, write
 
-from snakemake_kochi.artifacts import committer, recorded
+from snakemake_kochi.artifacts import branch_content, committer
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal
 from snakemake_kochi.artifacts.replaced import take_replaced
@@ -90,13 +90,13 @@ def test_one_replaced_path_of_a_large_commit_is_found_in_little_memory_and_by_fe
         put(paths, f"new-{number}", f"{number}.log", moment, **content)
     commit_pending(repository, paths, MACHINE)
     commands: list[tuple[str, ...]] = []
-    run = recorded.run_git
+    run = branch_content.run_git
 
     def counted(directory: Path, *arguments: str, **options: Any) -> bytes:
         commands.append(arguments)
         return run(directory, *arguments, **options)
 
-    monkeypatch.setattr(recorded, "run_git", counted)
+    monkeypatch.setattr(branch_content, "run_git", counted)
     put(paths, "old", "57.log", "2026-02-01T10:00:00+00:00", snapshot={"base": older})
     tracemalloc.start()
     commit_pending(repository, paths, MACHINE)

@@ -1,20 +1,28 @@
-"""The content of a machine's branch: its commit, and the records in it."""
+"""The content of a machine's branch: its commits, the records in them, and the next commits.
+
+The results are in `<name>/`, their records in `<name>/.kochi/records/`; `<name>` is the name under
+which the machine's results are published.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from snakemake_kochi.artifacts.commit_stream import record_path, records_directory
-from snakemake_kochi.artifacts.journal import JournalEntry
+from snakemake_kochi.artifacts.journal import RESERVED, JournalEntry
 from snakemake_kochi.artifacts.published import MERGED, branch_called, fix_name, refs_elsewhere
-from snakemake_kochi.errors import GitError
-from snakemake_kochi.git import reading_git, run_git
+from snakemake_kochi.errors import DamagedFileError, GitError
+from snakemake_kochi.files import to_json
+from snakemake_kochi.git import COMMITTER, reading_git, run_git
+
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,31 @@ class Branch:
     start: str
     objects: Path
     object_format: str
+
+
+class UnreadableEntryError(Exception):
+    """A file of an entry cannot be read now; the others can be committed without it."""
+
+    def __init__(self, entry: JournalEntry, why: OSError) -> None:
+        super().__init__(str(why))
+        self.entry = entry
+
+
+def records_directory(name: str) -> str:
+    """The directory of the branch with the records of results that are published under a name."""
+    return f"{name}/{RESERVED}/records"
+
+
+def record_path(name: str, identity: str) -> str:
+    """The path in the branch of a result's record.
+
+    In one directory for all, every commit would have to write that directory anew.
+    """
+    shard = hashlib.sha256(identity.encode()).hexdigest()[:2]
+    return f"{records_directory(name)}/{shard}/{identity}.json"
+
+
+# ---- commits
 
 
 def read_branch(repository: Path, machine: str) -> Branch:
@@ -62,12 +95,6 @@ def read_branch(repository: Path, machine: str) -> Branch:
     return Branch(name, ref, tip, start, objects, object_format.decode())
 
 
-def tip_of(repository: Path, ref: str) -> str:
-    """The commit of a ref, "" if there is no such ref. Raises GitError without a repository."""
-    tip = run_git(repository, "rev-parse", "--verify", "--quiet", ref, accept=(0, 1))
-    return tip.decode().strip()
-
-
 def _start(repository: Path, name: str) -> str:
     """The commit from which a branch continues that was deleted, or is not here yet, as in a clone;
     "" for none.
@@ -94,6 +121,20 @@ def _last_of(repository: Path, merged: str, name: str) -> str:
     return found.decode().strip()
 
 
+def tip_of(repository: Path, ref: str) -> str:
+    """The commit of a ref, "" if there is no such ref. Raises GitError without a repository."""
+    tip = run_git(repository, "rev-parse", "--verify", "--quiet", ref, accept=(0, 1))
+    return tip.decode().strip()
+
+
+def contains(repository: Path, ref: str, commit: str) -> bool:
+    """Whether a branch has a commit ("" is in each). Raises GitError without a repository."""
+    tip = tip_of(repository, ref)
+    if commit in ("", tip) or not tip:
+        return not commit or commit == tip
+    return is_ancestor(repository, commit, tip)
+
+
 def is_ancestor(repository: Path, commit: str, other: str) -> bool:
     """Whether a commit ("" is in each) is part of another's history."""
     if not commit:
@@ -103,6 +144,28 @@ def is_ancestor(repository: Path, commit: str, other: str) -> bool:
     except GitError:
         return False  # or that commit no longer exists
     return True
+
+
+def last_change(repository: Path, start: str, paths: Sequence[str]) -> str:
+    """The newest commit of a history that changed one of the paths, "" for none."""
+    if not paths:
+        return ""
+    words = ("--literal-pathspecs", "rev-list", "--max-count=1", start, "--", *paths)
+    return run_git(repository, *words).decode().strip()
+
+
+def paths_in(repository: Path, commit: str, paths: Sequence[str]) -> list[str]:
+    """The paths that a commit contains ("" contains none)."""
+    asked = [path for path in paths if "\n" not in path] if commit else []
+    if not asked:
+        return []
+    questions = "".join(f"{commit}:{path}\n" for path in asked)
+    answers = run_git(repository, "cat-file", "--batch-check", stdin=os.fsencode(questions))
+    lines = answers.splitlines()
+    return [p for p, line in zip(asked, lines, strict=True) if not line.endswith(b" missing")]
+
+
+# ---- records
 
 
 def recorded(repository: Path, state: Branch, identities: Sequence[str]) -> set[str]:
@@ -172,25 +235,6 @@ def records_of(
             return
 
 
-def paths_in(repository: Path, commit: str, paths: Sequence[str]) -> list[str]:
-    """The paths that a commit contains ("" contains none)."""
-    asked = [path for path in paths if "\n" not in path] if commit else []
-    if not asked:
-        return []
-    questions = "".join(f"{commit}:{path}\n" for path in asked)
-    answers = run_git(repository, "cat-file", "--batch-check", stdin=os.fsencode(questions))
-    lines = answers.splitlines()
-    return [p for p, line in zip(asked, lines, strict=True) if not line.endswith(b" missing")]
-
-
-def last_change(repository: Path, start: str, paths: Sequence[str]) -> str:
-    """The newest commit of a history that changed one of the paths, "" for none."""
-    if not paths:
-        return ""
-    words = ("--literal-pathspecs", "rev-list", "--max-count=1", start, "--", *paths)
-    return run_git(repository, *words).decode().strip()
-
-
 def _changed_by(
     repository: Path, state: Branch, commit: str
 ) -> tuple[set[str], list[tuple[str, str]]]:
@@ -225,9 +269,87 @@ def _contents(
                 yield path, dict(json.loads(content))
 
 
-def contains(repository: Path, ref: str, commit: str) -> bool:
-    """Whether a branch has a commit ("" is in each). Raises GitError without a repository."""
-    tip = tip_of(repository, ref)
-    if commit in ("", tip) or not tip:
-        return not commit or commit == tip
-    return is_ancestor(repository, commit, tip)
+# ---- new commits
+
+
+def stream_commits(
+    parent: str, name: str, entries: Sequence[JournalEntry], superseded: Sequence[str]
+) -> Iterator[bytes]:
+    """The commands of fast-import (see git-fast-import(1)) that add entries to a commit ("": none),
+    and remove superseded paths; the answer is the id of the last commit.
+
+    Raises UnreadableEntryError, and DamagedFileError for a file that differs from its entry.
+    """
+    for mark, group in enumerate(_compatible(entries), start=1):
+        yield from _stream_commit(mark, parent, name, group, superseded if mark == 1 else ())
+        parent = f":{mark}"
+    yield b"get-mark %s\ndone\n" % parent.encode()
+
+
+def _compatible(entries: Sequence[JournalEntry]) -> list[list[JournalEntry]]:
+    """Split the entries, in order, where one would overwrite a file of its own commit."""
+    groups: list[list[JournalEntry]] = []
+    files: set[str] = set()
+    directories: set[str] = set()
+    for entry in entries:
+        parents = {str(parent) for dest in entry.files for parent in PurePosixPath(dest).parents}
+        parents.discard(".")
+        if not groups or files & parents or (files | directories) & entry.files.keys():
+            groups.append([])
+            files, directories = set(), set()
+        groups[-1].append(entry)
+        files |= entry.files.keys()
+        directories |= parents
+    return groups
+
+
+def _stream_commit(
+    mark: int,
+    parent: str,
+    name: str,
+    entries: Sequence[JournalEntry],
+    superseded: Sequence[str],
+) -> Iterator[bytes]:
+    who = f"{COMMITTER['GIT_COMMITTER_NAME']} <{COMMITTER['GIT_COMMITTER_EMAIL']}>"
+    count = len(entries)
+    subject = f"{count} result{'s' if count != 1 else ''} from {name}"
+    # An identity is the name of the run, its time and a nonce, with dots between them.
+    labels = {entry.identity.rsplit(".", 2)[0] for entry in entries}
+    if len(labels) == 1:
+        subject = f"{labels.pop()}: {subject}"
+    message = "\n".join((subject, "", *(entry.identity for entry in entries))).encode()
+    yield b"commit refs/heads/new\nmark :%d\n" % mark
+    yield f"committer {who} {int(time.time())} +0000\n".encode()
+    yield b"data %d\n%s\n" % (len(message), message)
+    if parent:
+        yield f"from {parent}\n".encode()
+    for path in superseded:
+        yield b"D %s\n" % _quoted(path)
+    for entry in entries:
+        for dest, (file, size) in entry.files.items():
+            yield b"M 100644 inline %s\ndata %d\n" % (_quoted(f"{name}/{dest}"), size)
+            try:
+                yield from _content(file, size)
+            except OSError as error:
+                raise UnreadableEntryError(entry, error) from error
+        record, place = to_json(entry.record), record_path(name, entry.identity)
+        yield b"M 100644 inline %s\ndata %d\n%s\n" % (_quoted(place), len(record), record)
+    yield b"\n"
+
+
+def _content(file: Path, size: int) -> Iterator[bytes]:
+    with open(file, "rb") as stream:
+        while block := stream.read(_BLOCK):
+            size -= len(block)
+            yield block
+    if size:
+        # Otherwise git would take the following commands for the rest of the file.
+        raise DamagedFileError(f"{file}: changed while it was read")
+    yield b"\n"
+
+
+def _quoted(path: str) -> bytes:
+    raw = os.fsencode(path)
+    for character, escaped in ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n")):
+        raw = raw.replace(character, escaped)
+    return b'"' + raw + b'"'
