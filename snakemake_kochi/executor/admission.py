@@ -1,8 +1,9 @@
-"""Admission: the queue of each job of a run, and the jobs that can never run there."""
+"""Admission: the resources and the queue of each job of a run, and the jobs that never can run."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,13 +16,15 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 from snakemake_kochi.allocation.workers import WorkerProvider
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.executor.internals import ExpectedJob, expected_job, has_threads_function
-from snakemake_kochi.executor.tickets import QUEUE, queue_of, resources_of
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Resources
 from snakemake_kochi.schedulers.interface import NO_REQUEST, AllocationRequest, UnreachableError
 from snakemake_kochi.schedulers.resources import read_request, requested, unknown
 
+QUEUE = "kochi_queue"  # the resource in which a job names a queue
+# Snakemake uses TBDString for a value that depends on files that do not exist yet.
+_NO_AMOUNTS = ("<TBD>", "")
 # The number of jobs of one rule that are examined: each takes half a millisecond.
 _LOOKED_AT = 1_000
 _ALL_RULES = "all rules are shown by: snakemake --list-rules"
@@ -260,3 +263,60 @@ def _all_of(errors: Sequence[KochiError]) -> KochiError:
     messages = sorted({error.message for error in errors})
     hints = sorted({error.hint for error in errors if error.hint})
     return KochiError("\n".join(messages), "\n".join(hints) or None)
+
+
+# ---- what a job requests
+
+
+def queue_of(job: JobExecutorInterface, machine: MachinePaths) -> str | None:
+    """The queue that a job names in its resource `kochi_queue`, or None.
+
+    Raises KochiError, naming the rule, for an invalid name.
+    """
+    queue = job.resources.get(QUEUE)
+    if queue is None or queue == "":
+        return None
+    try:
+        return machine.queue(str(queue)).name
+    except KochiError as error:
+        raise KochiError(
+            f"rule {job.name}, resource {QUEUE}: {error.message}", error.hint
+        ) from error
+
+
+def resources_of(job: JobExecutorInterface) -> Resources:
+    """The resources that a job requests.
+
+    Raises KochiError, naming the rule, for an invalid resource.
+    """
+    runtime = _amount(job, "runtime", 1)
+    return Resources(
+        cores=max(1, job.threads),
+        exclusive=bool(job.resources.get("kochi_exclusive", 0)),
+        pinned=bool(job.resources.get("kochi_pinned", 1)),
+        memory_mb=_amount(job, "mem_mb", 0),
+        gpus=_amount(job, "gpu", 0) or 0,
+        # Snakemake counts it in minutes.
+        runtime_seconds=None if runtime is None else 60 * runtime,
+    )
+
+
+def _amount(job: JobExecutorInterface, name: str, least: int) -> int | None:
+    """A numeric resource; None if the job has none, or if it is not known before the job runs."""
+    value = job.resources.get(name)
+    if value is None or value in _NO_AMOUNTS:
+        return None
+    number = _number(value)
+    if number is None or number < least:
+        raise KochiError(
+            f"rule {job.name}, resource {name}: {value} cannot be used: a number from {least} was "
+            "expected"
+        )
+    return number
+
+
+def _number(value: object) -> int | None:
+    """A number, also one written as text, as a profile may contain it."""
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value)
+    return math.ceil(value) if isinstance(value, int | float) else None

@@ -18,16 +18,15 @@ from snakemake_kochi.allocation.workers import HERE, check_where, location_of_ru
 from snakemake_kochi.detached.control import Ends
 from snakemake_kochi.errors import KochiError, for_snakemake
 from snakemake_kochi.executor.admission import Admission, unknown_rules
-from snakemake_kochi.executor.adoption import Adoption, await_others, outputs_of_run
 from snakemake_kochi.executor.internals import SchedulerWakes, locks_of_run
 from snakemake_kochi.executor.plugin import Executor, check_settings
 from snakemake_kochi.executor.queue_watch import QueueWatch
 from snakemake_kochi.executor.results import Results
-from snakemake_kochi.executor.run import Run
+from snakemake_kochi.executor.run import Adoption, Run, await_others
 from snakemake_kochi.executor.run_summary import RunSummary
 from snakemake_kochi.executor.shutdown import Shutdown
 from snakemake_kochi.executor.submission import Submission
-from snakemake_kochi.executor.tickets import Tickets
+from snakemake_kochi.executor.tickets import Tickets, outputs_of_run
 from snakemake_kochi.location import Location
 from snakemake_kochi.locks.probe import probe_locks
 from snakemake_kochi.queue import Inbox, OtherControllers, RunFile, private_queue

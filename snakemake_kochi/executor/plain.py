@@ -17,9 +17,8 @@ from typing import Any
 
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
-from snakemake_kochi.executor.adoption import relative_to
-from snakemake_kochi.executor.internals import SnakemakeShell
-from snakemake_kochi.executor.placeholders import (
+from snakemake_kochi.executor.internals import (
+    SnakemakeShell,
     UnclearError,
     find_placeholders,
     resources_taken,
@@ -303,6 +302,13 @@ class PlainShells:
             temporary_directory=token,
             environment=self._environment,
         )
+
+
+def relative_to(path: str, directory: str) -> str:
+    """A path as tickets have it: relative to the directory if it is below it."""
+    prefix = directory.rstrip("/") + "/"
+    # Not os.path.relpath: with `..` behind a symbolic link it names another file.
+    return os.path.normpath(path.removeprefix(prefix) if path.startswith(prefix) else path)
 
 
 def _base(resource: str) -> str:

@@ -1,10 +1,14 @@
-"""The data that submission, results and shutdown of one run share, above all its pending jobs."""
+"""The data that submission, results and shutdown of one run share.
+
+These are above all its jobs: the pending ones, and those that it adopts from earlier runs.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +17,28 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.workers import WorkerProvider
-from snakemake_kochi.executor.adoption import Adoption
 from snakemake_kochi.executor.queue_watch import QueueWatch
 from snakemake_kochi.executor.run_summary import RunSummary
+from snakemake_kochi.executor.tickets import single_jobs
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.queue import Inbox, Result, RunFile, Ticket
+from snakemake_kochi.queue import (
+    Ended,
+    Inbox,
+    Orphans,
+    OtherControllers,
+    Result,
+    RunFile,
+    Running,
+    Ticket,
+)
+
+# Seconds. Jobs that their worker ends together with the dead controller have ended by then.
+_ENDING_SECONDS = 15.0
+_PAUSE = 0.05
+_LOOK = 0.5
+
+
+# ---- pending jobs
 
 
 @dataclass
@@ -121,6 +142,165 @@ class PendingJobs:
         with self._lock:
             jobs = list(self._jobs.values())
         return [(pending.ticket, pending.anew) for pending in jobs if pending.anew is not None]
+
+
+# ---- jobs of earlier runs
+
+
+def await_others(
+    others: OtherControllers,
+    look_after: Callable[[str], None],
+    logger: LoggerExecutorInterface,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[str, float]:
+    """Wait until all other runs in the directory that make the same files are known to be over.
+
+    Returns the controllers that are dead although their files do not show it, as `Orphans.find`
+    takes them. Meanwhile calls `look_after` for each of their queues, because workers there may
+    have died, too. Raises KochiError for a run that goes on.
+    """
+    told = set()
+    while watched := others.look():
+        for each in watched:
+            state = each.state
+            if each.seconds_left is not None and state.identity not in told:
+                told.add(state.identity)
+                logger.warning(
+                    f"A run in this directory was started on {state.node.host} (process "
+                    f"{state.process.pid}, since {state.started}), and it cannot be asked from "
+                    "here whether it goes on: for a sign of life this one waits "
+                    f"{each.seconds_left:.0f} s, before it adopts its jobs; else each job "
+                    "would be done twice."
+                )
+            for queue in state.queues or ():
+                look_after(queue)
+        sleep(_LOOK)
+    return others.dead
+
+
+class Adoption:
+    """Finds for each job whether an earlier run left it.
+
+    It reads no file twice, and no file at all if there is no such run.
+    """
+
+    def __init__(
+        self,
+        machine: MachinePaths,
+        workflow: Any,
+        inbox: Inbox,
+        logger: LoggerExecutorInterface,
+        dead: Mapping[str, float],
+    ) -> None:
+        """`dead`: see `await_others`."""
+        self._workflow = workflow
+        self._logger = logger
+        self._orphans = Orphans.find(machine, workflow.workdir_init, inbox.identity, dead)
+        for each in self._orphans.controllers:
+            inbox.adopt(machine, each)
+
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        """The dead controllers whose jobs this run adopts."""
+        return self._orphans.controllers
+
+    @property
+    def is_empty(self) -> bool:
+        return self._orphans.is_empty
+
+    def begin(self, look_after: Callable[[str], None]) -> None:
+        """Withdraw waiting jobs, wait for ending ones, and say what was found.
+
+        Meanwhile calls `look_after` for each queue with an ending job.
+        """
+        if self.is_empty:
+            return
+        withdrawn = self._orphans.withdraw()
+        running, finished = len(self._orphans.running()), self._orphans.unread()
+        found = []
+        if running or finished:
+            found.append(
+                f"It left {running} running and {finished} finished kochi jobs, which are adopted "
+                "as far as they are needed."
+            )
+        if withdrawn:
+            found.append(
+                "1 job of it is ended; if it is still needed, it begins again."
+                if len(withdrawn) == 1
+                else f"{len(withdrawn)} jobs of it are ended; those still needed begin again."
+            )
+        if found:
+            self._logger.info(
+                f"A run in this directory was killed, or its time was over. {' '.join(found)}"
+            )
+        deadline = time.monotonic() + _ENDING_SECONDS
+        look = 0.0
+        while (queues := self._orphans.queues_of_ending()) and time.monotonic() < deadline:
+            if time.monotonic() >= look:
+                look = time.monotonic() + _LOOK
+                for queue in queues:
+                    look_after(queue)
+            time.sleep(_PAUSE)
+
+    def find(self, job: JobExecutorInterface, ticket: Ticket) -> Running | Ended | None:
+        """The same job of an earlier run, unless it must be executed again."""
+        if self.is_empty or _is_forced(self._workflow, job):
+            return None
+        # Snakemake's own mark of incomplete outputs is no evidence: the job's inner process removes
+        # it, possibly between the reading of the DAG and now.
+        return self._orphans.take(ticket.identity)
+
+    def clear_the_way(self, ticket: Ticket) -> tuple[int, ...]:
+        """End the jobs that write the files of this ticket; returns those to wait for."""
+        jobs = self._orphans.in_the_way(ticket.outputs)
+        if jobs:
+            self._orphans.clear(jobs)
+            numbers = " ".join(map(str, jobs))
+            self._logger.info(
+                f"Before {ticket.name} starts, kochi jobs {numbers} have to end, of a run that was "
+                "killed: they write the same files, but are not the same."
+            )
+        return tuple(jobs)
+
+    def queues_of_ending(self) -> set[str]:
+        """The queues of withdrawn jobs that have not ended."""
+        return self._orphans.queues_of_ending()
+
+    def has_ended(self, jobs: Collection[int]) -> bool:
+        return all(map(self._orphans.has_ended, jobs))
+
+    def end(self, all_went_well: bool) -> None:
+        """Name the jobs that still run, at the end of the run.
+
+        Forget the others if no run can need them.
+        """
+        if left := self._orphans.running():
+            numbers = " ".join(map(str, left))
+            self._logger.warning(
+                f"{len(left)} kochi jobs of a run that was killed still run; this run did not need "
+                f"them. End them with: kochi cancel {numbers}"
+            )
+        if all_went_well:
+            self._orphans.forget()
+
+
+def _is_forced(workflow: Any, job: Any) -> bool:
+    """Whether the user requested that the job be executed again.
+
+    The options are --forceall, --forcerun and --force.
+    """
+    settings = getattr(workflow, "dag_settings", None)
+    if settings is None or settings.forceall or settings.forcetargets:
+        return True
+    forced = set(map(str, settings.forcerun))
+    if not forced:
+        return False
+    if any(one.rule.name in forced for one in single_jobs(job)):
+        return True
+    return any(str(path) in forced for one in single_jobs(job) for path in one.output)
+
+
+# ---- the run
 
 
 @dataclass(frozen=True)

@@ -1,30 +1,33 @@
-"""Snakemake's jobs as tickets: the inner command, the chosen runner, the resources."""
+"""Snakemake's jobs as tickets: the inner command, the chosen runner, the files, the identity.
+
+An identity says what makes a job of Snakemake the same work as a job of an earlier run. If a part
+of it is missing or uncertain, the job has no identity and is executed again.
+"""
 
 from __future__ import annotations
 
-import math
+import hashlib
+import json
+import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
-from snakemake_kochi.errors import KochiError
-from snakemake_kochi.executor.adoption import Identities, outputs_of
-from snakemake_kochi.executor.internals import MissingPartsError
-from snakemake_kochi.executor.placeholders import UnclearError
-from snakemake_kochi.executor.plain import PlainShells
+from snakemake_kochi.executor.internals import (
+    MissingPartsError,
+    UnclearError,
+    path_of_source,
+    source_of_script,
+)
+from snakemake_kochi.executor.plain import PlainShells, relative_to
 from snakemake_kochi.executor.plugin import RUNNERS
-from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Resources, ShellJob, Ticket
-
-QUEUE = "kochi_queue"  # the resource in which a job names a queue
-# Snakemake uses TBDString for a value that depends on files that do not exist yet.
-_NO_AMOUNTS = ("<TBD>", "")
 
 
 class Tickets:
@@ -57,6 +60,9 @@ class Tickets:
             resources,
             self._identities.of(job, choice.shell_command),
         )
+
+
+# ---- inner commands
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,9 @@ class InnerCommands:
         return parts if self._is_plain else None
 
 
+# ---- runners
+
+
 @dataclass(frozen=True)
 class Choice:
     """The runner chosen for a job, and in a few words why not a faster one, or "".
@@ -158,6 +167,9 @@ class Choices:
         elif "shell" in self._allowed:
             why = "another Snakemake"
         return Choice("zygote" if "zygote" in self._allowed else "command", why)
+
+
+# ---- tickets
 
 
 def make_ticket(
@@ -210,55 +222,173 @@ def _project_of(directory: Path) -> Path:
     return next((path for path in candidates if (path / ".git").exists()), directory)
 
 
-def queue_of(job: JobExecutorInterface, machine: MachinePaths) -> str | None:
-    """The queue that a job names in its resource `kochi_queue`, or None.
+# ---- the files that jobs write
 
-    Raises KochiError, naming the rule, for an invalid name.
+
+def outputs_of(job: Any, directory: str) -> tuple[str, ...]:
+    """The files that a job writes, relative to the directory if they are below it."""
+    paths = (str(path) for one in single_jobs(job) for path in one.output)
+    return tuple(dict.fromkeys(relative_to(path, directory) for path in paths))
+
+
+def outputs_of_run(workflow: Any, directory: str) -> set[str] | None:
+    """All files that a run makes, in the form of `outputs_of`.
+
+    None if more of them may become known during the run, or if they cannot be determined.
     """
-    queue = job.resources.get(QUEUE)
-    if queue is None or queue == "":
-        return None
     try:
-        return machine.queue(str(queue)).name
-    except KochiError as error:
-        raise KochiError(
-            f"rule {job.name}, resource {QUEUE}: {error.message}", error.hint
-        ) from error
-
-
-def resources_of(job: JobExecutorInterface) -> Resources:
-    """The resources that a job requests.
-
-    Raises KochiError, naming the rule, for an invalid resource.
-    """
-    runtime = _amount(job, "runtime", 1)
-    return Resources(
-        cores=max(1, job.threads),
-        exclusive=bool(job.resources.get("kochi_exclusive", 0)),
-        pinned=bool(job.resources.get("kochi_pinned", 1)),
-        memory_mb=_amount(job, "mem_mb", 0),
-        gpus=_amount(job, "gpu", 0) or 0,
-        # Snakemake counts it in minutes.
-        runtime_seconds=None if runtime is None else 60 * runtime,
-    )
-
-
-def _amount(job: JobExecutorInterface, name: str, least: int) -> int | None:
-    """A numeric resource; None if the job has none, or if it is not known before the job runs."""
-    value = job.resources.get(name)
-    if value is None or value in _NO_AMOUNTS:
+        if any(rule.is_checkpoint for rule in workflow.rules):
+            return None
+        return {path for job in workflow.dag.needrun_jobs() for path in outputs_of(job, directory)}
+    except Exception:
         return None
-    number = _number(value)
-    if number is None or number < least:
-        raise KochiError(
-            f"rule {job.name}, resource {name}: {value} cannot be used: a number from {least} was "
-            "expected"
-        )
-    return number
 
 
-def _number(value: object) -> int | None:
-    """A number, also one written as text, as a profile may contain it."""
-    if isinstance(value, str) and value.strip().isdecimal():
-        return int(value)
-    return math.ceil(value) if isinstance(value, int | float) else None
+def single_jobs(job: Any) -> list[Any]:
+    return list(job.jobs) if job.is_group() else [job]
+
+
+# ---- identities
+
+
+class _UnknownError(Exception):
+    """The identity cannot be determined with certainty."""
+
+
+class Identities:
+    """The identities of the jobs of one workflow: 64 hexadecimal digits, or None.
+
+    Two jobs have the same identity when the same code does the same with the same files. It covers
+    directory, rule, wildcards, files, params, the shell command, threads, software environment, all
+    Snakefiles and scripts, the config, and time and size of each input. It does not cover the
+    values of the environment, and modules that a Snakefile or a script imports.
+    """
+
+    def __init__(self, workflow: Any, directory: str) -> None:
+        self._workflow = workflow
+        self._directory = directory
+        self._files: dict[tuple[str, int, int], str] = {}
+        self._run = self._of_run()
+
+    def of(self, job: Any, shell_command: str | None = None) -> str | None:
+        """The identity of a job; costs a stat(2) for each input.
+
+        `shell_command` is the value of `job.shellcmd`, if it is known already: computing it takes
+        as long as all other work here.
+        """
+        if self._run is None:
+            return None
+        try:
+            jobs = sorted(single_jobs(job), key=lambda one: (one.rule.name, *one.output))
+            made = {str(path) for one in jobs for path in one.output} if len(jobs) > 1 else set()
+            return _digest([self._run, [self._of_one(one, made, shell_command) for one in jobs]])
+        except Exception:
+            # Any error: Snakemake will meet it, too, and report it better.
+            return None
+
+    def _of_run(self) -> str | None:
+        try:
+            workflow = self._workflow
+            sources = [self._content(source) for source in workflow.included]
+            return _digest([self._directory, sources, _canonical(workflow.config)])
+        except Exception:
+            return None
+
+    def _of_one(self, job: Any, made: set[str], shell_command: str | None) -> list[Any]:
+        """The data that determine one job; `made` are the files that its own group makes."""
+        rule = job.rule
+        flagged = getattr(job, "pipe_or_service_output", ())
+        if flagged or rule.is_cwl or rule.is_template_engine or not _is_local(job):
+            raise _UnknownError
+        return [
+            rule.name,
+            _canonical(dict(job.wildcards_dict)),
+            [str(path) for path in job.output],
+            [str(path) for path in job.log],
+            str(job.benchmark),
+            _canonical(list(job.params)),
+            _canonical(list(job.params.keys())),
+            job.shellcmd if shell_command is None else shell_command,
+            job.threads,
+            self._script(job),
+            self._software(job),
+            [_seen(str(path), made) for path in job.input],
+            _canonical((getattr(rule, "module_globals", None) or {}).get("config")),
+        ]
+
+    def _script(self, job: Any) -> list[str | None]:
+        rule = job.rule
+        if rule.wrapper is not None:
+            if str(rule.wrapper).startswith("file:"):
+                raise _UnknownError
+            return [str(rule.wrapper), getattr(self._workflow, "wrapper_prefix", None)]
+        source = source_of_script(job)
+        return [] if source is None else [self._content(source)]
+
+    def _software(self, job: Any) -> list[Any]:
+        parts = [str(job.container_img_url), str(job.env_modules)]
+        if (spec := job.conda_env_spec) is not None:
+            for key in ("name", "dir"):
+                parts.append(str(getattr(spec, key, None)))
+            file = getattr(spec, "file", None)
+            parts.append("" if file is None else self._content(file))
+        return parts
+
+    def _content(self, source: Any) -> str:
+        """A digest of a source file."""
+        path = path_of_source(source, self._workflow)
+        found = os.stat(path)
+        key = (path, found.st_mtime_ns, found.st_size)
+        if key not in self._files:
+            self._files[key] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        return self._files[key]
+
+
+def _is_local(job: Any) -> bool:
+    """Whether all of its files are on this filesystem and not in some storage."""
+    return not any(getattr(path, "is_storage", False) for path in (*job.input, *job.output))
+
+
+def _seen(path: str, made: Iterable[str]) -> list[Any]:
+    """The current state of a file: path, time in nanoseconds and size."""
+    if path in made:
+        return [path]
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return [path, None]
+    stamp = None
+    if os.path.isdir(path):
+        try:
+            # Snakemake keeps the time of an output directory in this file.
+            stamp = os.stat(os.path.join(path, ".snakemake_timestamp")).st_mtime_ns
+        except FileNotFoundError:
+            stamp = None
+    return [path, found.st_mtime_ns, found.st_size, stamp]
+
+
+def _canonical(value: Any) -> Any:
+    """The same JSON for equal values in two processes.
+
+    Raises _UnknownError for values without one.
+    """
+    if isinstance(value, str):
+        return str(value)  # Snakemake's own kinds of text are among them.
+    if value is None or isinstance(value, bool | int | float | bytes | complex | range | PurePath):
+        return [type(value).__name__, repr(value)]
+    if isinstance(value, Mapping):
+        pairs = [[_canonical(key), _canonical(item)] for key, item in value.items()]
+        return ["mapping", sorted(pairs, key=json.dumps)]
+    if isinstance(value, list | tuple):
+        return ["list", [_canonical(item) for item in value]]
+    if isinstance(value, set | frozenset):
+        return ["set", sorted((_canonical(item) for item in value), key=json.dumps)]
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        return _canonical(value.item())
+    # The text of other objects may contain an address, or not all of their contents.
+    raise _UnknownError
+
+
+def _digest(parts: Any) -> str:
+    text = json.dumps(parts, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -14,7 +14,7 @@ import pytest
 from run_helpers import background
 from support import write
 
-from snakemake_kochi.executor.placeholders import UnclearError, resources_taken
+from snakemake_kochi.executor.internals import UnclearError, resources_taken
 from snakemake_kochi.executor.tickets import Choices, InnerCommand
 from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import Benchmark, Queue, ShellJob, Ticket

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.executor.tickets import Choice, InnerCommand, make_ticket, resources_of
+from snakemake_kochi.executor.admission import resources_of
+from snakemake_kochi.executor.tickets import Choice, InnerCommand, make_ticket
 
 
 class Rule:

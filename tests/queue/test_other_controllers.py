@@ -14,7 +14,7 @@ import pytest
 from support import wait_until
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.executor.adoption import await_others
+from snakemake_kochi.executor.run import await_others
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Inbox, Orphans, OtherControllers
 from snakemake_kochi.queue.controllers import adopt
