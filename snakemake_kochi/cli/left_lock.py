@@ -18,11 +18,12 @@ from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue.controllers import (
     ControllerState,
+    OtherControllers,
     is_same_directory,
     list_controllers,
+    may_make,
     read_controller,
 )
-from snakemake_kochi.queue.other_controllers import OtherControllers, may_make
 
 _LOOK = 0.5
 

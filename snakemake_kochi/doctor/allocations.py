@@ -23,7 +23,7 @@ from snakemake_kochi.files import last_lines, make_directory
 from snakemake_kochi.location import Location
 from snakemake_kochi.processes import Node
 from snakemake_kochi.queue import Queue, WorkerState, cancel, shared_workers
-from snakemake_kochi.queue.controllers import private_queue, remove_private_queues
+from snakemake_kochi.queue.queue import private_queue, remove_private_queues
 from snakemake_kochi.schedulers.commands import WaitReasons
 from snakemake_kochi.schedulers.interface import Allocation, RefusedError, UnreachableError, Wanted
 from snakemake_kochi.worker.settings import WorkerSettings

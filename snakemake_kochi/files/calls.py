@@ -101,6 +101,19 @@ def list_names(directory: Path | str) -> list[str]:
         return []
 
 
+def is_removed(path: Path) -> bool:
+    """Whether a file or directory that once existed has certainly been removed.
+
+    Raises OSError when that is unknown now.
+    """
+    if is_there(path):
+        return False
+    # If the directory above is missing too, the filesystem is away and may come back. That
+    # directory is listed because for up to a minute an NFS client believes that a name is missing
+    # that it once did not find.
+    return is_there(path.parent) and path.name not in list_names(path.parent)
+
+
 def show_new_files(directory: Path | str) -> None:
     """Make files visible that other nodes have just made in a directory.
 

@@ -2,7 +2,7 @@
 
 from snakemake_kochi.queue.adoption import Ended, Orphans, Running
 from snakemake_kochi.queue.claiming import Answer, Claim
-from snakemake_kochi.queue.controllers import jobs_of, private_queue, remove_private_queues
+from snakemake_kochi.queue.controllers import OtherControllers
 from snakemake_kochi.queue.entries import QueueRemovedError, allocate_ids, ids_lock, queue_lock
 from snakemake_kochi.queue.explain import (
     AttemptView,
@@ -16,9 +16,22 @@ from snakemake_kochi.queue.explain import (
 )
 from snakemake_kochi.queue.heartbeat import Observer
 from snakemake_kochi.queue.inbox import Inbox
-from snakemake_kochi.queue.jobs import JobView, cancel, cancel_all, find_job, list_jobs, view_ended
-from snakemake_kochi.queue.other_controllers import OtherControllers
-from snakemake_kochi.queue.queue import Queue, QueueView, list_queues
+from snakemake_kochi.queue.jobs import (
+    JobView,
+    cancel,
+    cancel_all,
+    find_job,
+    jobs_of,
+    list_jobs,
+    view_ended,
+)
+from snakemake_kochi.queue.queue import (
+    Queue,
+    QueueView,
+    list_queues,
+    private_queue,
+    remove_private_queues,
+)
 from snakemake_kochi.queue.recovery import recover
 from snakemake_kochi.queue.result import Attempt, EndedAttempt, Result
 from snakemake_kochi.queue.runs import (

@@ -23,12 +23,11 @@ from snakemake_kochi.queue.controllers import (
     adopt,
     forget_controller,
     is_same_directory,
-    jobs_of,
     list_controllers,
     queues_of,
 )
 from snakemake_kochi.queue.entries import find_entry, queue_names
-from snakemake_kochi.queue.jobs import JobView, cancel_all
+from snakemake_kochi.queue.jobs import JobView, cancel_all, jobs_of
 from snakemake_kochi.queue.recovery import recover
 from snakemake_kochi.queue.result import Result, read_result
 from snakemake_kochi.queue.ticket import Ticket, read_ticket

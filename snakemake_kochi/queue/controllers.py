@@ -1,168 +1,33 @@
-"""Controllers: their state files, the adopters of dead ones, and the tickets that they left."""
+"""Controllers: their state files, the adopters of dead ones, and rivals that may write one's files.
+
+A rival whose heartbeat moves is alive, and a new run in its directory is refused. If its heartbeat
+stands still for long, it is dead, and the new run adopts its jobs.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-import logging
 import os
+import shlex
 import shutil
 import time
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass, replace
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.files import (
-    is_name,
-    is_there,
-    list_names,
-    read_json,
-    to_json,
-    write_exclusively,
-)
+from snakemake_kochi.files import is_name, is_there, read_json, to_json, write_exclusively
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
-from snakemake_kochi.queue.entries import controller_names, queue_names
-from snakemake_kochi.queue.heartbeat import LATE, HeartbeatFile, time_awake_or_asleep
-from snakemake_kochi.queue.jobs import JobView
-from snakemake_kochi.queue.queue import Queue
+from snakemake_kochi.queue.entries import controller_names
+from snakemake_kochi.queue.heartbeat import LOST_AFTER, SETTLING, Stillness, sign_of_life
+from snakemake_kochi.queue.queue import remove_private_queues
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.workers import HEARTBEAT_INTERVAL
 
-_log = logging.getLogger(__name__)
-
 VERSION = 1
-
-
-@dataclass(frozen=True)
-class Adopter:
-    """adopter-<n>.json: the controller that adopted the jobs, and its host if that is known."""
-
-    controller: str
-    host: str = ""
-
-
-def last_adopter(machine: MachinePaths, identity: str) -> tuple[int, Adopter | None]:
-    """How many controllers have adopted the jobs of a controller, and the last of them.
-
-    Raises OSError or DamagedFileError.
-    """
-    paths = machine.controller(identity)
-    found = None
-    for number in itertools.count(0):
-        try:
-            data = read_json(paths.adopter(number + 1), VERSION)
-        except FileNotFoundError:
-            return number, found
-        found = Adopter(str(data.get("adopter")), str(data.get("host", "")))
-    raise AssertionError("unreachable")
-
-
-def is_certainly_gone(directory: Path) -> bool:
-    """Whether the directory of a controller that ended, or was adopted, has been removed.
-
-    Raises OSError when that is unknown now.
-    """
-    if is_there(directory):
-        return False
-    # If the directory above is missing too, the filesystem is away and may come back. The directory
-    # is listed because an NFS client takes a name that it once did not find for missing for up to a
-    # minute.
-    return is_there(directory.parent) and directory.name not in list_names(directory.parent)
-
-
-class ControllerFile:
-    """controller.json of the calling process. Any thread may call its methods."""
-
-    def __init__(self, machine: MachinePaths, identity: str, fields: Mapping[str, Any]) -> None:
-        """Write the file. Raises OSError when it cannot be written."""
-        self._machine = machine
-        self._identity = identity
-        self._paths = machine.controller(identity)
-        self._file = HeartbeatFile(self._paths.state, fields)
-        self._file.write()
-        self._looked = time_awake_or_asleep()
-        self._adopter: Adopter | None = None
-        # Since when this controller seems to have an adopter. This may be a transient fault.
-        self._doubted: float | None = None
-
-    def write(self, **changes: Any) -> None:
-        """Write the file with some fields changed. Raises OSError."""
-        self._file.write(**changes)
-
-    def start(self) -> None:
-        """Start the heartbeat; each beat also looks for an adopter."""
-        self._file.start(self._has_no_adopter)
-
-    def stop(self) -> None:
-        """Stop the heartbeat. After this returns, only `write` writes the file."""
-        self._file.stop()
-
-    def _has_no_adopter(self) -> bool:
-        self._look_for_adopter()
-        return self._adopter is None
-
-    @property
-    def adopter(self) -> Adopter | None:
-        """The controller that adopted the jobs of this one, if any.
-
-        That happens after this controller gave no sign of life for too long. It is final: the jobs
-        no longer belong to this controller. While the heartbeat runs, the call costs nothing.
-        """
-        if self._file.is_started and self._adopter is None:
-            asleep = time_awake_or_asleep() - self._looked
-            if asleep > LATE * self._file.interval:
-                self._look_for_adopter()
-                if self._doubted is not None:
-                    time.sleep(self._file.interval)
-                    self._look_for_adopter()
-        return self._adopter
-
-    def require_no_adopter(self) -> None:
-        """Raise KochiError if there is an adopter.
-
-        This must be called before tickets are submitted and before results are taken in.
-        """
-        if (adopter := self.adopter) is None:
-            return
-        where = f" on {adopter.host}" if adopter.host else ""
-        who = (
-            f"controller {adopter.controller}{where}"
-            if adopter.controller
-            else "another run, which has ended since,"
-        )
-        raise KochiError(
-            f"this run gave no sign of life for long, was presumed dead, and {who} adopted its "
-            "jobs: it ends here, and leaves them to that one",
-            "Was this host suspended, or cut off from the filesystem? How the jobs stand says: "
-            "kochi show jobs -t",
-        )
-
-    def _look_for_adopter(self) -> None:
-        moment = time_awake_or_asleep()
-        try:
-            _, found = last_adopter(self._machine, self._identity)
-            # The adopter may have ended, and removed what it had adopted.
-            is_doubtful = found is None and is_certainly_gone(self._paths.directory)
-        except DamagedFileError:
-            found, is_doubtful = None, True
-        except OSError:
-            return  # unknown now
-        if not is_doubtful:
-            self._doubted = None
-        elif self._doubted is None:
-            self._doubted = moment
-        # It counts only when it was seen twice, because it ends the run for good.
-        if self._doubted is not None:
-            if moment < self._doubted + self._file.interval:
-                return
-            found = Adopter("")
-        self._looked = moment
-        if found is not None:
-            self._adopter = found
-            _log.warning("controller %s was presumed dead", self._identity)
+# In heartbeat intervals. A scheduler reports a node that it cannot reach as gone, although
+# processes there may go on.
+SILENT_AFTER = 3
 
 
 @dataclass(frozen=True)
@@ -237,22 +102,6 @@ class ControllerState:
         return self.said_gone or here.has_rebooted_since(self.node)
 
 
-def private_queue(controller: str) -> str:
-    """The queue for those jobs of a run that name no queue.
-
-    The names of further queues of the run begin with this name and a dash.
-    """
-    return f"run-{controller}"
-
-
-def remove_private_queues(machine: MachinePaths, controller: str) -> None:
-    """Remove a run's own queues, except those that still hold a ticket."""
-    first = private_queue(controller)
-    for name in queue_names(machine):
-        if name == first or name.startswith(f"{first}-"):
-            Queue(machine, name).remove()
-
-
 def read_controller(machine: MachinePaths, identity: str) -> ControllerState:
     """Read controller.json. Raises OSError (including FileNotFoundError) or DamagedFileError."""
     path = machine.controller(identity).state
@@ -304,6 +153,27 @@ def is_same_directory(one: str, other: str) -> bool:
     return False
 
 
+@dataclass(frozen=True)
+class Adopter:
+    """adopter-<n>.json: the controller that adopted the jobs, and its host if that is known."""
+
+    controller: str
+    host: str = ""
+
+
+def last_adopter(machine: MachinePaths, identity: str) -> tuple[int, Adopter | None]:
+    """How many controllers have adopted the jobs of a controller, and the last of them.
+
+    Raises OSError or DamagedFileError.
+    """
+    paths = machine.controller(identity)
+    number, found = 0, None
+    with contextlib.suppress(FileNotFoundError):
+        while data := read_json(paths.adopter(number + 1), VERSION):
+            number, found = number + 1, Adopter(str(data.get("adopter")), str(data.get("host", "")))
+    return number, found
+
+
 def adopt(machine: MachinePaths, dead: str, adopter: str, others: Collection[str] = ()) -> bool:
     """Become the one adopter of a dead controller's jobs; False when there is another one.
 
@@ -342,23 +212,6 @@ def queues_of(states: Iterable[ControllerState]) -> set[str] | None:
     return found
 
 
-def jobs_of(
-    machine: MachinePaths, controllers: Collection[str], queues: Collection[str] | None = None
-) -> list[JobView]:
-    """The waiting and running jobs that some controllers submitted, in all queues or in some.
-
-    No job is missed. The call reads every ticket of these queues, and holds each queue's lock for a
-    moment.
-    """
-    names = queue_names(machine) if queues is None else sorted(queues)
-    return [
-        view
-        for name in (names if controllers else ())
-        for view in Queue(machine, name).jobs()
-        if view.ticket is not None and view.ticket.controller in controllers
-    ]
-
-
 def forget_controller(machine: MachinePaths, identity: str) -> None:
     """Remove all files of a dead controller and its private queues.
 
@@ -366,3 +219,161 @@ def forget_controller(machine: MachinePaths, identity: str) -> None:
     """
     shutil.rmtree(machine.controller(identity).inbox.parent, ignore_errors=True)
     remove_private_queues(machine, identity)
+
+
+# Whether a controller is known to have ended. The second argument tells whether it has been silent
+# for a while; then sources that are not always right may be asked, too.
+IsOver = Callable[[ControllerState, bool], bool]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A controller that may be alive.
+
+    `seconds_left` is the number of seconds without a sign of life after which it is presumed dead;
+    None before the first look.
+    """
+
+    state: ControllerState
+    seconds_left: float | None = None
+
+
+class OtherControllers:
+    """The controllers that may write the same files as the caller's run.
+
+    `own` is the caller's identity. Its file exists already, so that of two controllers that start
+    at the same time at least one sees the other. `among` are the controllers to look at, for a
+    caller without a run.
+    """
+
+    def __init__(
+        self,
+        machine: MachinePaths,
+        directory: str,
+        own: str,
+        is_over: IsOver,
+        clock: Callable[[], float] = time.monotonic,
+        among: Collection[ControllerState] | None = None,
+    ) -> None:
+        self._machine = machine
+        self._is_over = is_over
+        self._clock = clock
+        self._stillness = Stillness(clock)
+        self._signs: dict[str, Hashable] = {}
+        rivals = _rivals(machine, directory, own) if among is None else among
+        self._open = [Watched(state) for state in rivals]
+        # Controllers that look dead by the looks so far although no process can be sure. Each has
+        # the number of seconds within which it will see its adopter if it is alive after all.
+        self.dead: dict[str, float] = {}
+        # Controllers whose files were removed or damaged meanwhile, so that nothing more can be
+        # learned.
+        self.ended: set[str] = set()
+
+    def look(self) -> list[Watched]:
+        """Look at the controllers; return those that may still be alive.
+
+        Raises KochiError, with what to type, for one that is alive and for one that cannot be
+        watched.
+        """
+        found = []
+        for watched in self._open:
+            try:
+                left = self._look_at(watched.state.identity)
+            except (FileNotFoundError, DamagedFileError):
+                self.ended.add(watched.state.identity)
+                continue
+            except OSError:
+                found.append(watched)  # a filesystem that answers with an error proves nothing
+                continue
+            if left is not None:
+                found.append(replace(watched, seconds_left=left))
+        self._open = found
+        return found
+
+    def _look_at(self, identity: str) -> float | None:
+        """The seconds until a controller is presumed dead; None for a dead one."""
+        began = self._clock()
+        state = read_controller(self._machine, identity)
+        if state.is_dead:
+            return None
+        if this_node().can_see(state.node):
+            raise _refusal(state)
+        path = self._machine.controller(identity).state
+        sign = sign_of_life(path, state.process, state.heartbeat)
+        if self._signs.setdefault(identity, sign) != sign:
+            raise _refusal(state)
+        interval = state.heartbeat_interval
+        still = self._stillness.note(identity, sign, interval, began)
+        is_silent = still >= SILENT_AFTER * interval
+        is_lost = state.heartbeat is not None and still >= LOST_AFTER * interval
+        if is_lost or self._is_over(state, is_silent):
+            self.dead[identity] = SETTLING * interval if is_silent else 0.0
+            return None
+        if state.heartbeat is None:
+            raise _cannot_be_watched(self._machine, state)
+        return LOST_AFTER * interval - still
+
+
+def _rivals(machine: MachinePaths, directory: str, own: str) -> list[ControllerState]:
+    """The controllers that may write the same files as one, and their adopters."""
+    outputs = _outputs_of(machine, own)
+    here = {
+        state.identity: state
+        for state in list_controllers(machine)
+        if state.directory is not None and is_same_directory(state.directory, directory)
+    }
+    found: set[str] = set()
+    for identity in here.keys() - {own}:
+        theirs = _outputs_of(machine, identity)
+        if outputs is None or theirs is None or not outputs.isdisjoint(theirs):
+            found.add(identity)
+            with contextlib.suppress(DamagedFileError):
+                # The adopter waits for jobs of that controller, apart from its own jobs.
+                _, adopter = last_adopter(machine, identity)
+                found.update({adopter.controller} & here.keys() if adopter is not None else ())
+    # A program may call Snakemake several times, one run after the other.
+    me, myself = this_node(), ProcessIdentity.of(os.getpid())
+    return [
+        state
+        for state in (here[identity] for identity in sorted(found - {own}))
+        if not (me.can_see(state.node) and state.process == myself)
+    ]
+
+
+def may_make(machine: MachinePaths, controller: str, path: str) -> bool:
+    """Whether the run of a controller may make a file, relative to its directory."""
+    outputs = _outputs_of(machine, controller)
+    return outputs is None or path in outputs
+
+
+def _outputs_of(machine: MachinePaths, identity: str) -> frozenset[str] | None:
+    """The files that the run of a controller may write; None for any."""
+    try:
+        return frozenset(read_json(machine.controller(identity).outputs, VERSION)["outputs"])
+    except (FileNotFoundError, DamagedFileError, KeyError, TypeError):
+        return None
+
+
+def _refusal(state: ControllerState) -> KochiError:
+    host, pid = state.node.host, state.process.pid
+    is_here = this_node().can_see(state.node)
+    where = "this host" if is_here else host
+    return KochiError(
+        f"another run in this directory is alive on {where} (process {pid}, started at "
+        f"{state.started}) and makes the same files: each job would be executed twice",
+        "Wait for its end, or interrupt it. To interrupt it, type"
+        + ("" if is_here else f" on {host}")
+        + f": kill -INT {pid}\nThen type your command again. To see the jobs that still run, type: "
+        "kochi show jobs",
+    )
+
+
+def _cannot_be_watched(machine: MachinePaths, state: ControllerState) -> KochiError:
+    host, pid = state.node.host, state.process.pid
+    return KochiError(
+        f"another run in this directory was started on {host} (process {pid}, at {state.started}) "
+        "by an earlier release: it has no heartbeat, so this host cannot see whether it is alive",
+        f"To see whether it is alive, type on {host}: ps {pid}\nIf it is not, type the following, "
+        "and then your command again, which adopts its jobs: touch "
+        f"{shlex.quote(str(machine.controller(state.identity).gone))}",
+    )

@@ -6,7 +6,7 @@ import contextlib
 import heapq
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -197,6 +197,49 @@ def list_jobs(machine: MachinePaths, ended: bool = False, limit: int = 100) -> l
 
 
 _log = logging.getLogger(__name__)
+
+
+def jobs_in(machine: MachinePaths, queue: str) -> list[JobView]:
+    """All jobs of a queue that wait or run, by number, also if their tickets move meanwhile.
+
+    Raises OSError and KochiError when the queue cannot be listed or locked.
+    """
+    entries: dict[int, Entry] = {}
+    with contextlib.suppress(QueueRemovedError), queue_lock(machine, queue):
+        entries = find_entries(machine.queue(queue))
+    views = (_present_view(machine, queue, entry) for _, entry in sorted(entries.items()))
+    return [view for view in views if view is not None]
+
+
+def _present_view(machine: MachinePaths, queue: str, entry: Entry) -> JobView | None:
+    """The view of a job wherever its ticket is now; None when the job has ended."""
+    present: Entry | None = entry
+    while present is not None:
+        if (view := view_entry(machine, present)) is not None:
+            return view
+        # The ticket was claimed or requeued since it was listed.
+        present = find_entry(machine.queue(queue), entry.job)
+        if present is None and not is_there(machine.job(entry.job).result):
+            with queue_lock(machine, queue):
+                present = find_entry(machine.queue(queue), entry.job)
+    return None
+
+
+def jobs_of(
+    machine: MachinePaths, controllers: Collection[str], queues: Collection[str] | None = None
+) -> list[JobView]:
+    """The waiting and running jobs that some controllers submitted, in all queues or in some.
+
+    No job is missed. The call reads every ticket of these queues, and holds each queue's lock for a
+    moment.
+    """
+    names = queue_names(machine) if queues is None else sorted(queues)
+    return [
+        view
+        for name in (names if controllers else ())
+        for view in jobs_in(machine, name)
+        if view.ticket is not None and view.ticket.controller in controllers
+    ]
 
 
 def cancel(machine: MachinePaths, job: int) -> Outcome:

@@ -30,7 +30,6 @@ from snakemake_kochi.queue.entries import (
     allocate_ids,
     count_waiting,
     find_entries,
-    find_entry,
     has_waiting,
     queue_lock,
     queue_names,
@@ -38,7 +37,7 @@ from snakemake_kochi.queue.entries import (
     waiting_entries,
 )
 from snakemake_kochi.queue.heartbeat import Observer
-from snakemake_kochi.queue.jobs import JobView, view_entry
+from snakemake_kochi.queue.jobs import JobView, jobs_in, view_entry
 from snakemake_kochi.queue.recovery import ended_attempt, recover, requeue
 from snakemake_kochi.queue.result import Result, UncountedReason, end_ticket, new_nonce, nonce_of
 from snakemake_kochi.queue.skipped import ClaimSettings
@@ -112,7 +111,7 @@ class Queue:
                 move_in(self.paths, directory)
         except OSError as error:
             raise KochiError(
-                f"no ticket was handed over: cannot write below {self.paths.directory}: "
+                f"no ticket was submitted: cannot write below {self.paths.directory}: "
                 f"{error.strerror}"
             ) from error
         notify_subscribers(self.machine, self.paths)
@@ -219,28 +218,8 @@ class Queue:
         return False
 
     def jobs(self) -> list[JobView]:
-        """All tickets that wait or run, including those that move meanwhile.
-
-        Raises OSError and KochiError when the queue cannot be listed or locked.
-        """
-        entries: dict[int, Entry] = {}
-        with contextlib.suppress(QueueRemovedError), queue_lock(self.machine, self.name):
-            entries = find_entries(self.paths)
-        views = (self._present_view(entry) for _, entry in sorted(entries.items()))
-        return [view for view in views if view is not None]
-
-    def _present_view(self, entry: Entry) -> JobView | None:
-        """The view of a job wherever its ticket is now; None when the job has ended."""
-        present: Entry | None = entry
-        while present is not None:
-            if (view := view_entry(self.machine, present)) is not None:
-                return view
-            # The ticket was claimed or requeued since it was listed.
-            present = find_entry(self.paths, entry.job)
-            if present is None and not is_there(self.machine.job(entry.job).result):
-                with queue_lock(self.machine, self.name):
-                    present = find_entry(self.paths, entry.job)
-        return None
+        """See `jobs_in`."""
+        return jobs_in(self.machine, self.name)
 
     def waiting(self) -> list[JobView]:
         return self._views(list(waiting_entries(self.paths)))
@@ -360,3 +339,19 @@ def _remove_leftovers(queue: QueuePaths, own: Path) -> None:
         for other in queue.submissions.iterdir():
             if other.stat().st_mtime < newest - _LEFTOVER_AGE:
                 shutil.rmtree(other, ignore_errors=True)
+
+
+def private_queue(controller: str) -> str:
+    """The queue for those jobs of a run that name no queue.
+
+    The names of further queues of the run begin with this name and a dash.
+    """
+    return f"run-{controller}"
+
+
+def remove_private_queues(machine: MachinePaths, controller: str) -> None:
+    """Remove a run's own queues, except those that still hold a ticket."""
+    first = private_queue(controller)
+    for name in queue_names(machine):
+        if name == first or name.startswith(f"{first}-"):
+            Queue(machine, name).remove()

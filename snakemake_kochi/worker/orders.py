@@ -18,16 +18,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError, WorkerError
-from snakemake_kochi.files import is_there
+from snakemake_kochi.files import is_removed, is_there
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.quantities import format_duration
-from snakemake_kochi.queue.controllers import is_certainly_gone, read_controller
+from snakemake_kochi.queue.controllers import SILENT_AFTER, read_controller
 from snakemake_kochi.queue.entries import waiting_entries
 from snakemake_kochi.queue.explain import FRESH, ROUNDING
 from snakemake_kochi.queue.heartbeat import LOST_AFTER, Stillness, sign_of_life
-from snakemake_kochi.queue.other_controllers import SILENT_AFTER
 from snakemake_kochi.queue.wakeup import Release, read_release
 from snakemake_kochi.queue.workers import WorkerState
 from snakemake_kochi.schedulers.environment import own_allocation
@@ -297,7 +296,7 @@ class ControllerWatch:
             return False
         what = "whether the run that started this worker is over is not known now"
         try:
-            is_over = is_certainly_gone(self._directory)
+            is_over = is_removed(self._directory)
         except OSError as error:
             self._notices.fault(what, error)
             return False

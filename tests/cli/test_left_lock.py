@@ -66,7 +66,7 @@ def test_a_batch_that_was_killed_is_unlocked_when_a_person_says_so(
     with running_batch(project) as batch:
         other = shell("batch", "fib.yaml", "test")
         assert other.status == 1
-        assert f"another run in this directory goes on on this host (process {batch.pid}" in (
+        assert f"another run in this directory is alive on this host (process {batch.pid}" in (
             other.err
         )
         assert "unlock" not in other.err + other.out
@@ -139,7 +139,7 @@ def test_a_run_that_lives_on_another_host_keeps_its_lock(
     machine, file, lock = locked
     file.start(lambda: True)
     try:
-        with pytest.raises(KochiError, match="goes on on elsewhere") as error:
+        with pytest.raises(KochiError, match="is alive on elsewhere") as error:
             see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
         assert "unlock" not in str(error.value)
         see_to_left_lock(machine, lock.parent, "other.csv", True, "this")  # makes other files

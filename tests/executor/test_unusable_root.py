@@ -96,7 +96,7 @@ def test_a_queue_that_nothing_can_be_written_to_any_more_ends_the_run_with_one_m
     )
     done = snakemake("--executor", "kochi", "-j2", cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stdout.count("no ticket was handed over: cannot write below") == 1
+    assert done.stdout.count("no ticket was submitted: cannot write below") == 1
     assert "Traceback" not in done.stdout
     assert done.stdout.count("kochi ran 1 job: 1 by shell") == 1
     assert done.stdout.count("Cancelled 1 kochi job") == 1

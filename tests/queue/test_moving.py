@@ -18,9 +18,9 @@ from faulty_filesystem import FaultyFilesystem
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Inbox, Queue, Ticket, cancel_all, recover
-from snakemake_kochi.queue.controllers import jobs_of
 from snakemake_kochi.queue.entries import Entry, JobSet
 from snakemake_kochi.queue.heartbeat import Observer
+from snakemake_kochi.queue.jobs import jobs_of
 from snakemake_kochi.queue.skipped import SkippedTickets
 
 Make = Callable[..., Ticket]

@@ -94,7 +94,7 @@ def test_one_that_gives_a_sign_of_life_is_named_with_what_to_type(
     assert watch.look()
     # The counter stands still where the disk is full.
     os.utime(machine.controller(alive.identity).state)
-    with pytest.raises(KochiError, match=r"goes on on login1 \(process 77,") as raised:
+    with pytest.raises(KochiError, match=r"is alive on login1 \(process 77,") as raised:
         watch.look()
     assert "on login1: kill -INT 77" in raised.value.sentences
 
@@ -207,7 +207,7 @@ def test_one_of_an_earlier_release_is_dead_when_a_person_says_so(
     inbox = elsewhere(machine, tmp_path)
     change(machine, inbox, heartbeat=None)
     gone = machine.controller(inbox.identity).gone
-    with pytest.raises(KochiError, match="cannot be seen from here") as raised:
+    with pytest.raises(KochiError, match="this host cannot see whether it is alive") as raised:
         others(machine, tmp_path, clock).look()
     assert f"touch {gone}" in raised.value.sentences
     gone.touch()
@@ -241,7 +241,7 @@ def test_a_controller_whose_adopter_has_ended_and_removed_all_takes_in_nothing_m
     adopter.close()
     inbox.give_signs_of_life()
     wait_until(lambda: inbox.adopter)
-    with pytest.raises(KochiError, match="another run, which has ended since, adopted"):
+    with pytest.raises(KochiError, match="another run, which has ended since, presumed"):
         inbox.wait(0)
     inbox.leave()
     assert list(machine.controllers.iterdir()) == []

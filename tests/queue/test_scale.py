@@ -87,7 +87,7 @@ def test_a_really_full_disk_refuses_all_tickets_and_keeps_nothing_of_them(tmp_pa
     try:
         queue = Queue(Root(disk).machine("local"), "q")
         queue.submit([ticket("before")])
-        with pytest.raises(KochiError, match=r"no ticket was handed over.*No space left"):
+        with pytest.raises(KochiError, match=r"no ticket was submitted.*No space left"):
             queue.submit([ticket(command=("echo", "x" * 5000)) for _ in range(1000)])
         assert left_aside(queue) == []
         queue.submit([ticket("after")])

@@ -231,7 +231,7 @@ def test_a_full_disk_loses_no_ticket_and_no_result(site: Site, mount: Mount) -> 
     with pytest.raises(KochiError, match=r"no job number can be given.*No space left on device"):
         site.submit("true")
     os.truncate(taken, taken.stat().st_size - (1 << 16))
-    with pytest.raises(KochiError, match=r"no ticket was handed over.*No space left on device"):
+    with pytest.raises(KochiError, match=r"no ticket was submitted.*No space left on device"):
         site.submit(*["true"] * 300)
     fill(site.root.directory)
     (site.directory / "go").touch()
