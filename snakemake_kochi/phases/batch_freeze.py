@@ -142,6 +142,6 @@ def _phase(data: Mapping[str, Any]) -> Phase:
 
 def _shown(name: str, value: str) -> str:
     # Imported here: it loads git, which jobs that only read this file do not need.
-    from snakemake_kochi.snapshot.confidential import is_secret_variable
+    from snakemake_kochi.snapshot.difference import is_secret_variable
 
     return "(not told)" if is_secret_variable(name, value) else value

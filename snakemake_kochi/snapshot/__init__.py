@@ -1,5 +1,4 @@
-"""Snapshots: a working tree becomes a git tree in a store of ours, and a tree becomes files
-again."""
+"""Snapshots: a working tree becomes a git tree in a store, and a tree becomes files again."""
 
 from snakemake_kochi.snapshot.difference import difference
 from snakemake_kochi.snapshot.listing import deleted_files, matcher, submodules

@@ -1,44 +1,57 @@
-"""How a snapshot differs from the checked-out commit, as a text for people."""
+"""How a snapshot differs from the checked-out commit, as a text to keep with results.
+
+Results are shown to others, so the text leaves out what looks like a secret. Only names and the
+form of addresses count: a secret under another name is not recognised. The snapshot itself, which
+contains everything, is private.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from snakemake_kochi.git import run_git
-from snakemake_kochi.snapshot.confidential import is_secret_line, is_secret_path
 from snakemake_kochi.snapshot.listing import not_checked_out
-from snakemake_kochi.snapshot.snapshot import Snapshot
-from snakemake_kochi.snapshot.store import run_in_store
+from snakemake_kochi.snapshot.repository import run_in_store
+from snakemake_kochi.snapshot.snapshot import Change, Snapshot, changes
 
 MOST = 32 * 1024  # bytes
-# Of examined files: no text of gigabytes is made just to be cut.
+# Limits for the examined files: no text of gigabytes is made just to be cut.
 _MOST_FILES = 200
 _MOST_CONTENT = 1 << 20  # bytes
 _MOST_NAMED = 20
 _SUBMODULE = "160000"
 
-
-@dataclass(frozen=True)
-class _Change:
-    path: str
-    was: str
-    is_deletion: bool
-    objects: tuple[str, ...]
+# Patterns of the name of a file, or of a directory above it.
+SECRETS = (
+    *(".env", ".env.*", ".envrc", ".netrc", ".pgpass", ".npmrc", ".pypirc", ".git-credentials"),
+    *(".ssh", ".gnupg", ".aws", ".kube", ".docker", "kubeconfig*"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.keytab", "*.token", "id_rsa*", "id_ed25519*"),
+    *("id_ecdsa*", "id_dsa*", "*credential*", "*password*", "*secret*"),
+)
+# `AUTH` must not match an author; `KEY` only as one of several words, because a sort has keys, too.
+_WORD = (
+    r"(?:token|secret|passw(?:or)?d|passphrase|credential|auth(?!or)|pwd"
+    r"|api_?key|(?<=[a-z0-9])[_-]keys?(?![a-z]))"
+)
+_NAME = re.compile(_WORD, re.IGNORECASE)
+_ADDRESS = re.compile(r"://[^/\s@'\"]+:[^/\s@'\"]+@")
+# bounded, for lines of many kilobytes without a space
+_ASSIGNMENT = re.compile(rf"{_WORD}[\w-]{{0,60}}[\"']?\]?\s*[:=](?!=)\s*\S", re.IGNORECASE)
 
 
 def difference(
     directory: Path, store: Path, snapshot: Snapshot, is_output: Callable[[str], bool]
 ) -> str:
-    """The diff from the base to the tree of a snapshot of `directory`; "" where there is none, or
-    no base.
+    """The diff from the base to the tree of a snapshot of `directory`; "" without a base.
 
-    It contains untracked files. It does not contain files for which `is_output` is true, files that
-    git has not checked out, and submodules. Binary files are only named, and so are files with
-    names like SECRETS, and files whose committed content is missing in a partial clone. At most
-    MOST bytes, in complete lines; the last lines say what was left out. Raises GitError.
+    It contains untracked files. It does not contain submodules, files for which `is_output` is
+    true, and files that git has not checked out. It only names binary files, files with names like
+    SECRETS, and files whose committed content is missing in a partial clone. At most MOST bytes, in
+    complete lines; the last lines say what was left out. Raises GitError.
     """
     if snapshot.base is None or not snapshot.dirty:
         return ""
@@ -48,15 +61,14 @@ def difference(
         "GIT_LITERAL_PATHSPECS": "1",
     }
     between = (snapshot.base, snapshot.tree)
-    changes = [
-        change for change in _changes(store, between, variables) if not is_output(change.path)
-    ]
-    if any(change.is_deletion for change in changes):
+    found = changes(store, *between, variables)
+    wanted = [each for each in _outside_submodules(found) if not is_output(each.path)]
+    if any(change.is_deletion for change in wanted):
         absent = set(not_checked_out(directory))
-        changes = [each for each in changes if not each.is_deletion or each.path not in absent]
-    secret = [change.path for change in changes if is_secret_path(change.path)]
-    others = [change for change in changes if not is_secret_path(change.path)]
-    shown, missing = _of_bearable_size(store, others, variables)
+        wanted = [each for each in wanted if not each.is_deletion or each.path not in absent]
+    secret = [change.path for change in wanted if is_secret_path(change.path)]
+    others = [change for change in wanted if not is_secret_path(change.path)]
+    shown, missing = _of_limited_size(store, others, variables)
     known = {*shown, *missing}
     left = [change.path for change in others if change.path not in known]
     text = b""
@@ -64,7 +76,7 @@ def difference(
         options = ("-r", "-p", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
         words = ("diff-tree", *options, *between, "--", *shown)
         text = run_in_store(store, *words, environment=variables)
-    remarks = {"too much": left, "not in this partial clone": missing}
+    remarks = {"too large": left, "not in this partial clone": missing}
     return _told(text, {**remarks, "their names suggest secrets": secret})
 
 
@@ -75,28 +87,20 @@ def _quoted(path: str) -> str:
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _changes(
-    store: Path, between: Sequence[str], variables: Mapping[str, str]
-) -> Iterable[_Change]:
-    options = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames")
-    parts = run_in_store(store, *options, *between, environment=variables).split(b"\0")
-    found = []
-    for description, path in zip(parts[::2], parts[1::2], strict=False):
-        was, _, *objects, kind = description.decode().lstrip(":").split(" ")
-        given = tuple(each for each in objects if each.strip("0"))
-        found.append(_Change(os.fsdecode(path), was, kind == "D", given))
-    submodules = {change.path for change in found if change.was == _SUBMODULE}
+def _outside_submodules(found: Sequence[Change]) -> Iterator[Change]:
+    """The changes except submodules, which are directories of files in a snapshot."""
+    submodules = {change.path for change in found if change.mode == _SUBMODULE}
     for change in found:
         above = {change.path, *map(str, PurePosixPath(change.path).parents)}
         if not above & submodules:
             yield change
 
 
-def _of_bearable_size(
-    store: Path, changes: Sequence[_Change], variables: Mapping[str, str]
+def _of_limited_size(
+    store: Path, found: Sequence[Change], variables: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
     """The paths to show, and those whose content is missing."""
-    some = changes[:_MOST_FILES]
+    some = found[:_MOST_FILES]
     asked = "".join(f"{name}\n" for change in some for name in change.objects).encode()
     words = ("cat-file", "--batch-check=%(objectname) %(objectsize)")
     answers = run_in_store(store, *words, environment=variables, stdin=asked).decode().splitlines()
@@ -114,14 +118,14 @@ def _of_bearable_size(
 
 
 def _without_secrets(text: str) -> tuple[str, int]:
-    """The diff without the lines that look like secrets, which are replaced, and their number."""
+    """The diff with lines that look like secrets replaced, and the number of these lines."""
     lines, hidden, in_hunk = [], 0, False
     for line in text.split("\n"):
         # A removed line "-- x" looks like the name of a file, but not before the next "diff".
         in_hunk = line.startswith("@@") or (in_hunk and not line.startswith("diff --git "))
         if in_hunk and is_secret_line(line[1:]):
             hidden += 1
-            # In the head of a hunk, the text that git quotes behind it.
+            # Of the head of a hunk, replace only the line that git quotes there.
             kept = f"{line[: line.index('@@', 2) + 2]} " if line.startswith("@@") else line[0]
             line = f"{kept}[left out]"
         lines.append(line)
@@ -148,3 +152,19 @@ def _some(names: Sequence[str]) -> str:
     rest = len(names) - _MOST_NAMED
     some = ", ".join(name.encode("utf-8", "replace").decode() for name in names[:_MOST_NAMED])
     return f"{some} and {rest} more" if rest > 0 else some
+
+
+def is_secret_path(path: str) -> bool:
+    return any(
+        fnmatch(part.lower(), pattern) for part in PurePosixPath(path).parts for pattern in SECRETS
+    )
+
+
+def is_secret_variable(name: str, value: str) -> bool:
+    """Whether the name of a variable suggests a secret, or its value has an address's password."""
+    return bool(_NAME.search(name) or _ADDRESS.search(value))
+
+
+def is_secret_line(line: str) -> bool:
+    """Whether a line of a file sets such a variable or key, or contains such an address."""
+    return bool(_ASSIGNMENT.search(line) or _ADDRESS.search(line))

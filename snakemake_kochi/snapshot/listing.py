@@ -24,7 +24,7 @@ FILES_ONLY = ("-c", "safe.bareRepository=explicit")
 
 @dataclass(frozen=True)
 class Listing:
-    """Paths relative to the directory; `untracked`: some are in no index.
+    """Paths relative to the directory.
 
     `base` is the commit checked out (None without one); `dirty`: the files are not exactly those of
     the commit.
@@ -38,11 +38,11 @@ class Listing:
 def list_files(directory: Path, excluded: Callable[[str], bool]) -> Listing:
     """List the files and symbolic links of a directory as they are now.
 
-    In a git repository: the tracked ones and those not ignored. Repositories inside, submodules or
-    not, contribute theirs by the same rule. A directory in no repository, or ignored by the
-    repository around it, contributes everything but `.git`.
+    In a git repository, these are the tracked files and the files that are not ignored, also those
+    of repositories inside, submodules or not. In a directory that is in no repository, or that the
+    repository around it ignores, these are all files except `.git`.
     """
-    prefix = _place_in_repository(directory)
+    prefix = _path_in_repository(directory)
     if prefix is None:
         kept = [path for path in _walk_plain(directory) if not excluded(path)]
         return Listing(tuple(kept), None, True)
@@ -56,7 +56,7 @@ def list_files(directory: Path, excluded: Callable[[str], bool]) -> Listing:
         directory, *FILES_ONLY, "rev-parse", "--verify", "--quiet", "HEAD^{commit}", accept=(0, 1)
     )
     base = head.decode().strip() or None
-    # Not by one `git status` alone, which runs others inside, with the filters of those.
+    # Not by one `git status` alone: it would run one in each repository inside, with its filters.
     dirty = (
         base is None
         or untracked
@@ -67,9 +67,10 @@ def list_files(directory: Path, excluded: Callable[[str], bool]) -> Listing:
 
 
 def deleted_files(directory: Path, commit: str) -> tuple[str, ...]:
-    """Files of a commit that are not in the working tree of this repository any more, which is at
-    its top. What git has not checked out is not among them; a submodule that is gone is one of
-    them."""
+    """Files of a commit that are no longer in the working tree of which `directory` is the top.
+
+    Files that git has not checked out are not listed; a submodule that is gone is listed.
+    """
     found = run_git(
         directory,
         *FILES_ONLY,
@@ -81,7 +82,7 @@ def deleted_files(directory: Path, commit: str) -> tuple[str, ...]:
 
 
 def not_checked_out(directory: Path) -> tuple[str, ...]:
-    """Files of a repository's index that are not to be in the working tree, as it is sparse."""
+    """Files of a repository's index that its sparse checkout leaves out of the working tree."""
     listed = run_git(directory, *FILES_ONLY, "ls-files", "-z", "-t")
     return tuple(os.fsdecode(line[2:]) for line in listed.split(b"\0") if line[:1] == b"S")
 
@@ -93,7 +94,7 @@ def submodules(directory: Path) -> tuple[str, ...]:
     return tuple(os.fsdecode(path) for mode, _, path in lines if mode.startswith(b"160000 "))
 
 
-def _place_in_repository(directory: Path) -> str | None:
+def _path_in_repository(directory: Path) -> str | None:
     """The directory's path below the top of its repository ("" for the top), None without one."""
     try:
         inside, _, prefix = run_git(
@@ -104,13 +105,15 @@ def _place_in_repository(directory: Path) -> str | None:
             return None
         raise
     if inside != b"true":
-        raise GitError(f"{directory} is inside a bare repository or .git: there are no files")
-    place = os.fsdecode(prefix.removesuffix(b"\n"))
-    if place and run_git(
+        raise GitError(
+            f"{directory} is inside a bare repository or a .git directory: it has no source files"
+        )
+    path = os.fsdecode(prefix.removesuffix(b"\n"))
+    if path and run_git(
         directory, *FILES_ONLY, "check-ignore", "-z", "--stdin", stdin=b".", accept=(0, 1)
     ):
         return None
-    return place
+    return path
 
 
 def _walk_plain(directory: Path) -> Iterator[str]:
@@ -155,13 +158,13 @@ def _walk_repository(directory: Path, nested: list[Path]) -> Iterator[tuple[str,
 def _walk_nested(
     inside: Path, outer: Path | None, nested: list[Path]
 ) -> Iterator[tuple[str, bool]]:
-    """A repository inside; a worktree of the outer one is another branch's, not a source."""
+    """The files of a repository inside; of a worktree of the outer repository, none."""
     try:
         if outer is None or _common_directory(inside) != _common_directory(outer):
             yield from _walk_repository(inside, nested)
             nested.append(inside)
     except GitError:
-        # A `.git` that leads nowhere, as in a copied submodule: the files are there all the same.
+        # A `.git` that leads nowhere, as in a copied submodule; the files are there all the same.
         yield from ((path, False) for path in _walk_plain(inside))
 
 
@@ -178,8 +181,8 @@ def _common_directory(repository: Path) -> bytes:
 class _RealDirectories:
     """Modes of files reached through real directories only.
 
-    Git remembers `a/x`; when `a` was replaced by a symbolic link, lstat still finds an `a/x`, which
-    is somebody else's file.
+    Git remembers `a/x`. When a symbolic link has replaced `a`, lstat still finds an `a/x`, which is
+    another file.
     """
 
     def __init__(self, top: Path) -> None:
@@ -207,8 +210,10 @@ class _RealDirectories:
 
 
 def _is_changed(repository: Path, top: Path, prefix: str, excluded: Callable[[str], bool]) -> bool:
-    """Whether a tracked file differs from the commit that is checked out in the repository of
-    `top`, in which that is at `prefix`, or in one inside."""
+    """Whether a tracked file differs from the commit that its repository has checked out.
+
+    `repository` is that of `top`, in which `top` is at `prefix`, or one inside.
+    """
     begin = "" if repository == top else f"{os.path.relpath(repository, top)}/"
     try:
         status = run_git(
@@ -236,6 +241,6 @@ def matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
             pathspec.GitIgnoreSpec.from_lines([pattern], backend="simple")
         except ValueError as error:
             raise ConfigError(f"pattern {pattern!r}: {error}") from error
-    # The same backend everywhere: what a pattern means may not depend on what else is installed.
+    # The same backend everywhere: the meaning of a pattern must not depend on other packages.
     spec = pathspec.GitIgnoreSpec.from_lines(patterns, backend="simple")
     return spec.match_file if patterns else lambda path: False

@@ -1,12 +1,15 @@
-"""The state of a working tree's git repository at the moment of the freeze, for copies of the tree.
+"""Our git repositories: the store, which keeps snapshots for good, and the `.git` of copies.
 
-A copy gets a `.git` of its own, in which `git describe`, `git log` and `git status` answer as in
-the working tree. It has the checked-out commit, the tags and the index; the objects stay where they
-are and are read from there. Nothing is written to the user's repository, neither now nor by a
-script that uses git in a copy, and no configuration that names a command is copied.
+Snapshots: Files are read from the user's directory and written to the store directly. The user's
+repository only lists the files, so nothing is written there, and no gc there can do harm.
 
-Checked-out submodules get theirs in the same way: without one, git in there would answer for the
-repository around them.
+Copies: A copy of a snapshot gets a `.git` of its own, in which `git describe`, `git log` and
+`git status` answer as in the working tree at the moment of the freeze. It has the checked-out
+commit, the tags and the index. The objects stay in the user's repository and in the store, and are
+read from there. Nothing is written to the user's repository, neither at the freeze nor by a script
+that uses git in a copy, and no configuration that names a command is copied. Checked-out submodules
+get a `.git` in the same way: without one, git in a submodule would answer for the repository around
+it.
 """
 
 from __future__ import annotations
@@ -15,21 +18,55 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from snakemake_kochi.errors import GitError
-from snakemake_kochi.files import is_there, make_directory, move, to_json
+from snakemake_kochi.files import is_there, make_directory, move, to_json, write_atomically
 from snakemake_kochi.git import run_git
 from snakemake_kochi.paths import SUBMODULES
 from snakemake_kochi.snapshot.listing import FILES_ONLY, matcher, submodules
 
+# A snapshot has the bytes of the working tree, whatever .gitattributes and the user's configuration
+# say: otherwise line endings, keywords, encodings and filters would be applied twice or not undone.
+_ATTRIBUTES = "* -text -filter -ident !working-tree-encoding !eol\n"
+# The user's settings are for the user's repositories (split index, ignored modes, compression).
+_OWN_CONFIGURATION = {
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_PARAMETERS": "",
+    "GIT_CONFIG_COUNT": "0",
+}
+_STORE_CONFIGURATION = """\
+[core]
+\trepositoryformatversion = 0
+\tbare = true
+\tfileMode = true
+\tsymlinks = true
+\tignoreCase = false
+\tprecomposeUnicode = false
+\tprotectNTFS = false
+\tprotectHFS = false
+\tautocrlf = false
+\tfsync = committed,loose-object
+\tfsyncMethod = batch
+[checkout]
+\tworkers = 4
+[gc]
+\tautoDetach = false
+"""
+# Git trusts an entry of its stat cache when the file is older than the cache. Clocks of file
+# servers differ, and stat times may be whole seconds. A cache with an older date makes git read
+# every recently changed file.
+_CLOCK_DIFFERENCE = 10_000_000_000  # nanoseconds
 # How names and differences are shown, and what counts as a difference. None is a command or a path.
 _SETTINGS = (
     r"^core\.(abbrev|autocrlf|eol|filemode|ignorecase|precomposeunicode|quotepath|symlinks)$"
     r"|^status\.|^diff\.(ignoresubmodules|renames)$|^submodule\..*\.ignore$"
 )
-_CONFIGURATION = """\
+_COPY_CONFIGURATION = """\
 [core]
 \trepositoryformatversion = {format}
 \tbare = false
@@ -42,19 +79,146 @@ _CONFIGURATION = """\
 """
 
 
-def keep_repository(
-    directory: Path, store: Path, place: Callable[[str], Path], exclude: Sequence[str] = ()
-) -> Path | None:
-    """Write the `.git` for copies of a working tree as it is now to `place(digest)`, unless it
-    exists, and return that directory; None when the directory is not the top of a working tree.
+def run_in_store(
+    store: Path,
+    *arguments: str,
+    directory: Path | None = None,
+    index: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    stdin: bytes | None = None,
+    accept: Iterable[int] = (0,),
+    transports: Collection[str] = (),
+) -> bytes:
+    """Run git on the store, with `directory` as its working tree and `index` as its index.
 
-    `exclude` is that of the snapshot: tracked files that are left out count as unchanged.
+    Raises GitError.
     """
-    return _keep(directory, store, place, matcher(exclude))
+    variables = {"GIT_DIR": os.path.abspath(store), **_OWN_CONFIGURATION, **(environment or {})}
+    if directory is not None:
+        variables["GIT_WORK_TREE"] = os.path.abspath(directory)
+    if index is not None:
+        variables["GIT_INDEX_FILE"] = os.path.abspath(index)
+    return run_git(
+        directory or store,
+        *arguments,
+        environment=variables,
+        stdin=stdin,
+        accept=tuple(accept),
+        transports=transports,
+    )
+
+
+def create_store(store: Path) -> None:
+    """Create the store unless it exists."""
+    if is_there(store / "HEAD"):
+        return
+    with _new_repository(store) as new:
+        run_in_store(new, "init", "--quiet", "--bare", "--template=")
+        (new / "config").write_text(_STORE_CONFIGURATION)
+        make_directory(new / "info")
+        (new / "info" / "attributes").write_text(_ATTRIBUTES)
+        make_directory(new / "indexes")
+
+
+@contextmanager
+def _new_repository(path: Path) -> Iterator[Path]:
+    """A new directory, which becomes `path` when the block has filled it.
+
+    Safe from several processes at once, on any nodes, without a lock: a rename never replaces a
+    directory with files in it. The repository of the fastest process stays.
+    """
+    make_directory(path.parent)
+    new = make_directory(path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp"))
+    try:
+        yield new
+        try:
+            move(new, path)
+        except OSError:
+            if not is_there(path / "HEAD"):
+                raise
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def write_tree(store: Path, directory: Path, paths: Iterable[str]) -> str:
+    """Write these files of the directory to the store as a tree; return its id.
+
+    A stat cache per directory stays in the store, so that unchanged files are not read again.
+    """
+    digest = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:16]
+    cache = store / "indexes" / digest
+    index = cache.with_name(f"{digest}.{secrets.token_hex(4)}.tmp")
+    wanted = tuple(paths)
+    try:
+        try:
+            tree = _write_with_cache(store, directory, index, cache, wanted)
+        except GitError:
+            # The cache may be damaged, or a file changed while it was read.
+            index.unlink(missing_ok=True)
+            tree = _write_with_cache(store, directory, index, None, wanted)
+        if index.exists():  # git writes no index without files
+            os.replace(index, cache)
+    finally:
+        index.unlink(missing_ok=True)
+        index.with_name(f"{index.name}.lock").unlink(missing_ok=True)
+    return tree
+
+
+def _write_with_cache(
+    store: Path, directory: Path, index: Path, cache: Path | None, paths: tuple[str, ...]
+) -> str:
+    known: set[str] = set()
+    if cache is not None and cache.exists():
+        shutil.copy2(cache, index)  # with its time, which is part of its meaning
+        listed = run_in_store(store, "ls-files", "-z", directory=directory, index=index)
+        known = {os.fsdecode(path) for path in listed.split(b"\0") if path}
+    started = time.time_ns()
+
+    def update(option: str, changed: Iterable[str]) -> None:
+        names = b"".join(os.fsencode(path) + b"\0" for path in changed)
+        options = ("update-index", "--add", "--replace", option, "-z", "--stdin")
+        run_in_store(store, *options, directory=directory, index=index, stdin=names)
+
+    gone = known.difference(paths)
+    if gone:
+        update("--force-remove", gone)
+    update("--remove", paths)
+    tree = run_in_store(store, "write-tree", index=index).decode().strip()
+    if index.exists():
+        os.utime(index, ns=(started - _CLOCK_DIFFERENCE,) * 2)
+    return tree
+
+
+def keep_tree(store: Path, tree: str) -> str:
+    """Keep a tree for good by a commit and a ref; return the commit's id, always the same one."""
+    ref = f"refs/snapshots/{tree}"
+    kept = run_in_store(store, "rev-parse", "--verify", "--quiet", ref, accept=(0, 1))
+    if kept:
+        return kept.decode().strip()
+    date = {"GIT_AUTHOR_DATE": "946684800 +0000", "GIT_COMMITTER_DATE": "946684800 +0000"}
+    made = run_in_store(store, "commit-tree", tree, "-m", f"snapshot {tree}", environment=date)
+    commit = made.decode().strip()
+    # Not by git, whose lock outlives a killed process. All writers write the same content.
+    file = store / ref
+    make_directory(file.parent)
+    write_atomically(file, f"{commit}\n".encode(), durable=True)
+    return commit
+
+
+def keep_repository(
+    directory: Path, store: Path, path_of: Callable[[str], Path], exclude: Sequence[str] = ()
+) -> Path | None:
+    """Keep the `.git` for copies of a working tree as it is now.
+
+    It is written to `path_of(digest)` unless it exists there; returns that directory. Returns None
+    when `directory` is not the top of a working tree. `exclude` is that of the snapshot: tracked
+    files that are left out count as unchanged.
+    """
+    return _keep(directory, store, path_of, matcher(exclude))
 
 
 def _keep(
-    directory: Path, store: Path, place: Callable[[str], Path], is_excluded: Callable[[str], bool]
+    directory: Path, store: Path, path_of: Callable[[str], Path], is_excluded: Callable[[str], bool]
 ) -> Path | None:
     if not os.path.lexists(directory / ".git"):
         return None
@@ -62,25 +226,25 @@ def _keep(
         files = _files(directory, store)
         index = _index(directory, is_excluded)
     except GitError:
-        # The snapshot has accepted its oddities, or will report them.
+        # The snapshot reports the error, unless a snapshot can be made all the same.
         return None
-    files |= _submodules(directory, store, place, is_excluded)
+    files |= _submodules(directory, store, path_of, is_excluded)
     digest = hashlib.sha256()
     for name, content in (*sorted(files.items()), *zip(("index", "left out"), index, strict=True)):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
-    kept = place(digest.hexdigest()[:32])
+    kept = path_of(digest.hexdigest()[:32])
     if not is_there(kept / "HEAD"):
         _write(kept, files, *index)
     return kept
 
 
 def _submodules(
-    directory: Path, store: Path, place: Callable[[str], Path], is_excluded: Callable[[str], bool]
+    directory: Path, store: Path, path_of: Callable[[str], Path], is_excluded: Callable[[str], bool]
 ) -> dict[str, bytes]:
-    """The checked-out submodules: as JSON, where the `.git` of each is kept, by its path."""
+    """A file that maps the path of each checked-out submodule to its kept `.git`."""
     found = {}
     for path in submodules(directory):
-        kept = _keep(directory / path, store, place, _below(path, is_excluded))
+        kept = _keep(directory / path, store, path_of, _below(path, is_excluded))
         if kept is not None:
             found[path] = str(kept)
     return {SUBMODULES: to_json(found)} if found else {}
@@ -123,7 +287,7 @@ def _files(directory: Path, store: Path) -> dict[str, bytes]:
 
 def _configuration(directory: Path, kind: str) -> str:
     is_old = kind == "sha1"
-    text = _CONFIGURATION.format(format=0 if is_old else 1)
+    text = _COPY_CONFIGURATION.format(format=0 if is_old else 1)
     text += "" if is_old else f"\tobjectFormat = {kind}\n"
     found = _ask(
         directory, "config", "--local", "-z", "--get-regexp", _SETTINGS, accept=(0, 1)
@@ -143,8 +307,10 @@ def _quoted(text: str) -> str:
 
 
 def _index(directory: Path, is_excluded: Callable[[str], bool]) -> tuple[bytes, bytes]:
-    """The index as `git update-index -z --index-info` reads it, and the paths in it that are not in
-    the working tree on purpose."""
+    """The index, in the format of `git update-index -z --index-info`.
+
+    Also the paths of the index that are not in the working tree on purpose.
+    """
     staged, left_out = [], []
     for entry in filter(None, _ask(directory, "ls-files", "-z", "-t", "--stage").split(b"\0")):
         tag, staging = entry[:1], entry[2:]
@@ -155,10 +321,8 @@ def _index(directory: Path, is_excluded: Callable[[str], bool]) -> tuple[bytes, 
     return b"".join(staged), b"".join(left_out)
 
 
-def _write(kept: Path, files: dict[str, bytes], staged: bytes, left_out: bytes) -> None:
-    make_directory(kept.parent)
-    new = make_directory(kept.with_name(f".{kept.name}.{secrets.token_hex(4)}.tmp"))
-    try:
+def _write(kept: Path, files: Mapping[str, bytes], staged: bytes, left_out: bytes) -> None:
+    with _new_repository(kept) as new:
         for name, content in files.items():
             make_directory((new / name).parent)
             (new / name).write_bytes(content)
@@ -170,11 +334,3 @@ def _write(kept: Path, files: dict[str, bytes], staged: bytes, left_out: bytes) 
         ):
             if given:
                 run_git(new, "update-index", "-z", *words, environment=variables, stdin=given)
-        try:
-            move(new, kept)
-        except OSError:
-            # another process was quicker
-            if not is_there(kept / "HEAD"):
-                raise
-    finally:
-        shutil.rmtree(new, ignore_errors=True)

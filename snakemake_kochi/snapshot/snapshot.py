@@ -7,24 +7,27 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.files import make_directory, move
 from snakemake_kochi.git import run_git
 from snakemake_kochi.snapshot.listing import list_files, matcher
-from snakemake_kochi.snapshot.store import create_store, keep_tree, run_in_store, write_tree
+from snakemake_kochi.snapshot.repository import create_store, keep_tree, run_in_store, write_tree
 
-_NONE = b"000000"  # the mode of a missing file
+_NO_FILE = "000000"  # the mode of a missing file
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`tree` and `commit` are in the store; `base` is the checked-out commit, None without one;
-    `dirty`: the working tree differed from that commit (always true without one)."""
+    """`tree` and `commit` are in the store; `base` is the checked-out commit, None without one.
+
+    `dirty`: the working tree differed from that commit (always true without one).
+    """
 
     tree: str
     commit: str
@@ -34,19 +37,45 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of a tree. Bytes of the path that are not UTF-8 are surrogates (os.fsencode gives them
-    back). `mode` is "100644", "100755", or "120000" for a symbolic link; `object` is the blob."""
+    """A file of a tree.
+
+    Bytes of the path that are not UTF-8 are surrogates, which os.fsencode converts back. `mode` is
+    "100644", "100755", or "120000" for a symbolic link; `object` is the blob.
+    """
 
     path: str
     mode: str
     object: str
 
 
+class Change(NamedTuple):
+    """A path that two trees have with different modes or blobs; mode "000000": not at all."""
+
+    path: str
+    mode: str
+    new_mode: str
+    blob: str
+    new_blob: str
+
+    @property
+    def is_addition(self) -> bool:
+        return self.mode == _NO_FILE
+
+    @property
+    def is_deletion(self) -> bool:
+        return self.new_mode == _NO_FILE
+
+    @property
+    def objects(self) -> list[str]:
+        """The blobs that exist: a missing file has the id 0."""
+        return [blob for blob in (self.blob, self.new_blob) if blob.strip("0")]
+
+
 def freeze(directory: Path, store: Path, exclude: Sequence[str] = ()) -> Snapshot:
     """Freeze the content of exactly this directory into the store, which is created if necessary.
 
-    In a repository that is every file that is not ignored, with its current bytes, be it committed,
-    staged, untracked or none of these. Checked-out submodules and other repositories inside become
+    In a repository, this is every file that is not ignored, with its current bytes, whether it is
+    committed, staged or untracked. Checked-out submodules and other repositories inside become
     plain directories of the tree; worktrees of the same repository are left out. Files that git has
     not checked out (sparse checkouts, submodules) are absent, as are empty and unreadable
     directories, sockets, pipes and devices. Elsewhere it is every file. `exclude` (patterns as in a
@@ -82,7 +111,7 @@ def select_sources(
 ) -> tuple[Entry, ...]:
     """The entries that match, by path.
 
-    Patterns are those of .gitignore (see `patterns`); no `include` includes everything. Raises
+    Patterns are those of .gitignore (see `listing`); no `include` includes everything. Raises
     ConfigError for a bad pattern.
     """
     included, excluded = matcher(include or ("*",)), matcher(exclude)
@@ -95,13 +124,12 @@ def overlay(store: Path, below: Iterable[Entry], above: Iterable[Entry]) -> Snap
 
     The result has no base, because it is no commit's tree. Raises GitError.
     """
-    lines = b"".join(
-        f"{entry.mode} {entry.object}\t".encode() + os.fsencode(entry.path) + b"\0"
-        for entry in (*below, *above)
-    )
+    lines = "".join(f"{each.mode} {each.object}\t{each.path}\0" for each in (*below, *above))
     with tempfile.TemporaryDirectory(prefix="kochi-") as scratch:
         index = Path(scratch) / "index"
-        run_in_store(store, "update-index", "-z", "--index-info", index=index, stdin=lines)
+        run_in_store(
+            store, "update-index", "-z", "--index-info", index=index, stdin=os.fsencode(lines)
+        )
         tree = run_in_store(store, "write-tree", index=index).decode().strip()
     return Snapshot(tree, keep_tree(store, tree), None, True)
 
@@ -109,8 +137,7 @@ def overlay(store: Path, below: Iterable[Entry], above: Iterable[Entry]) -> Snap
 def digest_sources(
     entries: Iterable[Entry], include: Sequence[str] = (), exclude: Sequence[str] = ()
 ) -> str:
-    """Digest (SHA-256, hex) of paths, modes and contents of the entries that `select_sources`
-    selects."""
+    """The SHA-256, in hex, of the selected entries: their paths, modes and contents."""
     digest = hashlib.sha256()
     for entry in select_sources(entries, include, exclude):
         digest.update(os.fsencode(entry.path) + f"\0{entry.mode} {entry.object}\n".encode())
@@ -123,40 +150,69 @@ def materialise(store: Path, tree: str, destination: Path) -> None:
     The directory itself is private (0700) and appears complete or not at all. Raises KochiError
     when it exists, GitError when the store has no such tree.
     """
-    _must_not_exist(destination)
-    make_directory(destination.parent)
-    beside = destination.with_name(f".{destination.name[:200]}.{secrets.token_hex(4)}.tmp")
-    make_directory(beside / "tree")
-    try:
+    with new_directory(destination) as new:
         run_in_store(
             store,
             *("read-tree", "--reset", "-u", "--no-recurse-submodules", tree),
-            directory=beside / "tree",
-            index=beside / "index",
+            directory=make_directory(new),
+            index=new.with_name("index"),
         )
-        _rename_new(beside / "tree", destination)
+
+
+@contextmanager
+def new_directory(destination: Path) -> Iterator[Path]:
+    """The path at which the block makes a directory, which then becomes `destination`.
+
+    The directory above belongs to the block alone and is removed at its end. The destination
+    appears complete or not at all. Raises KochiError when it exists.
+    """
+    _must_not_exist(destination)
+    make_directory(destination.parent)
+    beside = make_directory(
+        destination.with_name(f".{destination.name[:200]}.{secrets.token_hex(4)}.tmp")
+    )
+    try:
+        yield beside / "tree"
+        _must_not_exist(destination)
+        try:
+            move(beside / "tree", destination)
+        except OSError:
+            _must_not_exist(destination)
+            raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
 
+def _must_not_exist(destination: Path) -> None:
+    if os.path.lexists(destination):
+        raise KochiError(f"{destination} exists already; a directory that does not was expected")
+
+
 def renew(store: Path, was: str, now: str, directory: Path) -> None:
-    """Change a directory that was materialised from the tree `was` to the tree `now`, except paths
-    that a build has changed. Raises GitError."""
+    """Change a directory that was materialised from the tree `was` to the tree `now`.
+
+    Paths that a build has changed are left as they are. Raises GitError.
+    """
     times, lines = {}, []
     # A file may replace a directory and the other way round: old paths are removed first.
-    changes = sorted(_changes(store, was, now), key=lambda change: change[1] == _NONE)
-    for path, mode, new_mode, blob, new_blob in changes:
-        if _content(directory, path) != (None if mode == _NONE else blob):
+    for change in sorted(changes(store, was, now), key=lambda change: change.is_addition):
+        path = change.path
+        if _content(directory, path) != (None if change.is_addition else change.blob):
             continue
-        if mode != _NONE:
+        if not change.is_addition:
             times[path] = (directory / path).lstat().st_mtime_ns
             _remove(directory, path)
-        if new_mode != _NONE:
-            lines.append(new_mode + b" " + new_blob + b"\t" + os.fsencode(path) + b"\0")
+        if not change.is_deletion:
+            lines.append(f"{change.new_mode} {change.new_blob}\t{path}\0")
     with tempfile.TemporaryDirectory(prefix="kochi-") as scratch:
         index = Path(scratch) / "index"
         run_in_store(
-            store, "update-index", "-z", "--index-info", index=index, stdin=b"".join(lines)
+            store,
+            "update-index",
+            "-z",
+            "--index-info",
+            index=index,
+            stdin=os.fsencode("".join(lines)),
         )
         words = ("checkout-index", "--all", f"--prefix={directory.absolute()}/")
         run_in_store(store, *words, directory=Path(scratch), index=index)
@@ -166,13 +222,16 @@ def renew(store: Path, was: str, now: str, directory: Path) -> None:
             os.utime(directory / path, ns=(time, time), follow_symlinks=False)
 
 
-def _changes(store: Path, was: str, now: str) -> Iterator[tuple[str, bytes, bytes, bytes, bytes]]:
-    """The path, both modes and both blobs of each change."""
+def changes(
+    store: Path, was: str, now: str, environment: Mapping[str, str] | None = None
+) -> tuple[Change, ...]:
+    """How a tree or commit differs from another one. Raises GitError."""
     options = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames")
-    parts = run_in_store(store, *options, was, now).split(b"\0")
-    for description, path in zip(parts[::2], parts[1::2], strict=False):
-        mode, new_mode, blob, new_blob, _ = description.lstrip(b":").split(b" ")
-        yield os.fsdecode(path), mode, new_mode, blob, new_blob
+    parts = run_in_store(store, *options, was, now, environment=environment).split(b"\0")
+    return tuple(
+        Change(os.fsdecode(path), *description.decode().lstrip(":").split(" ")[:4])
+        for description, path in zip(parts[::2], parts[1::2], strict=False)
+    )
 
 
 def _remove(directory: Path, path: str) -> None:
@@ -182,23 +241,25 @@ def _remove(directory: Path, path: str) -> None:
             (directory / parent).rmdir()
 
 
-def _content(directory: Path, path: str) -> bytes | None:
-    """The id of the content of a file or link in a store; None where there is nothing; b"" for
-    other things, and for what is reached through a link."""
+def _content(directory: Path, path: str) -> str | None:
+    """The id that the content of a file or link has in a store; None if nothing is there.
+
+    It is "" for anything else, and for a file that is reached through a link.
+    """
     file = directory / path
     above = [directory / parent for parent in Path(path).parents[:-1]]
     if any(os.path.lexists(each) and (each.is_symlink() or not each.is_dir()) for each in above):
-        return b""
+        return ""
     if not os.path.lexists(file):
         return None
     if file.is_symlink():
         target = os.fsencode(os.readlink(file))
-        return _blob_digest(len(target), target).hexdigest().encode()
+        return _blob_digest(len(target), target).hexdigest()
     if not file.is_file():
-        return b""
+        return ""
     with file.open("rb") as stream:
         start = _blob_digest(os.fstat(stream.fileno()).st_size)
-        return hashlib.file_digest(stream, lambda: start).hexdigest().encode()
+        return hashlib.file_digest(stream, lambda: start).hexdigest()
 
 
 def _blob_digest(size: int, content: bytes = b"") -> hashlib._Hash:
@@ -214,7 +275,7 @@ def read_file(store: Path, tree: str, path: str) -> bytes:
         return run_in_store(store, "cat-file", "blob", f"{tree}:{os.path.normpath(path)}")
     except GitError:
         paths = [entry.path for entry in list_entries(store, tree)]
-        close = nearest(path, paths) if len(paths) < 1000 else f"it has {len(paths)} others"
+        close = nearest(path, paths) if len(paths) < 1000 else f"it has {len(paths)} other files"
         raise NameNotFoundError(f"{path}: no such file in snapshot {tree[:12]}; {close}") from None
 
 
@@ -231,17 +292,3 @@ def toplevel(path: Path) -> Path:
             "A project is a git repository. To make one, type at its top: git init",
         ) from None
     return Path(os.fsdecode(found.removesuffix(b"\n")))
-
-
-def _must_not_exist(destination: Path) -> None:
-    if os.path.lexists(destination):
-        raise KochiError(f"{destination} exists already; a directory that does not was expected")
-
-
-def _rename_new(made: Path, destination: Path) -> None:
-    _must_not_exist(destination)
-    try:
-        move(made, destination)
-    except OSError:
-        _must_not_exist(destination)
-        raise

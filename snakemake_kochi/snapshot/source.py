@@ -5,15 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
-import shutil
 import tempfile
 from pathlib import Path
 
-from snakemake_kochi.errors import GitError, KochiError, NoCommitError, nearest
-from snakemake_kochi.files import is_there, make_directory, move
+from snakemake_kochi.errors import GitError, NoCommitError, nearest
+from snakemake_kochi.files import is_there
 from snakemake_kochi.git import REMOTE_TRANSPORTS, SERVE, TRANSPORTS, run_git
-from snakemake_kochi.snapshot.store import create_store, run_in_store
+from snakemake_kochi.snapshot.repository import create_store, run_in_store
+from snakemake_kochi.snapshot.snapshot import new_directory
 
 _FULL_IDENTITY = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _ABBREVIATED_IDENTITY = re.compile(r"[0-9a-f]{4,64}")
@@ -29,10 +28,10 @@ _HOW_TO_ADDRESS = (
 def resolve_source(git: str, branch: str | None, commit: str | None) -> str:
     """The commit id (hex, in full) that a branch or tag, else a commit, else HEAD names now.
 
-    For a branch that a local clone has not checked out, that of its `origin` is used, as fetched.
-    `git` is a remote or a local path. A full commit id is not looked up: `fetch_source` does so. An
-    abbreviated one of a remote needs its history, which is fetched without files. Raises GitError:
-    unreachable, no such branch (with the nearest name), no such commit, no such transport.
+    `git` is a remote or a local path. If a local clone has not checked out the branch, the one that
+    it fetched from its `origin` is used. A full commit id is not looked up: `fetch_source` does so.
+    To resolve an abbreviated one, the history of a remote is fetched, without files. Raises
+    GitError: unreachable, no such branch (with the nearest name), commit or transport.
     """
     _check_address(git)
     if branch is not None or commit is None:
@@ -56,24 +55,18 @@ def resolve_source(git: str, branch: str | None, commit: str | None) -> str:
 def fetch_source(
     git: str, branch: str | None, commit: str | None, store: Path, destination: Path
 ) -> str:
-    """Check a source out and return its commit id. A commit overrides a branch here: it is the
-    commit of the branch when it was resolved.
+    """Check a source out and return its commit id.
 
-    The destination, which must not exist, becomes a clone with history and tags (build systems use
-    `git describe`), HEAD detached at the commit, submodules checked out recursively. It appears
-    complete or not at all. A commit that is on no branch is fetched by its id. Objects of a remote
-    are also kept in the store, so that they are not transferred again. Raises GitError.
+    A commit overrides a branch here, because it is the commit that the branch was resolved to. The
+    destination becomes a clone with history and tags (build systems use `git describe`), HEAD
+    detached at the commit, submodules checked out recursively. It appears complete or not at all.
+    A commit that is on no branch is fetched by its id. Objects of a remote are also kept in the
+    store, so that they are not transferred again. Raises GitError, and KochiError when the
+    destination exists.
     """
-    if os.path.lexists(destination):
-        raise KochiError(f"{destination} exists already; a directory that does not was expected")
     _check_address(git)
     found = resolve_source(git, branch if commit is None else None, commit)
-    make_directory(destination.parent)
-    beside = make_directory(
-        destination.with_name(f".{destination.name[:200]}.{secrets.token_hex(4)}.tmp")
-    )
-    tree = beside / "tree"
-    try:
+    with new_directory(destination) as tree:
         _clone(git, store, tree)
         _fetch_by_name(git, tree, found)
         run_git(tree, "checkout", "--quiet", "--detach", found)
@@ -85,9 +78,6 @@ def fetch_source(
         transports = TRANSPORTS if _is_local(git) else REMOTE_TRANSPORTS
         words = ("submodule", "--quiet", "update", "--init", "--recursive")
         run_git(tree, *words, transports=transports)
-        move(tree, destination)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
     return found
 
 
@@ -102,7 +92,7 @@ def _clone(git: str, store: Path, destination: Path) -> None:
 def _check_address(git: str) -> None:
     if not _is_path(git) and (found := _HELPER.match(git)):
         raise GitError(
-            f"the repository {git} is not read: '{found[0]}' in an address has git run a program",
+            f"the repository {git} cannot be used: git would run a program for '{found[0]}'",
             _HOW_TO_ADDRESS,
         )
 
@@ -201,7 +191,7 @@ def _fetch_by_name(git: str, clone: Path, commit: str) -> None:
     ):
         return
     try:
-        # Hosting services serve any commit; of a local repository we may ask the same.
+        # Hosting services serve any commit, and `_served` has a local repository do so, too.
         words = ("fetch", "--quiet", *_served(git), "origin", commit)
         run_git(clone, *words, transports=TRANSPORTS)
     except GitError as error:

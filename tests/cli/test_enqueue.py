@@ -317,7 +317,7 @@ def test_a_commit_that_is_not_in_that_repository_is_told_with_what_to_type(
     )
     for remote, said in (
         (tmp_path / "nowhere", "nowhere cannot be read"),
-        ("ext::sh -c touch% x", "has git run a program"),
+        ("ext::sh -c touch% x", "git would run a program"),
     ):
         outcome = kochi("enqueue", "-q", "test", "-g", remote, "ls")
         assert outcome.status == 1

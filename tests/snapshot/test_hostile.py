@@ -228,7 +228,7 @@ def test_an_address_that_names_a_program_is_refused_at_once(
         lambda: resolve_source(address, None, "a" * 40),
         lambda: fetch_source(address, "main", None, store, tmp_path / "source"),
     ):
-        with pytest.raises(GitError, match="git run a program") as caught:
+        with pytest.raises(GitError, match="git would run a program") as caught:
             call()
         assert "https://" in str(caught.value.hint)
     assert not (tmp_path / "MARKER").exists()
