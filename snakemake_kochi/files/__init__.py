@@ -25,26 +25,26 @@ from snakemake_kochi.files.calls import (
     sync,
     sync_directory,
 )
-from snakemake_kochi.files.json_files import (
-    read_json,
-    to_json,
-)
-from snakemake_kochi.files.texts import (
-    expand_path,
-    expand_user,
-    is_name,
-    last_lines,
-)
-from snakemake_kochi.files.writing import (
+from snakemake_kochi.files.content import (
     LINK_REFUSED,
     OF_A_PERSON,
     edit_atomically,
     has_room,
+    last_lines,
     link_atomically,
+    read_json,
+    to_json,
     write_atomically,
     write_exclusively,
     write_last,
     write_new,
+)
+from snakemake_kochi.files.names import (
+    expand_path,
+    expand_user,
+    is_name,
+    name_of,
+    safe_name,
 )
 
 __all__ = [
@@ -68,7 +68,9 @@ __all__ = [
     "make_directory",
     "may_pass",
     "move",
+    "name_of",
     "read_json",
+    "safe_name",
     "show_new_files",
     "sync",
     "sync_directory",

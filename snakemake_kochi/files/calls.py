@@ -13,25 +13,14 @@ from typing import TypeVar
 
 Answer = TypeVar("Answer")
 
-
 PRIVATE_DIRECTORY = 0o700
-
-
 # Seconds. GlusterFS answers ESTALE for some tenths of a second after another node has replaced a
 # file, and for longer while it heals.
 _STALE_PATIENCE = 2.0
-
-
 _STALE_PAUSE = 0.005
-
-
 _LONGEST_STALE_PAUSE = 0.2
-
-
 # The errors when there is no room, for all users or for this user.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-
 # The errors of network filesystems while a server is away, or while another takes its place.
 TRANSIENT = frozenset(
     {

@@ -36,22 +36,22 @@ from snakemake_kochi.paths.machine import (
     ProjectLockPaths,
     TrialPaths,
 )
-from snakemake_kochi.paths.names import SHARD
-from snakemake_kochi.paths.project import (
-    SUBMODULES,
-    BuildPaths,
-    InstallPaths,
-    ProjectPaths,
-    WorkingPaths,
-)
 from snakemake_kochi.paths.queue import (
+    SHARD,
     ControllerPaths,
     JobPaths,
     LaunchPaths,
     QueuePaths,
     WorkerPaths,
 )
-from snakemake_kochi.paths.root import Root
+from snakemake_kochi.paths.root import (
+    SUBMODULES,
+    BuildPaths,
+    InstallPaths,
+    ProjectPaths,
+    Root,
+    WorkingPaths,
+)
 
 __all__ = [
     "BuildPaths",

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snakemake_kochi.paths.names import SHARD, name_of, safe
+from snakemake_kochi.files import name_of, safe_name
 from snakemake_kochi.paths.queue import (
+    SHARD,
     ControllerPaths,
     JobPaths,
     LaunchPaths,
@@ -19,7 +20,7 @@ from snakemake_kochi.paths.queue import (
 )
 
 if TYPE_CHECKING:
-    from snakemake_kochi.paths.project import ProjectPaths
+    from snakemake_kochi.paths.root import ProjectPaths
 
 
 QUEUE_LOCKS = 64
@@ -129,7 +130,7 @@ class LockPaths:
 
     def probe(self, host: str) -> Path:
         """A lock that protects nothing; processes of that node test locking with it."""
-        return self.directory / f"probe-{safe(host)}"
+        return self.directory / f"probe-{safe_name(host)}"
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,7 @@ class MachinePaths:
 
     def allocation_note(self, controller: str, allocation: str) -> Path:
         """The time and the purpose of a controller's allocation request."""
-        name = f"{name_of('controller', controller)}-{safe(allocation)}.json"
+        name = f"{name_of('controller', controller)}-{safe_name(allocation)}.json"
         return self.allocations / name
 
     def allocation_notes(self, controller: str) -> list[Path]:
@@ -239,7 +240,7 @@ class MachinePaths:
 
     def cpu_leases(self, host: str) -> Path:
         """A file with one byte per CPU of that node; the workers there lock these bytes."""
-        return self.directory / "nodes" / f"{safe(host)}.cpus"
+        return self.directory / "nodes" / f"{safe_name(host)}.cpus"
 
     def worker(self, number: int) -> WorkerPaths:
         return WorkerPaths(self.workers / str(number))

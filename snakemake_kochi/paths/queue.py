@@ -7,7 +7,8 @@ from pathlib import Path
 
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.ownership import check_ours
-from snakemake_kochi.paths.names import SHARD
+
+SHARD = 256  # entries per directory: listing one costs the same however many jobs there are
 
 
 @dataclass(frozen=True)

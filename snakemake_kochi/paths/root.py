@@ -1,4 +1,4 @@
-"""KOCHI_ROOT: its path, whether it can be used, and its content."""
+"""KOCHI_ROOT: its path, whether it can be used, and the paths of the projects in it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import NO_ROOM, expand_user, is_name, make_directory
+from snakemake_kochi.files import NO_ROOM, expand_user, make_directory, name_of, safe_name
 from snakemake_kochi.ownership import OthersError, examine
 from snakemake_kochi.paths.machine import MachinePaths
-from snakemake_kochi.paths.names import name_of
-from snakemake_kochi.paths.project import ProjectPaths
 
 _ROOT_VARIABLE = "$KOCHI_ROOT"
-
-
-_FOR_ALL_NODES = "a directory that you may write to, and that all nodes of a cluster see"
+_FOR_ALL_NODES = "a directory that you may write to and that all nodes of a cluster see"
 
 
 @dataclass(frozen=True)
 class Root:
-    """KOCHI_ROOT. `said_at` is where it is set, for people; None for the default."""
+    """KOCHI_ROOT. `said_at` says to people where it is set; None for the default."""
 
     directory: Path
     said_at: str | None = field(default=_ROOT_VARIABLE, compare=False)
@@ -63,7 +59,7 @@ class Root:
         except OthersError as error:
             message = f"KOCHI_ROOT {self.directory} cannot be used: {error.message}, "
             message += "whose jobs would run as you"
-            wanted = "a directory that only you, and on its way only root, may write to"
+            wanted = "a directory that only you may write to, below directories of only you or root"
             raise KochiError(message, error.hint or self._advice(wanted)) from error
 
     @contextlib.contextmanager
@@ -87,7 +83,7 @@ class Root:
             return None
         message = f"KOCHI_ROOT {own} cannot be used: {path}: {error.strerror}"
         if error.errno in NO_ROOM:
-            return KochiError(message, "Make room there, and type the same again.")
+            return KochiError(message, "Free some space there and try again.")
         return KochiError(message, self._advice(_FOR_ALL_NODES))
 
     def unseen(self, node: str, why: str) -> KochiError:
@@ -101,8 +97,8 @@ class Root:
     def _advice(self, wanted: str) -> str:
         if self.said_at not in (None, _ROOT_VARIABLE):
             return f"Change {self.said_at} to {wanted}."
-        whose = "It is the default" if self.said_at is None else f"It is that of {self.said_at}"
-        return f"{whose}. Type, with {wanted}: export KOCHI_ROOT=DIRECTORY"
+        whose = "This is the default" if self.said_at is None else f"It is set by {self.said_at}"
+        return f"{whose}. Choose {wanted}, and type: export KOCHI_ROOT=DIRECTORY"
 
     def machine(self, name: str) -> MachinePaths:
         return MachinePaths(name, self.directory / "machines" / name_of("machine", name))
@@ -110,8 +106,8 @@ class Root:
     def project(self, repository: Path) -> ProjectPaths:
         real = repository.resolve()
         digest = hashlib.sha256(os.fsencode(real)).hexdigest()[:10]
-        readable = "".join(c if is_name("x" + c) else "_" for c in real.name)[:64]
-        return ProjectPaths(self.directory / "projects" / f"{readable or 'root'}-{digest}")
+        readable = safe_name(real.name) or "root"
+        return ProjectPaths(self.directory / "projects" / f"{readable}-{digest}")
 
     def projects(self) -> list[ProjectPaths]:
         """The projects with files in KOCHI_ROOT, by the name of their directory."""
@@ -135,3 +131,191 @@ class Root:
             return False
         self.secure(self.directory)
         return True
+
+
+# The file in a `.git` kept for copies that names the kept `.git` directories of its submodules.
+SUBMODULES = "kochi-submodules.json"
+
+
+@dataclass(frozen=True)
+class InstallPaths:
+    """One installation of one recipe, which stays in its own prefix."""
+
+    directory: Path
+
+    @property
+    def prefix(self) -> Path:
+        return self.directory / "prefix"
+
+    @property
+    def source(self) -> Path:
+        return self.directory / "source"
+
+    @property
+    def manifest(self) -> Path:
+        return self.directory / "manifest.json"
+
+    @property
+    def record(self) -> Path:
+        return self.directory / "record.json"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log"
+
+
+@dataclass(frozen=True)
+class BuildPaths:
+    """One build: a source tree with the files that were built in it."""
+
+    directory: Path
+
+    @property
+    def tree(self) -> Path:
+        return self.directory / "tree"
+
+    @property
+    def log(self) -> Path:
+        """The output of the build script."""
+        return self.directory / "log"
+
+    @property
+    def manifest(self) -> Path:
+        return self.directory / "manifest.json"
+
+
+@dataclass(frozen=True)
+class ProjectPaths:
+    """The files of one project, named by the path of its repository.
+
+    So two repositories with the same directory name share nothing.
+    """
+
+    directory: Path
+
+    def machine(self, name: str) -> MachinePaths:
+        """The paths of a machine of the same KOCHI_ROOT."""
+        return MachinePaths(
+            name, self.directory.parent.parent / "machines" / name_of("machine", name)
+        )
+
+    @property
+    def store(self) -> Path:
+        return self.directory / "store.git"
+
+    def freeze(self, digest: str) -> Path:
+        return self.directory / "freezes" / f"{name_of('freeze', digest)}.json"
+
+    @staticmethod
+    def batch_freeze(freeze: Path, digest: str) -> Path:
+        """The part of a freeze that one batch needs, in a directory beside the freeze."""
+        return freeze.with_suffix("") / f"{name_of('batch freeze', digest)}.json"
+
+    def repository(self, digest: str) -> Path:
+        """The `.git` from which copies of a snapshot get their own."""
+        return self.directory / "repositories" / name_of("repository", digest)
+
+    def freezes(self) -> list[Path]:
+        return sorted((self.directory / "freezes").glob("*.json"))
+
+    def recipe(self, machine: str, dependency: str, recipe: str) -> Path:
+        return (
+            self.directory
+            / "installs"
+            / name_of("machine", machine)
+            / name_of("dependency", dependency)
+            / name_of("recipe", recipe)
+        )
+
+    def install(self, machine: str, dependency: str, recipe: str, digest: str) -> InstallPaths:
+        return InstallPaths(self.recipe(machine, dependency, recipe) / name_of("install", digest))
+
+    def current_install(self, machine: str, dependency: str, recipe: str) -> Path:
+        """A symbolic link to the installation in use, switched by one rename."""
+        return self.recipe(machine, dependency, recipe) / "current"
+
+    def newest_install_log(self, machine: str, dependency: str, recipe: str) -> Path | None:
+        """The log of the last installation that was tried, whether it worked or not."""
+        logs = self.recipe(machine, dependency, recipe).glob("*/log")
+        return max(logs, key=lambda log: log.stat().st_mtime_ns, default=None)
+
+    def build(self, machine: str, digest: str) -> BuildPaths:
+        return BuildPaths(
+            self.directory / "builds" / name_of("machine", machine) / name_of("build", digest)
+        )
+
+    def _artifacts(self, machine: str) -> Path:
+        return self.directory / "artifacts" / name_of("machine", machine)
+
+    def journal(self, machine: str) -> Path:
+        return self._artifacts(machine) / "journal"
+
+    def damaged_results(self, machine: str) -> Path:
+        """Journal entries that cannot be committed, kept for a person to look at."""
+        return self._artifacts(machine) / "damaged"
+
+    def late_results(self, machine: str) -> Path:
+        """Journal entries of attempts that were given up; a later attempt has made them again."""
+        return self._artifacts(machine) / "late"
+
+    def agreement(self, machine: str) -> Path:
+        """The commit up to which the branch of results is known to have all results."""
+        return self._artifacts(machine) / "agreed.json"
+
+    def disagreement(self, machine: str) -> Path:
+        """Empty; says that the branch of results may lack some results."""
+        return self._artifacts(machine) / "disagreed"
+
+    def discarded(self, machine: str) -> Path:
+        """The results in working directories that must not be committed again."""
+        return self._artifacts(machine) / "discarded.json"
+
+    def replaced(self, machine: str) -> Path:
+        """The newer results that were replaced, one file per commit, until a person is told."""
+        return self._artifacts(machine) / "replaced"
+
+    def working_directory(self, machine: str, directory: Path) -> Path:
+        """Says that Snakemake was run in a directory, which has results."""
+        digest = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
+        return self.working_directories(machine) / f"{digest}.json"
+
+    def working_directories(self, machine: str) -> Path:
+        return self._artifacts(machine) / "directories"
+
+    def committed(self, machine: str) -> Path:
+        """Empty; its modification time is that of the newest commit of results."""
+        return self._artifacts(machine) / "committed"
+
+    def workspaces(self, machine: str) -> Path:
+        return self.directory / "workspaces" / name_of("machine", machine)
+
+
+@dataclass(frozen=True)
+class WorkingPaths:
+    """The files of one machine's rules below the working directory of Snakemake."""
+
+    directory: Path
+    machine: str
+
+    @property
+    def results(self) -> Path:
+        """Artifacts, tables and plots."""
+        return self.directory / "results" / self.machine
+
+    @property
+    def state(self) -> Path:
+        """Beside Snakemake's own state: which installation, build or run is current."""
+        return self.directory / ".snakemake" / "kochi" / self.machine
+
+    @staticmethod
+    def remembered(file: Path) -> Path:
+        """A copy of a file that represents an installation or a build, beside that file.
+
+        The copy stays when the file is deleted, because Snakemake does not know it.
+        """
+        return file.with_name("known.json")
+
+    @property
+    def records(self) -> Path:
+        """A directory for each run, with a file `record.json`."""
+        return self.state / "records"

@@ -132,7 +132,7 @@ def test_a_directory_that_cannot_be_written_is_an_error_and_no_traceback(
     assert outcome.status == 1
     root = own_surroundings / "file" / "root"
     assert outcome.err.startswith(f"kochi: KOCHI_ROOT {root} cannot be used: ")
-    assert "It is that of $KOCHI_ROOT" in outcome.err
+    assert "It is set by $KOCHI_ROOT" in outcome.err
     assert "Traceback" not in outcome.err
 
 

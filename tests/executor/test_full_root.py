@@ -73,7 +73,7 @@ def test_a_run_that_is_started_while_it_is_full_says_so_in_one_message(
     done = snakemake("--executor", "kochi", "--jobs", "4", cwd=tmp_path)
     assert done.returncode == 1
     assert f"KOCHI_ROOT {disk.directory} cannot be used: " in done.stdout
-    assert f"{os.strerror(28)}\nMake room there, and type the same again." in done.stdout
+    assert f"{os.strerror(28)}\nFree some space there and try again." in done.stdout
     assert ".py" not in done.stdout.partition("KOCHI_ROOT")[2]
 
 

@@ -30,15 +30,16 @@ def project(tmp_path: Path) -> Path:
 
 
 CHANGE = "Change machines: own: kochi_root in "
-TYPE = "Type, with a directory that you may write to, and that all nodes of a cluster see: export "
+WANTED = "a directory that you may write to and that all nodes of a cluster see"
+TYPE = f"Choose {WANTED}, and type: export "
 
 
 @pytest.mark.parametrize(
     ("environment", "directory", "hint"),
     [
         ({"KOCHI_DEFAULT_MACHINE": "own"}, NOWHERE, CHANGE),
-        ({"KOCHI_ROOT": NOWHERE}, NOWHERE, f"It is that of $KOCHI_ROOT. {TYPE}"),
-        ({"KOCHI_ROOT": "", "HOME": NOWHERE}, f"{NOWHERE}/.kochi", f"It is the default. {TYPE}"),
+        ({"KOCHI_ROOT": NOWHERE}, NOWHERE, f"It is set by $KOCHI_ROOT. {TYPE}"),
+        ({"KOCHI_ROOT": "", "HOME": NOWHERE}, f"{NOWHERE}/.kochi", f"This is the default. {TYPE}"),
     ],
 )
 @pytest.mark.parametrize("snakefile", ["Snakefile", LIBRARY])

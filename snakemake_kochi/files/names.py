@@ -1,4 +1,4 @@
-"""Paths and names as people write them, and the end of a log."""
+"""Names and paths as people write them: which are allowed, and what they stand for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,34 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
+
+
+def is_name(text: str) -> bool:
+    """Whether a text may be one path component.
+
+    It must consist of letters, digits and ._+@=- , 1 to 128 of them, and not begin with a dot or a
+    dash.
+    """
+    return (
+        0 < len(text) <= 128
+        and text[0] not in ".-"
+        and all((c.isascii() and c.isalnum()) or c in "._+@=-" for c in text)
+    )
+
+
+def name_of(kind: str, name: str) -> str:
+    """The name, if it may be one path component. Raises KochiError."""
+    if not is_name(name):
+        raise KochiError(
+            f"{kind} name {name!r} cannot be used: it becomes part of a path",
+            "Use 1 to 128 letters, digits and any of ._+@=- , not starting with a dot or dash.",
+        )
+    return name
+
+
+def safe_name(text: str) -> str:
+    """A path component for the name of a host or a directory, which cannot be refused."""
+    return "".join(c if is_name("x" + c) else "_" for c in text)[:64]
 
 
 def expand_path(text: str, what: str, environment: Mapping[str, str] = os.environ) -> Path:
@@ -32,34 +60,6 @@ def expand_path(text: str, what: str, environment: Mapping[str, str] = os.enviro
     if not path.is_absolute():
         raise KochiError(f"{what}: an absolute path was expected, not {text}")
     return path
-
-
-def last_lines(path: Path, count: int) -> list[str]:
-    """The last lines of a log, or None if it cannot be read.
-
-    The log is read from its end, because it may be large.
-    """
-    try:
-        with path.open("rb") as stream:
-            size = stream.seek(0, 2)
-            stream.seek(max(0, size - 16384))
-            text = stream.read().decode("utf-8", "replace")
-    except OSError:
-        return []
-    return text.splitlines()[-count:]
-
-
-def is_name(text: str) -> bool:
-    """Whether a text may be one path component.
-
-    It must consist of letters, digits and ._+@=- , 1 to 128 of them, and not begin with a dot or a
-    dash.
-    """
-    return (
-        0 < len(text) <= 128
-        and text[0] not in ".-"
-        and all((c.isascii() and c.isalnum()) or c in "._+@=-" for c in text)
-    )
 
 
 def expand_user(text: str, what: str) -> Path:

@@ -1,0 +1,284 @@
+"""The content of files: written as a whole, and read; JSON objects with a `version`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.files.calls import (
+    answered,
+    lacks_room,
+    sync,
+    sync_directory,
+)
+
+_PRIVATE = 0o600
+# The mode of a person's file, less the bits that the umask removes.
+OF_A_PERSON = 0o666
+# Bytes. A smaller file may need no block of its own, and could be written although the disk is
+# full.
+_PAGE = 4096
+# The errors when files cannot be linked, within a directory or between two directories.
+LINK_REFUSED = frozenset({errno.EPERM, errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK})
+# A file with deeper nesting than this was not written by this program.
+_DEEPEST = 100
+# `indent` is not set: it would select the encoder written in Python, ten times slower.
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def has_room(directory: Path) -> bool:
+    """Whether a small file can be written in a directory. Raises OSError when that is unknown now.
+
+    The call tries it, because no system call tells on all filesystems how much a user's quota
+    leaves.
+    """
+    try:
+        _write_temporary(directory / "room", bytes(_PAGE), durable=False).unlink(missing_ok=True)
+    except OSError as error:
+        if not lacks_room(error):
+            raise
+        return False
+    return True
+
+
+def write_new(
+    path: Path | str, content: bytes, durable: bool = False, mode: int = _PRIVATE
+) -> None:
+    """Write a new file at a path that no process reads yet, all of it or none.
+
+    Its mode is `mode`, less the bits that the umask removes. Raises FileExistsError when the file
+    exists.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with open(descriptor, "wb") as stream:
+            stream.write(content)
+            if durable:
+                stream.flush()
+                sync(stream.fileno())
+    except BaseException as error:
+        # A full disk is reported here: no half-written file may stay behind.
+        os.unlink(path)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = os.fspath(path)  # the error of a write does not name the file
+        raise
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.tmp")
+
+
+def _write_temporary(path: Path, content: bytes, durable: bool, mode: int = _PRIVATE) -> Path:
+    temporary = _beside(path)
+    write_new(temporary, content, durable, mode)
+    return temporary
+
+
+def write_atomically(path: Path, content: bytes, durable: bool = False) -> None:
+    """Replace a file as a whole; readers see the old content or the new, never a mixture.
+
+    With `durable`, the content is on the disk before the name is.
+    """
+    _put(_write_temporary(path, content, durable), path)
+
+
+def edit_atomically(path: Path, content: bytes) -> None:
+    """Replace a person's file as a whole, or make it; after a failure, nothing has changed.
+
+    The file keeps its mode, and a symbolic link keeps its target.
+    """
+    target = path.resolve()
+    try:
+        mode = stat.S_IMODE(target.stat().st_mode)
+        temporary = _write_temporary(target, content, durable=True, mode=mode)
+        with contextlib.suppress(PermissionError):  # the mount may fix the modes
+            temporary.chmod(mode)
+    except FileNotFoundError:
+        temporary = _write_temporary(target, content, durable=True, mode=OF_A_PERSON)
+    _put(temporary, target)
+
+
+def _put(temporary: Path, path: Path) -> None:
+    try:
+        answered(partial(os.replace, temporary, path))
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_exclusively(path: Path, content: bytes, durable: bool = False) -> bool:
+    """Create a file that must not exist yet; return False, and change nothing, if it exists.
+
+    link(2) fails for the second of two writers on every filesystem, including NFS. Unlike O_EXCL,
+    it never shows an empty file to a reader. Raises KochiError on a filesystem without hard links,
+    because there is no substitute for them.
+    """
+    temporary = _write_temporary(path, content, durable)
+    try:
+        answered(partial(os.link, temporary, path))
+    except FileExistsError:
+        # NFS also reports this when the link was made and the answer got lost; then the file is
+        # ours.
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samefile(temporary, path)
+        return False
+    except OSError as error:
+        if error.errno in LINK_REFUSED:
+            raise _no_links(path.parent, error) from error
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def _no_links(directory: Path, error: OSError) -> KochiError:
+    return KochiError(
+        f"the filesystem of {directory} has no hard links (link: {error.strerror}), without which "
+        "two processes could both believe that they were first",
+        "Set KOCHI_ROOT to a directory on another filesystem that all nodes share. To check that "
+        "filesystem, type: kochi doctor",
+    )
+
+
+def write_last(path: Path, content: bytes, tree: Path) -> None:
+    """Write a file which says that the directory `tree` around it is complete. Raises OSError.
+
+    The file is on the disk after all the content of the tree. One syncfs(2) does that: to fsync
+    each of three thousand small files took 25 times as long. The call also waits for data that
+    others have just written to the same filesystem.
+    """
+    import subprocess
+
+    done = subprocess.run(["sync", "-f", tree], capture_output=True, check=False)
+    if done.returncode != 0:
+        said = os.fsdecode(done.stderr).strip() or f"status {done.returncode}"
+        raise OSError(errno.EIO, f"not written to the disk: sync: {said}", os.fspath(tree))
+    write_atomically(path, content, durable=True)
+    sync_directory(path.parent)
+
+
+def link_atomically(path: Path, target: Path) -> None:
+    """Replace the file at `path` with a symbolic link to `target`, relative."""
+    temporary = _beside(path)
+    temporary.symlink_to(os.path.relpath(target, path.parent))
+    _put(temporary, path)
+
+
+def to_json(data: Mapping[str, Any]) -> bytes:
+    """JSON for people: an object with a line for each key.
+
+    The keys are not sorted; their order is the order of reading.
+    """
+    lines = [f" {_encode(key)}: {_encode(value)}" for key, value in data.items()]
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    return text.encode("utf-8", "surrogateescape")
+
+
+def read_json(path: Path, version: int | None = None, is_ours: bool = False) -> dict[str, Any]:
+    """Read a JSON object of this program; with `is_ours`, only if this user owns the file.
+
+    The owner is determined from the open file. Raises FileNotFoundError when the file does not
+    exist. Raises DamagedFileError when it is not a JSON object, when its "version" is newer than
+    `version`, or when another user has put it there.
+    """
+    content = _content_of_ours(path) if is_ours else answered(path.read_bytes)
+    try:
+        data = _decode(content.decode("utf-8", "surrogateescape"))
+        # Brackets may occur in texts, tens of thousands of them, and no file of this program is ten
+        # levels deep.
+        if content.count(b"[") + content.count(b"{") > _DEEPEST and _is_deep(data):
+            raise RecursionError
+        if b"\\ud" in content.lower():
+            _encode(data).encode("utf-8", "surrogateescape")  # half a character: no name of a file
+    except ValueError as error:
+        raise DamagedFileError(f"{path}: not valid JSON ({error})") from error
+    except RecursionError:
+        raise DamagedFileError(f"{path}: not valid JSON (nested too deeply)") from None
+    if not isinstance(data, dict):
+        raise DamagedFileError(f"{path}: a JSON object was expected, not {type(data).__name__}")
+    if version is not None:
+        found = data.get("version")
+        if not isinstance(found, int):
+            raise DamagedFileError(f"{path}: key 'version' is missing or not a number")
+        if found > version:
+            raise DamagedFileError(
+                f"{path}: written by a newer snakemake_kochi (format {found}, this one reads "
+                f"up to {version})",
+                "Update with: pip install --upgrade snakemake-executor-plugin-kochi",
+            )
+    return data
+
+
+def _content_of_ours(path: Path) -> bytes:
+    # No link is followed, because it may lead to another file of this user. O_NONBLOCK avoids
+    # waiting for a writer to a FIFO.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+    def read() -> bytes:
+        try:
+            descriptor = os.open(path, flags)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise DamagedFileError(f"{path}: a file was expected, not a link") from error
+            raise
+        with open(descriptor, "rb") as stream:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise DamagedFileError(f"{path}: a regular file was expected")
+            if found.st_uid != os.geteuid():
+                raise DamagedFileError(
+                    f"{path}: the file belongs to user {found.st_uid}, not to you, and is not used"
+                )
+            return stream.read()
+
+    return answered(read)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {text[:20]} is too large")
+    return number
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is not a number")
+
+
+# With these, no number in a file is infinite or NaN.
+_decode = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number).decode
+
+
+def _is_deep(data: Any) -> bool:
+    level = [data]
+    for _ in range(_DEEPEST):
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for part in inner for each in part if isinstance(each, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last lines of a log; none if it cannot be read.
+
+    The log is read from its end, because it may be large.
+    """
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - 16384))
+            text = stream.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return text.splitlines()[-count:]
