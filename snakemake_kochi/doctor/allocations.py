@@ -17,7 +17,7 @@ import humanfriendly
 from snakemake_kochi.allocation.submission import end_allocations
 from snakemake_kochi.allocation.worker_command import WorkerCommand
 from snakemake_kochi.allocation.workers import make_scheduler
-from snakemake_kochi.doctor.checks import Outcome
+from snakemake_kochi.doctor.checks import Finding
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import last_lines, make_directory
 from snakemake_kochi.location import Location
@@ -110,7 +110,7 @@ class TrialAllocations:
         for path in self._settings:
             path.unlink(missing_ok=True)
 
-    def get(self, not_on: str = "") -> TrialWorker | Outcome:
+    def get(self, not_on: str = "") -> TrialWorker | Finding:
         """One more worker, once it has come, or the outcome of the failed attempt.
 
         It is on none of these nodes, if the scheduler accepts such a list. The outcome is "not
@@ -122,10 +122,10 @@ class TrialAllocations:
             said = " ".join(error.message.split())
             if not_on and isinstance(error, RefusedError):
                 said = f"not tested, without a second node: {said}"
-                return Outcome("warning", said, error.hint or "")
-            return Outcome("failed", said, error.hint or "")
+                return Finding("warning", said, error.hint or "")
+            return Finding("failed", said, error.hint or "")
 
-    def _get(self, not_on: str) -> TrialWorker | Outcome:
+    def _get(self, not_on: str) -> TrialWorker | Finding:
         queue = f"{private_queue(self._controller)}-{len(self._queues)}"
         self._location.prepare_machine()
         longest = self._scheduler.limits().seconds
@@ -150,7 +150,7 @@ class TrialAllocations:
         self._tell(f"Requested allocation {id}; waiting for its worker.")
         return self._wait(id, queue)
 
-    def _wait(self, id: str, queue: str) -> TrialWorker | Outcome:
+    def _wait(self, id: str, queue: str) -> TrialWorker | Finding:
         began, question = time.monotonic(), 0.0
         reason = "it has not begun"
         while (waited := time.monotonic() - began) <= self._patience:
@@ -172,7 +172,7 @@ class TrialAllocations:
             self._scheduler.cancel([id])
         said = f"no worker has come in allocation {id} for {self._patience:.0f} seconds: {reason}"
         advice = "Try again later, or wait for longer: --wait 2h"
-        return Outcome("warning", f"not tested: {said}", advice)
+        return Finding("warning", f"not tested: {said}", advice)
 
     def _workers(self, queue: str) -> list[WorkerState]:
         with contextlib.suppress(OSError):

@@ -6,21 +6,23 @@ A hanging filesystem hangs only that process.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import select
 import shutil
 import signal
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import TrialPaths
+
+Answer = TypeVar("Answer")
 
 # Seconds from SIGKILL to the end. A process that hangs in the kernel does not end, and remains.
 _KILL_PATIENCE = 1.0
@@ -30,29 +32,19 @@ INTERRUPTING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Finding:
     """The outcome of a check.
 
     `verdict`: from good to bad; a note is about a fact that cannot be judged, or that was not
     tested. `measured` is a sentence about the measurement, `advice` one about what to do, if
-    anything.
+    anything. `run` adds the `check` and its `directory`, "" if it is about the node.
     """
 
     verdict: Literal["ok", "note", "warning", "failed"]
     measured: str
     advice: str = ""
-
-
-@dataclass(frozen=True)
-class Finding(Outcome):
-    """The outcome of one check; `directory`: its directory, "" if it is about the node."""
-
     check: str = ""
     directory: str = ""
-
-    def to_dict(self) -> dict[str, str]:
-        names = ("check", "directory", "verdict", "measured", "advice")
-        return {name: getattr(self, name) for name in names}
 
 
 class Check(NamedTuple):
@@ -64,12 +56,9 @@ class Check(NamedTuple):
 
     name: str
     directory: Path | None
-    measure: Callable[[], Outcome]
+    measure: Callable[[], Finding]
     patience: float = 0.0
     is_needed: bool = False
-
-    def outcome(self) -> dict[str, str]:
-        return asdict(self.measure())
 
 
 class HangsError(KochiError):
@@ -83,13 +72,13 @@ def run(checks: Iterable[Check], patience: float) -> Generator[Finding]:
     """
     for check in checks:
         try:
-            found = isolated(check.outcome, max(patience, check.patience))
+            found = isolated(check.measure, max(patience, check.patience))
         except KochiError as error:
             yield failed(check.name, check.directory, error)
             if check.is_needed or isinstance(error, HangsError):
                 return
         else:
-            yield Finding(**found, check=check.name, directory=str(check.directory or ""))
+            yield replace(found, check=check.name, directory=str(check.directory or ""))
 
 
 def failed(name: str, directory: Path | None, error: KochiError) -> Finding:
@@ -125,28 +114,29 @@ def trial(
         yield paths
 
 
-def _remove(made: list[str]) -> bool:
+def _remove(made: list[Path]) -> bool:
     """Remove a directory, the first of them, with its content, and the unused ones around it.
 
     The others were made for the first, and remain if they are in use. Returns whether the first is
     left.
     """
     deadline = time.monotonic() + _REMOVAL_PATIENCE
-    while os.path.exists(made[0]) and time.monotonic() < deadline:
+    while made[0].exists() and time.monotonic() < deadline:
         shutil.rmtree(made[0], ignore_errors=True)
         time.sleep(0.01)
     for path in made[1:]:
         with contextlib.suppress(OSError):
-            os.rmdir(path)
-    return os.path.exists(made[0])
+            path.rmdir()
+    return made[0].exists()
 
 
-def isolated(work: Callable[[], Any], patience: float) -> Any:
-    """The return value of the work, converted through JSON, from a process that may hang.
+def isolated(work: Callable[[], Answer], patience: float) -> Answer:
+    """The return value of the work, from a process that may hang.
 
     Raises HangsError after `patience` seconds, and KochiError for an error of the work.
     """
-    return _result(_start(work), patience)
+    answer: Answer = _result(_start(work), patience)
+    return answer
 
 
 @contextlib.contextmanager
@@ -186,44 +176,39 @@ class _Process(NamedTuple):
     """
 
     number: int
-    reader: int
+    answer: Connection
     mask: set[int | signal.Signals]
 
 
 def _start(work: Callable[[], Any]) -> _Process:
-    reader, writer = os.pipe()
+    reader, writer = Pipe(duplex=False)
     # Otherwise an exception by a signal would be lost in the functions that Python calls at a fork,
     # or the child would be lost.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)
     if (child := os.fork()) == 0:
         _do(work, writer)
-    os.close(writer)
+    writer.close()
     return _Process(child, reader, mask)
 
 
 def _result(process: _Process, patience: float) -> Any:
-    deadline, said = time.monotonic() + patience, b""
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, process.mask)
-        # Its own children have the pipe, too: the end of the pipe may come late.
-        while not said.endswith(b"\n"):
-            left = max(0.0, deadline - time.monotonic())
-            if not select.select([process.reader], [], [], left)[0]:
-                raise HangsError(f"no answer within {patience:g} seconds: it hangs")
-            if not (block := os.read(process.reader, 65536)):
-                raise KochiError("the process that measures was ended")
-            said += block
+        if not process.answer.poll(patience):
+            raise HangsError(f"no answer within {patience:g} seconds: it hangs")
+        result, error = process.answer.recv()
+    except (EOFError, OSError):
+        raise KochiError("the process that measures was ended") from None
     finally:
         # Also after Ctrl-C.
-        os.close(process.reader)
+        process.answer.close()
         _end(process.number)
-    answer = json.loads(said)
-    if "error" in answer:
-        raise KochiError(answer["error"], answer["hint"])
-    return answer["result"]
+    if error is not None:
+        raise KochiError(*error)
+    return result
 
 
-def _do(work: Callable[[], Any], writer: int) -> NoReturn:
+def _do(work: Callable[[], Any], answer: Connection) -> NoReturn:
     try:
         os.setsid()  # Ctrl-C is for the waiting process
         nothing = os.open(os.devnull, os.O_RDWR)
@@ -233,16 +218,17 @@ def _do(work: Callable[[], Any], writer: int) -> NoReturn:
         for number in INTERRUPTING:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTING)
+        result, message = None, None
         try:
-            answer = {"result": work()}
+            result = work()
         except KochiError as error:
-            answer = {"error": error.message, "hint": error.hint}
+            message = (error.message, error.hint)
         except OSError as error:
             file = f"{error.filename}: " if error.filename else ""
-            answer = {"error": f"{file}{error.strerror or error}", "hint": None}
+            message = (f"{file}{error.strerror or error}", None)
         except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}", "hint": None}
-        os.write(writer, json.dumps(answer, default=str).encode() + b"\n")
+            message = (f"{type(error).__name__}: {error}", None)
+        answer.send((result, message))
     finally:
         os._exit(0)
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Generator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from snakemake_kochi.doctor import filesystem, locks, node, pair
+from snakemake_kochi.doctor import filesystem, node, pair
 from snakemake_kochi.doctor.allocations import TrialAllocations, TrialWorker
 from snakemake_kochi.doctor.checks import (
     Check,
     Finding,
     HangsError,
-    Outcome,
     failed,
     isolated,
     run,
@@ -119,14 +117,14 @@ class _Doctor:
         """All findings about the locks that need no other node."""
         machine, configured = self._machine, self._location.machine
         wanted = intended_lock_settings(machine, configured.lock_directory, configured.lock_kind)
-        examine = partial(locks.examine_settings, wanted)
+        examine = partial(filesystem.examine_lock_settings, wanted)
         (settings,) = run([Check("lock settings", machine.lock_settings, examine)], self._deadline)
         yield settings
         used = wanted
         try:
             # The locks in use, whatever the configuration says by now.
             if settled := isolated(partial(_settled, machine), self._deadline):
-                used = LockSettings.from_dict(machine, settled)
+                used = settled
             around = used.lock_dir or machine.directory
             if settings.verdict == "failed" and not isolated(around.is_dir, self._deadline):
                 return
@@ -134,7 +132,7 @@ class _Doctor:
             return  # the check has hung, too
         paths, where, kind = used.paths.trial(self._nonce), used.paths.directory, used.kind
         examine = partial(filesystem.examine_filesystem, where, for_flock=kind == "flock")
-        lock, exclusion = locks.examine_lock, locks.examine_exclusion
+        lock, exclusion = filesystem.examine_lock, filesystem.examine_exclusion
         checks = [
             Check("filesystem of locks", where, examine),
             Check("lock", where, partial(lock, paths.lock("here"), kind), is_needed=True),
@@ -161,8 +159,8 @@ class _Doctor:
         compute nodes.
         """
         first = allocations.get()
-        if isinstance(first, Outcome):
-            yield Finding(**asdict(first), check=_BETWEEN)
+        if isinstance(first, Finding):
+            yield replace(first, check=_BETWEEN)
             return
         yield Finding("ok", first.said, check="allocation")
         if this_node().can_see(first.node):
@@ -172,8 +170,8 @@ class _Doctor:
         else:
             yield from self.between_nodes(first.queue, first.controller)
         second = allocations.get(not_on=first.nodes)
-        if isinstance(second, Outcome):
-            yield Finding(**asdict(second), check=_COMPUTE)
+        if isinstance(second, Finding):
+            yield replace(second, check=_COMPUTE)
             return
         yield Finding("ok", second.said, check="allocation")
         if second.node == first.node:
@@ -195,8 +193,7 @@ def _of_directory(where: Path, paths: TrialPaths, of_all: str) -> list[Check]:
     ]
 
 
-def _settled(machine: MachinePaths) -> dict[str, Any] | None:
+def _settled(machine: MachinePaths) -> LockSettings | None:
     with contextlib.suppress(DamagedFileError, OSError):
-        settled = read_lock_settings(machine)
-        return None if settled is None else settled.to_dict()
+        return read_lock_settings(machine)
     return None

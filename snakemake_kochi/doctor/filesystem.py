@@ -1,11 +1,12 @@
-"""Checks of the properties of a filesystem: space, a clock, rename, link, FIFOs.
+"""Checks of what a filesystem does: space, its clock, rename, link, FIFOs, and a machine's locks.
 
-The queue relies on some of them, and can do without others.
+The queue relies on some of it, and can do without the rest.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import threading
 import time
 from collections import Counter
@@ -20,10 +21,17 @@ from typing import Any
 import humanfriendly
 import psutil
 
-from snakemake_kochi.doctor.checks import Outcome
+from snakemake_kochi.doctor.checks import Finding
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically, write_new
-from snakemake_kochi.locks.lock import advice
+from snakemake_kochi.locks.lock import Kind, advice, hold
+from snakemake_kochi.locks.probe import contender
+from snakemake_kochi.locks.settings import (
+    LockSettings,
+    disagreement,
+    find_lock_settings,
+    read_lock_settings,
+)
 from snakemake_kochi.paths import TrialPaths
 from snakemake_kochi.queue import WakeUp, notify
 
@@ -48,6 +56,7 @@ _WRITING = 0.3  # seconds
 _READING = 60.0  # seconds at most
 RENAME_PATIENCE = 90.0  # seconds
 _LINKERS, _LINKS = 4, 25
+_TAKES = 20  # of a lock
 
 Mount = Any  # psutil's: device, mountpoint, fstype, opts
 
@@ -63,7 +72,7 @@ def examine_filesystem(
     for_flock: bool = False,
     of_all: str = "",
     mounts: Sequence[Mount] | None = None,
-) -> Outcome:
+) -> Finding:
     """Examine the filesystem of a directory.
 
     `for_flock`: locks of this kind are made there. `of_all`: the advice for a filesystem of one
@@ -72,21 +81,21 @@ def examine_filesystem(
     known = psutil.disk_partitions(all=True) if mounts is None else mounts
     mount = find_mount(Path(os.path.realpath(directory)), known)
     if mount is None:
-        return Outcome("note", "the kernel does not say what is mounted there")
+        return Finding("note", "the kernel does not say what is mounted there")
     said = f"{mount.fstype} ({mount.device or 'none'} on {mount.mountpoint})"
     local = sorted(_LOCAL_LOCKS.intersection(mount.opts.split(",")))
     if for_flock and local:
         said += f", with the option {local[0]}: flock excludes processes of one node only"
-        return Outcome("warning", said, advice("flock"))
+        return Finding("warning", said, advice("flock"))
     if of_all and mount.fstype in _OF_ONE_NODE:
-        return Outcome("warning", f"{said}: usually of this node alone", of_all)
+        return Finding("warning", f"{said}: usually of this node alone", of_all)
     if mount.fstype in _IN_MEMORY:
         said += ": in the memory of this node, and gone when it is booted"
-        return Outcome("warning", said, "Use another directory, unless it is for a test.")
-    return Outcome("ok", f"{said}{': usually of this node alone' * (mount.fstype in _OF_ONE_NODE)}")
+        return Finding("warning", said, "Use another directory, unless it is for a test.")
+    return Finding("ok", f"{said}{': usually of this node alone' * (mount.fstype in _OF_ONE_NODE)}")
 
 
-def examine_space(directory: Path) -> Outcome:
+def examine_space(directory: Path) -> Finding:
     found = os.statvfs(directory)
     free, size = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     said = f"{format_size(free)} of {format_size(size)} free"
@@ -97,15 +106,15 @@ def examine_space(directory: Path) -> Outcome:
         least = max(_LEAST_INODES, _LEAST_SHARE * found.f_files)
         is_short = is_short or found.f_favail < min(least, found.f_files)
     if is_short:
-        return Outcome("warning", said, "Make room: what cannot be written cannot be kept.")
-    return Outcome("ok", f"{said} (a quota may leave less)")
+        return Finding("warning", said, "Make room: what cannot be written cannot be kept.")
+    return Finding("ok", f"{said} (a quota may leave less)")
 
 
 def format_size(number: int) -> str:
     return str(humanfriendly.format_size(number, binary=True))
 
 
-def examine_clock(trial: TrialPaths) -> Outcome:
+def examine_clock(trial: TrialPaths) -> Finding:
     """Compare the time of a new file, from the file server, with this node's."""
     path = trial.message("clock")
     before = time.time()
@@ -116,16 +125,16 @@ def examine_clock(trial: TrialPaths) -> Outcome:
     return judge_skew(skew, 0.0, "the filesystem's clock")
 
 
-def judge_skew(skew: float, uncertainty: float, whose: str, here: str = "this node") -> Outcome:
+def judge_skew(skew: float, uncertainty: float, whose: str, here: str = "this node") -> Finding:
     """The outcome for a clock that is `skew` seconds ahead of the clock of the node `here`."""
     exact = f" (known to {_milliseconds(uncertainty)})" if uncertainty else ""
     if abs(skew) - uncertainty <= _TICK:
-        return Outcome("ok", f"{whose} agrees with {here}'s{exact}")
+        return Finding("ok", f"{whose} agrees with {here}'s{exact}")
     said = f"{whose} is {_milliseconds(abs(skew))} {'ahead of' if skew > 0 else 'behind'}"
     said += f" {here}'s{exact}"
     if abs(skew) - uncertainty < _SKEW_LIMIT:
-        return Outcome("ok", said)
-    return Outcome(
+        return Finding("ok", said)
+    return Finding(
         "warning",
         said,
         "Have the clocks set (NTP): Snakemake compares times of files, and would run finished "
@@ -199,26 +208,26 @@ def read_versions(
     return Sightings(lag=lag, ended=ended, **seen)
 
 
-def judge_sightings(seen: Sightings, written: int, whose: str) -> Outcome:
+def judge_sightings(seen: Sightings, written: int, whose: str) -> Finding:
     said = f"replaced {written} times, read {seen.reads} times by {whose}"
     counts = {"missing": seen.missing, "only in part": seen.partial}
     if bad := [f"{number} times {what}" for what, number in counts.items() if number]:
-        return Outcome("failed", f"{said}: {' and '.join(bad)}", _ELSEWHERE)
+        return Finding("failed", f"{said}: {' and '.join(bad)}", _ELSEWHERE)
     if not seen.ended:
-        return Outcome(
+        return Finding(
             "failed",
             f"{said}, but the last version was not seen within {_READING:g} seconds",
             "Files of other processes must become visible: name another kochi_root.",
         )
     if seen.stale:
-        return Outcome("warning", f"{said}: {seen.stale} times the filesystem could not read it")
-    return Outcome("ok", f"{said}: always there and whole")
+        return Finding("warning", f"{said}: {seen.stale} times the filesystem could not read it")
+    return Finding("ok", f"{said}: always there and whole")
 
 
 # ---- other operations of a queue
 
 
-def examine_link(trial: TrialPaths) -> Outcome:
+def examine_link(trial: TrialPaths) -> Finding:
     """Several processes try to make the same names at once; results are published that way."""
     sources = [trial.link(f"source-{linker}") for linker in range(_LINKERS)]
     for source in sources:
@@ -239,31 +248,31 @@ def examine_link(trial: TrialPaths) -> Outcome:
         with ThreadPoolExecutor(_LINKERS) as linkers:
             won = sum(linkers.map(link, sources))
     except OSError as error:
-        return Outcome("failed", f"hard links cannot be made: {error.strerror}", _ELSEWHERE)
+        return Finding("failed", f"hard links cannot be made: {error.strerror}", _ELSEWHERE)
     said = f"{_LINKERS} threads made {_LINKS} names: {won} times one succeeded"
     if won != _LINKS:
-        return Outcome("failed", said, _ELSEWHERE)
+        return Finding("failed", said, _ELSEWHERE)
     make_directory(trial.other_directory)
     between = "also between directories"
     try:
         os.link(sources[0], trial.other_directory / sources[0].name)
     except OSError as error:
         between = f"none between directories ({error.strerror}): results are copied"
-    return Outcome("ok", f"{said}; {between}")
+    return Finding("ok", f"{said}; {between}")
 
 
-def examine_wakeup(trial: TrialPaths) -> Outcome:
+def examine_wakeup(trial: TrialPaths) -> Finding:
     """Examine the FIFO that wakes workers."""
     with closing(WakeUp(trial.wakeup)) as wakeup:
         if wakeup.is_silent:
             said = "no FIFOs here: workers and controllers look ten times a second instead"
-            return Outcome("note", said)
+            return Finding("note", said)
         if notify(trial.wakeup) and wakeup.wait(0):
-            return Outcome("ok", "a FIFO wakes its reader")
-    return Outcome("failed", "a FIFO did not wake its reader", "Name another kochi_root.")
+            return Finding("ok", "a FIFO wakes its reader")
+    return Finding("failed", "a FIFO did not wake its reader", "Name another kochi_root.")
 
 
-def examine_refusals(trial: TrialPaths) -> Outcome:
+def examine_refusals(trial: TrialPaths) -> Finding:
     """Examine operations that a queue can do without, if a filesystem refuses them."""
     make_directory(trial.other_directory)
     refused = []
@@ -277,5 +286,44 @@ def examine_refusals(trial: TrialPaths) -> Outcome:
             refused.append(f"{what} ({error.strerror})")
     if refused:
         said = f"refused: {', '.join(refused)}; what kochi does without it is slower"
-        return Outcome("note", said)
-    return Outcome("ok", "directories can be renamed, symbolic links made")
+        return Finding("note", said)
+    return Finding("ok", "directories can be renamed, symbolic links made")
+
+
+# ---- locks
+
+
+def examine_lock_settings(wanted: LockSettings) -> Finding:
+    settled = read_lock_settings(wanted.machine)
+    if settled is not None and (problem := disagreement(settled, wanted)):
+        raise problem
+    lock_dir = wanted.lock_dir
+    if lock_dir is not None and not lock_dir.is_dir():
+        return Finding("failed", f"there is no directory {lock_dir}", "Make it, for all nodes.")
+    if settled is None:
+        return Finding("note", f"not settled before the first use; configured: {wanted}")
+    find_lock_settings(wanted.machine)
+    return Finding("ok", f"{settled}, settled by {settled.host} at {settled.time}")
+
+
+def examine_lock(path: Path, kind: Kind) -> Finding:
+    times = []
+    for _ in range(_TAKES):
+        begun = time.perf_counter()
+        with hold(path, kind, patience=0):
+            pass
+        times.append(time.perf_counter() - begun)
+    return Finding("ok", f"{kind} works; {1000 * statistics.median(times):.2g} ms to take and give")
+
+
+def examine_exclusion(path: Path, kind: Kind) -> Finding:
+    with contender(path, kind) as contend:
+        with hold(path, kind, patience=0):
+            is_admitted = contend()
+        is_free = contend()
+    if is_admitted:
+        return Finding("failed", f"{kind}: two processes held it at once", advice(kind))
+    if not is_free:
+        said = f"{kind}: it was not free after its holder let it go"
+        return Finding("failed", said, advice(kind))
+    return Finding("ok", f"{kind}: a second process was kept out until the first let it go")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from snakemake_kochi.doctor.checks import Check, Outcome
+from snakemake_kochi.doctor.checks import Check, Finding
 from snakemake_kochi.doctor.filesystem import format_size
 from snakemake_kochi.version import __version__
 from snakemake_kochi.worker.node.capacity import (
@@ -31,7 +31,7 @@ _GIT_PATIENCE = 5.0  # seconds
 _GPU_PATIENCE = 30.0  # nvidia-smi alone may take ten seconds
 
 
-def _examine_versions() -> Outcome:
+def _examine_versions() -> Finding:
     parts = {"snakemake_kochi": __version__, "Python": platform.python_version()}
     with suppress(PackageNotFoundError):
         parts["Snakemake"] = version("snakemake")
@@ -43,11 +43,11 @@ def _examine_versions() -> Outcome:
     text = ", ".join(f"{name} {number}" for name, number in parts.items())
     if missing := sorted({"Snakemake", "git"} - parts.keys()):
         advice = f"Install {' and '.join(missing)}: projects need it."
-        return Outcome("warning", f"{text}, no {' and no '.join(missing)}", advice)
-    return Outcome("ok", text)
+        return Finding("warning", f"{text}, no {' and no '.join(missing)}", advice)
+    return Finding("ok", text)
 
 
-def examine_cpus(groups: Iterable[Path] | None = None) -> Outcome:
+def examine_cpus(groups: Iterable[Path] | None = None) -> Finding:
     """Examine the CPUs.
 
     `groups`: the cgroups that may limit the time of CPUs; by default our own and those around it.
@@ -60,15 +60,15 @@ def examine_cpus(groups: Iterable[Path] | None = None) -> Outcome:
     limits = map(_cpus_allowed, _cpu_groups() if groups is None else groups)
     allowed = min((limit for limit in limits if limit is not None), default=None)
     if allowed is not None and allowed < len(usable):
-        return Outcome(
+        return Finding(
             "warning",
             f"{said}; a cgroup allows the time of {allowed:g} CPUs",
             f"Start workers with --cores {max(1, int(allowed))}: jobs on more are slowed down.",
         )
     if _read(_SYSTEM / "cpu" / "smt" / "active") == "1":
         said += "; two or more CPUs are threads of one core (SMT), and slow each other down"
-        return Outcome("note", said, "For measurements use one thread of each core.")
-    return Outcome("ok", said)
+        return Finding("note", said, "For measurements use one thread of each core.")
+    return Finding("ok", said)
 
 
 def _cpu_model() -> str:
@@ -110,17 +110,17 @@ def _cpus_allowed(group: Path) -> float | None:
     return None
 
 
-def _examine_memory() -> Outcome:
+def _examine_memory() -> Finding:
     node = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = own_memory_group().limit_mb()
     given = memory_mb_of_this_node(os.environ)
     said = f"{format_size(node)} on the node"
     if limit is not None and limit * 2**20 < node:
         said += f", {format_size(limit * 2**20)} in this cgroup"
-    return Outcome("ok", f"{said}; a worker started here gives out {format_size(given * 2**20)}")
+    return Finding("ok", f"{said}; a worker started here gives out {format_size(given * 2**20)}")
 
 
-def examine_gpus() -> Outcome:
+def examine_gpus() -> Finding:
     given = find_gpus(None, os.environ).names
     listed = find_gpus(None, {}).names
     files = [path.name for path in sorted(_numbered(_DEVICES, "nvidia"))]
@@ -130,14 +130,14 @@ def examine_gpus() -> Outcome:
         if name in os.environ:
             said += f"; {name}={os.environ[name]}"
     if listed:
-        return Outcome("ok", f"{len(listed)} listed by nvidia-smi; {said}")
+        return Finding("ok", f"{len(listed)} listed by nvidia-smi; {said}")
     said += f"; devices: {', '.join(files)}" if files else ""
     if given:
-        return Outcome("ok" if files else "note", said)
+        return Finding("ok" if files else "note", said)
     if files or shutil.which("nvidia-smi"):
         advice = "If there are GPUs, say so: kochi work --gpus N. See also: nvidia-smi -L"
-        return Outcome("warning", f"nvidia-smi lists none; {said}", advice)
-    return Outcome("ok", said)
+        return Finding("warning", f"nvidia-smi lists none; {said}", advice)
+    return Finding("ok", said)
 
 
 CHECKS = (

@@ -24,7 +24,6 @@ from snakemake_kochi.doctor.checks import (
     INTERRUPTING,
     Check,
     Finding,
-    Outcome,
     at_end,
     failed,
     isolated,
@@ -150,9 +149,9 @@ def examine(
     """
     try:
         if refusal := isolated(partial(_refusal, pair), _PATIENCE):
-            yield Finding(**refusal, check=pair.what)
+            yield replace(refusal, check=pair.what)
             return
-        locks = Path(isolated(lambda: pair.locks()[1].parent, _PATIENCE))
+        locks = isolated(lambda: pair.locks()[1].parent, _PATIENCE)
         with (
             trial(pair.trial, patience, remark),
             trial(TrialPaths(locks), patience, remark),
@@ -167,15 +166,15 @@ def examine(
         yield failed(pair.what, None, error)
 
 
-def _refusal(pair: Pair) -> dict[str, str] | None:
-    """The outcome if the worker does not exist, or is not on another node."""
+def _refusal(pair: Pair) -> Finding | None:
+    """The finding if the worker does not exist, or is not on another node."""
     start = f"On another node, type: kochi work -q {pair.queue} -b"
     workers = shared_workers(pair.paths, pair.queue, pair.controller)
     if not workers:
-        return asdict(Outcome("failed", f"no worker serves queue '{pair.queue}'", start))
+        return Finding("failed", f"no worker serves queue '{pair.queue}'", start)
     if all(worker.is_on_this_node for worker in workers):
         said = f"not tested: queue '{pair.queue}' is served on this very node only"
-        return asdict(Outcome("warning", said, start))
+        return Finding("warning", said, start)
     return None
 
 
@@ -189,7 +188,7 @@ def _job(pair: Pair, queue: str, role: str, remark: Callable[[str], None]) -> It
     before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)
     try:
         submit = partial(Queue(pair.paths, queue).submit, [ticket])
-        job = int(isolated(lambda: submit()[0].job, _PATIENCE))
+        job = isolated(lambda: submit()[0].job, _PATIENCE)
         with at_end(partial(_end, pair.paths, job), _PATIENCE):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             remark(f"Job {job} was submitted to queue '{queue}'; waiting for its worker.")
@@ -262,7 +261,7 @@ def _converse(pair: Pair) -> Generator[Finding]:
     machine = pair.paths.directory
     lock = partial(_lock, pair, node.host, hello["is_admitted"])
     checks = [
-        Check("lock", Path(hello["locks"]), lock),
+        Check("lock", hello["locks"], lock),
         Check("visibility", machine, partial(_visibility, pair)),
         Check("clock", None, partial(_clock, pair, node.host)),
         Check("rename", machine, partial(_rename_with, pair, node.host)),
@@ -278,10 +277,10 @@ def _greet(pair: Pair) -> dict[str, Any]:
     with hold(ours, settings.kind, patience=0):
         tell(pair.trial, "begin")
         hello = hear(pair.trial, "hello", _START_PATIENCE + _PATIENCE, problem)
-    return {**hello, "locks": str(settings.paths.directory)}
+    return {**hello, "locks": settings.paths.directory}
 
 
-def _lock(pair: Pair, host: str, they_got_it: bool) -> Outcome:
+def _lock(pair: Pair, host: str, they_got_it: bool) -> Finding:
     settings, _, theirs = pair.locks()
     kind, here = settings.kind, pair.here
     with contender(theirs, kind, _LOCK_PATIENCE) as contend:
@@ -294,19 +293,19 @@ def _lock(pair: Pair, host: str, they_got_it: bool) -> Outcome:
         # Reported at once: otherwise the next use of the machine would be refused.
         file = settings.machine.lock_settings
         then = f"{advice(kind)} After that, with no worker or run left: rm {file}"
-        return Outcome("failed", f"{kind}: {' and '.join(admitted)}", then)
-    return Outcome("ok", f"{kind}: {host} and {here} keep each other out")
+        return Finding("failed", f"{kind}: {' and '.join(admitted)}", then)
+    return Finding("ok", f"{kind}: {host} and {here} keep each other out")
 
 
-def _visibility(pair: Pair) -> Outcome:
+def _visibility(pair: Pair) -> Finding:
     trips = [trip for trip, _ in _round_trips(pair, 0)]
     said = f"a file and the answer to it took {min(trips):.3f} to {max(trips):.3f} s there and back"
     if max(trips) <= _SLOW:
-        return Outcome("ok", said)
-    return Outcome("note", said, f"Give Snakemake --latency-wait {int(max(trips)) + 1} or more.")
+        return Finding("ok", said)
+    return Finding("note", said, f"Give Snakemake --latency-wait {int(max(trips)) + 1} or more.")
 
 
-def _clock(pair: Pair, host: str) -> Outcome:
+def _clock(pair: Pair, host: str) -> Finding:
     # The duration of the answer is known only up to half of a round trip.
     shortest, skew = min(_round_trips(pair, _ROUNDS))
     return judge_skew(skew, shortest / 2, f"the clock of {host}", pair.here)
@@ -322,7 +321,7 @@ def _round_trips(pair: Pair, first: int) -> Iterator[tuple[float, float]]:
         yield received - sent, answered - (sent + received) / 2
 
 
-def _rename_with(pair: Pair, host: str) -> Outcome:
+def _rename_with(pair: Pair, host: str) -> Finding:
     write_version(pair.trial.document, 0)
     tell(pair.trial, "write")
     outcome = _rename(pair.trial, host)
@@ -331,7 +330,7 @@ def _rename_with(pair: Pair, host: str) -> Outcome:
     return outcome
 
 
-def examine_rename(trial: TrialPaths) -> Outcome:
+def examine_rename(trial: TrialPaths) -> Finding:
     """Examine rename with another process of this node."""
     write_version(trial.document, 0)
     if os.fork() == 0:
@@ -342,7 +341,7 @@ def examine_rename(trial: TrialPaths) -> Outcome:
     return _rename(trial, "another process", has_one_clock=True)
 
 
-def _rename(trial: TrialPaths, whose: str, has_one_clock: bool = False) -> Outcome:
+def _rename(trial: TrialPaths, whose: str, has_one_clock: bool = False) -> Finding:
     hear(trial, "reading")
     written = write_versions(trial.document)
     seen = Sightings(**hear(trial, "read"))
