@@ -43,7 +43,7 @@ _LOOK_SHARE = 20
 # Seconds to wait for a submission that is in progress when the run ends.
 _LAST_PATIENCE = 30.0
 _PAUSE = 0.2
-_FAULT = "The run's workers cannot be looked after at the moment"
+_FAULT = "The run cannot check its workers at the moment"
 
 
 def _how_to_fit(machine: Machine, keys: Sequence[str]) -> str:
@@ -52,7 +52,7 @@ def _how_to_fit(machine: Machine, keys: Sequence[str]) -> str:
     if machine.scheduler is None:  # an alloc_script, which has no partitions
         return f"Request less, or change {machine.allocation_at(is_set or keys)}."
     limit = machine.allocation_at(is_set) if is_set else "that of the partition's largest node"
-    return f"The limit is {limit}. Request less, or another partition."
+    return f"The limit is {limit}. Request less, or choose another partition."
 
 
 class AllocatedWorkers:
@@ -189,7 +189,7 @@ class AllocatedWorkers:
         except KochiError as error:
             self._logger.warning(
                 f"Allocations that have not begun could not be cancelled: {error.message}\n"
-                f"To end all of this run's, type: {self._scheduler.how_to_cancel}"
+                f"To cancel all allocations of this run, type: {self._scheduler.how_to_cancel}"
             )
 
     def _end_thread(self, is_urgent: Callable[[], bool]) -> None:
@@ -211,8 +211,8 @@ class AllocatedWorkers:
             end_allocations(self._scheduler, self._logger, is_urgent, patience)
         if self._submitter.has_requested and self._thread.is_alive():
             self._logger.warning(
-                "The scheduler may still be about to give an allocation, whose worker would leave "
-                f"at once. To end it, type: {self._scheduler.how_to_cancel}"
+                "The scheduler may still start an allocation. Its worker would leave at once. "
+                f"To cancel it, type: {self._scheduler.how_to_cancel}"
             )
         self._tracker.cancel_orphaned()
 
@@ -272,7 +272,7 @@ class AllocatedWorkers:
     ) -> None:
         if pending.get(queue):
             self._notices.warning(
-                f"Queue {queue} waits for a worker of yours: {lack.reason}. To get one, type: "
+                f"Queue {queue} needs a worker that you start: {lack.reason}. To start one, type: "
                 f"kochi alloc -m {self._machine.name} -q {queue} {lack.options}",
                 key=queue,
             )

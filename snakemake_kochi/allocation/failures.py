@@ -99,9 +99,9 @@ class FailedStarts:
         """
         seconds = self._cancellations.failed()
         self._logger.warning(
-            f"Cancelled before a worker came, and not by this run: {', '.join(ids)}. It goes on "
-            "with fewer workers; if jobs wait for more, they are requested again in "
-            f"{seconds:.0f} s"
+            f"Cancelled before a worker started, and not by this run: {', '.join(ids)}. The run "
+            "goes on with fewer workers. If jobs still wait, it requests more in "
+            f"{seconds:.0f} s."
         )
 
     def failed(self, id: str, ended: Allocation | None, log: Path) -> None:
@@ -117,12 +117,12 @@ class FailedStarts:
         written = {path: was_written(path) for path in (log, log.with_suffix(".out"))}
         where = next(
             (f"its log is {path}" for path, is_written in written.items() if is_written),
-            "whether it wrote a log is not known now"
+            "it is not known now whether it wrote a log"
             if None in written.values()
             else "it wrote no log",
         )
         self._last = f"{id}{on}{why}; {where}"
-        self._logger.warning(f"Allocation ended before its worker came: {self._last}")
+        self._logger.warning(f"Allocation ended before its worker started: {self._last}")
         self._in_a_row.append(node if node and self._can_exclude else id)
         if node and self._can_exclude:
             self._on_node[node] += 1
@@ -148,8 +148,8 @@ class FailedStarts:
         self.excluded = (*self.excluded, node)
         many = pluralize(self._on_node[node], "allocation")
         self._logger.warning(
-            f"Node {node} is avoided until this run ends: {many} ended there before a worker came. "
-            "Tell the node's administrators."
+            f"This run avoids node {node} until its end: {many} ended there before a worker "
+            "started. Tell the administrators of the node."
         )
 
     @property
@@ -173,10 +173,10 @@ class FailedStarts:
         avoided = f" Avoided: {concatenate(self.excluded)}." if self.excluded else ""
         refused = f" {refusal}" if refusal else ""
         return WorkerError(
-            f"no worker is there, and none comes: {many} in a row ended before their worker came. "
-            f"The last is {self._last}.{avoided}{refused}",
-            "Read that log. Where there is none, check whether the node has the filesystem of "
-            "KOCHI_ROOT and the programs that load_env_script names.",
+            f"no worker exists, and none starts: {many} in a row ended before their worker "
+            f"started. The last one is {self._last}.{avoided}{refused}",
+            "Read that log. If there is none, check whether the node has the filesystem of "
+            "KOCHI_ROOT and the programs that load_env_script uses.",
         )
 
 

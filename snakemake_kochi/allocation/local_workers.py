@@ -40,7 +40,7 @@ _GRACE = 10.0
 _GRACE_WITHOUT_ROOM = 6.0
 # Seconds between two looks for workers that the user started or ended.
 _LOOK = 1.0
-_FAULT = "The run's own workers cannot be looked after at the moment"
+_FAULT = "The run cannot check its own workers at the moment"
 
 
 class LocalWorkers:
@@ -200,7 +200,7 @@ class LocalWorkers:
         for queue in served:
             if self._notices.forget(queue):
                 self._logger.info(
-                    f"Queue {queue} has no other worker any more; this run serves it."
+                    f"Queue {queue} has no other worker any more. This run serves it now."
                 )
         for number in self._running:
             assign_queues(self._machine, number, served)
@@ -213,7 +213,8 @@ class LocalWorkers:
     def _tell_left(self, queue: str, other: WorkerState) -> None:
         where = "here" if other.is_on_this_node else f"on {other.node.host}"
         self._notices.info(
-            f"Queue {queue} is left to worker {other.worker}, which serves it {where}.", key=queue
+            f"This run leaves queue {queue} to worker {other.worker}, which serves it {where}.",
+            key=queue,
         )
 
     def _start(self) -> None:
@@ -251,8 +252,9 @@ class LocalWorkers:
             if self._deaths > _RESTARTS:
                 because = f" ({reason})" if reason else ""
                 raise WorkerError(
-                    f"local workers keep ending, {self._deaths} without a job in between, the "
-                    f"last one, worker {number}, with status {status}{because}; its log is {log}",
+                    f"local workers keep ending, {self._deaths} in a row without an ended job. "
+                    f"The last one, worker {number}, ended with status {status}{because}; "
+                    f"its log is {log}",
                     "Read that log.",
                 )
             what = f"left: {reason}" if reason else "died"

@@ -135,10 +135,10 @@ class Provision:
         kind, why = next(iter(hopeless.items()))
         ticket = next(each for each in pending[queue] if each.resources == kind)
         raise WorkerError(
-            f"rule {ticket.labels.get('rule', ticket.name)}: several allocations came for it, one "
-            f"after the other, and none can run it: {why}",
-            "Say what a node has (cores, memory, gpus) and how long one may be had (time), or "
-            f"request others: machines: {self._machine.name}: allocation: in kochi.yaml.",
+            f"rule {ticket.labels.get('rule', ticket.name)}: several allocations were started for "
+            f"it, one after the other, and none can run it: {why}",
+            "Set what a node has and the longest time, or request other nodes: "
+            f"{self._machine.allocation_at(['cores', 'memory', 'gpus', 'time'])}.",
         )
 
     def _is_time(self, queue: str, tickets: int, is_first: bool) -> bool:
@@ -167,7 +167,7 @@ class Provision:
         ids = [id for id in sorted(unwanted) if self._unwanted.seconds(id) >= self._steady]
         if not ids or not self._submitter.cancel(ids):
             return coming
-        self._logger.info(f"Cancelled, because no job waits for it: {', '.join(ids)}")
+        self._logger.info(f"Cancelled allocations for which no job waits: {', '.join(ids)}")
         return [each for each in coming if each.id not in ids]
 
 
@@ -223,7 +223,9 @@ class Room:
         idle = [each for each, since in self._idle[queue].items() if now - since >= self._steady]
         if idle and self._submitter.cancel(idle):
             self._cancelled.update(idle)
-            self._logger.info(f"Cancelled to make room for others: {', '.join(idle)}")
+            self._logger.info(
+                f"Cancelled idle allocations to make room for other jobs: {', '.join(idle)}"
+            )
 
     def _in_the_way(
         self,

@@ -165,7 +165,7 @@ class Submitter:
                 raise
             # Mostly a limit on the number of allocations.
             self._submissions.hold(self._after_refusal)
-            said = "No more allocations for now; those that were requested before go on."
+            said = "No more allocations for now; the earlier ones go on."
             self._notices.info(f"{said} {error.message}. {error.hint or ''}".rstrip())
             return False
         except UnreachableError as error:
@@ -173,7 +173,7 @@ class Submitter:
             self._submissions.failed()
             if not self._stopping.is_set():
                 self._notices.info(
-                    f"No allocation can be requested now; it is tried again. {error.message}"
+                    f"The run cannot request allocations now, and tries again. {error.message}"
                 )
             return False
         self._submissions.worked()
@@ -279,16 +279,19 @@ def end_allocations(
         is_cancelled = True
         if left := ending(lambda: not_ended(scheduler.find() or {})):
             names = ", ".join(left)
-            logger.error(f"Allocations that were cancelled, and have not ended yet: {names}")
+            logger.error(
+                f"These cancelled allocations have not ended yet: {names}\n"
+                f"To cancel them again, type: {scheduler.how_to_cancel}"
+            )
     except KochiError as error:
         if is_cancelled and isinstance(error, UnreachableError):
             logger.warning(
-                "This run's allocations were cancelled. The scheduler gives no answer whether they "
+                "This run cancelled its allocations. The scheduler does not answer whether they "
                 f"have ended: {error.message}"
             )
         else:
             logger.error(
                 f"This run's allocations could not be cancelled: {error.message}\n"
-                "Their workers leave by themselves, since the run is over. To end them at once, "
+                "Their workers leave by themselves, since the run is over. To cancel them at once, "
                 f"type: {scheduler.how_to_cancel}"
             )

@@ -227,7 +227,9 @@ class Tracker:
         if failed:
             self._scheduler.cancel(failed)
             why = ", ".join(sorted({each.reason for each in failed.values()}))
-            self._logger.warning(f"Cancelled, because it is held: {', '.join(failed)} ({why})")
+            self._logger.warning(
+                f"Cancelled allocations that were held: {', '.join(failed)} ({why})"
+            )
         return {**found, **failed}
 
     def _note_ends(self, ended: Iterable[Requested], found: Mapping[str, Allocation]) -> None:
@@ -274,7 +276,7 @@ class Tracker:
             if is_late and self._clock() - each.since > _LATE:
                 log = self._paths.allocation_log(self._controller, each.id)
                 self._notices.info(
-                    f"Allocation {each.id} runs, and its worker has not come; its log is {log}"
+                    f"Allocation {each.id} runs, but its worker has not started; its log is {log}"
                 )
 
     # ---- orphaned ones
@@ -290,8 +292,8 @@ class Tracker:
         except (OSError, KochiError) as error:
             why = error.message if isinstance(error, KochiError) else error
             self._notices.info(
-                "Allocations of a run that was killed may be there still; they end by themselves "
-                f"when they have nothing to do. {why}"
+                "Allocations of a run that was killed may still exist. They end by themselves when "
+                f"they have no job. {why}"
             )
 
 

@@ -139,16 +139,15 @@ def make_scheduler(machine: Machine, name: str, limit: str | None = None) -> Sch
 
     `limit`: a time limit as the user wrote it, for an alloc_script.
     """
-    if machine.scheduler is not None:
-        return system(machine.scheduler).allocations(name, machine.allocation, _with_file(machine))
-    return AllocScript(name, machine.alloc_script, machine.allocation, limit, machine.name)
-
-
-def _with_file(machine: Machine) -> str:
-    """The machine with the file in which it is described, or may be."""
+    settings_at = machine.allocation_at
+    if machine.scheduler is None:
+        script, at = machine.alloc_script, machine.script_at
+        return AllocScript(name, script, machine.allocation, at, settings_at, limit)
     if is_found(machine):
-        return f"{machine.name} in kochi.yaml, which is written by: kochi init --machine"
-    return f"{machine.name} in {machine.files[0]}" if machine.files else machine.name
+        # No one may edit its file: a new one takes its place.
+        new = "kochi.yaml, which is written by: kochi init --machine"
+        settings_at = replace(machine, files=(new,)).allocation_at
+    return system(machine.scheduler).allocations(name, machine.allocation, settings_at)
 
 
 # ---- where
@@ -185,13 +184,12 @@ def _with_scheduler(location: Location) -> str:
     if location.project is None:
         return _without_project(location)
     if location.machine.name != LOCAL:
+        file = next(iter(location.machine.files), "kochi.yaml")
         return (
-            f"In kochi.yaml, say which it has: machines: {location.machine.name}: scheduler: slurm"
+            f"If it has one, write into {file}: machines: {location.machine.name}: scheduler: slurm"
         )
-    return (
-        "In kochi.yaml, say which machine has one: machines: NAME: scheduler: slurm. Then type:\n"
-        f"{_DEFAULT.format('NAME')}"
-    )
+    what = "If a machine has one, write into kochi.yaml: machines: NAME: scheduler: slurm"
+    return f"{what}. Then type:\n{_DEFAULT.format('NAME')}"
 
 
 def _without_project(location: Location) -> str:
@@ -223,7 +221,7 @@ def _refusal() -> str | None:
         try:
             scheduler.cluster_name(ONCE)
         except KochiError as error:
-            return f"The commands of {scheduler.TITLE} are here, but: {error.sentences}"
+            return f"The commands of {scheduler.TITLE} are installed here, but: {error.sentences}"
     return None
 
 
@@ -273,10 +271,10 @@ def location_of_run(wanted: str | None, logger: LoggerExecutorInterface) -> Loca
         if is_found(location.machine):
             name, title = location.machine.name, system_of_host().TITLE
             logger.info(
-                f"Nothing is configured: this is machine {name}, as {title} calls its cluster, "
-                f"with {title}'s default partition and account; KOCHI_ROOT is "
-                f"{location.root.directory}. "
-                f"Other commands know it by -m {name}, and kochi init --machine writes it down."
+                f"No machine is configured. This run uses machine {name}, the cluster of {title}, "
+                f"with {title}'s default partition and account. KOCHI_ROOT is "
+                f"{location.root.directory}. Name this machine to other commands with -m {name}. "
+                "To write it into kochi.yaml, type: kochi init --machine"
             )
     elif wanted is None and (unused := unused_scheduler(location)):
         logger.warning(unused)
@@ -297,11 +295,12 @@ def unused_scheduler(location: Location) -> str:
     how = (
         f"type: export KOCHI_DEFAULT_MACHINE={others[0]}"
         if others
-        else "add to the line: --kochi-where allocations"
+        else "add to the command line: --kochi-where allocations"
     )
     return (
-        f"Jobs run on this computer, although it has a {scheduler.TITLE}, as no machine is chosen. "
-        f"For allocations, {how}; to have it so without this remark, add: --kochi-where here"
+        f"Jobs run on this computer, although {scheduler.TITLE} is installed here, because no "
+        f"machine is selected. To run in allocations, {how}. To run here without this message, "
+        "add: --kochi-where here"
     )
 
 

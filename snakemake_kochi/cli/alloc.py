@@ -272,6 +272,6 @@ def _ended_without_worker(asked: list[_Asked], reasons: WaitReasons) -> set[str]
                     remark(line)
             continue
         why = f": {allocation.reason}" if allocation is not None else ""
-        remark(f"kochi: allocation {each.id} ended before its worker came{why}")
+        remark(f"kochi: allocation {each.id} ended before its worker started{why}")
         ended.add(each.id)
     return ended

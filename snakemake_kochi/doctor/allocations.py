@@ -71,7 +71,7 @@ class TrialAllocations:
             raise KochiError(
                 f"machine {machine.name} has neither a scheduler nor an alloc_script: there is no "
                 "way to a compute node",
-                "Name the machine that has one with -m; or start a worker on another node, and "
+                "Name a machine that has one with -m; or start a worker on another node, and "
                 "type here: kochi doctor -q QUEUE",
             )
         self._location, self._paths = location, location.machine_paths
@@ -156,7 +156,7 @@ class TrialAllocations:
         while (waited := time.monotonic() - began) <= self._patience:
             for worker in self._workers(queue):
                 took = humanfriendly.format_timespan(waited)
-                said = f"a worker has come in {worker.allocation}, on {worker.node.host}, after "
+                said = f"a worker started in {worker.allocation}, on {worker.node.host}, after "
                 nodes = self._find(id).nodes
                 return TrialWorker(worker.node, queue, self._controller, nodes, said + took)
             if waited >= question:
@@ -170,7 +170,7 @@ class TrialAllocations:
             time.sleep(_LOOK)
         with contextlib.suppress(KochiError):
             self._scheduler.cancel([id])
-        said = f"no worker has come in allocation {id} for {self._patience:.0f} seconds: {reason}"
+        said = f"no worker started in allocation {id} within {self._patience:.0f} seconds: {reason}"
         advice = "Try again later, or wait for longer: --wait 2h"
         return Finding("warning", f"not tested: {said}", advice)
 
@@ -184,7 +184,7 @@ class TrialAllocations:
         try:
             found = self._scheduler.find()
         except UnreachableError as error:
-            return Allocation(id, "pending", f"the scheduler gives no answer: {error.message}")
+            return Allocation(id, "pending", f"the scheduler does not answer: {error.message}")
         return (
             Allocation(id, "pending") if found is None else found.get(id, Allocation(id, "ended"))
         )
@@ -193,5 +193,5 @@ class TrialAllocations:
         self._ids[allocation.id] = True
         log = self._paths.allocation_log(self._controller, allocation.id)
         why = "; ".join(filter(None, [allocation.reason, *last_lines(log, 2)]))
-        said = f"allocation {allocation.id} ended before its worker came"
+        said = f"allocation {allocation.id} ended before its worker started"
         return KochiError(f"{said}{': ' if why else ''}{why}", f"See its log: {log}")

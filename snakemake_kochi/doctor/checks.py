@@ -85,11 +85,11 @@ def failed(name: str, directory: Path | None, error: KochiError) -> Finding:
     """The finding of a check that ended with an error."""
     advice = error.hint or ""
     if isinstance(error, HangsError):
-        advice = f"Look after the filesystem of {directory}. " if directory else ""
+        advice = f"Check the filesystem of {directory}. " if directory else ""
         if {"lock", "locks"} & set(name.split()):  # and not a clock
             advice = "Name a directory with working locks in kochi.yaml (machines: NAME: lock_dir)"
             advice += ", or use lock_kind: lease. "
-        advice += "What comes after it was not tried."
+        advice += "The later checks were skipped."
     return Finding("failed", error.message, advice, name, str(directory or ""))
 
 
@@ -107,7 +107,7 @@ def trial(
 
     def tell(is_left: bool) -> None:
         if is_left:
-            remark(f"This is left behind: {paths.directory}")
+            remark(f"Some test files are left. To remove them, type: rm -r {paths.directory}")
 
     with at_end(partial(_remove, missing), max(patience, 2 * _REMOVAL_PATIENCE), tell):
         isolated(partial(make_directory, paths.directory), patience)
@@ -198,7 +198,7 @@ def _result(process: _Process, patience: float) -> Any:
             raise HangsError(f"no answer within {patience:g} seconds: it hangs")
         result, error = process.answer.recv()
     except (EOFError, OSError):
-        raise KochiError("the process that measures was ended") from None
+        raise KochiError("the process of this check was ended") from None
     finally:
         # Also after Ctrl-C.
         process.answer.close()

@@ -70,7 +70,7 @@ def diagnose(
         start = "Start a worker on another node (kochi work -q QUEUE -b), then type here"
         yield _untested("Type" if has_scheduler else start, option if has_scheduler else "-q QUEUE")
     elif not is_fit:
-        yield _untested("First mend what failed on this node, then type here", option)
+        yield _untested("First repair what failed on this node, then type here", option)
     elif allocations is not None:
         yield from doctor.allocated(allocations)
     else:
@@ -164,8 +164,8 @@ class _Doctor:
             return
         yield Finding("ok", first.said, check="allocation")
         if this_node().can_see(first.node):
-            said = f"not tested: the allocation is on this very node ({first.node.host})"
-            advice = "Type the same on a login node."
+            said = f"not tested: the allocation is on this node ({first.node.host})"
+            advice = "Type the same command on a login node."
             yield Finding("warning", said, advice, _BETWEEN)
         else:
             yield from self.between_nodes(first.queue, first.controller)

@@ -81,18 +81,20 @@ def examine_filesystem(
     known = psutil.disk_partitions(all=True) if mounts is None else mounts
     mount = find_mount(Path(os.path.realpath(directory)), known)
     if mount is None:
-        return Finding("note", "the kernel does not say what is mounted there")
+        return Finding("note", "the kernel does not list its mount")
     said = f"{mount.fstype} ({mount.device or 'none'} on {mount.mountpoint})"
     local = sorted(_LOCAL_LOCKS.intersection(mount.opts.split(",")))
     if for_flock and local:
         said += f", with the option {local[0]}: flock excludes processes of one node only"
         return Finding("warning", said, advice("flock"))
     if of_all and mount.fstype in _OF_ONE_NODE:
-        return Finding("warning", f"{said}: usually of this node alone", of_all)
+        return Finding("warning", f"{said}: usually visible to this node only", of_all)
     if mount.fstype in _IN_MEMORY:
-        said += ": in the memory of this node, and gone when it is booted"
-        return Finding("warning", said, "Use another directory, unless it is for a test.")
-    return Finding("ok", f"{said}{': usually of this node alone' * (mount.fstype in _OF_ONE_NODE)}")
+        said += ": in the memory of this node, and lost when it boots"
+        return Finding("warning", said, "Use another directory, except for a test.")
+    return Finding(
+        "ok", f"{said}{': usually visible to this node only' * (mount.fstype in _OF_ONE_NODE)}"
+    )
 
 
 def examine_space(directory: Path) -> Finding:
@@ -106,7 +108,7 @@ def examine_space(directory: Path) -> Finding:
         least = max(_LEAST_INODES, _LEAST_SHARE * found.f_files)
         is_short = is_short or found.f_favail < min(least, found.f_files)
     if is_short:
-        return Finding("warning", said, "Make room: what cannot be written cannot be kept.")
+        return Finding("warning", said, "Free some space: results that cannot be written are lost.")
     return Finding("ok", f"{said} (a quota may leave less)")
 
 
@@ -137,8 +139,8 @@ def judge_skew(skew: float, uncertainty: float, whose: str, here: str = "this no
     return Finding(
         "warning",
         said,
-        "Have the clocks set (NTP): Snakemake compares times of files, and would run finished "
-        "work again, or not run what changed. The queue does not rely on clocks.",
+        "Synchronize the clocks (NTP): Snakemake compares times of files, and would run finished "
+        "jobs again, or skip changed ones. The queue does not rely on clocks.",
     )
 
 
@@ -265,7 +267,7 @@ def examine_wakeup(trial: TrialPaths) -> Finding:
     """Examine the FIFO that wakes workers."""
     with closing(WakeUp(trial.wakeup)) as wakeup:
         if wakeup.is_silent:
-            said = "no FIFOs here: workers and controllers look ten times a second instead"
+            said = "no FIFOs here: workers and controllers poll ten times a second instead"
             return Finding("note", said)
         if notify(trial.wakeup) and wakeup.wait(0):
             return Finding("ok", "a FIFO wakes its reader")
@@ -285,7 +287,7 @@ def examine_refusals(trial: TrialPaths) -> Finding:
         except OSError as error:
             refused.append(f"{what} ({error.strerror})")
     if refused:
-        said = f"refused: {', '.join(refused)}; what kochi does without it is slower"
+        said = f"refused: {', '.join(refused)}; Kochi goes on without, more slowly"
         return Finding("note", said)
     return Finding("ok", "directories can be renamed, symbolic links made")
 
@@ -299,7 +301,11 @@ def examine_lock_settings(wanted: LockSettings) -> Finding:
         raise problem
     lock_dir = wanted.lock_dir
     if lock_dir is not None and not lock_dir.is_dir():
-        return Finding("failed", f"there is no directory {lock_dir}", "Make it, for all nodes.")
+        return Finding(
+            "failed",
+            f"there is no directory {lock_dir}",
+            "Make it, on a filesystem that all nodes see.",
+        )
     if settled is None:
         return Finding("note", f"not settled before the first use; configured: {wanted}")
     find_lock_settings(wanted.machine)
@@ -313,7 +319,9 @@ def examine_lock(path: Path, kind: Kind) -> Finding:
         with hold(path, kind, patience=0):
             pass
         times.append(time.perf_counter() - begun)
-    return Finding("ok", f"{kind} works; {1000 * statistics.median(times):.2g} ms to take and give")
+    return Finding(
+        "ok", f"{kind} works; {1000 * statistics.median(times):.2g} ms to take and release"
+    )
 
 
 def examine_exclusion(path: Path, kind: Kind) -> Finding:
@@ -324,6 +332,6 @@ def examine_exclusion(path: Path, kind: Kind) -> Finding:
     if is_admitted:
         return Finding("failed", f"{kind}: two processes held it at once", advice(kind))
     if not is_free:
-        said = f"{kind}: it was not free after its holder let it go"
+        said = f"{kind}: it was not free after its holder released it"
         return Finding("failed", said, advice(kind))
-    return Finding("ok", f"{kind}: a second process was kept out until the first let it go")
+    return Finding("ok", f"{kind}: a second process was kept out until the first released it")

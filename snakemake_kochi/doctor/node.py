@@ -135,7 +135,7 @@ def examine_gpus() -> Finding:
     if given:
         return Finding("ok" if files else "note", said)
     if files or shutil.which("nvidia-smi"):
-        advice = "If there are GPUs, say so: kochi work --gpus N. See also: nvidia-smi -L"
+        advice = "If there are GPUs, start workers with --gpus N. See also: nvidia-smi -L"
         return Finding("warning", f"nvidia-smi lists none; {said}", advice)
     return Finding("ok", said)
 

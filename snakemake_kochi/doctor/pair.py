@@ -119,7 +119,7 @@ def hear(
             names = os.listdir(trial.directory)
         except FileNotFoundError:
             raise SilenceError(
-                f"{trial.directory} is not there (any more)",
+                f"directory {trial.directory} does not exist, or no longer",
                 "Is KOCHI_ROOT the same directory on both nodes?",
             ) from None
         for each in (name, fault):
@@ -173,7 +173,7 @@ def _refusal(pair: Pair) -> Finding | None:
     if not workers:
         return Finding("failed", f"no worker serves queue '{pair.queue}'", start)
     if all(worker.is_on_this_node for worker in workers):
-        said = f"not tested: queue '{pair.queue}' is served on this very node only"
+        said = f"not tested: only this node serves queue '{pair.queue}'"
         return Finding("warning", said, start)
     return None
 
@@ -230,7 +230,7 @@ def _problem_of(machine: MachinePaths, queue: str, job: int) -> Callable[[], Koc
     def problem() -> KochiError | None:
         view = find_job(machine, job)
         if view.state == "waiting" and time.monotonic() > deadline:
-            why = "; ".join(reasons(machine, view)) or "nobody took it"
+            why = "; ".join(reasons(machine, view)) or "no worker took it"
             return KochiError(
                 f"job {job} still waits in queue '{queue}': {why}",
                 "Start a worker for this test only, with a queue of its own.",
@@ -254,7 +254,7 @@ def _converse(pair: Pair) -> Generator[Finding]:
         return
     node = Node.from_dict(hello["node"])
     if this_node().can_see(node):
-        said = f"not tested: a worker on this very node ({node.host}) took the job"
+        said = f"not tested: a worker on this node ({node.host}) took the job"
         yield Finding("warning", said, "End it, or use another queue.", pair.what)
         return
     yield Finding("ok", f"a worker on {node.host} answers", check=pair.what)

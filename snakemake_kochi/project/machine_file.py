@@ -54,6 +54,7 @@ def _machine(name: str, data: Mapping[str, Any], path: KeyPath, layers: Layers) 
         load_env_on_machine=on_machine,
         files=layers.files(name),
         root_file=layers.origin((*path, "kochi_root")).source_map.file,
+        script_file=layers.origin((*path, "alloc_script")).source_map.file,
         allocation_files=FrozenDict(
             (key, layers.origin((*path, "allocation", key)).source_map.file)
             for key in section(data, "allocation")

@@ -34,8 +34,8 @@ NAMING = ("KOCHI_DEFAULT_MACHINE", "KOCHI_MACHINE", FOUND_VARIABLE)
 @dataclass(frozen=True)
 class Machine:
     """A named place to run. Scripts are one text, "" if there is none. `files`: those that describe
-    it, the nearest first; `root_file`: the one with its `kochi_root`; `allocation_files`: the one
-    with each key of its `allocation`."""
+    it, the nearest first; `root_file`: the one with its `kochi_root`; `script_file`: the one
+    with its `alloc_script`; `allocation_files`: the one with each key of its `allocation`."""
 
     name: str
     login_host: str | None = None
@@ -52,6 +52,7 @@ class Machine:
     load_env_on_machine: str = ""
     files: tuple[str, ...] = field(default=(), compare=False)
     root_file: str = field(default="kochi.yaml", compare=False)
+    script_file: str = field(default="kochi.yaml", compare=False)
     allocation_files: Mapping[str, str] = field(default_factory=FrozenDict, compare=False)
 
     @property
@@ -64,12 +65,17 @@ class Machine:
         """Where its kochi_root is set, for people."""
         return f"machines: {self.name}: kochi_root in {self.root_file}"
 
+    @property
+    def script_at(self) -> str:
+        """Where its alloc_script is set, for people."""
+        return f"machines: {self.name}: alloc_script in {self.script_file}"
+
     def allocation_at(self, keys: Iterable[str]) -> str:
         """Where these keys of its `allocation` are set, or may be, for people."""
         keys = list(keys)
         found = [self.allocation_files[key] for key in keys if key in self.allocation_files]
         file = next(iter([*found, *self.files]), "kochi.yaml")
-        return f"machines: {self.name}: allocation: {', '.join(keys)} in {file}"
+        return f"machines: {self.name}: allocation: {', '.join(keys) or '...'} in {file}"
 
     @property
     def has_allocations(self) -> bool:

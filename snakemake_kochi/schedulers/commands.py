@@ -110,7 +110,7 @@ def run_command(
         raise NoProgramError(
             f"there is no program {program} here",
             f"Is this a login node of the cluster? If so, type: module load {module}\n"
-            "Otherwise, to run on this computer, add to the line: --kochi-where here",
+            "Otherwise, to run on this computer, add to the command line: --kochi-where here",
         ) from error
     except OSError as error:
         raise UnreachableError(f"{program} cannot be run: {error}") from error
@@ -191,7 +191,7 @@ class Questions:
         if not self._is_unreachable:
             self._is_unreachable = True
             self._logger.warning(
-                "The scheduler gives no answer, and is asked again; what runs goes on. "
+                "The scheduler does not answer. Kochi asks again, and running jobs go on. "
                 f"{error.message}"
             )
 

@@ -9,7 +9,7 @@ import hashlib
 import math
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from snakemake_kochi.queue import Capacity
 
 State = Literal["pending", "running", "ended"]
+# Says, for people, where keys of a machine's `allocation` are set, or may be:
+# "machines: own: allocation: time, qos in kochi.yaml".
+SettingsAt = Callable[[Iterable[str]], str]
 
 # An unspecified amount: as much as there is.
 UNKNOWN = sys.maxsize

@@ -15,7 +15,7 @@ from snakemake_kochi.schedulers.slurm import options as _slurm_options
 
 if TYPE_CHECKING:
     from snakemake_kochi.schedulers.commands import Pace
-    from snakemake_kochi.schedulers.interface import AllocationSettings, Scheduler
+    from snakemake_kochi.schedulers.interface import AllocationSettings, Scheduler, SettingsAt
 
 
 # ---- options: a machine's settings for its allocations
@@ -71,11 +71,10 @@ class BatchSystem(Protocol):
     TITLE: str
     """The name for people."""
 
-    def allocations(self, name: str, settings: AllocationSettings, machine: str) -> Scheduler:
-        """The allocations of one owner, which are found again by `name`.
-
-        `machine`: its name, for people, with its file if that is not kochi.yaml: "own in FILE".
-        """
+    def allocations(
+        self, name: str, settings: AllocationSettings, settings_at: SettingsAt
+    ) -> Scheduler:
+        """The allocations of one owner, which are found again by `name`."""
 
     def is_installed(self) -> bool:
         """Whether its commands are on this host; it runs none of them."""

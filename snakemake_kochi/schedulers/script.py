@@ -25,6 +25,7 @@ from snakemake_kochi.schedulers.interface import (
     Lack,
     Limits,
     RefusedError,
+    SettingsAt,
     Wanted,
     WorkerScript,
     time_limit,
@@ -74,16 +75,18 @@ class AllocScript:
         name: str,
         script: str,
         settings: AllocationSettings,
+        script_at: str,
+        settings_at: SettingsAt,
         limit: str | None = None,
-        machine: str = "NAME",
     ) -> None:
-        """`limit`: the time limit as a person wrote it, for the script to read.
+        """`script_at`: where the script is set, for people.
 
-        By default the script reads hours:minutes:seconds. `machine`: the name of the machine whose
-        script it is, for people.
+        `limit`: the time limit as a person wrote it, for the script to read. By default the script
+        reads hours:minutes:seconds.
         """
         self._name = name
-        self._machine = machine
+        self._script_at = script_at
+        self._settings_at = settings_at
         self._script = script
         self._settings = settings
         self._limit = limit
@@ -108,10 +111,10 @@ class AllocScript:
         if not missing:
             return None
         names = " and ".join(f"$KOCHI_ALLOC_{name}" for name in missing)
-        keys = " and ".join(_KEYS[name] for name in missing)
+        verb = "is" if len(missing) == 1 else "are"
+        keys = self._settings_at(_KEYS[name] for name in missing)
         return Lack(
-            f"the alloc_script of machine {self._machine} reads {names}, which kochi.yaml does not "
-            f"say (machines: {self._machine}: allocation: {keys})",
+            f"{self._script_at} reads {names}, but {keys} {verb} not set",
             " ".join(_OPTIONS[name] for name in missing),
         )
 
@@ -139,9 +142,7 @@ class AllocScript:
         for name in names:
             if failure := self.failure(name):
                 self.cancel(names)
-                raise RefusedError(
-                    failure, f"Correct machines: {self._machine}: alloc_script in kochi.yaml."
-                )
+                raise RefusedError(failure, f"Correct {self._script_at}.")
         return names
 
     def _start(self, wanted: Wanted, worker: WorkerScript) -> str:
@@ -202,7 +203,7 @@ class AllocScript:
         with contextlib.suppress(OSError):
             lines = script.output.read_text("utf-8", "replace").splitlines()[-_LAST_LINES:]
         how = f"exit status {status}" if status > 0 else f"ended by signal {-status}"
-        said = ", and said:\n" + "\n".join(lines) if lines else " and no output"
+        said = ", and printed:\n" + "\n".join(lines) if lines else " and no output"
         return f"alloc_script failed, with {how}{said}"
 
     def find(self) -> dict[str, Allocation]:

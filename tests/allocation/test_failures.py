@@ -15,9 +15,12 @@ from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import make_directory, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import Node, ProcessIdentity
+from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Capacity, WorkerState
 from snakemake_kochi.schedulers.interface import Allocation
 from snakemake_kochi.schedulers.slurm.answers import read_listing
+
+OWN = Machine("own").allocation_at
 
 LOGGER: Any = logging.getLogger("test")
 
@@ -115,7 +118,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def listed(state: str, reason: str) -> Allocation:
-    return read_listing(f"1|{state}|a|{reason}", "own")["1"]
+    return read_listing(f"1|{state}|a|{reason}", OWN)["1"]
 
 
 @pytest.mark.parametrize("reason", ["NonZeroExitCode", "JobLaunchFailure", "RaisedSignal:53(x)"])
@@ -154,7 +157,7 @@ def test_a_log_that_is_seen_late_or_not_known_is_no_sign_either(
     # Any error but that of a missing file; EIO cannot be made without a filesystem of its own.
     unknown = log.with_name("x" * 300)
     starts.failed("2", listed("FAILED", "NonZeroExitCode"), unknown)
-    assert "whether it wrote a log is not known now" in caplog.text
+    assert "it is not known now whether it wrote a log" in caplog.text
 
 
 def test_after_each_cancellation_by_others_the_next_question_is_farther_off(

@@ -87,7 +87,7 @@ def test_a_machine_that_somebody_names_is_that_and_slurm_is_not_asked(
 
 def test_a_slurm_that_is_away_is_no_reason_to_take_this_computer(slurm: FakeSlurm) -> None:
     slurm.answers("scontrol", says(AWAY, 1))
-    with pytest.raises(KochiError, match="Slurm is here, and does not answer"):
+    with pytest.raises(KochiError, match="Slurm is installed here, and does not answer"):
         find_machine(find_location())
     # It would be the same to programs without a cluster.
     slurm.answers("scontrol", NO_SLURM)
@@ -102,13 +102,13 @@ def test_a_slurm_that_is_away_for_a_moment_is_waited_for_and_that_is_said_once(
     assert find_machine(find_location(), pace).machine.name == "own"
     assert len(slurm.calls("scontrol")) == 3
     assert caplog.text.count("does not answer") == 1
-    assert "It is asked again, for 20 s" in caplog.text
+    assert "Kochi asks again, for 20 s" in caplog.text
 
 
 def test_who_has_jobs_run_here_for_want_of_a_word_is_told(
     here: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "add to the line: --kochi-where allocations" in unused_scheduler(find_location())
+    assert "add to the command line: --kochi-where allocations" in unused_scheduler(find_location())
     write(here / "kochi.yaml", "machines: {vega: {scheduler: slurm}}\n")
     assert "type: export KOCHI_DEFAULT_MACHINE=vega" in unused_scheduler(find_location())
     assert unused_scheduler(find_location("vega")) == ""

@@ -113,7 +113,9 @@ def test_deaths_count_in_a_row_only(tmp_path: Path, started: Started) -> None:
         workers.look_after(PENDING)
         workers.job_ended(1000)  # of somebody else's worker, that says nothing
     started.kill_last()
-    with pytest.raises(WorkerError, match=r"4 without a job in between, the last one, worker 8"):
+    with pytest.raises(
+        WorkerError, match=r"4 in a row without an ended job\. The last one, worker 8"
+    ):
         workers.look_after(PENDING)
     assert len(started) == 9
 
@@ -179,7 +181,7 @@ def test_what_an_ill_filesystem_does_not_let_be_done_is_told_once_and_done_later
         assert len(started) == 1
         assert read_queues(machine, max(worker_numbers(machine))) == ("a",)
         workers.stop()
-    assert caplog.text.count("cannot be looked after at the moment") == 1
+    assert caplog.text.count("cannot check its own workers at the moment") == 1
 
 
 def test_a_queue_that_was_left_to_another_worker_stays_so_while_that_is_not_known(
@@ -206,6 +208,6 @@ def test_a_queue_that_a_worker_serves_on_another_node_is_left_to_that_one(
     assert not workers.will_serve("a")
     workers.serve(["a"])
     assert started == []
-    assert "Queue a is left to worker 7, which serves it on elsewhere." in caplog.text
+    assert "This run leaves queue a to worker 7, which serves it on elsewhere." in caplog.text
     machine.worker(7).state.write_bytes(files.to_json(replace(state, state="left").to_dict()))
     assert workers.will_serve("a")

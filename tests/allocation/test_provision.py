@@ -351,7 +351,7 @@ def test_what_is_being_submitted_when_the_run_ends_is_told_and_cancelled(
     workers.stop()
     answer.set()
     assert cancelled == [[]]
-    assert "To end it, type: scancel mine" in caplog.text
+    assert "To cancel it, type: scancel mine" in caplog.text
     wait_until(lambda: not has_thread())
 
 
@@ -368,13 +368,13 @@ def test_workers_that_are_not_known_for_a_while_end_no_run_and_nothing_more_is_r
             workers.look_after(pending)
             assert workers.will_serve("a")
             wait_until(lambda: filesystem.count(fault) > 20)
-            wait_until(lambda: "cannot be looked after at the moment" in caplog.text)
+            wait_until(lambda: "cannot check its workers at the moment" in caplog.text)
             workers.look_after(pending)
             assert scheduler.wanted == []
         wait_until(lambda: scheduler.wanted)
         workers.look_after(pending)
         workers.stop()
-    assert caplog.text.count("cannot be looked after at the moment") == 1
+    assert caplog.text.count("cannot check its workers at the moment") == 1
 
 
 def test_while_allocations_end_the_scheduler_is_asked_at_ever_longer_pauses() -> None:
@@ -412,7 +412,7 @@ def test_allocations_that_have_not_ended_in_time_or_when_it_becomes_urgent_are_n
     logger: Any = logging.getLogger("test")
     end_allocations(scheduler, logger, is_urgent, patience, sleep=lambda _: None)
     assert len(asked) == questions
-    assert "Allocations that were cancelled, and have not ended yet: 1" in caplog.text
+    assert "These cancelled allocations have not ended yet: 1" in caplog.text
 
 
 def test_a_scheduler_that_is_away_at_the_end_is_asked_again_to_cancel(

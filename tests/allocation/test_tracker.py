@@ -170,7 +170,7 @@ def test_one_that_runs_for_minutes_without_a_worker_is_told_once(
     for _ in range(3):
         clock.time += 300
         tracker.look([])
-    assert caplog.text.count("Allocation 7 runs, and its worker has not come") == 1
+    assert caplog.text.count("Allocation 7 runs, but its worker has not started") == 1
 
 
 def test_one_that_is_held_because_a_node_failed_is_cancelled(
@@ -180,7 +180,7 @@ def test_one_that_is_held_because_a_node_failed_is_cancelled(
     tracker.look([])
     assert scheduler.cancelled == ["7"]
     assert tracker.all() == []
-    assert "Cancelled, because it is held: 7 (launch failed)" in caplog.text
+    assert "Cancelled allocations that were held: 7 (launch failed)" in caplog.text
 
 
 # ---- why they wait

@@ -38,8 +38,8 @@ def test_by_default_workers_are_in_allocations_where_there_is_a_way_to_them() ->
     [
         # The command on a line of its own.
         ("local", MACHINES, "with one: spica, vega. Type:\nexport KOCHI_DEFAULT_MACHINE=spica\n"),
-        ("local", "desk: {}", "say which machine has one: machines: NAME: scheduler: slurm"),
-        ("desk", "desk: {}", "say which it has: machines: desk: scheduler: slurm"),
+        ("local", "desk: {}", "write into kochi.yaml: machines: NAME: scheduler: slurm"),
+        ("desk", "desk: {}", "write into kochi.yaml: machines: desk: scheduler: slurm"),
     ],
 )
 def test_where_there_is_no_scheduler_the_machines_that_have_one_are_named(
@@ -76,7 +76,7 @@ def test_a_scheduler_that_refuses_to_answer_is_told_where_nothing_is_configured(
     slurm.answers("scontrol", "echo 'slurm_load_ctl_conf error: no config' >&2; exit 1")
     with pytest.raises(KochiError, match="machine local has no scheduler") as error:
         check_where("allocations", find_location())
-    assert "The commands of Slurm are here, but: " in str(error.value)
+    assert "The commands of Slurm are installed here, but: " in str(error.value)
     assert "no config" in str(error.value)
     assert "Is this a login node of a cluster with Slurm?" in str(error.value)
 

@@ -128,7 +128,7 @@ def test_why_an_allocation_waits_is_told_with_what_to_do(
         (
             "alloc_script: 'echo no >&2; exit 3'",
             (),
-            "exit status 3, and said:\nno\nCorrect machines: own: alloc_script in kochi.yaml.",
+            "exit status 3, and printed:\nno\nCorrect machines: own: alloc_script in kochi.yaml.",
         ),
     ],
 )
@@ -153,8 +153,8 @@ def test_an_allocation_that_ends_before_a_worker_has_come_is_told(
     configure("alloc_script: 'sleep 1.2; echo too late; exit 5'")
     done = kochi("alloc", "-q", "q", "-f")
     assert done.status == 1
-    assert "ended before its worker came" in done.err
-    assert "exit status 5, and said:\ntoo late" in done.err
+    assert "ended before its worker started" in done.err
+    assert "exit status 5, and printed:\ntoo late" in done.err
 
 
 def test_where_nodes_are_of_several_kinds_one_that_there_is_is_asked_for(

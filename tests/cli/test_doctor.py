@@ -169,7 +169,7 @@ def test_locks_that_exclude_nobody_are_a_failure(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("call", "check", "advice"),
-    [("flock", "lock", "lock_dir"), ("mkdir", "directory", "Look after the filesystem")],
+    [("flock", "lock", "lock_dir"), ("mkdir", "directory", "Check the filesystem")],
 )
 def test_what_hangs_is_a_failure_and_hangs_nothing(
     tmp_path: Path, call: str, check: str, advice: str
@@ -320,7 +320,7 @@ def test_a_worker_on_this_node_tests_nothing_between_nodes(
     assert done.status == 0
     finding = found(done.data, "between nodes")
     assert finding["verdict"] == "warning"
-    assert finding["measured"] == "not tested: queue 'here' is served on this very node only"
+    assert finding["measured"] == "not tested: only this node serves queue 'here'"
     assert list_jobs(Root.find().machine("local"), ended=True) == []
 
 
@@ -345,7 +345,7 @@ def test_workers_got_by_a_script_leave_and_that_they_are_on_this_node_is_said(
     between = found(done.data, "between nodes")
     assert (between["verdict"], between["measured"].partition(" (")[0]) == (
         "warning",
-        "not tested: the allocation is on this very node",
+        "not tested: the allocation is on this node",
     )
     compute = found(done.data, "between compute nodes")
     assert compute["verdict"] == "warning"
@@ -367,7 +367,7 @@ def test_where_a_scheduler_gives_nodes_it_is_said_how_to_test_with_them(
     for finding in (each for each in data["checks"] if each["check"] == "filesystem"):
         start = next(said for part, said in kinds.items() if part in finding["directory"])
         # On whatever filesystem this is tested.
-        is_of_one_node = "usually of this node alone" in finding["measured"]
+        is_of_one_node = "usually visible to this node only" in finding["measured"]
         assert (finding["verdict"] == "warning") == is_of_one_node
         assert finding["advice"].startswith(f"{start} on a filesystem that all") == is_of_one_node
 
@@ -435,7 +435,7 @@ def test_a_filesystem_of_one_node_will_not_do_where_other_nodes_need_it(tmp_path
     assert filesystem.examine_filesystem(tmp_path, mounts=mounts).verdict == "ok"
     outcome = filesystem.examine_filesystem(tmp_path, of_all="All must see it.", mounts=mounts)
     assert outcome.verdict == "warning"
-    assert outcome.measured == "ext4 (/dev/vda on /): usually of this node alone"
+    assert outcome.measured == "ext4 (/dev/vda on /): usually visible to this node only"
     assert outcome.advice == "All must see it."
 
 

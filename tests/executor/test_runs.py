@@ -147,7 +147,7 @@ def test_a_queue_of_a_worker_of_the_users_is_left_to_it_until_it_goes(tmp_path: 
             output, _ = controller.communicate(timeout=120)
     print(output)
     assert controller.returncode == 0
-    assert output.count("Queue mine is left to worker 0, which serves it here.") == 1
+    assert output.count("This run leaves queue mine to worker 0, which serves it here.") == 1
     assert workers.read_text() == "0\n1\n1\n"
     assert our_processes() == []
 

@@ -86,7 +86,7 @@ def test_all_that_slurm_is_asked_for_stands_in_the_machine() -> None:
         ("--ntasks=2", "one worker in each allocation"),
         ("--export=NONE", "a worker needs the run's environment"),
         ("--exclude n1", "one argument was expected, such as --exclude=n1"),
-        ("job.sh", "'job.sh' is no option of sbatch, and the value of none"),
+        ("job.sh", "'job.sh' is neither an option of sbatch nor the value of one"),
     ],
 )
 def test_an_argument_that_kochi_gives_itself_is_refused_with_what_to_use(

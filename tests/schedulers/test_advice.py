@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.schedulers.slurm.answers import advice
+
+OWN = Machine("own").allocation_at
 
 
 @pytest.mark.parametrize(
@@ -25,7 +28,7 @@ from snakemake_kochi.schedulers.slurm.answers import advice
     ],
 )
 def test_what_does_not_begin_by_itself_comes_with_the_keys_to_change(reason, keys):
-    assert f"machines: own: allocation: {keys} in kochi.yaml" in advice(reason, "12", "own")
+    assert f"machines: own: allocation: {keys} in kochi.yaml" in advice(reason, "12", OWN)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +39,7 @@ def test_what_does_not_begin_by_itself_comes_with_the_keys_to_change(reason, key
     ],
 )
 def test_of_one_that_is_held_it_is_told_how_to_let_it_go(reason):
-    assert "scontrol release 12_3" in advice(reason, "12_3", "own")
+    assert "scontrol release 12_3" in advice(reason, "12_3", OWN)
 
 
 @pytest.mark.parametrize(
@@ -50,8 +53,8 @@ def test_of_one_that_is_held_it_is_told_how_to_let_it_go(reason):
     ],
 )
 def test_of_a_limit_that_may_be_too_small_for_one_job_it_is_told_how_to_see_it(reason, key, shown):
-    said = advice(reason, "12", "own")
-    assert said.startswith("It begins when others under this limit have ended, and never if")
+    said = advice(reason, "12", OWN)
+    assert said.startswith("It begins when other jobs under this limit have ended, and never if")
     assert f"sacctmgr show {shown}" in said
     assert f"machines: own: allocation: {key}, max_workers, cores, memory, gpus in" in said
 
@@ -61,7 +64,7 @@ def test_of_a_limit_that_may_be_too_small_for_one_job_it_is_told_how_to_see_it(r
     [("AssocGrpCPUMinutesLimit", "account"), ("QOSGrpBillingMinutes", "qos")],
 )
 def test_of_what_is_used_up_another_account_is_advised(reason, key):
-    said = advice(reason, "12", "own")
+    said = advice(reason, "12", OWN)
     assert said.startswith("The budget is exhausted")
     assert f"Another {key} or a shorter time may help" in said
 
@@ -74,4 +77,4 @@ def test_of_what_is_used_up_another_account_is_advised(reason, key):
     ],
 )
 def test_where_waiting_helps_nothing_is_advised(reason):
-    assert advice(reason, "12", "own") == ""
+    assert advice(reason, "12", OWN) == ""

@@ -177,7 +177,7 @@ def test_options_that_kochi_needs_for_itself_are_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"slurm_extra": "script.sh"}, r"'script.sh' is no option of sbatch"),
+        ({"slurm_extra": "script.sh"}, r"'script.sh' is neither an option of sbatch nor"),
         ({"slurm_extra": "--comment='x"}, r"options of sbatch were expected"),
         ({"qos": ["a"]}, r"resource qos: \['a'\] cannot be used: a text"),
         ({"constraint": "a\nb"}, r"resource constraint: .*a text of one line"),

@@ -11,8 +11,9 @@ from slurm_cluster import SlurmCluster
 from support import REPOSITORY, git, wait_until, write
 
 from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import list_workers
-from snakemake_kochi.schedulers.interface import AllocationSettings
+from snakemake_kochi.schedulers.interface import AllocationSettings, Lack
 from snakemake_kochi.schedulers.script import AllocScript
 
 PROFILE = REPOSITORY / "profiles" / "cluster"
@@ -95,7 +96,7 @@ def test_a_script_that_submits_to_a_scheduler_serves_a_run(
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("echo no such queue >&2; exit 3", "exit status 3, and said:\nno such queue"),
+        ("echo no such queue >&2; exit 3", "exit status 3, and printed:\nno such queue"),
         ("exit 4", "exit status 4 and no output"),
         ("kill -9 $$", "ended by signal 9 and no output"),
     ],
@@ -163,7 +164,16 @@ def test_a_worker_whose_allocation_begins_after_the_run_leaves_at_once(
 def test_a_script_waits_for_a_person_only_for_what_it_cannot_do_without(
     script: str, options: str | None
 ) -> None:
-    lacks = AllocScript("own", script, AllocationSettings()).lacks
+    own = Machine("own")
+
+    def lack(settings: AllocationSettings) -> Lack | None:
+        return AllocScript("name", script, settings, own.script_at, own.allocation_at).lacks
+
+    lacks = lack(AllocationSettings())
     assert (None if lacks is None else lacks.options) == options
-    said = AllocationSettings(node_spec="node1", time=60)
-    assert AllocScript("own", script, said).lacks is None
+    if lacks is not None and options == "-n SPEC":
+        assert lacks.reason == (
+            "machines: own: alloc_script in kochi.yaml reads $KOCHI_ALLOC_NODE_SPEC, but "
+            "machines: own: allocation: node_spec in kochi.yaml is not set"
+        )
+    assert lack(AllocationSettings(node_spec="node1", time=60)) is None

@@ -16,6 +16,7 @@ from slurm_fake import AWAY, NO_DATABASE, TIMED_OUT, FakeSlurm, Sleeper, says
 from support import wait_until
 
 from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.schedulers.commands import Pace
 from snakemake_kochi.schedulers.interface import (
     AllocationRequest,
@@ -25,6 +26,8 @@ from snakemake_kochi.schedulers.interface import (
     Wanted,
 )
 from snakemake_kochi.schedulers.slurm.slurm import Slurm
+
+OWN = Machine("own").allocation_at
 
 NAME = "kochi-of-a-test"
 # No waiting between two tries, and little for one answer.
@@ -48,7 +51,7 @@ def worker(tmp_path: Path) -> Sleeper:
 def slurm(pace: Pace = HASTY, partition: str | None = None, **settings: object) -> Slurm:
     constraints = FrozenDict({} if partition is None else {"partition": partition})
     own = AllocationSettings(constraints, **settings)  # type: ignore[arg-type]
-    return Slurm(NAME, own, "own", pace)
+    return Slurm(NAME, own, OWN, pace)
 
 
 # ---- submission

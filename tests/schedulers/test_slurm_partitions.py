@@ -10,6 +10,7 @@ from slurm_fake import FakeSlurm, says
 from snakemake_kochi.allocation.packing import Supply, obstacle
 from snakemake_kochi.allocation.sizing import workers_to_request
 from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Capacity, Resources
 from snakemake_kochi.schedulers.commands import Pace
 from snakemake_kochi.schedulers.interface import (
@@ -20,6 +21,8 @@ from snakemake_kochi.schedulers.interface import (
 )
 from snakemake_kochi.schedulers.slurm.partitions import limits_of, read_partitions, without_withheld
 from snakemake_kochi.schedulers.slurm.slurm import Slurm
+
+OWN = Machine("own").allocation_at
 
 SAID = """\
 Welcome | to | west | and | enjoy
@@ -34,7 +37,7 @@ CPUS, GPUS, MEMORY = Capacity(64, 256_000), Capacity(32, 128_000, 4), Capacity(1
 
 def limits(partition: str | None = None, **settings: object) -> Limits:
     own = AllocationSettings(**settings)  # type: ignore[arg-type]
-    return limits_of(read_partitions(SAID), partition, own, "own")
+    return limits_of(read_partitions(SAID), partition, own, OWN)
 
 
 def test_by_default_the_default_partition_counts_and_its_longest_time():
@@ -66,11 +69,11 @@ def test_more_cores_than_any_node_has_are_not_asked_for():
 def test_more_nodes_than_a_partition_has_are_refused_at_once():
     said = "main*|1:00|4|4000|(null)|big|2\nmain*|1:00|4|4000|(null)|new|3\nlong|1:00|4|4000|||9\n"
     known = read_partitions(said)
-    assert limits_of(known, None, AllocationSettings(nodes=5), "own").node == Capacity(4, 4000)
-    assert limits_of(known, "main,long", AllocationSettings(nodes=9), "own")
+    assert limits_of(known, None, AllocationSettings(nodes=5), OWN).node == Capacity(4, 4000)
+    assert limits_of(known, "main,long", AllocationSettings(nodes=9), OWN)
     with pytest.raises(RefusedError) as caught:
-        limits_of(known, None, AllocationSettings(nodes=6), "own")
-    assert "6 nodes are wanted for one allocation, and partition main has 5" in str(caught.value)
+        limits_of(known, None, AllocationSettings(nodes=6), OWN)
+    assert "one allocation requests 6 nodes, but partition main has 5" in str(caught.value)
     assert "machines: own: allocation: nodes, partition in kochi.yaml" in str(caught.value)
 
 
@@ -125,8 +128,8 @@ def test_slurm_is_asked_once_for_all_partitions(tmp_path, monkeypatch):
     fake.answers("sinfo", "exit 1", says(SAID))
     hasty = Pace(answer=5.0, submission=5.0, first_pause=0.0, most_pause=0.0)
     with pytest.raises(RefusedError, match="sinfo refused"):
-        Slurm("name", AllocationSettings(), "own", hasty).limits()
-    slurm = Slurm("name", AllocationSettings(), "own", hasty)
+        Slurm("name", AllocationSettings(), OWN, hasty).limits()
+    slurm = Slurm("name", AllocationSettings(), OWN, hasty)
     assert slurm.limits().node == CPUS
     assert slurm.limits(AllocationRequest(FrozenDict(partition="month"))).node == Capacity(8, 8000)
     assert len(fake.calls("sinfo")) == 2
@@ -135,15 +138,15 @@ def test_slurm_is_asked_once_for_all_partitions(tmp_path, monkeypatch):
 def test_the_users_own_default_partition_counts(tmp_path, monkeypatch):
     FakeSlurm(tmp_path, monkeypatch).answers("sinfo", says(SAID))
     monkeypatch.setenv("SBATCH_PARTITION", "gpus")
-    assert Slurm("name", AllocationSettings(), "own").limits().node.gpus == 4
+    assert Slurm("name", AllocationSettings(), OWN).limits().node.gpus == 4
 
 
 def test_where_the_settings_say_all_slurm_need_not_answer(tmp_path, monkeypatch):
     FakeSlurm(tmp_path, monkeypatch)
     settings = AllocationSettings(cores=4, memory_mb=1000, gpus=0)
-    assert Slurm("name", settings, "own").limits().node == Capacity(4, 1000)
+    assert Slurm("name", settings, OWN).limits().node == Capacity(4, 1000)
     with pytest.raises(RefusedError, match="there is no program sinfo here"):
-        Slurm("name", AllocationSettings(), "own").limits()
+        Slurm("name", AllocationSettings(), OWN).limits()
 
 
 NODES = """\
@@ -178,7 +181,7 @@ def test_where_scontrol_says_nothing_the_word_of_sinfo_counts():
 def test_in_another_partition_than_the_machines_its_own_longest_time_counts(tmp_path, monkeypatch):
     FakeSlurm(tmp_path, monkeypatch).answers("sinfo", says(SAID))
     hours = AllocationSettings(FrozenDict(partition="main"), time=7200.0)
-    slurm = Slurm("name", hours, "own", Pace(first_pause=0.0))
+    slurm = Slurm("name", hours, OWN, Pace(first_pause=0.0))
     short, month = (
         slurm.limits(AllocationRequest(FrozenDict(partition=name))) for name in ("gpus", "month")
     )
@@ -205,12 +208,12 @@ main*|infinite|8|2000|(null)|(null)
 )
 def test_only_nodes_with_the_features_that_are_asked_for_count(constraint, cores):
     settings = AllocationSettings(FrozenDict(constraint=constraint))
-    assert limits_of(read_partitions(FEATURED), None, settings, "own").node.cores == cores
+    assert limits_of(read_partitions(FEATURED), None, settings, OWN).node.cores == cores
 
 
 def test_only_gpus_of_the_model_that_is_asked_for_count(tmp_path, monkeypatch):
     FakeSlurm(tmp_path, monkeypatch).answers("sinfo", says(FEATURED))
-    slurm = Slurm("name", AllocationSettings(), "own")
+    slurm = Slurm("name", AllocationSettings(), OWN)
     assert slurm.limits(AllocationRequest(gpu_model="a100")).node == Capacity(32, 4000, 4)
     assert slurm.limits(AllocationRequest(gpu_model="v100")).nodes == (Capacity(64, 8000, 8),)
     assert slurm.limits(

@@ -20,6 +20,7 @@ from slurm_fake import AWAY, Sleeper, says
 from support import wait_until
 
 from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.schedulers.commands import Pace
 from snakemake_kochi.schedulers.interface import (
     Allocation,
@@ -29,6 +30,8 @@ from snakemake_kochi.schedulers.interface import (
     Wanted,
 )
 from snakemake_kochi.schedulers.slurm.slurm import Slurm
+
+OWN = Machine("own").allocation_at
 
 ONE = Wanted(cores=1)
 # Seconds in which a submission whose answer got lost is not repeated.
@@ -92,7 +95,7 @@ class Asking:
         self.name = f"kochi-{secrets.token_hex(4)}"
         constraints = FrozenDict({} if account is None else {"account": account})
         settings = AllocationSettings(constraints, arguments)
-        return Slurm(self.name, settings, "own", HASTY, unaccounted_if_lost=UNACCOUNTED)
+        return Slurm(self.name, settings, OWN, HASTY, unaccounted_if_lost=UNACCOUNTED)
 
     def submit(self, wanted: Wanted, *arguments: str, account: str | None = None) -> list[str]:
         if account or arguments:
@@ -307,7 +310,7 @@ def test_a_run_goes_through_by_sacct_alone(
     after = [len(project.cluster.calls(each)) for each in ("squeue", "sacct")]
     assert after[0] == before[0]
     assert after[1] > before[1]
-    assert "The scheduler gives no answer" not in project.said
+    assert "The scheduler does not answer" not in project.said
     assert project.cluster.jobs() == {}
 
 

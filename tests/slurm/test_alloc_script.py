@@ -157,9 +157,11 @@ def test_a_batch_waits_for_workers_where_only_a_person_can_say_on_which_nodes(
     batch = project.start("batch", "job.yaml", "test")
     try:
         wait_until(lambda: "kochi alloc" in project.said or batch.poll() is not None)
-        assert "Queue jobs waits for a worker of yours: the alloc_script of machine own reads " in (
-            project.said
-        )
+        assert (
+            "Queue jobs needs a worker that you start: machines: own: alloc_script in kochi.yaml "
+            "reads $KOCHI_ALLOC_NODE_SPEC, but machines: own: allocation: node_spec in kochi.yaml "
+            "is not set. To start one, "
+        ) in project.said
         assert "type: kochi alloc -m own -q jobs -n SPEC" in project.said
         assert project.submitted == 0
         # Without -b, though the queue is empty for a moment after the build.

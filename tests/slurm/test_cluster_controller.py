@@ -27,7 +27,7 @@ def test_a_run_ends_well_though_slurms_controller_was_away_when_its_jobs_ended(
     finally:
         project.cluster.start_controller()
     project.end_well()
-    assert project.said.count("The scheduler gives no answer") <= 1
+    assert project.said.count("The scheduler does not answer") <= 1
     wait_until(lambda: project.cluster.jobs() == {})
 
 
@@ -108,7 +108,7 @@ def test_a_second_interrupt_does_not_wait_for_what_does_not_end_and_names_it(
     run.send_signal(signal.SIGINT)
     assert run.wait(60) != 0
     assert "Told to end, but not ended yet: kochi jobs 0" in project.said
-    assert f"Allocations that were cancelled, and have not ended yet: {allocation}" in project.said
+    assert f"These cancelled allocations have not ended yet: {allocation}" in project.said
     # Slurm ends what does not.
     wait_until(lambda: project.cluster.jobs() == {})
     pid = int((project.directory / "pid").read_text())

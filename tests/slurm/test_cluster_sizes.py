@@ -90,7 +90,7 @@ def test_an_allocation_that_no_job_waits_for_any_more_is_given_back(
     [begun] = project.lines("began")
     go(project, begun)
     wait_until(lambda: "PENDING" not in project.cluster.jobs().values())
-    assert "Cancelled, because no job waits for it" in project.said
+    assert "Cancelled allocations for which no job waits" in project.said
     go(project, "first", "gate")
     project.end_well()
 

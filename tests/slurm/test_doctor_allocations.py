@@ -142,7 +142,7 @@ def test_what_keeps_a_worker_from_coming_is_a_failure(
             project.cluster.run_on(node, "umount", str(locks))
     assert doctor.process.returncode == 1
     assert between["verdict"] == "failed"
-    assert "ended before its worker came: " in between["measured"]
+    assert "ended before its worker started: " in between["measured"]
     assert "is not the directory of locks that" in between["measured"]
     log = Path(between["advice"].removeprefix("See its log: "))
     assert "is not the directory of locks that" in log.read_text()
@@ -159,7 +159,7 @@ def test_a_node_that_is_not_free_is_waited_for_and_why_is_said_in_slurms_words(
     assert found["lock between nodes"]["verdict"] == "ok"
     compute = found["between compute nodes"]
     assert compute["verdict"] == "warning"
-    assert compute["measured"].startswith("not tested: no worker has come in allocation ")
+    assert compute["measured"].startswith("not tested: no worker started in allocation ")
     reason = compute["measured"].rpartition(" 4 seconds: ")[2]
     assert "ReqNodeNotAvail" in reason
     assert f" waits: {reason}" in doctor.remarks

@@ -60,7 +60,7 @@ def test_an_interrupt_waits_for_no_end_that_cannot_be_written_and_none_of_slurms
     os.killpg(run.pid, signal.SIGINT)
     assert run.wait(40) == 1
     assert "no end could be written of kochi jobs 0 1 2 3" in project.said
-    assert "Allocations that were cancelled, and have not ended yet: " in project.said
+    assert "These cancelled allocations have not ended yet: " in project.said
     assert "Traceback" not in project.said
     # With room their workers can leave.
     disk.empty()

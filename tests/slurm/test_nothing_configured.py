@@ -26,7 +26,10 @@ SNAKEFILE = """
         output: "out/{i}"
         shell: "echo $KOCHI_MACHINE ${{SLURM_JOB_ID-none}} > {output}"
 """
-SILENT = ("Jobs run on this computer, although it has a Slurm", "--kochi-where allocations")
+SILENT = (
+    "Jobs run on this computer, although Slurm is installed here",
+    "--kochi-where allocations",
+)
 
 
 @pytest.fixture
@@ -169,7 +172,7 @@ def test_a_slurm_that_is_down_is_said_to_be_and_only_where_it_is_asked_for(
         words = ("--profile", str(REPOSITORY / "profiles" / "cluster"))
         done = snakemake(*words, cwd=here, env=environment(cluster))
         assert done.returncode == 1
-        assert "Slurm is here, and does not answer" in done.stdout
+        assert "Slurm is installed here, and does not answer" in done.stdout
         assert "Traceback" not in done.stdout
         asked = len(cluster.calls("scontrol"))
         kochi("show", "jobs", cwd=here, env=environment(cluster))

@@ -31,6 +31,6 @@ def test_a_worker_that_no_waiting_job_fits_leaves_long_before_its_idle_timeout(
     project.start()
     project.end_well(90)
     [small], [large] = project.lines("began")["small"], project.lines("began")["large"]
-    assert f"Cancelled to make room for others: {small}" in project.said
+    assert f"Cancelled idle allocations to make room for other jobs: {small}" in project.said
     assert small != large
     assert project.states() == ["left", "left"]

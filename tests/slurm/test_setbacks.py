@@ -35,7 +35,7 @@ def test_a_node_on_which_no_worker_starts_is_avoided_and_named_and_the_run_goes_
     project.start()
     project.end_well(90)
     assert set(project.lines("done")) == {"0", "1"}
-    assert f"Node {blind_node} is avoided until this run ends: 2 allocations ended" in project.said
+    assert f"This run avoids node {blind_node} until its end: 2 allocations ended" in project.said
     *first, last = submissions(project.cluster)[before:]
     assert [f"--exclude={blind_node}" in call for call in (*first, last)] == [False, False, True]
     # No log is named that is not there.
@@ -54,13 +54,13 @@ def test_pending_allocations_that_the_user_cancels_mean_fewer_workers_and_no_end
     before = len(submissions(project.cluster))
     name = re.findall(r"--job-name=(\S+)", submissions(project.cluster)[-1])[-1]
     project.cluster.run("scancel", "--state=PENDING", f"--name={name}")
-    wait_until(lambda: "Cancelled before a worker came" in project.said)
+    wait_until(lambda: "Cancelled before a worker started" in project.said)
     project.go()
     project.end_well()
     assert set(project.lines("done")) == set(map(str, range(10)))
     assert len(submissions(project.cluster)) == before
     assert re.search(r"fewer workers; .* requested again in \d\d s", project.said)
-    assert project.said.count("Cancelled before a worker came") == 1
+    assert project.said.count("Cancelled before a worker started") == 1
     assert project.cluster.jobs() == {}
 
 
@@ -77,7 +77,7 @@ def test_where_no_worker_starts_on_any_node_the_run_ends_and_names_a_log_that_is
     write(project.directory / "kochi.yaml", text)
     run = project.start()
     assert run.wait(90) == 1
-    assert "no worker is there, and none comes: 4 allocations in a row" in project.said
+    assert "no worker exists, and none starts: 4 allocations in a row" in project.said
     assert "Avoided: node1 and node2" in project.said
     logs = re.findall(r"The last is \S+ on node \S+ \(\w+\); its log is (\S+)\. ", project.said)
     [log] = map(Path, logs)

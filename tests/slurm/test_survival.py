@@ -193,7 +193,7 @@ def test_a_run_survives_the_failures_of_nodes_of_slurm_and_of_itself(
         assert project.runs[-1].poll() is None, project.said
         assert len(project.lines("done")) < len(JOBS)
         time.sleep(max(0, back - 10 - time.monotonic()))
-        assert project.said.count("The scheduler gives no answer") <= 1
+        assert project.said.count("The scheduler does not answer") <= 1
         os.killpg(project.runs[-1].pid, signal.SIGKILL)
         project.runs[-1].wait()
         assert "is locked" not in snakemake("--unlock", cwd=project.directory).stdout

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from snakemake_kochi.schedulers.commands import run_command
-from snakemake_kochi.schedulers.interface import Allocation, State
+from snakemake_kochi.schedulers.interface import Allocation, SettingsAt, State
 from snakemake_kochi.schedulers.slurm.environment import without_outer_job
 
 # The fault is the controller's, the network's or munge's, and a later try may succeed. After some
@@ -177,42 +177,31 @@ def is_unknown_partition(said: str) -> bool:
     return "invalid partition name" in said.lower()
 
 
-def where(machine: str, keys: Iterable[str]) -> str:
-    """The place of the keys, for people: "machines: own: allocation: time, qos in kochi.yaml".
-
-    `machine`: its name, or "own in FILE" if its file is another one.
-    """
-    name, _, file = machine.partition(" in ")
-    return f"machines: {name}: allocation: {', '.join(keys) or '...'} in {file or 'kochi.yaml'}"
-
-
-def advice(reason: str, allocation: str, machine: str) -> str:
+def advice(reason: str, allocation: str, settings_at: SettingsAt) -> str:
     """Advice about an allocation that waits for this reason; "" if it only has to wait."""
     plain = reason.replace("_", " ").strip("()")
     word = plain.partition(",")[0]
     if any(plain.startswith(held) for held in _HELD):
         return (
             "It is held, and does not begin by itself. To see why, type: "
-            f"scontrol show job {allocation}. To let it go: scontrol release {allocation}"
+            f"scontrol show job {allocation}. To release it, type: scontrol release {allocation}"
         )
     if word.startswith(_NEVER):
-        return f"It never begins. See {where(machine, ['arguments'])} (--dependency)."
+        return f"It never begins. See {settings_at(['arguments'])} (--dependency)."
     keys = _HOPELESS.get(word)
     if keys is None:
         keys = next((keys for end, keys in _HOPELESS_ENDS.items() if word.endswith(end)), None)
     if keys is not None:
-        return (
-            f"It does not begin by itself. Change {where(machine, keys)}, and start the run anew."
-        )
+        return f"It does not begin by itself. Change {settings_at(keys)}, then start the run again."
     if (keys := _MAYBE.get(word)) is not None:
         return (
             "It may take long: nodes are down, or reserved for maintenance that begins before it "
-            "would end. To see, type: sinfo --list-reasons; scontrol show reservation. A shorter "
-            f"time or another partition may help: {where(machine, keys)}."
+            "would end. To see them, type: sinfo --list-reasons; scontrol show reservation. A "
+            f"shorter time or another partition may help: {settings_at(keys)}."
         )
     return next(
         (
-            _advice_on_limit(word, key, machine)
+            _advice_on_limit(word, key, settings_at)
             for prefix, key in _SHARED_LIMITS.items()
             if word.startswith(prefix)
         ),
@@ -220,17 +209,17 @@ def advice(reason: str, allocation: str, machine: str) -> str:
     )
 
 
-def _advice_on_limit(word: str, key: str, machine: str) -> str:
+def _advice_on_limit(word: str, key: str, settings_at: SettingsAt) -> str:
     if _BUDGET.search(word):
         return (
-            "The budget is exhausted, or less is left than the request. To see limits, type: "
-            f"{_SHOW[key]}. Another {key} or a shorter time may help: "
-            f"{where(machine, [key, 'time'])}."
+            "The budget is exhausted, or what is left is less than the request. To see limits, "
+            f"type: {_SHOW[key]}. Another {key} or a shorter time may help: "
+            f"{settings_at([key, 'time'])}."
         )
     return (
-        "It begins when others under this limit have ended, and never if it requests more than "
-        f"the limit. To see limits, type: {_SHOW[key]}. What to change: "
-        f"{where(machine, [key, 'max_workers', *_SIZE])}."
+        "It begins when other jobs under this limit have ended, and never if it requests more "
+        f"than the limit. To see limits, type: {_SHOW[key]}. To request less, change "
+        f"{settings_at([key, 'max_workers', *_SIZE])}."
     )
 
 
@@ -242,7 +231,7 @@ def how_to_see_limits(keys: Iterable[str]) -> str:
     return _SHOW["account"] if _SHOW.keys() & set(keys) else ""
 
 
-def read_listing(said: str, machine: str) -> dict[str, Allocation]:
+def read_listing(said: str, settings_at: SettingsAt) -> dict[str, Allocation]:
     """All allocations by id, including ended ones, from lines of id, state, nodes and reason.
 
     The fields are separated by |. Other lines are ignored: names of clusters, messages of the day.
@@ -251,7 +240,7 @@ def read_listing(said: str, machine: str) -> dict[str, Allocation]:
     return {
         id: Allocation(
             *(id, _state(word), reason, "" if nodes in _NO_NODES else nodes),
-            advice(reason, id, machine),
+            advice(reason, id, settings_at),
             has_failed=has_failed(reason),
             was_cancelled=word.partition(" ")[0] in _CANCELLED,
             may_be_blind=may_be_blind(reason),

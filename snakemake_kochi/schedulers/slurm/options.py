@@ -134,7 +134,7 @@ def joined_options(words: Iterable[str]) -> list[str]:
         elif options and re.fullmatch(r"-[A-Za-z]", options[-1]):
             options[-1] += word
         else:
-            raise ValueError(f"{word!r} is no option of sbatch, and the value of none")
+            raise ValueError(f"{word!r} is neither an option of sbatch nor the value of one")
     return options
 
 

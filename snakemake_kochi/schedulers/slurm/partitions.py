@@ -14,8 +14,12 @@ from dataclasses import dataclass, replace
 from snakemake_kochi.errors import nearest
 from snakemake_kochi.quantities import walltime_of
 from snakemake_kochi.queue import Capacity
-from snakemake_kochi.schedulers.interface import AllocationSettings, Limits, RefusedError
-from snakemake_kochi.schedulers.slurm.answers import where
+from snakemake_kochi.schedulers.interface import (
+    AllocationSettings,
+    Limits,
+    RefusedError,
+    SettingsAt,
+)
 
 # sinfo(1), %G: gpu:2, gpu:a100:2, either followed by (S:...).
 _GPUS = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)")
@@ -78,7 +82,7 @@ def limits_of(
     partitions: Sequence[Partition],
     name: str | None,
     settings: AllocationSettings,
-    machine: str,
+    settings_at: SettingsAt,
     is_other: bool = False,
     gpu_model: str | None = None,
 ) -> Limits:
@@ -90,10 +94,12 @@ def limits_of(
     RefusedError for a partition that does not exist, or that has fewer nodes than one allocation
     needs.
     """
-    chosen = _featured(_chosen(partitions, name, machine), settings.constraints.get("constraint"))
+    chosen = _featured(
+        _chosen(partitions, name, settings_at), settings.constraints.get("constraint")
+    )
     if gpu_model is not None:
         chosen = _with_model(chosen, gpu_model)
-    _check_number_of_nodes(chosen, settings.nodes, machine)
+    _check_number_of_nodes(chosen, settings.nodes, settings_at)
     nodes = _largest(
         Capacity(
             min(settings.cores or each.node.cores, each.node.cores),
@@ -125,7 +131,9 @@ def limits_of(
     )
 
 
-def _chosen(partitions: Sequence[Partition], name: str | None, machine: str) -> list[Partition]:
+def _chosen(
+    partitions: Sequence[Partition], name: str | None, settings_at: SettingsAt
+) -> list[Partition]:
     if not partitions:
         return []
     if name is None:
@@ -137,12 +145,14 @@ def _chosen(partitions: Sequence[Partition], name: str | None, machine: str) -> 
         if each not in known:
             raise RefusedError(
                 f"Slurm knows no partition {each!r} with nodes: {nearest(each, known)}",
-                f"See {where(machine, ['partition'])}. To see all, type: sinfo --summarize",
+                f"See {settings_at(['partition'])}. To see all, type: sinfo --summarize",
             )
     return [each for each in partitions if each.name in names]
 
 
-def _check_number_of_nodes(chosen: Sequence[Partition], wanted: int, machine: str) -> None:
+def _check_number_of_nodes(
+    chosen: Sequence[Partition], wanted: int, settings_at: SettingsAt
+) -> None:
     """Require that one partition has all nodes of an allocation."""
     there: dict[str, int] = {}
     for each in chosen:
@@ -152,8 +162,8 @@ def _check_number_of_nodes(chosen: Sequence[Partition], wanted: int, machine: st
     if there and wanted > (most := max(there.values())):
         names = ", ".join(there)
         raise RefusedError(
-            f"{wanted} nodes are wanted for one allocation, and partition {names} has {most}",
-            f"See {where(machine, ['nodes', 'partition'])}, or the rule's resources.",
+            f"one allocation requests {wanted} nodes, but partition {names} has {most}",
+            f"See {settings_at(['nodes', 'partition'])}, or the rule's resources.",
         )
 
 

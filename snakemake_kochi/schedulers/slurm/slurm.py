@@ -26,6 +26,7 @@ from snakemake_kochi.schedulers.interface import (
     AllocationSettings,
     Limits,
     RefusedError,
+    SettingsAt,
     UnreachableError,
     Wanted,
     WorkerScript,
@@ -38,7 +39,6 @@ from snakemake_kochi.schedulers.slurm.answers import (
     is_unknown_partition,
     read_listing,
     run,
-    where,
 )
 from snakemake_kochi.schedulers.slurm.environment import CORES, ID, INDEX, default_partition
 from snakemake_kochi.schedulers.slurm.options import (
@@ -69,10 +69,7 @@ _ALL = ""
 
 
 class Slurm:
-    """The allocations with the job name `name`, for the machine of that name.
-
-    See `interface.Scheduler`.
-    """
+    """The allocations with the job name `name`; see `interface.Scheduler`."""
 
     takes_requests = True
     can_exclude = True
@@ -82,13 +79,13 @@ class Slurm:
         self,
         name: str,
         settings: AllocationSettings,
-        machine: str = "NAME",
+        settings_at: SettingsAt,
         pace: Pace = USUAL,
         unaccounted_if_lost: float = _UNACCOUNTED_IF_LOST,
     ) -> None:
         self._name = name
         self._settings = with_node_spec(settings)
-        self._machine = machine
+        self._settings_at = settings_at
         self._pace = pace
         self._unaccounted_if_lost = unaccounted_if_lost
         self._born = datetime.now()
@@ -140,7 +137,7 @@ class Slurm:
         if self._is_uncertain and (lost := self._lost(known)):
             return lost
         if self._has_given_up.is_set():
-            raise UnreachableError("nothing is submitted any more: the run ends")
+            raise UnreachableError("the run ends, and submits nothing more")
         self._is_uncertain = True
         self._cancelled.discard(_ALL)
         try:
@@ -152,7 +149,7 @@ class Slurm:
             self._tried = time.monotonic()
         found = _SUBMITTED.findall(said)
         if not found:
-            raise UnreachableError(f"sbatch said no number of a job, but: {said or 'nothing'}")
+            raise UnreachableError(f"sbatch printed {said!r} instead of the number of a job")
         self._is_uncertain = False
         number = found[-1]
         return [number] if count == 1 else [f"{number}_{index}" for index in range(1, count + 1)]
@@ -171,7 +168,7 @@ class Slurm:
     def _explained(self, error: RefusedError, wanted: Wanted) -> RefusedError:
         """The refusal, with the settings to change and their place."""
         keys = concerned(error.message)
-        hints = [f"See {where(self._machine, keys)}."]
+        hints = [f"See {self._settings_at(keys)}."]
         if asked := wanted.request.describe():
             hints.append(f"The rule's resources request {asked}.")
         if is_unknown_partition(error.message):
@@ -237,21 +234,21 @@ class Slurm:
                 raise UnreachableError(
                     f"Slurm does not say what its nodes have: {error.message}",
                     "Try again later; or say it yourself, with "
-                    f"{where(self._machine, ['cores', 'memory', 'gpus'])}.",
+                    f"{self._settings_at(['cores', 'memory', 'gpus'])}.",
                 ) from error
         name = self._partition(settings)
         is_other = name != self._partition(self._settings)
-        return limits_of(partitions, name, settings, self._machine, is_other, request.gpu_model)
+        return limits_of(partitions, name, settings, self._settings_at, is_other, request.gpu_model)
 
     # ---- state of the allocations
 
     def find(self) -> dict[str, Allocation] | None:
         try:
-            return not_ended(read_listing(self._squeue(), self._machine))
+            return not_ended(read_listing(self._squeue(), self._settings_at))
         except KochiError as error:
             failure = error
         try:
-            return self._accounted(read_listing(self._sacct(), self._machine))
+            return self._accounted(read_listing(self._sacct(), self._settings_at))
         except UnreachableError:
             pass
         except RefusedError:
@@ -270,7 +267,7 @@ class Slurm:
         failure: KochiError | None = None
         for ask in (partial(self._squeue, "--states=all"), self._sacct):
             try:
-                found = {**read_listing(ask(), self._machine), **found}
+                found = {**read_listing(ask(), self._settings_at), **found}
             except KochiError as error:
                 failure = failure or error
             known = {id: found[id] for id in ids if id in found and found[id].state == "ended"}
@@ -303,7 +300,7 @@ class Slurm:
         """
         now = time.monotonic()
         if self._is_uncertain and now - self._tried < self._unaccounted_if_lost:
-            raise UnreachableError("sacct may not know yet of what was just submitted")
+            raise UnreachableError("sacct may not know the latest submission yet")
         young = [id for id, since in list(self._given.items()) if now - since < _UNACCOUNTED]
         known = not_ended({**{id: Allocation(id, "pending") for id in young}, **found})
         return {

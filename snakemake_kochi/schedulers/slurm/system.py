@@ -28,6 +28,7 @@ from snakemake_kochi.schedulers.interface import (
     AllocationSettings,
     RefusedError,
     Scheduler,
+    SettingsAt,
     UnreachableError,
 )
 from snakemake_kochi.schedulers.native import ControllerJob, Description
@@ -46,8 +47,8 @@ _CONTROLLER_PATIENCE = 60.0
 _CLUSTER = re.compile(r"^\s*ClusterName\s*=\s*(\S+)\s*$", re.MULTILINE)
 
 
-def allocations(name: str, settings: AllocationSettings, machine: str) -> Scheduler:
-    return Slurm(name, settings, machine)
+def allocations(name: str, settings: AllocationSettings, settings_at: SettingsAt) -> Scheduler:
+    return Slurm(name, settings, settings_at)
 
 
 # ---- its description
@@ -69,7 +70,7 @@ def cluster_name(pace: Pace = ONCE, tell: Callable[[str], None] | None = None) -
     def say(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
         if tell is not None and state.attempt_number == 1 and isinstance(error, KochiError):
-            tell(f"{error.message}. It is asked again, for {pace.submission:.0f} s")
+            tell(f"{error.message}. Kochi asks again, for {pace.submission:.0f} s")
 
     ask = trying_again(pace, threading.Event(), say)
     found = _CLUSTER.search(ask(_ask, "scontrol", "show", "config"))
@@ -93,7 +94,7 @@ def describe_machine() -> Description:
         raise NoProgramError(
             "there is no program sbatch here",
             "Is this a login node of the cluster? If so, type: module load slurm\n"
-            "How a cluster with another scheduler is described, docs/cluster.md tells.",
+            "For a cluster with another scheduler, see docs/cluster.md.",
         )
     name = cluster_name()
     partitions = read_partitions(_ask("sinfo", "--noheader", "--exact", f"--format={LISTED}"))
@@ -104,7 +105,7 @@ def describe_machine() -> Description:
         "  # kochi_root: DIRECTORY  # that all nodes see; needed only if a run asks for it",
         "  allocation:",
         *(f"    {line}" for line in (*_partition_lines(partitions), *_account_lines())),
-        "    # time: 4:00:00  # by default what the jobs say, else the partition's default",
+        "    # time: 4:00:00  # by default what the jobs request, else the partition's default",
         f"    max_workers: {AllocationSettings().max_workers}  # allocations at a time",
     ]
     return Description(name, "".join(f"{line}\n" for line in lines))
@@ -163,8 +164,8 @@ def _ask(*command: str) -> str:
         return run(command, _PATIENCE)
     except UnreachableError as error:
         raise UnreachableError(
-            f"Slurm is here, and does not answer: {error.message}",
-            "Try again later; or to run on this computer, add to the line: --kochi-where here",
+            f"Slurm is installed here, and does not answer: {error.message}",
+            "Try again later; or, to run on this computer, add: --kochi-where here",
         ) from error
     except NoProgramError:
         raise
