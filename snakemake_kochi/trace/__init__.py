@@ -1,1 +1,1 @@
-"""What happened in a run, for `kochi trace`: read from disk, and written as trace events."""
+"""The history of a run for `kochi trace`: read from disk, and written as trace events."""

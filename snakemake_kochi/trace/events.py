@@ -4,8 +4,8 @@ The format is "Trace Event Format" (Google, in the form of a JSON object): compl
 instants ("i") and names of processes and threads ("M"); times in microseconds, here from the first
 event.
 
-A worker is a process, and each of its slots a thread. No file records the slot of a job: a job gets
-the first slot that was free when it started.
+A worker is a process of the trace, and each of its slots a thread. No file records the slot of a
+job: a job gets the first slot that was free when it started.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from snakemake_kochi.trace.history import JobHistory, RunHistory
 
 Event = dict[str, Any]
 
-# The processes of the trace: the run itself, and from here on the workers by their numbers.
+# The processes of the trace: the run itself, and from _WORKERS on the workers by their numbers.
 _RUN = 1
 _WORKERS = 10
-# The threads of a worker: its own life, and from here on the slots. Those of the run: jobs without
-# an attempt that began, and from here on the allocations.
+# The threads of a worker: its own life, and from _SLOTS on its slots. The threads of the run: the
+# jobs of which no attempt began, and from _ALLOCATIONS on the allocations.
 _LIFE = _UNBEGUN = 1
 _SLOTS = _ALLOCATIONS = 2
 
@@ -70,12 +70,12 @@ class _Slice:
 
 
 def trace_of(history: RunHistory) -> list[Event]:
-    """All events of a run: names first, then the others in the order of time."""
+    """All events of a run: names first, then the others in order of time."""
     return _Trace(history).events()
 
 
 def write_trace(history: RunHistory, stream: IO[str]) -> None:
-    """Write the JSON object, an event per line."""
+    """Write the JSON object, with one event per line."""
     run = history.run
     about = {"run": run.controller, "directory": run.directory, "began": run.started}
     stream.write('{"displayTimeUnit": "ms",\n')
@@ -122,13 +122,13 @@ class _Trace:
             end = _microseconds(attempt.ended)
             if end is None:
                 end = self._last[attempt.worker]
-            # The end of a lost attempt has the clock of another node.
+            # The end of a lost attempt is by the clock of another node.
             self._slices[attempt.worker].append(_Slice(job, attempt, start, max(start, end)))
         if not begun:
             self._unbegun.append(job)
 
     def _last_sign(self, worker: WorkerState) -> int:
-        """When a worker left or, as far as is known, gave its last sign of life."""
+        """When a worker left or gave its last known sign of life."""
         is_there = self._history.goes_on and not worker.is_gone
         return _microseconds(self._history.moment if is_there else worker.updated) or 0
 
@@ -158,7 +158,7 @@ class _Trace:
         start = _microseconds(worker.started) or 0
         end = self._last[worker.worker]
         if worker.controller != self._history.run.controller:
-            # It may have existed for weeks, and stay for more.
+            # The worker may live for weeks before and after the run.
             start = max(start, _microseconds(self._history.run.started) or 0)
             end = min(end, self._over)
         start = min((start, *(found.start for found in slices)))
@@ -181,20 +181,20 @@ class _Trace:
             yield _instant("lost", end, pid, _LIFE, {})
 
     def _allocations(self) -> Iterator[tuple[str, list[Event]]]:
-        """A track for each: from its request to its begin, and to the end of its worker."""
+        """The name and the events of each allocation: its wait, and its time with a worker."""
         workers = _by_allocation(self._history.workers)
         notes = {note.allocation: note for note in self._history.allocations}
         for name in sorted({*workers, *notes}, key=lambda name: (len(name), name)):
             events = []
             spans = [self._span(worker) for worker in workers.get(name, ())]
             after = 0
-            if name in notes and (asked := _microseconds(notes[name].submitted)) is not None:
-                after = max(asked, min((start for start, _, _ in spans), default=self._over))
-                arguments = {"asked for": notes[name].wanted}
-                events.append(_complete("waits", asked, after, _RUN, 0, arguments))
+            if name in notes and (requested := _microseconds(notes[name].submitted)) is not None:
+                after = max(requested, min((start for start, _, _ in spans), default=self._over))
+                arguments = {"requested": notes[name].wanted}
+                events.append(_complete("waits", requested, after, _RUN, 0, arguments))
             for start, end, arguments in sorted(spans, key=lambda span: span[:2]):
-                # Requeued by the scheduler, it began again; on several nodes it has several workers
-                # at a time.
+                # An allocation that the scheduler requeued began again; an allocation of several
+                # nodes has several workers at a time.
                 start = max(start, after)
                 if end >= start:
                     events.append(_complete("allocation", start, end, _RUN, 0, arguments))
@@ -217,7 +217,7 @@ def _by_allocation(workers: Sequence[WorkerState]) -> dict[str, list[WorkerState
 
 
 def _in_slots(slices: Sequence[_Slice]) -> Iterator[tuple[int, _Slice]]:
-    """Each with the first free slot: slices that overlap are in different ones."""
+    """Each slice with its slot, the first free one: slices that overlap have different slots."""
     busy: list[tuple[int, int]] = []
     free: list[int] = []
     slots = 0
@@ -270,7 +270,7 @@ def _told(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def _microseconds(time: str | None) -> int | None:
-    """Since 1970; None for what is no time."""
+    """Microseconds since 1970; None if the text is no time."""
     try:
         return round(datetime.fromisoformat(time or "").timestamp() * 1e6)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What happened in a run, read from disk: whether it has ended, goes on or was killed."""
+"""The history of a run that has ended, goes on or was killed, read from disk."""
 
 from __future__ import annotations
 
@@ -39,8 +39,11 @@ class JobHistory:
 
 @dataclass(frozen=True)
 class RunHistory:
-    """A run as it was at a `moment`. `goes_on`: whether its controller is alive; `workers`: its
-    own, and those that ran its jobs."""
+    """A run as it was at a `moment`.
+
+    `goes_on`: whether its controller is alive. `workers`: the workers that the run started, and
+    the workers that ran its jobs.
+    """
 
     run: RunRecord
     moment: str
@@ -51,19 +54,19 @@ class RunHistory:
 
 
 def goes_on(machine: MachinePaths, run: RunRecord) -> bool:
-    """Whether a run has not ended, and its controller was not killed as far as is known."""
+    """Whether a run has not ended, and its controller is not known to be dead."""
     if run.ended is not None:
         return False
     try:
         return not read_controller(machine, run.controller).is_dead
     except FileNotFoundError:
-        return False  # killed, and another controller has adopted its jobs
+        return False  # the controller was killed, and another one has adopted its jobs
     except DamagedFileError:
         return True
 
 
 def read_history(machine: MachinePaths, run: RunRecord) -> RunHistory:
-    """Reads some small files for each job number that was assigned during the run."""
+    """Read the history of a run: some small files for each job number assigned during the run."""
     runs = goes_on(machine, run)
     jobs = tuple(
         JobHistory(view, tuple(attempts(machine, view))) for view in _views_of(machine, run)
@@ -79,13 +82,13 @@ def read_history(machine: MachinePaths, run: RunRecord) -> RunHistory:
 
 
 def _views_of(machine: MachinePaths, run: RunRecord) -> Iterator[JobView]:
-    # First those that may end while the others are read: then they are found there.
+    # Read the live jobs first: a job that ends meanwhile is then found among the ended ones.
     live = {view.job: view for view in _live_jobs(machine, run)}
     for job in sorted({*range(run.first_job, _last_job(machine, run) + 1), *run.adopted}):
         try:
             view = view_ended(machine, job) or live.get(job)
             if view is None and machine.job(job).directory.exists():
-                view = find_job(machine, job)  # requeued between the two reads, or another run's
+                view = find_job(machine, job)  # requeued meanwhile, or a job of another run
         except KochiError as error:
             _log.warning("%s", error.message)
             continue
@@ -99,7 +102,7 @@ def _live_jobs(machine: MachinePaths, run: RunRecord) -> list[JobView]:
     try:
         queues = read_controller(machine, run.controller).queues
     except FileNotFoundError:
-        return []  # it was removed after all its jobs
+        return []  # the controller removes its file after the ends of all its jobs
     except DamagedFileError:
         queues = None
     return jobs_of(machine, [run.controller], queues)
@@ -108,7 +111,7 @@ def _live_jobs(machine: MachinePaths, run: RunRecord) -> list[JobView]:
 def _last_job(machine: MachinePaths, run: RunRecord) -> int:
     if run.last_job is not None:
         return run.last_job
-    # It was killed when the next run began in its directory: there cannot be two at a time.
+    # A killed run ended before the next run of its directory began: two never run at a time.
     later = [
         other.first_job
         for other in list_runs(machine, run.directory)
@@ -126,6 +129,6 @@ def _workers_of(
         try:
             worker = find_worker(machine, number)
         except KochiError:
-            continue  # it never registered, or its file is damaged
+            continue  # the worker never registered, or its file is damaged
         if number in had or worker.controller == run.controller:
             yield worker

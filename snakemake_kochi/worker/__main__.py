@@ -26,7 +26,8 @@ def main(arguments: list[str] | None = None) -> int:
             raise WorkerError(
                 "an earlier release of snakemake_kochi requested this worker, and this release "
                 "cannot start it",
-                "A run that goes on requests another one. If it was kochi alloc, type it again.",
+                "A run that goes on requests another worker. If kochi alloc requested this one, "
+                "run kochi alloc again.",
             )
         given = vars(parser.parse_args(arguments))
         path = given.pop("settings")

@@ -254,7 +254,7 @@ class Claims:
                 except FileNotFoundError:
                     continue  # a listing does not show a single moment
                 except DamagedFileError as error:
-                    self._notices.fault(f"job {entry.job} is left in {entry.path}", error)
+                    self._notices.fault(f"job {entry.job} stays in {entry.path}", error)
                     continue
                 _log.warning("job %d was claimed without this worker's knowledge", entry.job)
                 found.append(Claim(ticket, self._worker, new_nonce(), entry.path))

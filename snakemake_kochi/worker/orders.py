@@ -115,7 +115,7 @@ class Orders:
 
     def _release(self) -> Release | None:
         """How a person wants the worker to leave; None without such an order, or if unknown."""
-        what = "whether the worker is to leave is not known now"
+        what = "orders to leave cannot be read now"
         try:
             how = read_release(self._machine, self._worker)
         except (OSError, DamagedFileError) as error:
@@ -126,7 +126,7 @@ class Orders:
 
     def cancelled(self, jobs: Iterable[int]) -> set[int]:
         """The jobs among these that are known to be cancelled."""
-        what = "whether jobs are to be cancelled is not known now"
+        what = "orders to cancel jobs cannot be read now"
         found = set()
         try:
             for job in jobs:
@@ -210,22 +210,22 @@ def find_walltime(
     environment: Mapping[str, str],
     grace: float,
     began: str | None = None,
-    asked: float | None = None,
+    requested: float | None = None,
 ) -> Walltime:
     """The earlier of a person's limit (seconds from now) and the scheduler's limit.
 
-    `began`: when the worker's allocation began, if it runs in one. `asked`: the seconds that were
-    requested for the allocation. Raises WorkerError for an option that leaves no time for jobs.
+    `began`: when the worker's allocation began, if it runs in one. `requested`: the seconds for
+    which the allocation was requested. Raises WorkerError if the option leaves no time for jobs.
     """
     if option is not None and option <= grace + _RESERVE:
         least = format_duration(grace + _RESERVE)
         raise WorkerError(
-            f"a walltime of {format_duration(option)} leaves no time for jobs: {least} are kept "
-            "to end them in order",
-            "Use a longer one, for example: --walltime 2h",
+            f"a walltime of {format_duration(option)} leaves no time for jobs: a worker needs "
+            f"{least} to end them",
+            "Use a longer walltime, for example: --walltime 2h",
         )
     spent = None if began is None else time.time() - datetime.fromisoformat(began).timestamp()
-    left = None if asked is None or spent is None else asked - spent
+    left = None if requested is None or spent is None else requested - spent
     own = own_allocation(environment)
     limits = [option, None if own is None else own.seconds_left(left)]
     earliest = min((limit for limit in limits if limit is not None), default=None)
@@ -294,7 +294,7 @@ class ControllerWatch:
         """
         if self._directory is None:
             return False
-        what = "whether the run that started this worker is over is not known now"
+        what = "the state of the run that started this worker cannot be read now"
         try:
             is_over = is_removed(self._directory)
         except OSError as error:
@@ -346,7 +346,7 @@ class ControllerWatch:
                 check=False,
             )
         except (OSError, subprocess.SubprocessError) as error:
-            _log.warning("allocations that wait are not cancelled: %s", error)
+            _log.warning("waiting allocations are not cancelled: %s", error)
         else:
             said = done.stderr.strip()
-            _log.info("cancelled allocations that wait: status %d %s", done.returncode, said)
+            _log.info("cancelled waiting allocations: status %d %s", done.returncode, said)

@@ -199,7 +199,7 @@ def read_settings(path: Path, patience: float = _PATIENCE) -> WorkerSettings:
             if time.monotonic() >= deadline:
                 raise WorkerError(
                     f"this node does not see {path}",
-                    "KOCHI_ROOT has to be a directory that all nodes see.",
+                    "KOCHI_ROOT must be a directory that all nodes see.",
                 ) from error
             show_new_files(path.parent)
             time.sleep(_PAUSE)

@@ -267,7 +267,7 @@ class Ends:
         for slot in over:
             had_its_time = slot.stop == "requeue" and self._had_its_time(slot)
             if had_its_time and self._had_longest_allocation(slot):
-                slot.time_out(f"its worker had less time for it than its {slot.limit} seconds")
+                slot.time_out(f"its worker had less time than its limit of {slot.limit} seconds")
             if slot.stop == "requeue":
                 reason: UncountedReason = "out of time" if had_its_time else "drained"
                 done += self._requeue(slot, reason, self._state.state.reason)
@@ -322,7 +322,7 @@ class Ends:
         ticket = slot.claim.ticket
         self._count(ticket.queue, result)
         self._health.note(result, ticket.queue)
-        late = "" if outcome else " (too late: it had been presumed dead)"
+        late = "" if outcome else " (too late: the worker had been presumed dead)"
         _log.info("job %d (%s) %s%s", ticket.job, ticket.name, result.describe(), late)
         return [(slot, "" if result.ok else result.describe())]
 

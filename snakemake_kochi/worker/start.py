@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError, WorkerError
@@ -36,7 +36,7 @@ from snakemake_kochi.worker.runners.shell import ShellRunner
 from snakemake_kochi.worker.runners.zygote.runner import ZygoteRunner
 from snakemake_kochi.worker.settings import WorkerSettings
 from snakemake_kochi.worker.signals import Wake, adopt_orphans
-from snakemake_kochi.worker.supervisor import run_kept
+from snakemake_kochi.worker.supervisor import run_supervised
 from snakemake_kochi.worker.worker import Worker
 
 _log = logging.getLogger(__name__)
@@ -46,13 +46,30 @@ _log = logging.getLogger(__name__)
 _NOT_FOR_JOBS = ("SNAKEMAKE_PROFILE",)
 
 
-def run_worker(settings: WorkerSettings) -> int:
+MakeRunners = Callable[[MachinePaths, WorkerState, Mapping[str, str]], Runners]
+
+
+def make_runners(
+    machine: MachinePaths, state: WorkerState, environment: Mapping[str, str]
+) -> Runners:
+    """The runners of a worker, whose jobs have this common environment."""
+    own = {"KOCHI_MACHINE": machine.name, "KOCHI_WORKER_ID": str(state.worker)}
+    zygotes = ZygoteRunner(
+        machine.worker(state.worker),
+        {**environment, **own},
+        len(os.sched_getaffinity(0)),
+        state.capacity.memory_mb,
+    )
+    return Runners([ShellRunner(), zygotes, CommandRunner()], [zygotes])
+
+
+def run_worker(settings: WorkerSettings, runners: MakeRunners = make_runners) -> int:
     """Run as a worker; return its exit status when it leaves.
 
     The worker is a child of the calling process, its supervisor. Call this from the main thread of
     a process without other threads and other children. Jobs get the environment of this process. If
     the number in the settings was used before, a worker in an allocation gets another number: the
-    scheduler may have requeued the allocation.
+    scheduler may have requeued the allocation. `runners` makes the runners in the worker's process.
 
     SIGTERM, SIGINT, SIGUSR1 and SIGHUP end the jobs within `settings.grace` seconds and requeue
     them; a second signal does this at once.
@@ -105,9 +122,9 @@ def run_worker(settings: WorkerSettings) -> int:
             fresh=walltime.is_fresh,
             heartbeat_interval=heartbeat,
         )
-        return _work(machine, state, settings, surroundings, gpus, wake)
+        return _work(machine, state, settings, surroundings, gpus, wake, runners)
 
-    return run_kept(machine, number, heartbeat, work)
+    return run_supervised(machine, number, heartbeat, work)
 
 
 def _work(
@@ -117,6 +134,7 @@ def _work(
     surroundings: Surroundings,
     gpus: Gpus,
     wake: Wake,
+    runners: MakeRunners,
 ) -> int:
     """The worker's own process, from its registration to its end."""
     with contextlib.ExitStack() as stack:
@@ -133,9 +151,8 @@ def _work(
         adopt_orphans()
         devices = _devices(machine, state.capacity, gpus)
         try:
-            zygotes = _zygotes(machine, state, surroundings)
-            runners = Runners([ShellRunner(), zygotes, CommandRunner()], [zygotes])
-            worker = Worker(machine, state, settings, surroundings, runners, shown, devices, wake)
+            own = runners(machine, state, surroundings.environment)
+            worker = Worker(machine, state, settings, surroundings, own, shown, devices, wake)
             status = worker.run()
         except OSError as error:
             # An error of a disk or a lock. The worker's tickets are requeued, now or by the next
@@ -173,7 +190,7 @@ def _environment_for_jobs(environment: Mapping[str, str], file: Path) -> dict[st
             found["KOCHI_HOSTFILE"] = str(file)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         # Go on: most jobs do not need these variables.
-        _log.warning("jobs are not told the nodes of their allocation: %s", error)
+        _log.warning("KOCHI_NODELIST and KOCHI_HOSTFILE are not set for jobs: %s", error)
     return found
 
 
@@ -210,20 +227,7 @@ def _not_started(machine: MachinePaths, worker: int, error: OSError) -> WorkerEr
 def _started_before(machine: MachinePaths, worker: int) -> WorkerError:
     return WorkerError(
         f"worker {worker} on machine {machine.name} was started before",
-        "Leave --worker out to get a number of its own.",
-    )
-
-
-def _zygotes(machine: MachinePaths, state: WorkerState, surroundings: Surroundings) -> ZygoteRunner:
-    return ZygoteRunner(
-        machine.worker(state.worker),
-        {
-            **surroundings.environment,
-            "KOCHI_MACHINE": machine.name,
-            "KOCHI_WORKER_ID": str(state.worker),
-        },
-        len(os.sched_getaffinity(0)),
-        state.capacity.memory_mb,
+        "Leave --worker out: the worker then gets a new number.",
     )
 
 

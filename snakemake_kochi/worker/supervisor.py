@@ -49,7 +49,7 @@ _LONGEST_KILL_PAUSE = 0.1
 _FAILURE = 1
 
 
-def run_kept(
+def run_supervised(
     machine: MachinePaths, worker: int, heartbeat: float, work: Callable[[Wake], int]
 ) -> int:
     """Call `work` in a child; return its status when all its processes are gone.
@@ -71,7 +71,7 @@ def run_kept(
             os.close(told)
             _become_worker(supervisor, forwarder, tell, lambda: work(wake))
         os.close(tell)
-        ended = _Supervisor(machine, worker, heartbeat, pid).keep(forwarder)
+        ended = _Supervisor(machine, worker, heartbeat, pid).supervise(forwarder)
     message = os.read(told, 1 << 20)
     for descriptor in (told, *wake):
         os.close(descriptor)
@@ -167,7 +167,7 @@ class _Supervisor:
         self._pid = pid
         self._observer = Observer()
 
-    def keep(self, forwarder: _Forwarder) -> os.waitid_result:
+    def supervise(self, forwarder: _Forwarder) -> os.waitid_result:
         """Wait for the worker's end, end its leftover processes, and return how it ended."""
         next_look = time.monotonic()
         while True:

@@ -62,7 +62,7 @@ class Site:
         self.workers: list[subprocess.Popen[str]] = []
 
     def submit(self, *scripts: str, queue: str = "q", **fields: object) -> list[Ticket]:
-        """Each script is a job of its own, run by bash in the site's directory."""
+        """Submit a job for each script; bash runs it in the site's directory."""
         resources = Resources(
             **{key: fields.pop(key) for key in Resources.__dataclass_fields__ if key in fields}  # type: ignore[arg-type]
         )
@@ -81,8 +81,10 @@ class Site:
         return Queue(self.machine, queue).submit(tickets)
 
     def start(self, *, prefix: Sequence[str] = (), **options: Any) -> subprocess.Popen[str]:
-        """A worker for the queue q, if nothing else is said. The options are those of
-        WorkerSettings and of Popen; `stdout_to` is Popen's stdout."""
+        """Start a worker, by default for the queue q.
+
+        The options are those of WorkerSettings and of Popen; `stdout_to` is Popen's stdout.
+        """
         names = WorkerSettings.__dataclass_fields__
         settings = {name: options.pop(name) for name in list(options) if name in names}
         if "worker" not in settings:
@@ -103,34 +105,54 @@ class Site:
         return process
 
     def start_changed(self, change: str, **options: Any) -> subprocess.Popen[str]:
-        """As `start`, after some lines of Python that change what the worker will find."""
+        """As `start`, after some lines of Python that make the system calls of the worker fail."""
         run = "import runpy; runpy.run_module('snakemake_kochi.worker', run_name='__main__')"
         code = f"{textwrap.dedent(change)}\n{run}"
         return self.start(program=("-c", code), **options)
 
+    def start_with_runners(self, runners: str, **options: Any) -> subprocess.Popen[str]:
+        """As `start`, with the runners of an expression in `machine`, `state`, `environment`."""
+        code = f"""
+            import sys
+            from pathlib import Path
+            from snakemake_kochi.worker.runners.command import CommandRunner
+            from snakemake_kochi.worker.runners.interface import Runners
+            from snakemake_kochi.worker.runners.shell import ShellRunner, Spawner
+            from snakemake_kochi.worker.runners.zygote.runner import ZygoteRunner
+            from snakemake_kochi.worker.settings import read_settings
+            from snakemake_kochi.worker.start import run_worker
+
+            def make(machine, state, environment):
+                return {runners}
+
+            sys.exit(run_worker(read_settings(Path(sys.argv[1])), make))
+        """
+        return self.start(program=("-c", textwrap.dedent(code)), **options)
+
     def start_elsewhere(self, **options: Any) -> subprocess.Popen[str]:
-        """As `start`, on what is another node for all that can be seen: with a name and process
-        numbers of its own. The process returned is above the worker's supervisor."""
+        """As `start`, on what seems to be another node: with its own name and process numbers.
+
+        The returned process is the parent of the worker supervisor.
+        """
         rename = 'hostname elsewhere && exec "$@"'
         unshare = ["unshare", "--uts", "--pid", "--fork", "--mount-proc", "bash", "-c", rename, "-"]
         return self.start(prefix=unshare, **options)
 
     def kill_worker(self, process: subprocess.Popen[str]) -> None:
-        """Kill a started worker; its supervisor survives it, and cleans up."""
+        """Kill a started worker; its supervisor survives and cleans up."""
         (worker,) = children_of(process.pid)
         os.kill(worker, signal.SIGKILL)
         assert process.wait(PATIENCE) == -signal.SIGKILL
 
     def kill_everything(self, process: subprocess.Popen[str]) -> None:
-        """Kill a process and all it started, as when a node dies."""
+        """Kill a process and all its descendants, as when a node dies."""
         for pid in [process.pid, *descendants_of(process.pid)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait(PATIENCE)
 
     def wake_ups(self) -> int:
-        """How often a worker slept so far that was started with COUNT_WAKE_UPS in the site's
-        directory."""
+        """How often a worker has slept that was started with COUNT_WAKE_UPS in this directory."""
         return (self.directory / "wake-ups").stat().st_size
 
     @staticmethod
@@ -143,7 +165,7 @@ class Site:
 
     @staticmethod
     def worker_of(process: subprocess.Popen[str]) -> int:
-        """The child of the supervisor that was started; it may start others only below that."""
+        """The worker, the only child of a started supervisor."""
         (worker,) = children_of(process.pid)
         return worker
 
@@ -159,7 +181,7 @@ class Site:
         wait_until(condition, what)
 
     def wait_for(self, name: str) -> str:
-        """A file that a job writes: its content once there is a whole line."""
+        """The content of a file that a job writes, once the file has a whole line."""
         path = self.directory / name
         wait_until(lambda: path.exists() and path.read_text().endswith("\n"), f"the file {name}")
         return path.read_text()

@@ -74,7 +74,7 @@ def test_a_run_is_not_taken_for_over_while_that_is_not_known(
     assert ends_well(site, 0)
     inbox.close()
     assert worker.wait() == 0
-    said = "whether the run that started this worker is over is not known now: "
+    said = "the state of the run that started this worker cannot be read now: "
     assert log_of(site).count(f"WARNING {said}") == (error != errno.ENOENT)
 
 
@@ -89,7 +89,7 @@ def test_a_worker_does_not_cancel_a_job_while_it_cannot_see_whether_to(
     (site.directory / "go").touch()
     assert ends_well(site, 0)
     assert worker.wait() == 0
-    assert log_of(site).count("WARNING whether jobs are to be cancelled is not known now") == 1
+    assert log_of(site).count("WARNING orders to cancel jobs cannot be read now") == 1
 
 
 @pytest.mark.parametrize("error", FAULTS)

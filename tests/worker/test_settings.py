@@ -132,5 +132,6 @@ def test_what_an_earlier_release_requested_is_told_what_to_do() -> None:
     assert done.stderr == (
         "kochi worker: an earlier release of snakemake_kochi requested this worker, and this "
         "release cannot start it\n"
-        "A run that goes on requests another one. If it was kochi alloc, type it again.\n"
+        "A run that goes on requests another worker. If kochi alloc requested this one, run "
+        "kochi alloc again.\n"
     )

@@ -174,7 +174,7 @@ def test_libraries_are_told_how_many_threads_there_are(site):
         ({"executable": "no-such-shell"}, "no no-such-shell on this node"),
         (
             {"script": "echo T", "temporary_directory": "T", "environment": {"TMP": "/a b"}},
-            "TMP is '/a b', which takes quotes",
+            "TMP is '/a b', which needs quotes",
         ),
     ],
 )

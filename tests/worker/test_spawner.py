@@ -1,4 +1,4 @@
-"""The small process that forks the processes of shell jobs, and what comes of it when it dies."""
+"""The spawner, the small process that forks the processes of shell jobs, and its failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support import write
 from snakemake_kochi.queue import Queue, ShellJob, Ticket
 from snakemake_kochi.worker.runners import job_process
 
-# Its parent, its session, and then it waits to be let go.
+# Tells the job's parent, session and process number, and then waits for the file `go`.
 _TELL = "echo $PPID $(cut -d' ' -f6 /proc/$$/stat) $$ > told; until [ -e go ]; do sleep 0.02; done"
 
 
@@ -86,14 +86,10 @@ def test_a_spawner_that_was_killed_is_replaced(site):
     assert spawner_of(site) != killed
 
 
-def test_what_a_spawner_that_stands_still_was_asked_for_is_done_once(site):
-    change = """
-        from snakemake_kochi.worker import start
-        from snakemake_kochi.worker.runners.shell import ShellRunner, Spawner
-        start.ShellRunner = lambda: ShellRunner(Spawner(patience=0.3))
-    """
+def test_a_request_to_a_stopped_spawner_is_executed_once(site):
+    runners = "Runners([ShellRunner(Spawner(patience=0.3)), CommandRunner()])"
     submit(site, "true")
-    site.start_changed(change, stay=True)
+    site.start_with_runners(runners, stay=True)
     site.ended(0)
     os.kill(spawner_of(site), signal.SIGSTOP)
     submit(site, "echo once >> second")
@@ -103,12 +99,8 @@ def test_what_a_spawner_that_stands_still_was_asked_for_is_done_once(site):
 
 def test_no_job_is_lost_or_done_twice_while_spawners_are_killed(site):
     scripts = [f"echo {number} >> done" for number in range(60)]
-    change = """
-        from snakemake_kochi.worker import start
-        from snakemake_kochi.worker.runners.shell import ShellRunner, Spawner
-        start.ShellRunner = lambda: ShellRunner(Spawner(most_failures=10_000))
-    """
-    site.start_changed(change, stay=True, cores=2)
+    runners = "Runners([ShellRunner(Spawner(most_failures=10_000)), CommandRunner()])"
+    site.start_with_runners(runners, stay=True, cores=2)
     jobs = submit(site, *scripts)
     site.wait_for("done")
     kills = 0
@@ -125,7 +117,7 @@ def test_no_job_is_lost_or_done_twice_while_spawners_are_killed(site):
     assert {result.reason for result in results} <= {"success", "signal"}
 
 
-# Of the first request, the process between spawner and job is killed when it has forked the job's.
+# Kills the process between spawner and job of the first request, just after it has forked the job.
 _KILLED_BETWEEN = """
 import os, runpy, signal, sys
 
@@ -144,17 +136,15 @@ runpy.run_path({program!r}, run_name="__main__")
 """
 
 
-def test_what_dies_between_spawner_and_job_gives_no_job_the_process_of_another(site, tmp_path):
+def test_a_process_killed_between_spawner_and_job_gives_no_job_the_process_of_another(
+    site, tmp_path
+):
     marker = tmp_path / "killed"
     values = {"marker": str(marker), "program": job_process.__file__}
     program = write(tmp_path / "killed_between.py", _KILLED_BETWEEN.format(**values))
-    change = f"""
-        from snakemake_kochi.worker import start
-        from snakemake_kochi.worker.runners.shell import ShellRunner, Spawner
-        start.ShellRunner = lambda: ShellRunner(Spawner(program={str(program)!r}))
-    """
+    runners = f"Runners([ShellRunner(Spawner(program={str(program)!r})), CommandRunner()])"
     submit(site, *[f"echo {number} >> done" for number in range(6)])
-    assert site.start_changed(change, cores=1).wait(60) == 0
+    assert site.start_with_runners(runners, cores=1).wait(60) == 0
     assert marker.exists()
     assert [site.ended(number).result.runner for number in range(6)] == ["shell"] * 6
     assert sorted((site.directory / "done").read_text().split()) == list("012345")

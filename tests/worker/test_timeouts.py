@@ -156,7 +156,7 @@ def test_what_had_all_of_the_longest_allocation_there_is_is_not_begun_again(site
     assert worker.wait() == 0
     result = site.ended(0).result
     assert (result.reason, result.attempt) == ("timeout", 1)
-    assert result.detail == "its worker had less time for it than its 20 seconds"
+    assert result.detail == "its worker had less time than its limit of 20 seconds"
 
 
 def test_what_had_a_usual_allocation_is_begun_again(site):

@@ -487,12 +487,9 @@ def test_an_error_that_passes_takes_the_zygote_from_few_jobs(site, workflow):
     with FaultyFilesystem(site.directory / "backing", site.root.directory) as filesystem:
         (first,) = workflow.submit("shell", 1)
         with filesystem.fault("create", errno.EIO, "*/workers/0/zygote-0.log", times=1):
-            worker = site.start_changed(
-                """
-                from functools import partial
-                from snakemake_kochi.worker import start
-                start.ZygoteRunner = partial(start.ZygoteRunner, retry=0.1)
-                """,
+            worker = site.start_with_runners(
+                "Runners([zygotes := ZygoteRunner(machine.worker(state.worker), environment, 2, "
+                "state.capacity.memory_mb, retry=0.1), CommandRunner()], [zygotes])",
                 cores=1,
                 stay=True,
                 stderr=-3,

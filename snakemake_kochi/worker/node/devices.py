@@ -214,7 +214,9 @@ class Devices:
             try:
                 held = self._leases.take(chosen)
             except LeasesUnsupportedError as error:
-                _log.warning("jobs are not pinned to CPUs: no locks for them here (%s)", error)
+                _log.warning(
+                    "jobs are not pinned to CPUs: this filesystem has no locks for CPUs (%s)", error
+                )
                 self._leases = None
                 return None
             except OSError as error:
@@ -234,7 +236,7 @@ class Devices:
             self._held_still |= allotment.pinned
             self.release_leases()
         taken = {*self._free_gpus, *allotment.gpus}
-        # Restore the order of the GPUs, so that a job with two of them gets neighbours if possible.
+        # Restore the order of the GPUs: a job with two of them should get neighbours if possible.
         self._free_gpus = [name for name in self._gpus.names if name in taken]
 
     def release_leases(self) -> None:

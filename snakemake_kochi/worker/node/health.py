@@ -228,7 +228,7 @@ class Health:
         if self._doubt is None:
             self._doubt = _Doubt(directory, now, now)
             if fault.errno in TRANSIENT:
-                _log.warning("%s; nothing is started until it can", cause)
+                _log.warning("%s; no job starts until it can", cause)
         self._doubt.looked = now
         if not self._may_pass(fault.errno, self._doubt.since):
             self._set_aside(cause)
@@ -263,7 +263,7 @@ class Health:
     def _write(self) -> _Fault | None:
         probe = self._machine.worker(self._worker).probe
         try:
-            write_atomically(probe, b"written to see whether it can be\n")
+            write_atomically(probe, b"written to test whether this node can write\n")
             probe.unlink()
         except OSError as error:
             # A full disk is full on all nodes, and results wait until the disk has room again.

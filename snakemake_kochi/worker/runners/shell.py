@@ -155,7 +155,7 @@ def _require_here(shell: ShellJob, environment: Mapping[str, str]) -> None:
             path = environment.get(name, "")
             # It is unknown whether the path is quoted in the command, or must be.
             if path and shlex.quote(path) != path:
-                raise RunnerUnavailableError(f"{name} is {path!r}, which takes quotes")
+                raise RunnerUnavailableError(f"{name} is {path!r}, which needs quotes")
 
 
 # ---- benchmarks
@@ -276,7 +276,7 @@ class Spawner:
                 raise SpawnerFailedError("it has died")
             request, answer = map(int, found.split())
         if answer == 0:
-            raise SpawnerFailedError("what it had forked was killed")
+            raise SpawnerFailedError("the process that it had forked was killed")
         if answer > 0:
             # Raises ChildProcessError if the process is not a child of the worker.
             os.waitid(os.P_PID, answer, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -1,4 +1,4 @@
-"""The worker's side of a zygote: a process, a socket, and the messages between the two.
+"""The links of a zygote: to its worker, and to the copies that it makes before jobs need them.
 
 A message is a JSON object in one message of the socket, with file descriptors beside it. To the
 zygote, once: `{"version", "arguments", "cores"}`, the arguments of Snakemake that all jobs have in
@@ -12,15 +12,20 @@ of this workflow.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from snakemake_kochi.errors import KochiError
 
@@ -34,6 +39,13 @@ _MODULE = "snakemake_kochi.worker.runners.zygote.process"
 _START_PATIENCE = 60.0
 # Seconds to copy a process, usually some milliseconds. The worker's loop waits for the copy.
 _FORK_PATIENCE = 3.0
+# Copies made at a time, because each time the process in between is one copy more; and the number
+# of remaining copies at which more are made.
+_MADE = 4
+_FEW = 1
+
+# A message about a job, and the file descriptors that came with it.
+Job = tuple[Mapping[str, Any], list[int]]
 
 
 class LinkBrokenError(KochiError):
@@ -80,6 +92,9 @@ def receive(link: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
             os.close(descriptor)
         raise LinkBrokenError(f"no message of version {VERSION}: {data[:80]!r}")
     return message, descriptors
+
+
+# ---- the worker's side
 
 
 class ZygoteFailedError(KochiError):
@@ -170,7 +185,9 @@ class ZygoteLink:
             message, _ = receive(self._link)
         except BlockingIOError:
             if not self.is_ready and time.monotonic() > self._started + _START_PATIENCE:
-                self._fail(f"it was not read within {_START_PATIENCE:.0f} seconds", is_unfit=True)
+                self._fail(
+                    f"its workflow was not read within {_START_PATIENCE:.0f} seconds", is_unfit=True
+                )
         except (OSError, LinkBrokenError) as error:
             self._fail(str(error))
         else:
@@ -253,3 +270,120 @@ class ZygoteLink:
 
     def kill(self) -> None:
         self._process.kill()
+
+
+# ---- the zygote's side
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A copy that waits for a job.
+
+    Through `link` it gets the job; the copy ends when the link closes before that.
+    """
+
+    pid: int
+    link: socket.socket
+
+
+class Copies:
+    """Copies that a zygote makes of itself before jobs need them.
+
+    A process of its size takes longer to copy than all other steps between two jobs.
+
+    The copies become children of the zygote's parent: the kernel makes them children of the worker
+    when the process in between ends. Until they get a job they are in the session of the zygote, by
+    which the worker recognises them.
+    """
+
+    def __init__(self, live: Callable[[Callable[[], Job]], NoReturn]) -> None:
+        """Begin without copies.
+
+        `live`: the function that a copy calls; it does not return. Its argument waits for the
+        copy's job.
+        """
+        self._live = live
+        self._waiting: deque[_Copy] = deque()
+
+    def give(self, message: Mapping[str, Any], descriptors: list[int]) -> int:
+        """Give a job to one of the copies; return the copy's process number.
+
+        Raises OSError when no copy is left.
+        """
+        while self._waiting:
+            copy = self._waiting.popleft()
+            with copy.link, contextlib.suppress(LinkBrokenError):  # the copy was killed
+                send(copy.link, dict(message), descriptors)
+                return copy.pid
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    def refill(self, to_least: int = _FEW) -> None:
+        """Make copies if at most `to_least` are left, and if that is possible.
+
+        Do not call this while the process holds descriptors of a job: all copies would hold them,
+        too.
+        """
+        if len(self._waiting) <= to_least:
+            with contextlib.suppress(OSError):  # the next job reports a lasting failure
+                self._make()
+
+    def _make(self) -> None:
+        # Otherwise each copy would write the buffered content again.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        links = [make_link() for _ in range(_MADE)]
+        told, tell = os.pipe()
+        with os.fdopen(told, "rb") as stream:
+            try:
+                if (middle := os.fork()) == 0:
+                    self._make_between(links, told, tell)
+            except OSError:
+                for ours, _ in links:
+                    ours.close()
+                raise
+            finally:
+                os.close(tell)
+                for _, theirs in links:
+                    theirs.close()
+            pids = [int(line) for line in stream]
+        os.waitpid(middle, 0)
+        for number, (ours, _) in enumerate(links):
+            if number < len(pids):
+                self._waiting.append(_Copy(pids[number], ours))
+            else:
+                ours.close()
+
+    def _make_between(
+        self, links: list[tuple[socket.socket, socket.socket]], told: int, tell: int
+    ) -> NoReturn:
+        try:
+            for number in range(len(links)):
+                pid = os.fork()
+                if pid == 0:
+                    os.close(told)
+                    os.close(tell)
+                    self._wait_and_live(links, number)
+                os.write(tell, b"%d\n" % pid)
+        finally:
+            os._exit(0)
+
+    def _wait_and_live(
+        self, links: list[tuple[socket.socket, socket.socket]], number: int
+    ) -> NoReturn:
+        # This copy must not hold the zygote's ends of the other copies' links: those copies would
+        # not notice the end of the zygote.
+        for copy in self._waiting:
+            copy.link.close()
+        for ours, theirs in links:
+            ours.close()
+            if theirs is not links[number][1]:
+                theirs.close()
+        self._live(partial(_await_job, links[number][1]))
+
+
+def _await_job(link: socket.socket) -> Job:
+    message, descriptors = receive(link)
+    if message is None:
+        os._exit(0)
+    link.close()
+    return message, descriptors

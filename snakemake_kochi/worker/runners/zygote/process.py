@@ -35,16 +35,14 @@ from snakemake_kochi.worker.runners.snakemake_internals import (
     parse,
     pose_as_snakemake,
 )
-from snakemake_kochi.worker.runners.zygote.copies import (
-    Copies,
-    Job,
+from snakemake_kochi.worker.runners.zygote.link import VERSION, Copies, Job, receive, send
+from snakemake_kochi.worker.runners.zygote.parse_state import (
     Randomness,
+    Reads,
     Variables,
     end_as_python_does,
     keep_temporary_directories,
 )
-from snakemake_kochi.worker.runners.zygote.link import VERSION, receive, send
-from snakemake_kochi.worker.runners.zygote.reads import Reads
 
 # Seconds without a job. A run whose jobs come in waves should still find the zygote. A worker that
 # stays serves many runs, each with a zygote of its own of some 100 MiB.

@@ -181,7 +181,7 @@ class ZygoteRunner:
         if zygote is None or not zygote.link.is_ready:
             raise RunnerUnavailableError("no zygote is ready")
         if zygote.link.reads_cores and zygote.cores != (self._cpus if cpus is None else len(cpus)):
-            raise RunnerUnavailableError("its workflow depends on how many CPUs it has")
+            raise RunnerUnavailableError("its workflow depends on the number of CPUs")
         held, gate = os.pipe()
         try:
             chosen = None if cpus is None else sorted(cpus)
@@ -298,7 +298,7 @@ class ZygoteRunner:
         """End a zygote, and decide by its use whether another one is worthwhile."""
         zygote = self._end(place)
         link, workflow = zygote.link, self._workflows[place[0]]
-        why = link.failure or "others are needed more"
+        why = link.failure or "other zygotes are used more"
         _log.info("zygote %d ends after %d jobs: %s", link.pid, link.served, why)
         if link.is_unfit:
             self._give_up(place[0], f"{why} (see {link.log})")
@@ -307,7 +307,9 @@ class ZygoteRunner:
         elif time.monotonic() - link.used < _UNUSED:
             workflow.wasted += 1
             if workflow.wasted >= _MOST_WASTED:
-                self._give_up(place[0], f"{_MOST_WASTED} in a row were of no use; the last: {why}")
+                self._give_up(
+                    place[0], f"{_MOST_WASTED} in a row were of little use; the last one: {why}"
+                )
 
     def _end(self, place: _Place) -> _Zygote:
         zygote = self._zygotes.pop(place)
