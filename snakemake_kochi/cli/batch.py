@@ -54,7 +54,7 @@ def command(
     import json
 
     from snakemake_kochi.cli.left_lock import see_to_left_lock
-    from snakemake_kochi.library.names import Directories, identifier
+    from snakemake_kochi.library.outputs import Directories, batch_rule
     from snakemake_kochi.phases.freeze import check_sources
     from snakemake_kochi.project.checks import check_experiments
 
@@ -89,7 +89,7 @@ def command(
         table = f"{Directories(location.machine.name).collected(experiment.name, name)}.csv"
         again = _again({"-m": machine, "-g": git_remote}, [file, name], options)
         see_to_left_lock(location.machine_paths, project.directory, table, unlock, again)
-    target = f"{identifier(experiment.name)}_{identifier(name)}"
+    target = batch_rule(experiment.name, name)
     call_snakemake(location, [target], [*words, *options])
 
 

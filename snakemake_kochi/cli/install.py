@@ -45,6 +45,7 @@ def install_command(
     installation stays in use until the new one is complete.
     """
     from snakemake_kochi.cli.batch import call_snakemake
+    from snakemake_kochi.library.outputs import install_rule
     from snakemake_kochi.phases.install import AGAIN_VARIABLE, NEWEST_VARIABLE
 
     location = find_location(machine)
@@ -54,7 +55,7 @@ def install_command(
     project = location.require_project()
     wanted = [project.requirement(text) for text in dependencies]
     recipes = project.resolve(wanted, location.machine.name)
-    targets = [_rule(requirement.dependency, requirement.recipe) for requirement in wanted]
+    targets = [install_rule(requirement.dependency, requirement.recipe) for requirement in wanted]
     here = [each for each in recipes if location.machine.installs_on_login_node(each.on_machine)]
     # Without a way to other nodes this command does all the work, unless a queue is named.
     is_elsewhere = len(here) < len(recipes) and (queue or location.machine.has_allocations)
@@ -78,12 +79,6 @@ def install_command(
     call_snakemake(location, list(dict.fromkeys(targets)), words, variables)
 
 
-def _rule(dependency: str, recipe: str) -> str:
-    from snakemake_kochi.library.names import identifier
-
-    return f"install_{identifier(dependency)}_{identifier(recipe)}"
-
-
 def _here(cores: int | None) -> list[str]:
     count = cores or len(os.sched_getaffinity(0))
     return ["--executor", "local", "--cores", str(count), "--rerun-incomplete"]
@@ -99,6 +94,7 @@ def _executor(queue: str | None, cores: int | None) -> list[str]:
 
 def _forced(location: Location, recipes: Sequence[Recipe], again: Sequence[str]) -> list[str]:
     """The rules that must run although Snakemake sees no change."""
+    from snakemake_kochi.library.outputs import install_rule
     from snakemake_kochi.phases.current import recipe_states
 
     forced = list(again)
@@ -107,7 +103,7 @@ def _forced(location: Location, recipes: Sequence[Recipe], again: Sequence[str])
         # Not installed although Snakemake has its manifest: KOCHI_ROOT was emptied, or is another
         # one. Or the installation in use belongs to an earlier version of kochi.yaml.
         if _is_remote(location, recipe) or state.state != "installed":
-            forced.append(_rule(recipe.dependency, recipe.name))
+            forced.append(install_rule(recipe.dependency, recipe.name))
     return list(dict.fromkeys(forced))
 
 

@@ -6,21 +6,25 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from snakemake_kochi.errors import DamagedFileError, NameNotFoundError, for_snakemake
 from snakemake_kochi.files import is_there, read_json
-from snakemake_kochi.library.kept import Kept
-from snakemake_kochi.library.names import (
+from snakemake_kochi.library.outputs import (
     Directories,
+    Kept,
+    RecipeKeys,
     RuleNames,
-    Verbatim,
+    batch_rule,
     identifier,
+)
+from snakemake_kochi.library.run_group import (
+    RunGroup,
+    files_of,
+    run_groups,
     short_component,
-    verbatim,
     wildcard_name,
 )
-from snakemake_kochi.library.recipe import RecipeKeys
-from snakemake_kochi.library.run_group import RunGroup, files_of, run_groups
 from snakemake_kochi.phases.build import source_files
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.products import digest_of
@@ -30,6 +34,8 @@ from snakemake_kochi.project.grid import Grid, Phase, Point
 
 _MOST_SOURCE_PARAMS = 20
 _MOST_NAMED_SOURCES = 100
+# a value of `params:`, or a function of the wildcards that ignores them
+Verbatim = Any
 
 
 @dataclass(frozen=True)
@@ -152,7 +158,7 @@ class BatchRules:
             for recipe in recipes
             for key in (keys.key(recipe),)
         }
-        label = f"{identifier(experiment.name)}_{identifier(batch)}"
+        label = batch_rule(experiment.name, batch)
         files = BatchFiles.of(experiment.name, grid)
         rules = cls(
             name=names.take(label, f"batch {batch} of {experiment.file}"),
@@ -275,3 +281,14 @@ def _source_params(freeze: Freeze, experiment: Experiment) -> dict[str, Verbatim
     if len(files) > _MOST_NAMED_SOURCES:
         texts = {0: [f"{len(files)} source files ({digest_of(list(texts.values()))})"]}
     return {f"source_{index}": verbatim(", ".join(texts[index])) for index in sorted(texts)}
+
+
+def verbatim(value: Any) -> Verbatim:
+    """A value for a rule's `params:` that Snakemake uses as it is: in plain text it would look for
+    wildcards, and find the `${HOME}` of a script."""
+    texts = value if isinstance(value, list) else [value]
+    if all(isinstance(t, bool | int) or (isinstance(t, str) and "{" not in t) for t in texts):
+        # Snakemake inspects the signature of a function again and again for each job: with the ten
+        # functions of a run that took a fifth of the time of a large batch's DAG.
+        return value
+    return lambda wildcards: value

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,8 @@ from snakemake_kochi.errors import (
     for_snakemake,
     nearest,
 )
-from snakemake_kochi.library.batch import BatchRules, BuildRule
-from snakemake_kochi.library.kept import Kept
-from snakemake_kochi.library.names import Directories, RuleNames, verbatim
-from snakemake_kochi.library.recipe import RecipeKeys, RecipeRule
+from snakemake_kochi.library.batch import BatchRules, BuildRule, verbatim
+from snakemake_kochi.library.outputs import Directories, Kept, RecipeKeys, RuleNames, install_rule
 from snakemake_kochi.library.run_group import RunGroup
 from snakemake_kochi.library.unfinished import collect_at_exit
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze
@@ -33,6 +32,7 @@ from snakemake_kochi.project.checks import check_experiments
 from snakemake_kochi.project.configuration import find_project, load_project
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.machines import chosen_machine as machine_among
+from snakemake_kochi.project.recipes import Recipe, Requirement
 
 if TYPE_CHECKING:
     from snakemake.utils import Paramspace
@@ -42,6 +42,56 @@ _log = logging.getLogger(__name__)
 FREEZE_VARIABLE = "KOCHI_FREEZE"
 _OWNER_VARIABLE = "KOCHI_FREEZE_OWNER"
 PYTHON_VARIABLE = "KOCHI_PYTHON"
+
+
+@dataclass(frozen=True)
+class RecipeRule:
+    """The parts of the install rule of one recipe; the manifests of its dependencies are its
+    input."""
+
+    name: str
+    requirement: Requirement
+    manifest: str
+    activation: str
+    depends: tuple[str, ...]
+    on_login_node: bool
+    without_source: str | None
+
+    @for_snakemake
+    def needed(self) -> tuple[str, ...]:
+        """The manifests that an installation needs.
+
+        Raises ConfigError when its source is missing: it is called while the DAG is made, so before
+        anything runs.
+        """
+        if self.without_source is not None:
+            raise ConfigError(self.without_source)
+        return self.depends
+
+    @classmethod
+    def of(
+        cls,
+        freeze: Freeze,
+        directories: Directories,
+        names: RuleNames,
+        keys: RecipeKeys,
+        recipe: Recipe,
+    ) -> RecipeRule:
+        owner = f"{recipe.dependency}:{recipe.name}"
+        # Resolved for its errors: two recipes of one dependency are reported while parsing.
+        freeze.recipes(recipe.depends, owner)
+        return cls(
+            name=names.take(install_rule(recipe.dependency, recipe.name), f"recipe {owner}"),
+            requirement=Requirement(recipe.dependency, recipe.name, None),
+            manifest=directories.manifest(recipe.dependency, recipe.name, keys.key(recipe)),
+            activation=directories.activation(recipe.dependency, recipe.name, keys.key(recipe)),
+            depends=tuple(
+                directories.manifest(each.dependency, each.name, keys.key(each))
+                for each in keys.depends(recipe)
+            ),
+            without_source=freeze.without_source.get(owner),
+            on_login_node=freeze.machine.installs_on_login_node(recipe.on_machine),
+        )
 
 
 class Library:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from snakemake_kochi.library.kept import Kept
-from snakemake_kochi.library.names import Directories
+from snakemake_kochi.library.outputs import Directories, Kept
 from snakemake_kochi.phases.products import Build, write_build
 
 
