@@ -1,29 +1,43 @@
-"""`kochi batch`; experiment files on the command line, and the call of Snakemake."""
+"""`kochi batch`: experiment files on the command line, the lock of a dead run, and Snakemake."""
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from snakemake_kochi.cli.options import git_remote_option, machine_option
-from snakemake_kochi.cli.output import remark
-from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
+from snakemake_kochi.cli.output import agreed, remark
+from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.location import Location, find_location
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.processes import this_node
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import is_experiment, load_experiment
 from snakemake_kochi.project.recipes import Project
+from snakemake_kochi.queue.controllers import (
+    ControllerState,
+    OtherControllers,
+    is_same_directory,
+    list_controllers,
+    may_make,
+    read_controller,
+)
 from snakemake_kochi.resources import workflow_directory
 
 _USES_OUR_RULES = re.compile(r"^\s*use\s+rule\s+\*\s+from\s+\w+\s*(#.*)?$", re.MULTILINE)
+
+_LOOK = 0.5
 
 
 @click.command()
@@ -53,7 +67,6 @@ def command(
     """
     import json
 
-    from snakemake_kochi.cli.left_lock import see_to_left_lock
     from snakemake_kochi.library.outputs import Directories, batch_rule
     from snakemake_kochi.phases.freeze import check_sources
     from snakemake_kochi.project.checks import check_experiments
@@ -187,3 +200,101 @@ def _snakefile_options(directory: Path) -> list[str]:
         if "snakemake_kochi" in text and _USES_OUR_RULES.search(text):
             return []
     return ["--snakefile", str(workflow_directory() / "Snakefile")]
+
+
+def see_to_left_lock(
+    machine: MachinePaths,
+    directory: Path,
+    wanted: str,
+    unlock: bool,
+    how: str,
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
+    """Before a run that makes the file `wanted`, offer to remove the lock of a dead run.
+
+    `wanted` is relative to the directory. `unlock`: remove it without asking. Takes a minute at
+    most if the dead run was on another host. `how`: the command to suggest if standard input is no
+    terminal. Raises KochiError if it is none, when the answer is no, and when the run that holds
+    the lock goes on, or tidies up, and makes the same file.
+    """
+    holders = [
+        state
+        for state in list_controllers(machine)
+        if any(lock.is_there for lock in state.locks)
+        and state.directory is not None
+        and is_same_directory(state.directory, str(directory))
+    ]
+    dead = [holder for holder in holders if _is_dead(machine, holder, wanted, sleep)]
+    if not dead:
+        return
+    who = ", ".join(
+        f"process {each.process.pid} on {each.node.host}, since {each.started}" for each in dead
+    )
+    said = f"the run that locked this directory is dead ({who}), and its lock is still there"
+    question = f"{said[0].upper()}{said[1:]}. Unlock it, and go on where it was?"
+    hint = f"To unlock the directory and go on where it was, type: {how}"
+    if not unlock and not sys.stdin.isatty():
+        raise KochiError(said, hint)
+    if unlock:
+        remark(f"Unlocked: {said.replace('is still', 'was still')}.")
+    elif not agreed(question, False, hint):
+        raise KochiError("the directory stays locked, nothing was changed")
+    for lock in (lock for each in dead for lock in each.locks):
+        if lock.is_there:
+            with contextlib.suppress(FileNotFoundError):
+                Path(lock.path).unlink()
+
+
+def _is_dead(
+    machine: MachinePaths,
+    holder: ControllerState,
+    wanted: str,
+    sleep: Callable[[float], object],
+) -> bool:
+    """Whether the run is certainly dead, with its process.
+
+    Raises KochiError if that is not so, or not known, and the run makes the wanted file.
+    """
+    from snakemake_kochi.detached.control import Ends
+
+    is_over = Ends(machine).is_over
+    others = OtherControllers(machine, "", "", is_over, among=[holder])
+    told = False
+    try:
+        while watched := others.look():
+            left = watched[0].seconds_left
+            if not told and left is not None:
+                told = True
+                remark(
+                    f"A run on {holder.node.host} has locked this directory (process "
+                    f"{holder.process.pid}, since {holder.started}): waiting for a sign of life of "
+                    f"it, {left:.0f} s at most ..."
+                )
+            sleep(_LOOK)
+        if others.ended:
+            return False  # in good order, it seems: Snakemake is about to remove its lock
+        with contextlib.suppress(OSError, DamagedFileError):
+            state = read_controller(machine, holder.identity)
+            if not state.left or state.is_process_gone or is_over(state, True):
+                return True
+            raise _tidies_up(machine, state)
+    except KochiError:
+        if may_make(machine, holder.identity, wanted):
+            raise
+    return False
+
+
+def _tidies_up(machine: MachinePaths, state: ControllerState) -> KochiError:
+    host, pid = state.node.host, state.process.pid
+    hint = "Wait a moment, and type the same again."
+    if not this_node().can_see(state.node):
+        gone = shlex.quote(str(machine.controller(state.identity).gone))
+        hint += (
+            f" If it says the same then, look on {host} whether it goes on, with: ps {pid}\n"
+            f"If it is gone, type: touch {gone}"
+        )
+    return KochiError(
+        f"the run that locked this directory was interrupted, and tidies up (process {pid} on "
+        f"{host}, since {state.started})",
+        hint,
+    )

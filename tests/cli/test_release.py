@@ -10,7 +10,7 @@ import pytest
 from slurm_cluster import SlurmCluster
 from support import git, wait_until, worker_command
 
-from snakemake_kochi.cli.release import release_before_it_comes
+from snakemake_kochi.cli.ending import release_before_it_comes
 from snakemake_kochi.location import find_location
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import AskedWorker, WorkerState, list_workers

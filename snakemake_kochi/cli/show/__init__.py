@@ -17,9 +17,9 @@ _COMMANDS = {
     "job": (f"{_PACKAGE}.jobs", "Show all about one job."),
     "installs": (f"{_PACKAGE}.installs", "List recipes, and whether they are installed."),
     "install": (f"{_PACKAGE}.installs", "Show all about one recipe."),
-    "projects": (f"{_PACKAGE}.path", "List the projects that have files below KOCHI_ROOT."),
-    "log": (f"{_PACKAGE}.log", "Show the output of a worker, a job or an installation."),
-    "path": (f"{_PACKAGE}.path", "Show where something is on disk."),
+    "projects": (f"{_PACKAGE}.files", "List the projects that have files below KOCHI_ROOT."),
+    "log": (f"{_PACKAGE}.files", "Show the output of a worker, a job or an installation."),
+    "path": (f"{_PACKAGE}.files", "Show where something is on disk."),
 }
 
 

@@ -1,4 +1,4 @@
-"""`kochi alloc`."""
+"""`kochi work` and `kochi alloc`: workers that a person starts, here or in allocations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from snakemake_kochi.cli.options import COUNT, machine_option
+from snakemake_kochi.cli.options import COUNT, duration, machine_option, memory
 from snakemake_kochi.cli.output import remark, say
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory
@@ -28,6 +28,70 @@ _NODES = "${nodes}"
 _QUESTION = 5.0
 # Seconds before each question why allocations wait; a scheduler knows the reason a moment later.
 _LOOKS = (0.2, 0.6, 1.2)
+
+
+@click.command()
+@machine_option
+@click.option(
+    *("-q", "--queue", "queues"),
+    metavar="QUEUE",
+    multiple=True,
+    required=True,
+    help="The queue to serve. May be given several times; the first has priority.",
+)
+@click.option("-b", "--blocking", is_flag=True, help="Stay when the queues are empty.")
+@click.option(
+    "--cores",
+    type=COUNT,
+    metavar="N",
+    help="Cores for jobs; by default those that this process may use.",
+)
+@click.option(
+    "--memory",
+    type=memory,
+    help="Memory for jobs, for example 16G; by default what this process may use.",
+)
+@click.option(
+    "--gpus",
+    metavar="N|NAMES",
+    help="GPUs for jobs: their number, or the index or UUID of each, separated by commas; "
+    "by default those that this process may use.",
+)
+@click.option(
+    "--walltime",
+    type=duration,
+    help="How long the worker may run, for example 2h; by default the limit of its Slurm job. It "
+    "leaves jobs that need longer to other workers.",
+)
+def work_command(
+    machine: str | None,
+    queues: tuple[str, ...],
+    blocking: bool,
+    cores: int | None,
+    memory: int | None,
+    gpus: str | None,
+    walltime: float | None,
+) -> int:
+    """Run the jobs of queues in this terminal, until there are none."""
+    from snakemake_kochi.location import find_location
+    from snakemake_kochi.worker.settings import WorkerSettings
+    from snakemake_kochi.worker.start import run_worker
+
+    location = find_location(machine)
+    location.prepare_machine()
+    return run_worker(
+        WorkerSettings(
+            str(location.root.directory),
+            location.machine.name,
+            queues,
+            cores=cores,
+            memory_mb=memory,
+            gpus=gpus,
+            walltime=walltime,
+            stay=blocking,
+            echo=True,
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -71,7 +135,7 @@ class _Asked:
 )
 @click.option("-f", "--follow", is_flag=True, help="Show what the workers print, until they leave.")
 @click.option("-b", "--blocking", is_flag=True, help="Stay when the queue is empty.")
-def command(
+def alloc_command(
     machine: str | None,
     queue: str,
     specs: tuple[str, ...],
