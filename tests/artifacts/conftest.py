@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 # Test modules are imported one by one, so a module of helpers is found this way only.
 sys.path.insert(0, str(Path(__file__).parents[1] / "snapshot"))
-from git_helpers import State, git, state_of, write
+from git_helpers import GitProgram, State, git, state_of, write
 
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.paths import ProjectPaths, Root
@@ -47,3 +48,10 @@ def untouched(repository: Path) -> Iterator[Callable[[], None]]:
     yield lambda: before.append(state_of(repository, artifacts=False))
     for state in before:
         assert state_of(repository, artifacts=False) == state
+
+
+@pytest.fixture
+def git_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GitProgram:
+    program = GitProgram(tmp_path / "bin" / "git")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    return program

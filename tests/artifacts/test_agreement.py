@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -11,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from git_helpers import git, write
+from git_helpers import GitProgram, git, write
 
-from snakemake_kochi.artifacts import committer
 from snakemake_kochi.artifacts.agreement import disagree, note_directory
 from snakemake_kochi.artifacts.branch_content import record_path
 from snakemake_kochi.artifacts.branches import discard, initialise, synchronise
@@ -101,18 +99,11 @@ def test_results_that_a_moved_branch_lost_are_committed_by_the_next_run(
 
 
 def test_a_branch_deleted_right_after_its_commit_costs_no_journal_entry(
-    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+    repository: Path, paths: ProjectPaths, git_program: GitProgram
 ) -> None:
-    original = committer.update_ref
-
-    def deleted_after(*arguments: str) -> None:
-        monkeypatch.setattr(committer, "update_ref", original)
-        original(*arguments)  # type: ignore[arg-type]
-        delete_branch(repository)
-
-    monkeypatch.setattr(committer, "update_ref", deleted_after)
     journal(paths, MACHINE, lay(repository, "a"))
-    assert commit_pending(repository, paths, MACHINE) == 1
+    with git_program.after("update-ref", lambda: delete_branch(repository)):
+        assert commit_pending(repository, paths, MACHINE) == 1
     assert kept(repository) == {"a"}
     assert pending(paths, MACHINE) == ()
 
@@ -165,23 +156,14 @@ def test_what_was_discarded_before_kochi_root_was_emptied_is_not_committed_by_a_
     assert kept(repository) == {"a"}
 
 
-def test_a_disagreement_is_noted_without_any_note_before_and_without_room_for_a_file(
-    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+def test_a_disagreement_is_noted_without_any_note_before(
+    repository: Path, paths: ProjectPaths
 ) -> None:
     shutil.rmtree(paths.directory)
     disagree(paths, MACHINE)
     lay(repository, "a")
     assert commit_missing(repository, paths, MACHINE) == 1
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    lay(repository, "b")
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "touch", full)
-        disagree(paths, MACHINE)
-    assert commit_missing(repository, paths, MACHINE) == 1
-    assert kept(repository) == {"first", "a", "b"}
+    assert kept(repository) == {"first", "a"}
 
 
 def test_a_run_with_nothing_to_commit_does_not_wait_for_others_that_commit(
@@ -214,20 +196,16 @@ def test_records_are_read_only_when_the_branch_lost_something(
 
 
 def test_a_result_left_in_results_while_another_is_committed_is_not_forgotten(
-    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+    repository: Path, paths: ProjectPaths, git_program: GitProgram
 ) -> None:
-    original = committer.update_ref
-
-    def meanwhile(*arguments: str) -> None:
-        monkeypatch.setattr(committer, "update_ref", original)
+    def meanwhile() -> None:
         lay(repository, f"alone{len(kept(repository))}")
         disagree(paths, MACHINE)
-        original(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(committer, "update_ref", meanwhile)
-    keep(repository, paths, "a")
-    monkeypatch.setattr(committer, "update_ref", meanwhile)
-    assert commit_missing(repository, paths, MACHINE) == 1
+    with git_program.before("update-ref", meanwhile):
+        keep(repository, paths, "a")
+    with git_program.before("update-ref", meanwhile):
+        assert commit_missing(repository, paths, MACHINE) == 1
     assert commit_missing(repository, paths, MACHINE) == 1
     assert kept(repository) == {"first", "a", "alone1", "alone2"}
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -12,13 +13,12 @@ import time
 from collections.abc import Callable
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from shutil import which
 
 import pytest
-from git_helpers import BAD_NAME, git, write
+from git_helpers import BAD_NAME, GitProgram, git, write
 from support import wait_until
 
-from snakemake_kochi.artifacts import branch_content, committer
+from snakemake_kochi.artifacts import committer
 from snakemake_kochi.artifacts.branch_content import record_path
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, is_commit_due, journal, pending
@@ -209,32 +209,24 @@ def test_half_an_entry_left_by_a_killed_process_is_neither_committed_nor_damaged
     assert list(paths.journal(MACHINE).iterdir()) == []
 
 
+# Commits, and is killed before the n-th of the calls that start a process or change a file.
 _KILLED_AT = """
 import os, signal, sys
 from pathlib import Path
-from snakemake_kochi import git
-from snakemake_kochi.artifacts import branch_content, committer
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.paths import ProjectPaths
 
 remaining = int(sys.argv[3])
+calls = ("subprocess.Popen", "shutil.rmtree", "os.rename", "os.remove", "os.rmdir", "os.utime")
 
-def counted(function, after):
-    def call(*arguments, **options):
-        global remaining
-        remaining -= 1
-        if remaining == 0 and not after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        answer = function(*arguments, **options)
+def kill(event, _):
+    global remaining
+    if event in calls:
         remaining -= 1
         if remaining == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        return answer
-    return call
 
-for name in ("run_git", "stream_git", "update_ref", "remove_entries", "stream_commits"):
-    setattr(committer, name, counted(getattr(committer, name), after=False))
-branch_content.run_git = counted(branch_content.run_git, after=False)
+sys.addaudithook(kill)
 commit_pending(Path(sys.argv[1]), ProjectPaths(Path(sys.argv[2])), "local")
 """
 
@@ -264,16 +256,14 @@ def test_a_committer_killed_at_any_point_loses_nothing_and_repeats_nothing(
 
 
 def test_a_removal_cut_short_after_the_commit_is_completed(
-    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+    repository: Path, paths: ProjectPaths
 ) -> None:
     put(paths, "a", {"a.log": b"a"})
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            committer,
-            "remove_entries",
-            lambda *_: (paths.journal(MACHINE) / "a" / "entry.json").unlink(),
-        )
-        commit_pending(repository, paths, MACHINE)
+    entry = paths.journal(MACHINE) / "a"
+    shutil.copytree(entry, paths.directory / "copy")
+    commit_pending(repository, paths, MACHINE)
+    (paths.directory / "copy" / "entry.json").unlink()
+    (paths.directory / "copy").rename(entry)
     assert pending(paths, MACHINE) == ("a",)
     assert commit_pending(repository, paths, MACHINE) == 0
     assert pending(paths, MACHINE) == ()
@@ -317,46 +307,31 @@ def test_a_commit_made_while_another_process_holds_the_lock_is_left_to_it(
     assert pending(paths, MACHINE) == ("a",)
 
 
-def let_one_arrive_late(paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result "late" is journaled in the middle of the next commit."""
-    remove = committer.remove_entries
-
-    def arrives_late(*arguments: object) -> None:
-        put(paths, "late", {"late": b"late"})
-        monkeypatch.setattr(committer, "remove_entries", remove)
-        remove(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(committer, "remove_entries", arrives_late)
-
-
 def test_a_result_that_arrives_during_a_commit_is_committed_by_the_same_call(
-    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+    repository: Path, paths: ProjectPaths, git_program: GitProgram
 ) -> None:
     put(paths, "a", {"a": b"a"})
-    let_one_arrive_late(paths, monkeypatch)
-    assert commit_pending(repository, paths, MACHINE) == 2
+    with git_program.after("update-ref", lambda: put(paths, "late", {"late": b"late"})):
+        assert commit_pending(repository, paths, MACHINE) == 2
     assert recorded(repository) == ["a", "late"]
 
 
 def test_a_branch_moved_by_somebody_else_in_between_loses_no_commit(
-    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+    repository: Path, paths: ProjectPaths, git_program: GitProgram
 ) -> None:
     put(paths, "a", {"a": b"a"})
     commit_pending(repository, paths, MACHINE)
     put(paths, "b", {"b": b"b"})
-    original = committer.update_ref
 
-    def moved_first(*arguments: str) -> None:
-        monkeypatch.setattr(committer, "update_ref", original)
+    def moved_first() -> None:
         name = branch(MACHINE)
         tree = f"{name}^{{tree}}"
         theirs = git(repository, "commit-tree", tree, "-p", name, "-m", "theirs").strip()
         hooks = ("-c", "core.hooksPath=/dev/null")
         git(repository, *hooks, "update-ref", f"refs/heads/{name}", theirs)
-        original(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(committer, "update_ref", moved_first)
-    assert commit_pending(repository, paths, MACHINE) == 1
+    with git_program.before("update-ref", moved_first):
+        assert commit_pending(repository, paths, MACHINE) == 1
     subjects = git(repository, "log", "--format=%s", branch(MACHINE)).splitlines()
     assert subjects == ["b: 1 result from local", "theirs", "a: 1 result from local"]
 
@@ -380,43 +355,31 @@ def test_results_are_kept_when_git_refuses(
 
 
 def test_a_journal_file_that_shrinks_while_it_is_read_ends_no_other_file_early(
-    repository: Path, paths: ProjectPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repository: Path, paths: ProjectPaths, git_program: GitProgram
 ) -> None:
     put(paths, "a", {"a": b"content"})
     file = paths.journal(MACHINE) / "a" / "0"
-    # The last that a commit needs of git before it reads the files.
-    shrinks = f'case " $* " in *" init "*) printf con > \'{file}\' ;; esac'
-    program = write(tmp_path / "bin" / "git", f'#!/bin/sh\n{shrinks}\nexec {which("git")} "$@"\n')
-    program.chmod(0o755)
-    with monkeypatch.context() as patch:
-        patch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-        with pytest.raises(DamagedFileError, match="changed while it was read"):
-            commit_pending(repository, paths, MACHINE)
+    # The last command of git before the commit reads the files.
+    with (
+        git_program.before("init", lambda: file.write_bytes(b"con")),
+        pytest.raises(DamagedFileError, match="changed while it was read"),
+    ):
+        commit_pending(repository, paths, MACHINE)
     assert "kochi_artifacts" not in git(repository, "for-each-ref")
     assert commit_pending(repository, paths, MACHINE) == 0
     assert (paths.damaged_results(MACHINE) / "a" / "0").read_bytes() == b"con"
 
 
 def test_the_number_of_git_processes_does_not_grow_with_the_results(
-    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+    repository: Path, paths: ProjectPaths, git_program: GitProgram
 ) -> None:
-    counts = []
-    used = ((committer, "run_git"), (committer, "stream_git"), (committer, "update_ref"))
-    for module, name in (*used, (branch_content, "run_git")):
-        original = getattr(module, name)
-
-        def counted(*arguments: object, _original: object = original, **options: object) -> object:
-            counts.append(arguments)
-            return _original(*arguments, **options)  # type: ignore[operator]
-
-        monkeypatch.setattr(module, name, counted)
     needed = []
     for round_, results in enumerate((1, 2, 150)):
-        counts.clear()
+        git_program.take_commands()
         for number in range(results):
             put(paths, f"r{round_}-{number}", {f"{round_}/{number}": b"x"})
         assert commit_pending(repository, paths, MACHINE) == results
-        needed.append(len(counts))
+        needed.append(len(git_program.take_commands()))
     assert needed[1] == needed[2] <= 8
 
 
@@ -468,12 +431,12 @@ def test_a_commit_is_due_when_the_last_one_was_some_time_ago(
 
 
 def test_a_run_that_commits_does_not_stay_for_what_is_journaled_meanwhile(
-    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+    repository: Path, paths: ProjectPaths, git_program: GitProgram
 ) -> None:
     put(paths, "a", {"a": b"a"})
-    let_one_arrive_late(paths, monkeypatch)
     with promise_to_commit(paths, MACHINE):
-        assert committer.commit_in_burst(repository, paths, MACHINE) == 1
+        with git_program.after("update-ref", lambda: put(paths, "late", {"late": b"late"})):
+            assert committer.commit_in_burst(repository, paths, MACHINE) == 1
         assert pending(paths, MACHINE) == ("late",)
         with committer.committer_lock(paths, MACHINE, 0):
             process = multiprocessing.Process(
@@ -486,23 +449,20 @@ def test_a_run_that_commits_does_not_stay_for_what_is_journaled_meanwhile(
 
 
 def test_what_is_journaled_while_a_run_commits_is_committed_by_it_when_nobody_else_will(
-    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+    repository: Path, paths: ProjectPaths, git_program: GitProgram
 ) -> None:
     put(paths, "a", {"a": b"a"})
-    remove = committer.remove_entries
     with contextlib.ExitStack() as controller:
         controller.enter_context(promise_to_commit(paths, MACHINE))
 
-        def controller_ends(*arguments: object) -> None:
+        def controller_ends() -> None:
             put(paths, "late", {"late": b"late"})
-            monkeypatch.setattr(committer, "remove_entries", remove)
             controller.close()
             # It finds the lock taken.
             assert committer.commit_in_burst(repository, paths, MACHINE) == 0
-            remove(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(committer, "remove_entries", controller_ends)
-        assert committer.commit_in_burst(repository, paths, MACHINE) == 2
+        with git_program.after("update-ref", controller_ends):
+            assert committer.commit_in_burst(repository, paths, MACHINE) == 2
     assert pending(paths, MACHINE) == ()
 
 

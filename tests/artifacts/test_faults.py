@@ -194,17 +194,25 @@ def test_a_note_of_the_last_commit_that_fails_fails_no_run(
     assert kept(repository) == {"a", "b"}
 
 
+@pytest.mark.parametrize("can_be_noted", [True, False])
 def test_a_result_that_cannot_be_journaled_stays_in_results_and_is_committed_from_there(
     repository: Path,
     paths: ProjectPaths,
     filesystem: FaultyFilesystem,
     keep: Any,
     capfd: pytest.CaptureFixture[str],
+    can_be_noted: bool,
 ) -> None:
     keep("a")
     assert commit_missing(repository, paths, MACHINE) == 0
-    with filesystem.fault("mkdir", errno.ENOSPC):
+    note = "/nothing" if can_be_noted else "*/disagreed"
+    with (
+        filesystem.fault("mkdir", errno.ENOSPC),
+        filesystem.fault("create", errno.ENOSPC, note) as fault,
+        filesystem.fault("mknod", errno.ENOSPC, note),
+    ):
         keep("b")
+        assert can_be_noted or filesystem.count(fault)
     assert "kept in results/ only for now" in capfd.readouterr().err
     assert commit_missing(repository, paths, MACHINE) == 1
     assert kept(repository) == {"a", "b"}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
-import getpass
+import multiprocessing
 import os
 import shlex
 import socket
@@ -28,7 +27,7 @@ MINE = "kochi_artifacts_ada-laptop"
 
 @pytest.fixture(autouse=True)
 def ada(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(getpass, "getuser", lambda: "ada")
+    monkeypatch.setenv("LOGNAME", "ada")
     monkeypatch.setattr(socket, "gethostname", lambda: "Laptop.example.org")
 
 
@@ -145,9 +144,13 @@ def test_the_name_is_that_of_the_host_where_the_run_began_and_not_of_a_node(
     clone: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = clone("one")
-    monkeypatch.setattr(atexit, "register", lambda _: None)
     paths = Root(tmp_path / "one-root").project(repository)
-    commit_at_exit(repository, paths, MACHINE, lambda: True)
+    arguments = (repository, paths, MACHINE, lambda: True)
+    main_process = multiprocessing.get_context("fork").Process(
+        target=commit_at_exit, args=arguments
+    )
+    main_process.start()
+    main_process.join()
     monkeypatch.setattr(socket, "gethostname", lambda: "node017")
     put(repository, "a.log")
     assert names(repository, MINE) == {"ada-laptop/a.log"}

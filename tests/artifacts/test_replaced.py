@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import tracemalloc
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import pytest
-from git_helpers import git, write
+from git_helpers import GitProgram, git, write
 
-from snakemake_kochi.artifacts import branch_content, committer
-from snakemake_kochi.artifacts.committer import commit_pending
+from snakemake_kochi.artifacts.committer import commit_in_burst, commit_pending, committer_lock
 from snakemake_kochi.artifacts.journal import Result, journal
 from snakemake_kochi.artifacts.replaced import take_replaced
 from snakemake_kochi.paths import ProjectPaths
@@ -78,7 +77,7 @@ def test_a_result_of_an_older_commit_is_older_though_it_was_made_later(
 
 
 def test_one_replaced_path_of_a_large_commit_is_found_in_little_memory_and_by_few_git_commands(
-    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+    repository: Path, paths: ProjectPaths, git_program: GitProgram
 ) -> None:
     older = git(repository, "rev-parse", "HEAD").strip()
     words = ("-c", "core.hooksPath=/dev/null", "-c", "commit.gpgsign=false", "commit", "--quiet")
@@ -89,14 +88,6 @@ def test_one_replaced_path_of_a_large_commit_is_found_in_little_memory_and_by_fe
         content = {"snapshot": {"base": newer}, "padding": "x" * 100_000}
         put(paths, f"new-{number}", f"{number}.log", moment, **content)
     commit_pending(repository, paths, MACHINE)
-    commands: list[tuple[str, ...]] = []
-    run = branch_content.run_git
-
-    def counted(directory: Path, *arguments: str, **options: Any) -> bytes:
-        commands.append(arguments)
-        return run(directory, *arguments, **options)
-
-    monkeypatch.setattr(branch_content, "run_git", counted)
     put(paths, "old", "57.log", "2026-02-01T10:00:00+00:00", snapshot={"base": older})
     tracemalloc.start()
     commit_pending(repository, paths, MACHINE)
@@ -105,28 +96,25 @@ def test_one_replaced_path_of_a_large_commit_is_found_in_little_memory_and_by_fe
     told = take_replaced(paths, MACHINE)
     assert told is not None and told.count == 1
     assert peak < 5_000_000  # of 10 MB of records
-    commands.clear()
+    git_program.take_commands()
     for number in range(100):
         base = {"base": older}
         put(paths, f"old-{number}", f"{number}.log", "2026-04-01T10:00:00+00:00", snapshot=base)
     commit_pending(repository, paths, MACHINE)
     told = take_replaced(paths, MACHINE)
     assert told is not None and told.count == 99
-    assert len(commands) < 30
+    assert len(git_program.take_commands()) < 30
 
 
-def test_nobody_waits_for_the_look_at_what_was_replaced(
-    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+def test_nobody_waits_for_the_search_for_replaced_results(
+    repository: Path, paths: ProjectPaths, git_program: GitProgram
 ) -> None:
-    seen = []
+    def lock() -> None:
+        with committer_lock(paths, MACHINE, 0):
+            pass
 
-    def look(*_: Any) -> None:
-        with committer.committer_lock(paths, MACHINE, 0):
-            seen.append(1)
-
-    monkeypatch.setattr(committer, "note_replaced", look)
-    put(paths, "one", "a.log", "2026-03-01T10:00:00+00:00")
-    commit_pending(repository, paths, MACHINE)
-    put(paths, "two", "b.log", "2026-03-01T10:00:00+00:00")
-    committer.commit_in_burst(repository, paths, MACHINE)
-    assert len(seen) == 2
+    for number, commit in enumerate((commit_pending, commit_pending, commit_in_burst)):
+        put(paths, f"r{number}", "a.log", f"2026-03-01T1{number}:00:00+00:00")
+        # The first commit replaces nothing, so nothing is searched.
+        with git_program.before("rev-list", lock) if number else nullcontext():
+            assert commit(repository, paths, MACHINE) == 1

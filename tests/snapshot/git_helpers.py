@@ -5,8 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import which
 
 BAD_NAME = os.fsdecode(b"latin-\xe9.txt")
 
@@ -80,3 +86,77 @@ def state_of(repository: Path, artifacts: bool = True) -> State:
         git(repository, "stash", "list"),
         git(repository, "--no-optional-locks", "status", "--porcelain=v2", "--branch"),
     )
+
+
+_GIT = """#!/bin/sh
+echo "$*" >> "$0.commands"
+pause() {{
+    : > "$0.reached"
+    until rm "$0.go" 2> /dev/null; do sleep 0.005; done
+}}
+for word; do
+    if [ -d "$0.before.$word" ] && rmdir "$0.before.$word"; then pause; fi
+    if [ -d "$0.after.$word" ] && rmdir "$0.after.$word"; then
+        {git} "$@"
+        status=$?
+        pause
+        exit $status
+    fi
+done
+exec {git} "$@"
+"""
+
+
+class GitProgram:
+    """A git on PATH that notes its commands, and stops at one of them for an action of a test."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = write(file, _GIT.format(git=which("git")))
+        self._file.chmod(0o755)
+
+    def take_commands(self) -> list[str]:
+        """The commands since the last call."""
+        noted = self._beside("commands")
+        lines = noted.read_text().splitlines() if noted.exists() else []
+        noted.unlink(missing_ok=True)
+        return lines
+
+    @contextmanager
+    def before(self, word: str, action: Callable[[], object]) -> Iterator[None]:
+        """Do something once, when the next command with this word begins, which waits for it."""
+        with self._at(self._beside(f"before.{word}"), action):
+            yield
+
+    @contextmanager
+    def after(self, word: str, action: Callable[[], object]) -> Iterator[None]:
+        """Do something once, when the next command with this word has done its work."""
+        with self._at(self._beside(f"after.{word}"), action):
+            yield
+
+    def _beside(self, name: str) -> Path:
+        return self._file.with_name(f"{self._file.name}.{name}")
+
+    @contextmanager
+    def _at(self, marker: Path, action: Callable[[], object]) -> Iterator[None]:
+        marker.mkdir()
+        over = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            acted = pool.submit(self._act, action, over)
+            try:
+                yield
+            finally:
+                over.set()
+            acted.result()
+        assert not marker.exists(), "there was no such command"
+
+    def _act(self, action: Callable[[], object], over: threading.Event) -> None:
+        reached = self._beside("reached")
+        while not reached.exists():
+            if over.is_set():
+                return
+            time.sleep(0.005)
+        reached.unlink()
+        try:
+            action()
+        finally:
+            self._beside("go").touch()
