@@ -150,7 +150,7 @@ def _reading(working: WorkingPaths) -> Iterator[None]:
         yield
     except OSError as error:
         _logger.warning(
-            "%s: the results there cannot be read now, and are looked at later: %s",
+            "%s: the results there cannot be read now, and are examined later: %s",
             working.directory,
             error,
         )
@@ -158,10 +158,10 @@ def _reading(working: WorkingPaths) -> Iterator[None]:
 
 def told_missed(count: int, machine: str) -> str:
     """Describe `missing_results` for people."""
-    results = "1 result that lay" if count == 1 else f"{count} results that lay"
+    results = "1 result" if count == 1 else f"{count} results"
     return (
-        f"{results} in results/{machine} and in no commit: the branch was deleted or moved, or a "
-        "result could not be kept when its run ended (a full disk, say)"
+        f"{results} in results/{machine} that no commit had: the branch was deleted or moved, or a "
+        "result could not be kept when its run ended (on a full disk, for example)"
     )
 
 
@@ -173,7 +173,7 @@ def _discarded(paths: ProjectPaths, machine: str) -> set[str]:
     except (DamagedFileError, KeyError, TypeError) as error:
         raise DamagedFileError(
             f"{paths.discarded(machine)}: cannot be read ({error})",
-            "Remove it, if all that lies in results/ is to be committed.",
+            "To commit all results in results/, remove this file.",
         ) from error
 
 
@@ -187,7 +187,7 @@ def _records(working: WorkingPaths) -> Iterator[tuple[Path, Mapping[str, Any]]]:
         except FileNotFoundError:
             continue  # its run is just repeated
         except (DamagedFileError, KeyError, TypeError) as error:
-            _logger.warning("%s: not a record, and its result not committed (%s)", file, error)
+            _logger.warning("%s: not a valid record; its result is not committed (%s)", file, error)
 
 
 def _directories(paths: ProjectPaths, machine: str, project: Path) -> Sequence[WorkingPaths]:
@@ -219,7 +219,7 @@ def _entry(working: WorkingPaths, file: Path, record: Mapping[str, Any]) -> Jour
         destinations = [str(artifact["dest"]) for artifact in record["artifacts"]]
         check_destinations(destinations)
     except (KeyError, TypeError, ValueError, KochiError) as error:
-        raise DamagedFileError(f"{file}: not a record ({error})") from error
+        raise DamagedFileError(f"{file}: not a valid record ({error})") from error
     for dest in destinations:
         place = working.results / dest
         try:

@@ -74,8 +74,8 @@ def stop_if_given_up(paths: ProjectPaths, record: Mapping[str, Any]) -> None:
     if not is_given_up(paths, record):
         return
     message = (
-        f"attempt {record['attempt']} of job {record['job']} was given up, and its job is another "
-        "worker's now: it keeps nothing"
+        f"attempt {record['attempt']} of job {record['job']} was given up, and another worker has "
+        "the job now: this attempt keeps no result"
     )
     if os.getpgid(0) == os.getsid(0):
         # Not by an exit status: a Snakemake around this would remove the outputs of a failed job,

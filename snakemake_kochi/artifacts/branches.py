@@ -92,7 +92,7 @@ def initialise(
     place = directory.absolute()
     _refuse_private(repository, directory, root)
     if os.path.lexists(place) and (not place.is_dir() or any(place.iterdir())):
-        raise KochiError(f"{directory}: a directory that is empty or not there was expected")
+        raise KochiError(f"{directory}: an empty or a new directory was expected")
     if name is not None:
         choose_name(repository, machine, name)
     name = read_branch(repository, machine).name
@@ -209,12 +209,14 @@ def _refuse_private(repository: Path, directory: Path, root: Path | None) -> Non
     beside = shlex.quote(f"{repository}-artifacts")
     hint = f"Choose a directory outside of it; type, for example: kochi artifact init {beside}"
     if root is not None and place.is_relative_to(root.resolve()):
-        raise KochiError(f"{directory} is in KOCHI_ROOT, {root}, where kochi keeps its own", hint)
+        raise KochiError(f"{directory} is in KOCHI_ROOT, {root}: these are files of kochi", hint)
     existing = next(path for path in (place, *place.parents) if path.is_dir())
     # It also answers for a bare repository, and for a .git directory elsewhere.
     told = run_git(existing, "rev-parse", "--is-inside-git-dir", accept=(0, 128))
     if told.strip() == b"true" or ".git" in map(str.lower, place.parts):
-        raise KochiError(f"{directory} is where git keeps a repository itself", hint)
+        raise KochiError(
+            f"{directory} is where git keeps a repository: these are files of git", hint
+        )
 
 
 def _merge(directory: Path, name: str) -> None:
@@ -222,8 +224,8 @@ def _merge(directory: Path, name: str) -> None:
     if changed:
         first = os.fsdecode(changed.split(b"\0")[0][3:])
         raise KochiError(
-            f"{directory} has changes that are not committed, first of all in {first}",
-            "Commit or undo them there, then repeat.",
+            f"{directory} has uncommitted changes, for example in {first}",
+            "Commit or undo them there, then type the same command again.",
         )
     try:
         run_git(
@@ -242,10 +244,10 @@ def _merge(directory: Path, name: str) -> None:
         place = shlex.quote(os.fspath(directory))
         listed = ", ".join(os.fsdecode(path) for path in conflicts.split(b"\0")[:10] if path)
         raise GitError(
-            f"{name} cannot be merged into {MERGED}; {directory} is as it was: "
+            f"{name} cannot be merged into {MERGED}; {directory} is unchanged: "
             + (f"both changed {listed}" if listed else error.message),
             f"Merge by hand: git -C {place} merge --allow-unrelated-histories {name}\n"
-            f"or, so that what is in {name} wins, with: -X theirs",
+            f"To prefer the files of {name}, add: -X theirs",
         ) from error
 
 

@@ -134,7 +134,7 @@ def check_destinations(destinations: Iterable[str]) -> None:
                 "and '.git' was expected"
             )
         if parts[0] == RESERVED:
-            raise KochiError(f"artifact destination {dest!r}: '{RESERVED}/' is for records")
+            raise KochiError(f"artifact destination {dest!r}: '{RESERVED}/' is for records only")
         for parent in map(str, PurePosixPath(dest).parents):
             if parent in chosen:
                 raise KochiError(
@@ -190,7 +190,7 @@ def read_entry(directory: Path) -> JournalEntry:
         }
         record, moment = dict(content["record"]), int(content["time"])
     except (KeyError, TypeError, ValueError) as error:
-        raise DamagedFileError(f"{directory}: not a whole journal entry ({error!r})") from error
+        raise DamagedFileError(f"{directory}: not a complete journal entry ({error!r})") from error
     try:
         check_destinations(files)
     except KochiError as error:

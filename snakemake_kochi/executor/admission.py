@@ -27,7 +27,7 @@ QUEUE = "kochi_queue"  # the resource in which a job names a queue
 _NO_AMOUNTS = ("<TBD>", "")
 # The number of jobs of one rule that are examined: each takes half a millisecond.
 _LOOKED_AT = 1_000
-_ALL_RULES = "all rules are shown by: snakemake --list-rules"
+_ALL_RULES = "to see all rules, type: snakemake --list-rules"
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ class JobQueues:
         verb = "has" if len(names) == 1 else "have"
         said = f"Rule {job.name}: {', '.join(names)} {verb} no effect"
         if queue == self._own_queue:
-            self._logger.debug(f"{said} here: the run's workers are in no allocations of Slurm.")
+            self._logger.debug(f"{said} here: the run's workers are in no allocations.")
         else:
-            self._logger.warning(f"{said} in queue {queue}, whose workers are there already.")
+            self._logger.warning(f"{said} in queue {queue}, whose workers exist already.")
 
 
 class Admission:

@@ -76,8 +76,8 @@ class ExecutorSettings(ExecutorSettingsBase):
     queue: Optional[str] = field(
         default=None,
         metadata={
-            "help": "Send all jobs to this queue, which has workers of its own (started with "
-            "'kochi work -q QUEUE -b'); no worker is started.",
+            "help": "Submit all jobs to this queue, and start no worker: its workers are started "
+            "with 'kochi work -q QUEUE -b'.",
             "env_var": False,
             "required": False,
         },
@@ -96,8 +96,8 @@ class ExecutorSettings(ExecutorSettingsBase):
         default=None,
         metadata={
             "help": "Where the run's workers are: 'here', on this computer, or in 'allocations' of "
-            "the machine's scheduler. Default: in allocations if the machine has a 'scheduler' "
-            "or an 'alloc_script' in kochi.yaml, else here.",
+            "the machine's scheduler. Default: 'allocations' if the machine has a 'scheduler' "
+            "or an 'alloc_script' in kochi.yaml, else 'here'.",
             "env_var": False,
             "required": False,
             "type": _WhereParser(),
@@ -116,10 +116,10 @@ class ExecutorSettings(ExecutorSettingsBase):
     runner: Optional[str] = field(
         default=None,
         metadata={
-            "help": "The fastest way in which a worker may execute a job: 'shell' (plain shell "
-            "commands without Snakemake; the default), 'zygote' (by a process that has parsed the "
-            "workflow already), or 'command' (a Snakemake of its own, as everywhere else). A job "
-            "that this way does not fit takes the next one.",
+            "help": "The fastest runner that a worker may use: 'shell' (plain shell commands, "
+            "without Snakemake; the default), 'zygote' (a copy of a process that has parsed the "
+            "workflow), or 'command' (a new Snakemake for each job). A job that a runner cannot "
+            "execute takes the next one.",
             "env_var": False,
             "required": False,
         },

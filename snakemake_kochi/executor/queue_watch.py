@@ -69,12 +69,12 @@ class QueueWatch:
 
     def _note_room(self, is_there: bool) -> None:
         if self._is_full and is_there:
-            self._logger.info("There is room in KOCHI_ROOT again.")
+            self._logger.info("KOCHI_ROOT has free space again.")
         elif not self._is_full and not is_there:
             self._logger.error(
-                f"KOCHI_ROOT is full, or your quota is used up: nothing can be written below "
-                f"{self._machine.directory}. No result comes in, and no job is handed over, until "
-                "there is room. Make some, and the run goes on by itself."
+                f"KOCHI_ROOT is full, or your quota is exhausted: nothing can be written below "
+                f"{self._machine.directory}. Until there is space, no result arrives and no job is "
+                "submitted. Free some space; the run then continues by itself."
             )
         self._is_full = not is_there
 
@@ -105,7 +105,7 @@ class QueueWatch:
 
     def _tell(self, queue: str, error: Exception) -> None:
         self._notices.warning(
-            f"Queue {queue} cannot be looked after at the moment: {error}", key=queue
+            f"Queue {queue} cannot be read now, and is tried again: {error}", key=queue
         )
 
     def _refuse_deleted(self, queue: str) -> None:
@@ -127,8 +127,8 @@ class QueueWatch:
             return  # not known now
         if missing:
             raise KochiError(
-                f"{missing[0]} was deleted while jobs needed it: how they end cannot be known",
-                "Look whether a job has removed it, and type the same again.",
+                f"{missing[0]} was deleted while jobs needed it: their results cannot arrive",
+                "Check whether a job removed it, and type the same command again.",
             )
 
     def _look_for_workers(
@@ -169,6 +169,6 @@ class QueueWatch:
             named = "; ".join(f"worker {number}: {why}" for number, why in obstacles[:3])
             return (
                 f"No worker of queue {queue} can ever run kochi job {ticket.job} of rule {rule} "
-                f"({named}). It waits until one comes that can; see: kochi show job {ticket.job}"
+                f"({named}). The job waits for a worker that can; see: kochi show job {ticket.job}"
             )
         return ""

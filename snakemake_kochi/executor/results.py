@@ -104,7 +104,7 @@ class Results:
                     self._look_after_run()
                 except OSError as error:
                     # A later look reads again what is not known now; the jobs in the workers go on.
-                    self._notices.fault("the run cannot be looked after now", error)
+                    self._notices.fault("the state of the run cannot be read now", error)
         except Exception as error:
             self.has_broken_off = True
             if isinstance(error, KochiError):

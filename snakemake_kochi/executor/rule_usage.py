@@ -135,7 +135,7 @@ class RuleUsage:
             # A job of many processes takes more than the largest one of them.
             yield (
                 f"requested {requested:.0f} MiB, its largest process used at most {most:.0f}: "
-                f"without others of that size beside it mem_mb={enough} would do"
+                f"mem_mb={enough} is enough if the job has no other process of that size"
             )
 
     def _of_time(self) -> Iterator[str]:
@@ -146,7 +146,7 @@ class RuleUsage:
         enough = max(_LEAST_MINUTES, math.ceil(_TIME_ROOM * most / 60))
         if requested > _MUCH_TIME * most and requested - most > _LEAST_TIME:
             took = f"took at most {clock(most)}"
-            yield f"requested {clock(requested)}, {took}: runtime={enough} would do"
+            yield f"requested {clock(requested)}, {took}: runtime={enough} is enough"
 
     def _of_cores(self) -> Iterator[str]:
         requested = self.requested_cores.only
@@ -158,7 +158,7 @@ class RuleUsage:
         if requested >= _MUCH_CORES * enough and idle > _LEAST_CORE_SECONDS:
             yield (
                 f"requested {requested:.0f} cores, kept at most {most:.1f} busy: "
-                f"threads={enough} would do"
+                f"threads={enough} is enough"
             )
 
 

@@ -166,11 +166,10 @@ def await_others(
             if each.seconds_left is not None and state.identity not in told:
                 told.add(state.identity)
                 logger.warning(
-                    f"A run in this directory was started on {state.node.host} (process "
-                    f"{state.process.pid}, since {state.started}), and it cannot be asked from "
-                    "here whether it goes on: for a sign of life this one waits "
-                    f"{each.seconds_left:.0f} s, before it adopts its jobs; else each job "
-                    "would be done twice."
+                    f"Another run in this directory was started on {state.node.host} (process "
+                    f"{state.process.pid}, {state.started}). Whether it still runs is not known "
+                    f"here. This run waits {each.seconds_left:.0f} s for a sign of life, and then "
+                    "adopts its jobs. Otherwise each job would be executed twice."
                 )
             for queue in state.queues or ():
                 look_after(queue)
@@ -220,18 +219,20 @@ class Adoption:
         found = []
         if running or finished:
             found.append(
-                f"It left {running} running and {finished} finished kochi jobs, which are adopted "
-                "as far as they are needed."
+                f"It left {running} running and {finished} finished kochi jobs; this run adopts "
+                "those that it needs."
             )
         if withdrawn:
             found.append(
-                "1 job of it is ended; if it is still needed, it begins again."
+                "1 of its jobs is cancelled, and starts again if this run needs it."
                 if len(withdrawn) == 1
-                else f"{len(withdrawn)} jobs of it are ended; those still needed begin again."
+                else f"{len(withdrawn)} of its jobs are cancelled, and start again if this run "
+                "needs them."
             )
         if found:
             self._logger.info(
-                f"A run in this directory was killed, or its time was over. {' '.join(found)}"
+                "An earlier run in this directory was killed, or reached its time limit. "
+                f"{' '.join(found)}"
             )
         deadline = time.monotonic() + _ENDING_SECONDS
         look = 0.0
@@ -257,8 +258,8 @@ class Adoption:
             self._orphans.clear(jobs)
             numbers = " ".join(map(str, jobs))
             self._logger.info(
-                f"Before {ticket.name} starts, kochi jobs {numbers} have to end, of a run that was "
-                "killed: they write the same files, but are not the same."
+                f"{ticket.name} starts after the end of kochi jobs {numbers} of a killed run: they "
+                "write the same files, but do other work."
             )
         return tuple(jobs)
 
@@ -277,8 +278,8 @@ class Adoption:
         if left := self._orphans.running():
             numbers = " ".join(map(str, left))
             self._logger.warning(
-                f"{len(left)} kochi jobs of a run that was killed still run; this run did not need "
-                f"them. End them with: kochi cancel {numbers}"
+                "Jobs of a killed run still run, and this run did not need them. To end them, "
+                f"type: kochi cancel {numbers}"
             )
         if all_went_well:
             self._orphans.forget()

@@ -228,7 +228,7 @@ class RunSummary:
     def _of_rules(self) -> Iterator[str]:
         rules = self._by_time()
         if rules:
-            yield "median and most used per job (memory: by its largest single process):"
+            yield "median and maximum used per job (memory: of its largest single process):"
         for name, usage in rules[:_MOST_RULES]:
             yield f"    {name}: {usage.describe()}"
         if len(rules) > _MOST_RULES:

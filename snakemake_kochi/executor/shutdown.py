@@ -139,7 +139,7 @@ class Shutdown:
         try:
             step()
         except (OSError, KochiError) as error:
-            self._run.logger.warning(f"Not everything could be tidied up after the run: {error}")
+            self._run.logger.warning(f"The files of this run could not all be removed: {error}")
 
     def _give_summary(self) -> None:
         self._run.record.end()
@@ -212,7 +212,7 @@ class Cancelling:
             outcome != "ended" for job, outcome in outcomes.items() if job not in untold
         )
         for why, those in _by_reason(untold).items():
-            logger.error(f"kochi jobs {_numbers(those)} could not be told to end: {why}")
+            logger.error(f"kochi jobs {_numbers(those)} could not be cancelled: {why}")
 
     def wait(self, is_urgent: Callable[[], bool]) -> None:
         """Wait until all cancelled jobs have ended, for a limited time.
@@ -246,13 +246,14 @@ class Cancelling:
         numbers = _numbers(left)
         if left and not self._has_room():
             self._logger.error(
-                f"KOCHI_ROOT is full: no end could be written of kochi jobs {numbers}. Those in "
-                "this run's own workers have ended. Make room; the next run here sees to them all."
+                f"KOCHI_ROOT is full: the ends of kochi jobs {numbers} could not be written. The "
+                "jobs in this run's own workers have ended. Free some space; the next run in this "
+                "directory adopts or cancels the others."
             )
         elif left:
             self._logger.error(
-                f"Told to end, but not ended yet: kochi jobs {numbers}. See: kochi show jobs; if "
-                f"they stay, repeat with: kochi cancel {numbers}"
+                f"Cancelled, but not ended yet: kochi jobs {numbers}. To see them, type: kochi "
+                f"show jobs\nIf they do not end, type: kochi cancel {numbers}"
             )
         elif self._jobs:
             jobs = "1 kochi job" if self._cancelled == 1 else f"{self._cancelled} kochi jobs"
@@ -292,13 +293,13 @@ class _Left:
 
     def describe(self) -> str:
         """The text for a run that its time limit ends."""
-        text = "The time limit of this run is reached, and it ends. "
+        text = "This run has reached its time limit and ends. "
         if self.jobs:
             text += (
-                f"{self.running} kochi jobs run on in their allocations, {self.waiting} wait for "
-                f"those. To end them, type: kochi cancel {_numbers(self.jobs)}\n"
+                f"{self.running} kochi jobs continue in their allocations, {self.waiting} wait "
+                f"for one. To end them, type: kochi cancel {_numbers(self.jobs)}\n"
             )
-        return f"{text}The same command again goes on where it was, and does nothing twice."
+        return f"{text}To continue, type the same command again; it does nothing twice."
 
 
 def _state_of(machine: MachinePaths, job: int) -> str:

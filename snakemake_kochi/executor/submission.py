@@ -112,9 +112,9 @@ class Submission:
         number = found.ticket.job
         run.record.adopt(number)
         self._used_queues.add(found.ticket.queue)
-        how = "runs still" if isinstance(found, Running) else "has finished"
+        how = "still runs" if isinstance(found, Running) else "has finished"
         run.logger.info(
-            f"kochi job {number} of a run that was killed {how}: not started again, log: "
+            f"kochi job {number} of a killed run {how} and is not started again, log: "
             f"{run.machine.job(number).log}"
         )
         info = self._report_submission(job, found.ticket)
@@ -135,7 +135,7 @@ class Submission:
         This is the case after a full disk or a transient fault of the filesystem once jobs of the
         run were submitted. Raises OSError and KochiError.
         """
-        problem = f"jobs for queue {queue} are handed over later"
+        problem = f"jobs for queue {queue} cannot be submitted now"
         try:
             step()
         except (OSError, KochiError) as error:

@@ -146,8 +146,8 @@ class Choices:
                 self._shells = PlainShells(workflow)
             except MissingPartsError as error:
                 logger.warning(
-                    f"Shell commands are not executed directly, but by a Snakemake: the one "
-                    f"installed has no {error}."
+                    "Each shell command is executed by a Snakemake of its own, not directly: the "
+                    f"installed version of Snakemake has no {error}."
                 )
 
     def of(self, job: Any, command: InnerCommand) -> Choice:

@@ -67,7 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--left-out",
         action="store_true",
-        help="of the runs that there are; on standard input, by their records, why others are not",
+        help="use only the runs with a result; standard input has the reasons for the others, as "
+        "JSON by record",
     )
     return parser
 

@@ -148,17 +148,17 @@ def _told(unmatched: Unmatched) -> str:
     )
     verb = "does not match in" if unmatched.is_all and unmatched.of == 1 else "matches in"
     lines = "".join(f"\n    {line[:200]}" for line in unmatched.lines)
-    ends = f", whose run printed at its end:{lines}" if lines else ", whose run printed nothing"
+    ends = f", whose run printed last:{lines}" if lines else ", whose run printed nothing"
     return (
         f"metric '{unmatched.metric}' {verb} {count}: {unmatched.expression}\n"
-        f"looked at: {unmatched.example}{ends}"
+        f"example: {unmatched.example}{ends}"
     )
 
 
 def _hint(file: str) -> str:
     return (
-        f"Correct the expression below metrics: in {file} (or give it to the batches that print "
-        "it), and type the same line again: only the table and the plot are made."
+        f"Correct the expression below metrics: in {file}, or move it to the batches that print "
+        "it. Then type the same command again: it makes only the table and the plot."
     )
 
 

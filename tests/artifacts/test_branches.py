@@ -62,7 +62,7 @@ def test_a_second_worktree_is_refused_with_where_the_first_one_is_and_how_to_mov
 
 def test_a_directory_with_something_in_it_is_not_taken(repository: Path, tmp_path: Path) -> None:
     write(tmp_path / "full" / "x", "x")
-    with pytest.raises(KochiError, match="empty or not there"):
+    with pytest.raises(KochiError, match="an empty or a new directory"):
         initialise(repository, tmp_path / "full")
     assert "kochi_artifacts" not in git(repository, "for-each-ref")
 
@@ -143,7 +143,7 @@ def test_changes_not_committed_in_the_worktree_are_named_and_kept(
     synchronise(repository, paths, MACHINE)
     write(worktree / "local" / "a.log", "edited")
     put(paths, "b", "b.log")
-    with pytest.raises(KochiError, match=r"not committed, first of all in local/a\.log"):
+    with pytest.raises(KochiError, match=r"uncommitted changes, for example in local/a\.log"):
         synchronise(repository, paths, MACHINE)
     assert (worktree / "local" / "a.log").read_text() == "edited"
     git(worktree, *NO_HOOKS, "checkout", "--quiet", ".")

@@ -121,7 +121,7 @@ def test_syncing_says_that_results_were_in_no_commit(project: Path, kochi: Kochi
     for name in ("first", "second"):
         lie_in_results(project, name)
     outcome = kochi("artifact", "sync")
-    assert "Committed 2 results that lay in results/local and in no commit" in outcome.out
+    assert "Committed 2 results in results/local that no commit had" in outcome.out
     assert "Merged" in outcome.out
     assert (project.parent / "proj-artifacts/local/fib/first.log").read_text() == "result first\n"
     assert "no commit" not in kochi("artifact", "sync").out

@@ -426,7 +426,7 @@ def test_at_its_time_limit_a_run_leaves_its_jobs_to_the_next_one_which_adopts_th
     on_cluster.run("scancel", "--signal=USR1", "--batch", controller)
     followed = kochi("launch", "--follow")
     assert followed.status == 1
-    assert "2 kochi jobs run on in their allocations, 0 wait" in followed.out
+    assert "2 kochi jobs continue in their allocations, 0 wait" in followed.out
     assert "the same kochi launch again adopts them" in followed.err
     status = kochi("launch", "--status", "--json").data
     assert (status["state"], status["time_limit_reached"]) == ("ended", True)
@@ -435,7 +435,7 @@ def test_at_its_time_limit_a_run_leaves_its_jobs_to_the_next_one_which_adopts_th
     assert kochi("launch", "--in-allocation", "-t", "5").status == 0
     wait_until(lambda: launched("own").paths.output.exists())
     output = launched("own").paths.output
-    wait_until(lambda: output.read_text().count("runs still: not started again") == 2)
+    wait_until(lambda: output.read_text().count("still runs and is not started again") == 2)
     (here / "go").touch()
     assert kochi("launch", "--follow").status == 0
     assert [(here / f"begun{i}").read_text() for i in range(2)] == ["\n", "\n"]

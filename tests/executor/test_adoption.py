@@ -102,7 +102,7 @@ def test_jobs_that_run_are_waited_for_and_those_that_ended_are_not_done_again(
         kill_when(lambda: starts(two) == {"a": 1, "b": 1}, two, *IN_QUEUE)
         # One at a time: the other one ends while it is still to be asked for.
         with background(*AGAIN, "--jobs", "1", cwd=two) as controller:
-            output = read_until(controller, "runs still")
+            output = read_until(controller, "still runs")
             first, second = ("a", "b") if "output: a.txt" in output else ("b", "a")
             let_go(two, second)
             (two / f"go-{first}").touch()
@@ -110,8 +110,8 @@ def test_jobs_that_run_are_waited_for_and_those_that_ended_are_not_done_again(
         print(output)
         assert controller.returncode == 0
         assert "It left 2 running and 0 finished kochi jobs" in output
-        assert output.count("runs still: not started again") == 1
-        assert output.count("has finished: not started again") == 1
+        assert output.count("still runs and is not started again") == 1
+        assert output.count("has finished and is not started again") == 1
         assert starts(two) == {"a": 1, "b": 1}
         assert (two / "b.txt").read_text() == "input\n"
         assert list(machine().glob("controllers/*")) == []
@@ -122,7 +122,7 @@ def test_a_result_of_which_only_the_notice_was_read_is_adopted(two: Path) -> Non
     with worker(two):
         kill_when(lambda: starts(two) == {"a": 1, "b": 1}, two, *IN_QUEUE)
         with background(*AGAIN, "--jobs", "1", cwd=two) as controller:
-            output = read_until(controller, "runs still")
+            output = read_until(controller, "still runs")
             first, second = ("a", "b") if "output: a.txt" in output else ("b", "a")
             let_go(two, second)
             # The deliveries of the dead controller are kept as long as they may be needed.
@@ -143,7 +143,7 @@ def test_an_output_that_was_touched_is_made_again(two: Path) -> None:
     with worker(two):
         kill_when(lambda: starts(two) == {"a": 1, "b": 1}, two, *IN_QUEUE)
         with background(*AGAIN, "--jobs", "1", cwd=two) as controller:
-            output = read_until(controller, "runs still")
+            output = read_until(controller, "still runs")
             first, second = ("a", "b") if "output: a.txt" in output else ("b", "a")
             let_go(two, second)
             (two / f"{second}.txt").touch()
@@ -161,7 +161,7 @@ def test_jobs_outlive_two_controllers_and_are_reported_to_the_third(two: Path) -
         kill_when((first / "wakeup").is_symlink, two, *AGAIN)
         let_go(two, "a")
         with background(*AGAIN, cwd=two) as controller:
-            output = read_until(controller, "runs still")
+            output = read_until(controller, "still runs")
             (two / "go-b").touch()
             output += controller.communicate(timeout=60)[0]
         print(output)
@@ -218,7 +218,7 @@ def test_what_no_rule_asks_for_goes_on_and_is_named_and_kept_for_a_later_run(
         (two / "go-a").touch()
         done = snakemake(*AGAIN[3:], "a.txt", "c.txt", cwd=two)
         assert done.returncode == 0
-        assert "1 kochi jobs of a run that was killed still run" in done.stdout
+        assert "Jobs of a killed run still run, and this run did not need them" in done.stdout
         assert "kochi cancel " in done.stdout
         (two / "go-b").touch()
         assert snakemake(*AGAIN[3:], cwd=two).returncode == 0
@@ -292,7 +292,7 @@ def test_what_a_rule_can_have_is_adopted(tmp_path: Path, snakemake: Any) -> None
         once = {"g": 1, "p": 1, "s": 1, "t": 1}
         kill_when(lambda: starts(tmp_path) == once, tmp_path, *IN_QUEUE)
         with background(*AGAIN, cwd=tmp_path) as controller:
-            read_until(controller, "runs still")
+            read_until(controller, "still runs")
             let_go(tmp_path, "g", "p", "s")
             output = controller.communicate(timeout=60)[0]
         print(output)
@@ -328,7 +328,7 @@ def test_a_job_that_outlives_the_run_that_cancelled_it_is_waited_for_by_the_next
             controller.send_signal(signal.SIGINT)
             output = controller.communicate(timeout=60)[0]
         print(output)
-        assert "Told to end, but not ended yet: kochi jobs 0" in output
+        assert "Cancelled, but not ended yet: kochi jobs 0" in output
         assert results() == []
         assert len(list(machine().glob("controllers/*"))) == 1
         with background(*AGAIN, cwd=tmp_path) as controller:

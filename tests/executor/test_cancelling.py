@@ -30,6 +30,6 @@ def test_jobs_that_cannot_be_told_to_end_are_named_once_and_not_waited_for(
             cancelling.wait(lambda: asked.append(True) or False)
             cancelling.report()
         assert asked == []
-    assert caplog.text.count("could not be told to end") == 1
-    assert "kochi jobs 0 1 2 could not be told to end: Input/output error" in caplog.text
-    assert "Told to end, but not ended yet: kochi jobs 0 1 2" in caplog.text
+    assert caplog.text.count("could not be cancelled") == 1
+    assert "kochi jobs 0 1 2 could not be cancelled: Input/output error" in caplog.text
+    assert "Cancelled, but not ended yet: kochi jobs 0 1 2" in caplog.text

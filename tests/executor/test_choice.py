@@ -494,7 +494,7 @@ def test_without_a_private_part_of_snakemake_the_next_runner_serves(
     write(tmp_path / "Snakefile", ONE_RULE.format(directive="", text=""))
     program = WITHOUT.format(module=module, holder=holder, name=name)
     found, said = tickets(tmp_path, command=("-c", program))
-    assert said.count("Shell commands are not executed directly") == 1
+    assert said.count("Each shell command is executed by a Snakemake of its own") == 1
     assert f"{name}." in said
     assert choice_of(found["one"]) == ("zygote", "another Snakemake", None)
 

@@ -91,7 +91,7 @@ def test_one_that_becomes_full_is_told_once_and_the_run_goes_on_when_there_is_ro
         assert run.wait(60) == 0, said(tmp_path)
     assert said(tmp_path).count(IS_FULL) == 1
     assert said(tmp_path).count(str(disk.directory / "machines" / "local")) >= 1
-    assert "There is room in KOCHI_ROOT again." in said(tmp_path)
+    assert "KOCHI_ROOT has free space again." in said(tmp_path)
     for name in ("a", "b", "late"):
         assert (tmp_path / f"began-{name}").read_text() == "x\n"
 
@@ -104,7 +104,7 @@ def test_an_interrupt_on_a_full_one_waits_for_no_end_that_cannot_be_written(
         wait_until(lambda: IS_FULL in said(tmp_path))
         os.killpg(run.pid, signal.SIGINT)
         assert run.wait(60) == 1
-    assert "no end could be written of kochi jobs 0 1" in said(tmp_path)
+    assert "the ends of kochi jobs 0 1 could not be written" in said(tmp_path)
     assert "Traceback" not in said(tmp_path)
     disk.empty()
     (tmp_path / "go").touch()

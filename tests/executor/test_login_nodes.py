@@ -114,8 +114,8 @@ def test_what_runs_on_a_worker_when_its_controller_is_killed_is_waited_for_on_an
         begin(first, directory, "--kochi-queue", "q").kill()
         unlock(second, directory)
         again = second.start(*AGAIN, "--kochi-queue", "q", cwd=directory)
-        wait_until(lambda: again.said.count("runs still: not started again") == 2)
-        assert "for a sign of life this one waits 6 s" in again.said
+        wait_until(lambda: again.said.count("still runs and is not started again") == 2)
+        assert "This run waits 6 s for a sign of life" in again.said
         assert "It left 2 running and 0 finished kochi jobs" in again.said
         (directory / "go").touch()
         assert again.wait() == 0, again.said
@@ -152,7 +152,7 @@ def test_a_run_that_wakes_when_another_one_has_adopted_its_jobs_ends_and_touches
         run.suspend()
         unlock(second, directory)
         again = second.start(*AGAIN, "--kochi-queue", "q", cwd=directory)
-        wait_until(lambda: again.said.count("runs still: not started again") == 2)
+        wait_until(lambda: again.said.count("still runs and is not started again") == 2)
         run.resume()
         assert run.wait() == 1
         assert "login2" in run.said and "adopted" in run.said, run.said

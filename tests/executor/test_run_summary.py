@@ -169,10 +169,10 @@ def test_of_rules_it_says_what_was_used_of_what_was_asked_for(machine: MachinePa
     )
     assert "    and 4 other rules" in lines
     assert lines[-3:] == [
-        "rule align: requested 16000 MiB, its largest process used at most 2100: without others of "
-        "that size beside it mem_mb=2700 would do",
-        "rule align: requested 2:00:00, took at most 5:00: runtime=10 would do",
-        "rule align: requested 4 cores, kept at most 0.5 busy: threads=1 would do",
+        "rule align: requested 16000 MiB, its largest process used at most 2100: mem_mb=2700 is "
+        "enough if the job has no other process of that size",
+        "rule align: requested 2:00:00, took at most 5:00: runtime=10 is enough",
+        "rule align: requested 4 cores, kept at most 0.5 busy: threads=1 is enough",
     ]
 
 

@@ -380,7 +380,7 @@ def test_what_waited_when_a_controller_was_killed_is_handed_over_anew_and_only_t
     print(output)
     assert controller.returncode == 0
     assert "It left 1 running and 0 finished kochi jobs" in output
-    assert "1 job of it is ended; if it is still needed, it begins again." in output
+    assert "1 of its jobs is cancelled, and starts again if this run needs it." in output
     assert {path.read_text() for path in tmp_path.glob("*.started")} == {"\n"}
     assert sorted(result["reason"] for result in results()) == ["cancelled"] + ["success"] * 2
 

@@ -60,7 +60,7 @@ def test_a_run_that_was_killed_is_adopted_with_its_workers_and_nothing_is_left(
     killed.wait()
     before = set(project.cluster.jobs())
     project.start("--nolock")
-    wait_until(lambda: "2 jobs of it are ended; those still needed begin again." in project.said)
+    wait_until(lambda: "2 of its jobs are cancelled, and start again if this run" in project.said)
     # What waits is cancelled at once; what runs its jobs is left alone.
     wait_until(lambda: len(before & set(project.cluster.jobs())) == 2)
     assert sum(map(len, project.lines("began").values())) == 4
@@ -107,7 +107,7 @@ def test_a_second_interrupt_does_not_wait_for_what_does_not_end_and_names_it(
     wait_until(lambda: list(project.machine.jobs.glob("*/0/cancel")))
     run.send_signal(signal.SIGINT)
     assert run.wait(60) != 0
-    assert "Told to end, but not ended yet: kochi jobs 0" in project.said
+    assert "Cancelled, but not ended yet: kochi jobs 0" in project.said
     assert f"These cancelled allocations have not ended yet: {allocation}" in project.said
     # Slurm ends what does not.
     wait_until(lambda: project.cluster.jobs() == {})

@@ -49,7 +49,7 @@ def test_it_is_told_once_and_the_run_goes_on_when_there_is_room(
     project.end_well()
     assert set(project.lines("done")) == set(map(str, range(8)))
     assert project.said.count(IS_FULL) == 1
-    assert "There is room in KOCHI_ROOT again." in project.said
+    assert "KOCHI_ROOT has free space again." in project.said
     assert project.cluster.jobs() == {}
 
 
@@ -59,7 +59,7 @@ def test_an_interrupt_waits_for_no_end_that_cannot_be_written_and_none_of_slurms
     run = project.runs[-1]
     os.killpg(run.pid, signal.SIGINT)
     assert run.wait(40) == 1
-    assert "no end could be written of kochi jobs 0 1 2 3" in project.said
+    assert "the ends of kochi jobs 0 1 2 3 could not be written" in project.said
     assert "These cancelled allocations have not ended yet: " in project.said
     assert "Traceback" not in project.said
     # With room their workers can leave.

@@ -41,9 +41,9 @@ def test_jobs_that_run_in_allocations_are_waited_for_from_another_login_node(
     assert unlock.wait() == 0
     again = other.start(*command, cwd=project.directory, environment=environment)
     wait_until(
-        lambda: again.said.count("runs still: not started again") == 4 or not again.is_running
+        lambda: again.said.count("still runs and is not started again") == 4 or not again.is_running
     )
-    assert "for a sign of life this one waits 6 s" in again.said
+    assert "This run waits 6 s for a sign of life" in again.said
     project.go()
     assert again.wait(90) == 0, again.said
     assert all(len(began) == 1 for began in project.lines("began").values())
@@ -76,7 +76,7 @@ def test_a_run_whose_own_allocation_is_over_as_slurm_says_is_adopted_from_sooner
     unlock = other.start(*command, "--unlock", cwd=project.directory, environment=environment)
     assert unlock.wait() == 0
     again = other.start(*here, cwd=project.directory, environment=environment)
-    again.wait_for("for a sign of life this one waits 60 s")
+    again.wait_for("This run waits 60 s for a sign of life")
     wait_until(lambda: "A run in this directory was killed" in again.said, seconds=50)
     # Its worker died with it, which is not known yet: one whose silence alone tells it.
     assert project.lines("began") == {"0": [number]}

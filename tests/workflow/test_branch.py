@@ -34,7 +34,7 @@ def test_results_of_a_branch_deleted_during_a_run_are_in_it_at_the_end(
     project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
     said = project.snakemake("sum_first", executor=executor)
     assert kept(project) == {"1_0.log", "2_0.log", "3_0.log"}
-    assert "lay in results/local and in no commit" in said
+    assert "in results/local that no commit had" in said
 
 
 def test_the_next_run_commits_what_a_branch_lost_though_it_has_nothing_to_do(

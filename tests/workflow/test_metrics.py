@@ -20,7 +20,7 @@ def test_a_metric_that_matches_in_no_run_is_an_error_beside_the_table(project: A
     assert (
         "kochi: sum.yaml: batch first: metric 'gone' matches in none of the 2 runs: "
         "totl ([0-9]+)\n"
-        "looked at: results/local/sum/first/1_0.log, whose run printed at its end:\n"
+        "example: results/local/sum/first/1_0.log, whose run printed last:\n"
         "    total 10\n"
         "Correct the expression below metrics: in sum.yaml"
     ) in done.stdout

@@ -18,7 +18,7 @@ def test_what_is_probably_not_meant_is_said_once_in_a_run_of_many_processes(proj
         "sum.yaml:2: default_params.debgu: nothing uses the parameter 'debgu'; did you mean "
         "'debug'?\n",
         "--set-threads: there is no rule 'run_sum_fisrt'; did you mean 'run_sum_first'?\n",
-        "--set-resources: there is no rule 'nothing_like_it'; all rules are shown by: snakemake "
+        "--set-resources: there is no rule 'nothing_like_it'; to see all rules, type: snakemake "
         "--list-rules\n",
     ):
         assert done.stdout.count(said) == 1, said
