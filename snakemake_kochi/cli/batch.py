@@ -68,7 +68,7 @@ def command(
     import json
 
     from snakemake_kochi.library.outputs import Directories, batch_rule
-    from snakemake_kochi.phases.freeze import check_sources
+    from snakemake_kochi.phases.sources import check_sources
     from snakemake_kochi.project.checks import check_experiments
 
     location = find_location(machine)

@@ -225,14 +225,14 @@ def _experiment_ticket(location: Location, request: Request) -> tuple[str, Ticke
 
 
 def _installs(location: Location, requirements: tuple[Requirement, ...]) -> tuple[Install, ...]:
-    from snakemake_kochi.phases.current import current_installs
+    from snakemake_kochi.phases.install import current_installs
 
     recipes = location.require_project().resolve(requirements, location.machine.name)
     return current_installs(location.project_paths, location.machine, recipes)
 
 
 def _from_git(freeze: Freeze, url: str) -> Freeze:
-    from snakemake_kochi.phases.other_source import with_source_from
+    from snakemake_kochi.phases.freeze import with_source_from
 
     return with_source_from(freeze, url)
 

@@ -95,7 +95,7 @@ def _executor(queue: str | None, cores: int | None) -> list[str]:
 def _forced(location: Location, recipes: Sequence[Recipe], again: Sequence[str]) -> list[str]:
     """The rules that must run although Snakemake sees no change."""
     from snakemake_kochi.library.outputs import install_rule
-    from snakemake_kochi.phases.current import recipe_states
+    from snakemake_kochi.phases.install import recipe_states
 
     forced = list(again)
     for state in recipe_states(location.project_paths, location.machine, recipes):
@@ -109,7 +109,7 @@ def _forced(location: Location, recipes: Sequence[Recipe], again: Sequence[str])
 
 def _is_remote(location: Location, recipe: Recipe) -> bool:
     """Whether its source is a branch of a repository that is not on this computer."""
-    from snakemake_kochi.phases.freeze import local_repository
+    from snakemake_kochi.phases.sources import local_repository
 
     return (
         recipe.git is not None
@@ -128,7 +128,7 @@ def run_command(machine: str | None, dependencies: tuple[str, ...], words: tuple
 
     There is no shell. For a pipe, a variable or a `>`, start one: kochi run -- bash -c '...'
     """
-    from snakemake_kochi.phases.current import current_installs
+    from snakemake_kochi.phases.install import current_installs
     from snakemake_kochi.phases.job import command_in_environment, execute
     from snakemake_kochi.phases.products import Install
     from snakemake_kochi.phases.script import Environment

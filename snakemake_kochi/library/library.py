@@ -24,9 +24,8 @@ from snakemake_kochi.library.batch import BatchRules, BuildRule, verbatim
 from snakemake_kochi.library.outputs import Directories, Kept, RecipeKeys, RuleNames, install_rule
 from snakemake_kochi.library.run_group import RunGroup
 from snakemake_kochi.library.unfinished import collect_at_exit
-from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze
+from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze, with_source_from
 from snakemake_kochi.phases.keep import commit_at_exit
-from snakemake_kochi.phases.other_source import with_source_from
 from snakemake_kochi.phases.script import SAVED_THREADS_VARIABLE, saved_threads
 from snakemake_kochi.project.checks import check_experiments
 from snakemake_kochi.project.configuration import find_project, load_project
@@ -77,7 +76,7 @@ class RecipeRule:
         keys: RecipeKeys,
         recipe: Recipe,
     ) -> RecipeRule:
-        owner = f"{recipe.dependency}:{recipe.name}"
+        owner = str(recipe)
         # Resolved for its errors: two recipes of one dependency are reported while parsing.
         freeze.recipes(recipe.depends, owner)
         return cls(

@@ -106,7 +106,7 @@ class RecipeKeys:
     _known: dict[str, str] = field(default_factory=dict)
 
     def key(self, recipe: Recipe) -> str:
-        name = f"{recipe.dependency}:{recipe.name}"
+        name = str(recipe)
         if name not in self._known:
             source = dict(self.freeze.sources.get(name, {}))
             # Only provenance: an empty commit there changes nothing.

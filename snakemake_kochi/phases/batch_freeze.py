@@ -65,7 +65,7 @@ class BatchFreeze:
             build=batch.build if batch else experiment.build,
             run=batch.run if batch else experiment.run,
             recipes={
-                f"{recipe.dependency}:{recipe.name}": {
+                str(recipe): {
                     "script": recipe.install_script,
                     "envs": {name: _shown(name, value) for name, value in recipe.envs.items()},
                 }

@@ -12,8 +12,14 @@ from snakemake_kochi.files import is_there, last_lines, make_directory, to_json,
 from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, Build, Install, digest_of
-from snakemake_kochi.phases.scratch import give_repository, scratch_directory
-from snakemake_kochi.phases.script import Environment, Stopwatch, run_script, source_variables
+from snakemake_kochi.phases.script import (
+    Environment,
+    Stopwatch,
+    give_repository,
+    run_script,
+    scratch_directory,
+    source_variables,
+)
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Phase
 from snakemake_kochi.snapshot import Entry, digest_sources, materialise, select_sources

@@ -8,23 +8,22 @@ $KOCHI_FREEZE names.
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import (
-    ConfigError,
     DamagedFileError,
     GitError,
     KochiError,
     NameNotFoundError,
+    NoCommitError,
     nearest,
 )
 from snakemake_kochi.files import (
-    expand_user,
     is_there,
     make_directory,
     read_json,
@@ -34,6 +33,7 @@ from snakemake_kochi.files import (
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import ProjectPaths, Root
+from snakemake_kochi.phases.sources import SNAKEMAKE_STATE, local_sources
 from snakemake_kochi.project.configuration import configuration_file, find_project, load_project
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
@@ -43,17 +43,18 @@ from snakemake_kochi.project.recipes import Project, Recipe, Requirement
 from snakemake_kochi.snapshot import (
     Entry,
     Snapshot,
+    deleted_files,
     difference,
+    fetch_source,
     freeze,
     keep_repository,
     list_entries,
     matcher,
-    resolve_source,
+    overlay,
+    submodules,
 )
 
 FREEZE_VERSION = 1
-# Snakemake's own state is never part of the code, whatever .gitignore says.
-SNAKEMAKE_STATE = (".snakemake/",)
 EXPERIMENT_GLOBS = ("*.yaml", "*.yml", "experiments/**/*.yaml", "experiments/**/*.yml")
 
 
@@ -141,7 +142,7 @@ def take_freeze(
     with root.explaining():
         # Done before a process of the run could be the first and settle the default.
         settle_locks(root.machine(machine), used.lock_directory, used.lock_kind)
-    outputs = own_outputs(start, directory, root)
+    outputs = _own_outputs(start, directory, root)
     snapshot = freeze(directory, paths.store, outputs)
     git_directory = keep_repository(directory, paths.store, paths.repository, outputs)
     experiments = {}
@@ -150,7 +151,7 @@ def take_freeze(
         text = read_text(path, name)
         if path != config_file and (name == named or is_experiment(text)):
             experiments[name] = text
-    sources, without_source = _local_sources(project, paths)
+    sources, without_source = local_sources(project, paths)
     data = {
         "version": FREEZE_VERSION,
         "root": str(root.directory),
@@ -213,18 +214,18 @@ def _difference(
         return f"[could not be had: {error.message}]\n"
 
 
-def own_outputs(start: Path, directory: Path, root: Root) -> list[str]:
+def _own_outputs(start: Path, directory: Path, root: Root) -> list[str]:
     """Patterns for the files that a run in `start` writes: its outputs must not count as code."""
     patterns = ["/results/", *SNAKEMAKE_STATE]
     own = ((start.resolve(), "results/"), (root.directory.resolve(), ""))
     for path, below in own:
         if path.is_relative_to(directory.resolve()) and path != directory.resolve():
-            relative = glob_escape(path.relative_to(directory.resolve()).as_posix())
+            relative = _glob_escape(path.relative_to(directory.resolve()).as_posix())
             patterns.append(f"/{relative}/{below}")
     return patterns
 
 
-def glob_escape(path: str) -> str:
+def _glob_escape(path: str) -> str:
     """A path as a pattern of .gitignore that matches only this path."""
     return "".join(f"\\{character}" if character in "*?[]\\!#" else character for character in path)
 
@@ -233,95 +234,60 @@ def _experiment_files(directory: Path, globs: Sequence[str]) -> list[Path]:
     return sorted({path for glob in globs for path in directory.glob(glob) if path.is_file()})
 
 
-def _local_sources(
-    project: Project, paths: ProjectPaths
-) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """The sources that are on this computer, by recipe, and what is wrong with the others. A
-    missing source concerns runs that need the recipe, and not every run of the project."""
-    sources, without = {}, {}
-    for recipe in (recipe for each in project.dependencies.values() for recipe in each.values()):
-        try:
-            source = _local_source(recipe, project, paths)
-        except GitError as error:
-            without[str(recipe)] = str(error)
-        else:
-            if source is not None:
-                sources[str(recipe)] = source
-    return sources, without
+def with_source_from(frozen: Freeze, git: str) -> Freeze:
+    """The same freeze, but with the checked-out commit and its submodules from another repository
+    (a URL or a local path), and with the changes of the working tree.
 
-
-def check_sources(project: Project, recipes: Iterable[Recipe]) -> None:
-    """Raise a ConfigError with a line for each recipe whose source must be on this computer and is
-    not."""
-    lines = []
-    for recipe in recipes:
-        try:
-            _local_commit(recipe, project)
-        except GitError as error:
-            lines.append(str(error))
-    if lines:
-        raise ConfigError("\n".join(lines))
-
-
-def _local_source(recipe: Recipe, project: Project, paths: ProjectPaths) -> dict[str, str] | None:
-    """Resolve a source on this computer, which is cheap and done in every run.
-
-    A remote source is resolved only at its installation. Raises GitError when the source is
-    missing.
+    Raises GitError when the commit is not available there.
     """
-    commit = _local_commit(recipe, project)
-    if (mirrored := project.mirror_directory(recipe)) is not None:
-        mirror = mirrored.resolve()
-        _refuse_around(mirror, paths.directory, recipe)
-        snapshot = freeze(mirror, paths.store, SNAKEMAKE_STATE)
-        return {"mirror": str(mirror), "tree": snapshot.tree, "base": snapshot.base or ""}
-    return None if commit is None else {"git": str(recipe.git), "commit": commit}
+    base = frozen.snapshot.base
+    if base is None:
+        raise GitError(
+            f"{frozen.directory} has no commit yet, so {git} cannot have it",
+            f"Commit, and push it there: git push {git}",
+        )
+    data = read_json(frozen.file, FREEZE_VERSION)
+    data["snapshot"] = asdict(_fetch(frozen, git, base))
+    content = to_json(data)
+    file = frozen.paths.freeze(hashlib.sha256(content).hexdigest()[:32])
+    make_directory(file.parent)
+    write_atomically(file, content)
+    return load_freeze(file)
 
 
-def _local_commit(recipe: Recipe, project: Project) -> str | None:
-    """The commit of a repository on this computer, None for another source."""
-    if (mirrored := project.mirror_directory(recipe)) is not None:
-        _require_directory(mirrored, recipe.source_at["mirror_dir"])
-        return None
-    if recipe.git is None or recipe.is_remote:
-        return None
-    local = _local_path(recipe.git, project.directory)
-    _require_directory(local, recipe.source_at["git"])
-    try:
-        return resolve_source(str(local.resolve()), recipe.branch, recipe.commit_hash)
-    except GitError as error:
-        key = "branch" if recipe.branch else "commit_hash" if recipe.commit_hash else "git"
-        raise GitError(f"{recipe.source_at[key]}: {error.message}", error.hint) from error
+def _fetch(frozen: Freeze, git: str, base: str) -> Snapshot:
+    store = frozen.paths.store
+    with tempfile.TemporaryDirectory(prefix="kochi-") as scratch:
+        directory = Path(scratch) / "source"
+        try:
+            fetch_source(git, None, base, store, directory)
+        except NoCommitError as error:
+            raise GitError(
+                f"the repository {git} does not have the commit that is checked out in "
+                f"{frozen.directory}, {base[:12]}",
+                f"Push it there: git push {git} HEAD",
+            ) from error
+        excluded = _own_outputs(Path.cwd(), frozen.directory, frozen.root)
+        fetched = list_entries(store, freeze(directory, store, excluded).tree)
+        modules = submodules(directory)
+    # A submodule that is checked out here is not fetched: its files may have been deleted.
+    own = [path for path in modules if _has_any_below(frozen.entries, path)]
+    gone = [*own, *deleted_files(frozen.directory, base)]
+    below = _without(fetched, gone)
+    return replace(overlay(store, below, frozen.entries), base=base, dirty=frozen.snapshot.dirty)
 
 
-def _require_directory(path: Path, place: str) -> None:
-    # Not Path.is_dir: it may be longer than a path.
-    if os.path.isdir(path):
-        return
-    beside = os.listdir(path.parent) if os.path.isdir(path.parent) else ()
-    said = nearest(path.name, (name for name in beside if (path.parent / name).is_dir()))
-    meant = f", {said}" if said.startswith("did you mean") else ""
-    raise GitError(f"{place}: there is no directory {os.path.normpath(path)}{meant}")
+def _has_any_below(entries: Sequence[Entry], directory: str) -> bool:
+    return any(entry.path.startswith(f"{directory}/") for entry in entries)
 
 
-def _refuse_around(mirror: Path, store: Path, recipe: Recipe) -> None:
-    """Without a repository's .gitignore all files count: the store would contain itself, and the
-    mirrored directory would be a home or a whole disk."""
-    if not store.resolve().is_relative_to(mirror):
-        return
-    if not any(is_there(each / ".git") for each in (mirror, *mirror.parents)):
-        raise KochiError(
-            f"mirror_dir of {recipe}: {mirror} contains KOCHI_ROOT, where copies of it are kept",
-            "Name the directory of the sources alone in kochi.yaml.",
+def _without(entries: Sequence[Entry], paths: Sequence[str]) -> list[Entry]:
+    """The files that are neither at one of the paths nor below one."""
+    gone = frozenset(paths)
+
+    def is_gone(path: str) -> bool:
+        return path in gone or any(
+            path[:end] in gone for end, character in enumerate(path) if character == "/"
         )
 
-
-def local_repository(git: str, directory: Path) -> str | None:
-    """The absolute path of a `git:` that is a directory of this computer, else None."""
-    path = _local_path(git, directory)
-    # Not Path.is_dir: an address may be longer than a path.
-    return str(path.resolve()) if os.path.isdir(path) else None
-
-
-def _local_path(git: str, directory: Path) -> Path:
-    return directory / expand_user(git.removeprefix("file://"), "git")
+    return [entry for entry in entries if not is_gone(entry.path)]

@@ -1,4 +1,8 @@
-"""Installing a recipe: into a permanent prefix of its own, manifest last, then made current."""
+"""Installations of recipes: making one, and which one is in use.
+
+Each has a permanent prefix of its own. Its manifest is written last, and then it becomes the one in
+use.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,11 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.files import (
@@ -28,7 +32,7 @@ from snakemake_kochi.files import (
 )
 from snakemake_kochi.locks import Held, find_lock_settings
 from snakemake_kochi.paths import InstallPaths, ProjectPaths
-from snakemake_kochi.phases.freeze import Freeze, local_repository
+from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.products import (
     LAST_LINES,
     MANIFEST_VERSION,
@@ -36,16 +40,30 @@ from snakemake_kochi.phases.products import (
     digest_of,
     merge,
 )
-from snakemake_kochi.phases.scratch import scratch_directory
-from snakemake_kochi.phases.script import Environment, Stopwatch, run_script
+from snakemake_kochi.phases.script import Environment, Stopwatch, run_script, scratch_directory
+from snakemake_kochi.phases.sources import fetch, find_source
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.recipes import Recipe
-from snakemake_kochi.snapshot import fetch_source, materialise, resolve_source
 
 # Recipes, as DEPENDENCY:RECIPE and separated by blanks: those to install again, and those whose
 # repositories are asked for their newest commit.
 AGAIN_VARIABLE = "KOCHI_INSTALL_AGAIN"
 NEWEST_VARIABLE = "KOCHI_INSTALL_NEWEST"
+State = Literal["installed", "stale", "NOT installed"]
+
+
+@dataclass(frozen=True)
+class RecipeState:
+    """A recipe and the installation in use, if any.
+
+    "stale": since then, the recipe was changed, or one of its dependencies was installed again.
+    Newer sources are not looked up. `since` is ISO 8601.
+    """
+
+    recipe: Recipe
+    state: State
+    install: Install | None
+    since: str | None
 
 
 def install_recipe(
@@ -65,7 +83,7 @@ def install_recipe(
     installation changes nothing that worked. Raises PhaseError when the script fails, GitError when
     the source is not available.
     """
-    source = _source(freeze, recipe, None if newest else before)
+    source = find_source(freeze, recipe, None if newest else before)
     paths, machine = freeze.paths, freeze.machine_name
     digest = digest_of(_description(freeze.machine, recipe, dependencies, source))
     locks = find_lock_settings(freeze.root.machine(machine))
@@ -83,7 +101,7 @@ def install_recipe(
             activate_script=recipe.activate_script,
         )
         if is_there(place.manifest) and is_there(place.prefix):
-            print(f"{recipe.dependency}:{recipe.name} is installed already in {place.prefix}")
+            print(f"{recipe} is installed already in {place.prefix}")
         else:
             _install(freeze, recipe, dependencies, install, place, lock)
         _make_current(place, paths.current_install(machine, recipe.dependency, recipe.name))
@@ -117,38 +135,13 @@ def _description(
     }
 
 
-def is_described_by(record: Mapping[str, Any], machine: Machine, recipe: Recipe) -> bool:
-    """Whether an installation (its `current_record`) was made from a recipe as it is now, by
+def _is_described_by(record: Mapping[str, Any], machine: Machine, recipe: Recipe) -> bool:
+    """Whether an installation (its `_current_record`) was made from a recipe as it is now, by
     kochi.yaml only, without looking for newer sources."""
-    dependencies = [
-        Install(**{field.name: used[field.name] for field in fields(Install)})
-        for used in record["depends"]
-    ]
+    dependencies = list(map(Install.of, record["depends"]))
     digest = digest_of(_description(machine, recipe, dependencies, record["source"]))
     # An installation made again has a number after its digest.
     return bool(record["digest"].partition("-")[0] == digest)
-
-
-def _source(freeze: Freeze, recipe: Recipe, before: Install | None) -> dict[str, str]:
-    frozen = freeze.sources.get(f"{recipe.dependency}:{recipe.name}")
-    if frozen is not None:
-        return dict(frozen)
-    if recipe.mirror:
-        raise PhaseError(
-            f"{recipe.dependency}:{recipe.name}: mirror_dir {recipe.mirror_dir} is not a directory "
-            f"(looked from {freeze.directory})",
-            "Correct mirror_dir in kochi.yaml.",
-        )
-    if recipe.git is None:
-        return {}
-    where = local_repository(recipe.git, freeze.directory) or recipe.git
-    if where == recipe.git and before is not None and before.source.get("git") == recipe.git:
-        # Finished work is based on it; a branch is looked up only on request.
-        return dict(before.source)
-    return {
-        "git": recipe.git,
-        "commit": resolve_source(where, recipe.branch, recipe.commit_hash),
-    }
 
 
 def _serial(
@@ -184,7 +177,7 @@ def _install(
     # Without a manifest nobody uses the directory: it is left from a failed installation.
     shutil.rmtree(place.directory, ignore_errors=True)
     make_directory(place.prefix)
-    _get_source(freeze, recipe, install, place)
+    fetch(freeze, recipe, install.source, place.source)
     environment = Environment(
         load_environment=freeze.machine.load_env_for_install(recipe.on_machine),
         installs=dependencies,
@@ -194,7 +187,7 @@ def _install(
             "KOCHI_MACHINE": freeze.machine_name,
         },
     )
-    print(f"Installing {recipe.dependency}:{recipe.name} into {place.prefix}", flush=True)
+    print(f"Installing {recipe} into {place.prefix}", flush=True)
     with scratch_directory(freeze.workspaces) as scratch, Stopwatch() as watch:
         status = run_script(
             recipe.install_script,
@@ -209,7 +202,7 @@ def _install(
         link = freeze.paths.current_install(freeze.machine_name, recipe.dependency, recipe.name)
         good = is_there(link)
         raise PhaseError(
-            f"{recipe.dependency}:{recipe.name}: the install script ended with exit status "
+            f"{recipe}: the install script ended with exit status "
             f"{status} in {place.source}; its output is in {place.log}",
             "The installation that worked before is still in place." if good else None,
             reason=f"the install script ended with exit status {status}",
@@ -227,18 +220,6 @@ def _install(
     lock.require()
     manifest = {"version": MANIFEST_VERSION, **asdict(install)}
     write_last(place.manifest, to_json(manifest), place.directory)
-
-
-def _get_source(freeze: Freeze, recipe: Recipe, install: Install, place: InstallPaths) -> None:
-    if recipe.mirror:
-        materialise(freeze.paths.store, install.source["tree"], place.source)
-    elif recipe.git is not None:
-        where = local_repository(recipe.git, freeze.directory) or recipe.git
-        fetch_source(
-            where, recipe.branch, install.source["commit"], freeze.paths.store, place.source
-        )
-    else:
-        make_directory(place.source)
 
 
 def _make_current(place: InstallPaths, link: Path) -> None:
@@ -264,7 +245,7 @@ def _current_place(link: Path) -> InstallPaths | None:
     return InstallPaths(link.with_name(name))
 
 
-def current_record(
+def _current_record(
     paths: ProjectPaths, machine: str, dependency: str, recipe: str
 ) -> dict[str, Any] | None:
     """The record of the installation in use (its manifest's keys, node, started as ISO time,
@@ -277,3 +258,67 @@ def current_record(
         return read_json(place.record, MANIFEST_VERSION)
     except FileNotFoundError:
         return None
+
+
+def recipe_states(
+    paths: ProjectPaths, machine: Machine, recipes: Sequence[Recipe]
+) -> tuple[RecipeState, ...]:
+    """The states of recipes. Raises DamagedFileError for a record that cannot be read."""
+    return tuple(_state(paths, machine, recipe) for recipe in recipes)
+
+
+def current_installs(
+    paths: ProjectPaths, machine: Machine, recipes: Sequence[Recipe]
+) -> tuple[Install, ...]:
+    """The installations in use of recipes as `Project.resolve` returns them, in the same order.
+
+    Raises PhaseError, with the line to type, when one is not installed or is stale.
+    """
+    states = recipe_states(paths, machine, recipes)
+    missing = [str(state.recipe) for state in states if state.install is None]
+    if missing:
+        raise PhaseError(
+            f"not installed on machine '{machine.name}': {', '.join(missing)}",
+            _line_to_type(missing),
+        )
+    stale = [str(state.recipe) for state in states if state.state == "stale"]
+    if stale:
+        raise PhaseError(
+            f"{', '.join(stale)}: the recipe, or what it was built on, has changed since it was "
+            "installed",
+            _line_to_type(stale),
+        )
+    return tuple(state.install for state in states if state.install is not None)
+
+
+def read_install(paths: ProjectPaths, machine: str, recipe: Recipe, digest: str) -> Install:
+    """One installation of a recipe, in use or not. Raises PhaseError when it is gone,
+    DamagedFileError."""
+    place = paths.install(machine, recipe.dependency, recipe.name, digest)
+    try:
+        return _recorded(read_json(place.manifest, MANIFEST_VERSION), recipe)
+    except FileNotFoundError:
+        raise PhaseError(
+            f"{recipe}: the installation {place.directory} is gone", _line_to_type([str(recipe)])
+        ) from None
+
+
+def _line_to_type(recipes: Sequence[str]) -> str:
+    return "Type: kochi install " + " ".join(f"-d {recipe}" for recipe in recipes)
+
+
+def _recorded(record: Mapping[str, Any], recipe: Recipe) -> Install:
+    # An edited activate_script needs no new installation, so the recorded one is out of date.
+    return replace(Install.of(record), activate_script=recipe.activate_script)
+
+
+def _state(paths: ProjectPaths, machine: Machine, recipe: Recipe) -> RecipeState:
+    record = _current_record(paths, machine.name, recipe.dependency, recipe.name)
+    if record is None:
+        return RecipeState(recipe, "NOT installed", None, None)
+    same = _is_described_by(record, machine, recipe)
+    for used in record["depends"]:
+        now = _current_record(paths, machine.name, used["dependency"], used["recipe"])
+        same = same and now is not None and now["digest"] == used["digest"]
+    state: State = "installed" if same else "stale"
+    return RecipeState(recipe, state, _recorded(record, recipe), record["started"])

@@ -23,15 +23,16 @@ from typing import NoReturn
 from snakemake_kochi.errors import KochiError, ScriptError
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.build import build_experiment
-from snakemake_kochi.phases.current import read_install
 from snakemake_kochi.phases.freeze import Freeze, load_freeze
+from snakemake_kochi.phases.install import read_install
 from snakemake_kochi.phases.products import Install
 from snakemake_kochi.phases.run import Task, run_task
-from snakemake_kochi.phases.scratch import give_repository, scratch_directory
 from snakemake_kochi.phases.script import (
     Environment,
     clean_up_on_sigterm,
+    give_repository,
     own_environment,
+    scratch_directory,
     source_variables,
 )
 from snakemake_kochi.project.recipes import Requirement

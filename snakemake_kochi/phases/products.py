@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,11 @@ class Install:
     prefix: str
     source: Mapping[str, str]
     activate_script: str = ""
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Install:
+        """From a record that has these keys, and maybe others."""
+        return cls(**{field.name: record[field.name] for field in fields(cls)})
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -81,13 +86,9 @@ def read_manifest(path: Path) -> tuple[Install, ...]:
     """Read what `write_manifest` wrote. Raises DamagedFileError."""
     data = read_json(path, MANIFEST_VERSION)
     try:
-        return tuple(_install(entry) for entry in data["installs"])
+        return tuple(map(Install.of, data["installs"]))
     except (KeyError, TypeError) as error:
         raise DamagedFileError(f"{path}: not an install manifest ({error})") from error
-
-
-def _install(entry: dict[str, Any]) -> Install:
-    return Install(**entry)
 
 
 DIGEST_LENGTH = 16

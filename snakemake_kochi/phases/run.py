@@ -1,4 +1,4 @@
-"""Running one point of an experiment in a private workspace, and keeping its products."""
+"""Running one point of an experiment in a private workspace: its record and its artifacts."""
 
 from __future__ import annotations
 
@@ -12,19 +12,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from snakemake_kochi.artifacts.attempts import stop_if_given_up
 from snakemake_kochi.errors import PhaseError, ScriptError
-from snakemake_kochi.files import last_lines, make_directory, read_json, to_json
+from snakemake_kochi.files import answered, last_lines, make_directory, read_json, to_json
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
-from snakemake_kochi.phases.printed import write_printed
 from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, Build, Install, digest_of
-from snakemake_kochi.phases.scratch import give_repository, scratch_directory
-from snakemake_kochi.phases.script import Environment, Stopwatch, run_script, source_variables
+from snakemake_kochi.phases.script import (
+    Environment,
+    Stopwatch,
+    give_repository,
+    run_script,
+    scratch_directory,
+    source_variables,
+)
 from snakemake_kochi.project.grid import Phase, Point
 
 RECORD_VERSION = 1
+_WIDTH = 80
+# It is in each run's artifact, and the end of a long build is the interesting part.
+MOST_OF_BUILD = 64 * 1024  # bytes
 # What the worker tells a job of itself; under another executor a job sees the same names.
 _STANDALONE = {
     "KOCHI_WORKER_ID": "local",
@@ -97,7 +105,7 @@ def run_task(
     "duplicate", "build_parameters" and "run_parameters" (those that each sees), "build_script",
     "run_script", "machine", "node", "worker", "queue", "job", "attempt", "nonce", "runner",
     "snapshot", "recipes", "build", "run", "started" and "ended" (ISO 8601, UTC), "seconds",
-    "exit_status", "output" (see phases/printed.py), "artifacts": those that may be committed.
+    "exit_status", "output" (see `write_printed`), "artifacts": those that may be committed.
     Raises PhaseError when the script fails or an artifact is missing; nothing is written then.
     """
     variables = _job_variables(freeze, task)
@@ -269,3 +277,81 @@ def _write_outputs(
             output.file.write_bytes(to_json(record))
         else:
             shutil.copyfile(files[output.destination], output.file)
+
+
+def write_printed(
+    file: Path, name: str, job: str, build_log: Path, captured: Path
+) -> dict[str, int]:
+    """Write the artifact of type `stdout`, in the form that Kochi gave it.
+
+        Kochi job NAME (ID=7) started.
+        --------------------------------------------------------------------------------
+        what the build printed, when it was built
+        what the run printed
+        --------------------------------------------------------------------------------
+        Saving artifacts...
+
+    Return the range of the run's own output for the record: `start` and `size` in bytes. Metrics
+    are read from that alone. Records of earlier releases have no such key, and their file is the
+    run's output alone.
+    """
+    rule = b"-" * _WIDTH + b"\n"
+    with file.open("wb") as target:
+        target.write(_encoded(f"Kochi job {name} (ID={job}) started.\n"))
+        target.write(rule)
+        _write_build(target, build_log)
+        start = target.tell()
+        with captured.open("rb") as source:
+            shutil.copyfileobj(source, target, 1 << 20)
+        size = target.tell() - start
+        if not _ends_a_line(captured, size):
+            target.write(b"\n")
+        target.write(rule + b"Saving artifacts...\n")
+    return {"start": start, "size": size}
+
+
+def _write_build(target: BinaryIO, log: Path) -> None:
+    try:
+        text = answered(lambda: _end_of_build(log))
+    except FileNotFoundError:
+        return  # a build without a script, or made before logs were kept
+    except OSError as error:
+        # The run has succeeded, maybe after hours: it does not fail for that.
+        text = _encoded(
+            f"[the build's output, {log}, cannot be read now: {error.strerror or error}]\n"
+        )
+    target.write(text)
+    if text and not text.endswith(b"\n"):
+        target.write(b"\n")
+
+
+def _end_of_build(log: Path) -> bytes:
+    with log.open("rb") as source:
+        size = source.seek(0, 2)
+        source.seek(max(0, size - MOST_OF_BUILD))
+        text = source.read(MOST_OF_BUILD)
+    if size > MOST_OF_BUILD:
+        text = text.partition(b"\n")[2]
+        text = _encoded(f"[{size - len(text)} bytes before this are in {log}]\n") + text
+    return text
+
+
+def _encoded(text: str) -> bytes:
+    """Paths and names need not be UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _ends_a_line(file: Path, size: int) -> bool:
+    if size == 0:
+        return True
+    with file.open("rb") as stream:
+        stream.seek(-1, 2)
+        return stream.read(1) == b"\n"
+
+
+def own_output(record: Mapping[str, Any], file: Path) -> str:
+    """The run's own output, from the artifact beside its record."""
+    content = answered(file.read_bytes)
+    if (place := record.get("output")) is not None:
+        content = content[place["start"] : place["start"] + place["size"]]
+    return content.decode("utf-8", "replace")

@@ -18,8 +18,7 @@ from matplotlib.figure import Figure
 
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.files import read_json
-from snakemake_kochi.phases.printed import own_output
-from snakemake_kochi.phases.run import RECORD_VERSION
+from snakemake_kochi.phases.run import RECORD_VERSION, own_output
 
 # The columns of a run beside its parameters and metrics; reserved names of parameters.
 SECONDS = "run_seconds"

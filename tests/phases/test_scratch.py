@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_kochi.phases.scratch import scratch_directory
+from snakemake_kochi.phases.script import scratch_directory
 
 HOLD = """\
 import os, pathlib, sys
-from snakemake_kochi.phases.scratch import scratch_directory
+from snakemake_kochi.phases.script import scratch_directory
 with scratch_directory(pathlib.Path(sys.argv[1])) as directory:
     print(directory.name, flush=True)
     sys.stdin.readline()

@@ -18,7 +18,7 @@ from snakemake_kochi.cli.output import (
     print_table,
 )
 from snakemake_kochi.location import Location, find_location
-from snakemake_kochi.phases.current import RecipeState, recipe_states
+from snakemake_kochi.phases.install import RecipeState, recipe_states
 
 
 @click.command("installs")

@@ -1,0 +1,150 @@
+"""The sources of recipes: which commit or tree each one has, and how an installation gets it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from snakemake_kochi.errors import ConfigError, GitError, KochiError, PhaseError, nearest
+from snakemake_kochi.files import expand_user, is_there, make_directory
+from snakemake_kochi.paths import ProjectPaths
+from snakemake_kochi.phases.products import Install
+from snakemake_kochi.project.recipes import Project, Recipe
+from snakemake_kochi.snapshot import fetch_source, freeze, materialise, resolve_source
+
+if TYPE_CHECKING:
+    from snakemake_kochi.phases.freeze import Freeze
+
+# Snakemake's own state is never part of the code, whatever .gitignore says.
+SNAKEMAKE_STATE = (".snakemake/",)
+
+
+def local_sources(
+    project: Project, paths: ProjectPaths
+) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """The sources that are on this computer, by recipe, and what is wrong with the others. A
+    missing source concerns runs that need the recipe, and not every run of the project."""
+    sources, without = {}, {}
+    for recipe in (recipe for each in project.dependencies.values() for recipe in each.values()):
+        try:
+            source = _local_source(recipe, project, paths)
+        except GitError as error:
+            without[str(recipe)] = str(error)
+        else:
+            if source is not None:
+                sources[str(recipe)] = source
+    return sources, without
+
+
+def check_sources(project: Project, recipes: Iterable[Recipe]) -> None:
+    """Raise a ConfigError with a line for each recipe whose source must be on this computer and is
+    not."""
+    lines = []
+    for recipe in recipes:
+        try:
+            _local_commit(recipe, project)
+        except GitError as error:
+            lines.append(str(error))
+    if lines:
+        raise ConfigError("\n".join(lines))
+
+
+def _local_source(recipe: Recipe, project: Project, paths: ProjectPaths) -> dict[str, str] | None:
+    """Resolve a source on this computer, which is cheap and done in every run.
+
+    A remote source is resolved only at its installation. Raises GitError when the source is
+    missing.
+    """
+    commit = _local_commit(recipe, project)
+    if (mirrored := project.mirror_directory(recipe)) is not None:
+        mirror = mirrored.resolve()
+        _refuse_around(mirror, paths.directory, recipe)
+        snapshot = freeze(mirror, paths.store, SNAKEMAKE_STATE)
+        return {"mirror": str(mirror), "tree": snapshot.tree, "base": snapshot.base or ""}
+    return None if commit is None else {"git": str(recipe.git), "commit": commit}
+
+
+def _local_commit(recipe: Recipe, project: Project) -> str | None:
+    """The commit of a repository on this computer, None for another source."""
+    if (mirrored := project.mirror_directory(recipe)) is not None:
+        _require_directory(mirrored, recipe.source_at["mirror_dir"])
+        return None
+    if recipe.git is None or recipe.is_remote:
+        return None
+    local = _local_path(recipe.git, project.directory)
+    _require_directory(local, recipe.source_at["git"])
+    try:
+        return resolve_source(str(local.resolve()), recipe.branch, recipe.commit_hash)
+    except GitError as error:
+        key = "branch" if recipe.branch else "commit_hash" if recipe.commit_hash else "git"
+        raise GitError(f"{recipe.source_at[key]}: {error.message}", error.hint) from error
+
+
+def _require_directory(path: Path, place: str) -> None:
+    # Not Path.is_dir: it may be longer than a path.
+    if os.path.isdir(path):
+        return
+    beside = os.listdir(path.parent) if os.path.isdir(path.parent) else ()
+    said = nearest(path.name, (name for name in beside if (path.parent / name).is_dir()))
+    meant = f", {said}" if said.startswith("did you mean") else ""
+    raise GitError(f"{place}: there is no directory {os.path.normpath(path)}{meant}")
+
+
+def _refuse_around(mirror: Path, store: Path, recipe: Recipe) -> None:
+    """Without a repository's .gitignore all files count: the store would contain itself, and the
+    mirrored directory would be a home or a whole disk."""
+    if not store.resolve().is_relative_to(mirror):
+        return
+    if not any(is_there(each / ".git") for each in (mirror, *mirror.parents)):
+        raise KochiError(
+            f"mirror_dir of {recipe}: {mirror} contains KOCHI_ROOT, where copies of it are kept",
+            "Name the directory of the sources alone in kochi.yaml.",
+        )
+
+
+def local_repository(git: str, directory: Path) -> str | None:
+    """The absolute path of a `git:` that is a directory of this computer, else None."""
+    path = _local_path(git, directory)
+    # Not Path.is_dir: an address may be longer than a path.
+    return str(path.resolve()) if os.path.isdir(path) else None
+
+
+def _local_path(git: str, directory: Path) -> Path:
+    return directory / expand_user(git.removeprefix("file://"), "git")
+
+
+def find_source(freeze: Freeze, recipe: Recipe, before: Install | None) -> dict[str, str]:
+    """The source to install, as in `Install`; `before` is the last installation, whose commit of a
+    remote repository is used. Raises PhaseError, and GitError when it is not available."""
+    frozen = freeze.sources.get(str(recipe))
+    if frozen is not None:
+        return dict(frozen)
+    if recipe.mirror:
+        raise PhaseError(
+            f"{recipe}: mirror_dir {recipe.mirror_dir} is not a directory "
+            f"(looked from {freeze.directory})",
+            "Correct mirror_dir in kochi.yaml.",
+        )
+    if recipe.git is None:
+        return {}
+    where = local_repository(recipe.git, freeze.directory) or recipe.git
+    if where == recipe.git and before is not None and before.source.get("git") == recipe.git:
+        # Finished work is based on it; a branch is looked up only on request.
+        return dict(before.source)
+    return {
+        "git": recipe.git,
+        "commit": resolve_source(where, recipe.branch, recipe.commit_hash),
+    }
+
+
+def fetch(freeze: Freeze, recipe: Recipe, source: Mapping[str, str], directory: Path) -> None:
+    """Fill a new directory with a source; it is empty for a recipe without one."""
+    if recipe.mirror:
+        materialise(freeze.paths.store, source["tree"], directory)
+    elif recipe.git is not None:
+        where = local_repository(recipe.git, freeze.directory) or recipe.git
+        fetch_source(where, recipe.branch, source["commit"], freeze.paths.store, directory)
+    else:
+        make_directory(directory)
