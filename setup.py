@@ -92,11 +92,11 @@ SITE = [
 
 def version() -> str:
     # Not imported: while this runs, what the package imports is not installed yet.
-    text = (HERE / "snakemake_kochi" / "version.py").read_text(encoding="utf-8")
-    found = re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE)
+    text = (HERE / "snakemake_kochi" / "__init__.py").read_text(encoding="utf-8")
+    found = re.search(r'^__version__ = "(.+?)"', text, re.MULTILINE)
     if found is None:
         raise RuntimeError(
-            "snakemake_kochi/version.py: a line '__version__ = \"...\"' was expected"
+            "snakemake_kochi/__init__.py: a line '__version__ = \"...\"' was expected"
         )
     return found[1]
 

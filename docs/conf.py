@@ -1,6 +1,6 @@
 """How Sphinx builds the site of the documentation: `make docs`."""
 
-from snakemake_kochi.version import __version__
+from snakemake_kochi import __version__
 
 project = "snakemake_kochi"
 author = "the snakemake_kochi developers"

@@ -4,9 +4,9 @@ The package has a Snakemake executor with persistent workers, and rules that ins
 what Kochi files describe.
 """
 
-from snakemake_kochi.version import __version__
-
 __all__ = ["__version__", "snakefile"]
+
+__version__ = "0.1.0"  # setup.py reads this line; records contain the version
 
 
 def snakefile() -> str:

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import click
 
+from snakemake_kochi import __version__
 from snakemake_kochi.errors import ConfigError, KochiError, nearest
-from snakemake_kochi.version import __version__
 
 FAILED = 1
 WRONG_USAGE = 2

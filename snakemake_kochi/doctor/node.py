@@ -11,9 +11,9 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from snakemake_kochi import __version__
 from snakemake_kochi.doctor.checks import Check, Finding
 from snakemake_kochi.doctor.filesystem import format_size
-from snakemake_kochi.version import __version__
 from snakemake_kochi.worker.node.capacity import (
     CUDA,
     HIP,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from snakemake_kochi import __version__
 from snakemake_kochi.paths import Root
-from snakemake_kochi.version import __version__
 
 from .conftest import COMMAND, Outcome
 
