@@ -269,16 +269,19 @@ def _command(
 
 def _refusal(directory: Path, arguments: Iterable[str], status: int, said: str) -> GitError:
     if status == 127:
-        return GitError("git was not found on PATH", "Install git.")
+        return GitError("git was not found on PATH", "Install git, and type your command again.")
     if "safe.bareRepository" in said:
-        return GitError(f"{directory} is inside a bare repository or .git: there are no files")
+        return GitError(
+            f"{directory} is inside a bare repository or a .git directory: it has no source files"
+        )
     words = list(arguments)
     while words[:1] == ["-c"]:
         del words[:2]
     message = f"git {words[0]} failed in {directory}: {said.strip() or f'status {status}'}"
     if "lazy fetching disabled" in said:
         return GitError(
-            f"{message} (a partial clone, of which nothing is fetched here)",
-            f"Have all of it: git -C {shlex.quote(str(directory))} fetch --refetch --no-filter",
+            f"{message} (a partial clone: kochi does not fetch its missing objects)",
+            "To fetch all objects, type: "
+            f"git -C {shlex.quote(str(directory))} fetch --refetch --no-filter",
         )
     return GitError(message)

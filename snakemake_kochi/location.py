@@ -101,9 +101,10 @@ class Location:
         if login_host is None or is_said or self.machine.has_host():
             return
         raise KochiError(
-            f"machine '{self.machine.name}' is behind the login host '{login_host}', and kochi "
-            "does not go there by itself yet",
-            f"On {login_host}: export KOCHI_MACHINE={self.machine.name}, and type the same there.",
+            f"machine '{self.machine.name}' is behind the login host '{login_host}', to which "
+            "kochi does not connect yet",
+            f"On {login_host}, type: export KOCHI_MACHINE={self.machine.name}\n"
+            "Then type your command there.",
         )
 
 

@@ -54,7 +54,7 @@ def examine(top: Path, directory: Path) -> tuple[list[str], bool]:
         if not all(have_modes):
             doubts.append(
                 f"the filesystem of {top} does not show who may write to a file: make sure that "
-                "nobody else may, for what is there runs as you"
+                "only you can, because kochi executes files there as you"
             )
     except (FileNotFoundError, NotADirectoryError):
         return doubts, False
@@ -79,7 +79,7 @@ def check_ours(path: Path) -> bool:
         return False
     raise OthersError(
         f"{who} may write to {path}",
-        "If it is yours, and nobody else has put anything there, type: "
+        "If it is yours and no other user has put anything there, type: "
         f"chmod go-w {shlex.quote(str(path))}",
     )
 
@@ -99,7 +99,7 @@ def check_followed(file: Path) -> None:
     if (who := _who_else_writes(found)) is not None:
         raise OthersError(
             f"{who} may write to {file}",
-            f"If what is in it is as it should be, type: chmod go-w {shlex.quote(str(file))}",
+            f"If its content is as it should be, type: chmod go-w {shlex.quote(str(file))}",
         )
 
 

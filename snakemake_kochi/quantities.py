@@ -11,7 +11,7 @@ import humanfriendly
 _SCHEDULERS_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<fields>\d+(?::\d+){0,2})\Z")
 _MOST_SECONDS = 366 * 86400.0  # more than any scheduler allows, and less than the limits of dates
 
-A_TIME = "a time like 90s, 30m, 2h or 1.5d was expected, of a year at most"
+A_TIME = "a time like 90s, 30m, 2h or 1.5d was expected, at most a year"
 A_WALLTIME = "a time like 90s, 2h or, as Slurm writes it, 1-12:00:00 (a number alone is minutes)"
 AN_AMOUNT_OF_MEMORY = "an amount of memory like 512M or 16G was expected"
 
@@ -38,7 +38,7 @@ def walltime_of(text: str) -> float:
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{A_WALLTIME} was expected") from error
     if not 0 < seconds <= _MOST_SECONDS:
-        raise ValueError(f"{A_WALLTIME} was expected, of a year at most")
+        raise ValueError(f"{A_WALLTIME} was expected, at most a year")
     return seconds
 
 

@@ -212,7 +212,7 @@ def release_before_it_comes(
     order_release(location.machine_paths, asked.worker, how)
     if is_there(location.machine_paths.worker(asked.worker).state):
         return _release(location, find_worker(location.machine_paths, asked.worker), how)
-    begun = f"Worker {asked.worker} has not come yet"
+    begun = f"Worker {asked.worker} has not started yet"
     if location.machine.scheduler is None:
         return "asked", f"{begun}: it will leave as soon as it comes."
     scheduler = make_scheduler(location.machine, asked.owner, None)

@@ -67,9 +67,9 @@ class Held:
         """
         if (why := self.why_lost()) is not None:
             raise LockLostError(
-                f"the lock {self.path} was taken away while it was held ({why}), so that another "
+                f"this process lost the lock {self.path} while it held it ({why}): another process "
                 "may have worked in the same place",
-                "Run it again.",
+                "Type your command again.",
             )
 
 
@@ -167,7 +167,7 @@ def _wait_for(descriptor: int, path: Path, complain_after: float, deadline: floa
             time.sleep(_LONG_POLL_INTERVAL if is_long else _POLL_INTERVAL)
             if time.monotonic() >= complain_at:
                 complain_at = time.monotonic() + complain_after
-                _complain(path, f"`fuser -v {path}` on that node")
+                _complain(path, f"`fuser -v {path}` on its node shows the holder")
     except OSError as error:
         raise _refusal(path, "flock", error) from error
 
@@ -199,11 +199,11 @@ def _hold_lease(
                 raise _busy(path) from None
             if time.monotonic() >= complain_at:
                 complain_at = time.monotonic() + complain_after
-                _complain(path, f"named in {path}")
+                _complain(path, "the file names the holder")
         except LeaseSettingsMismatch as error:
             raise KochiError(
                 f"the lock {path} is held by another version of snakemake_kochi: {error}",
-                "End all workers and runs of the machine that are of the other version.",
+                "End all workers and runs of that version on this machine.",
             ) from error
         except OSError as error:
             raise _refusal(path, "open", error) from error
@@ -256,7 +256,7 @@ class Forsaken:
         self._path.rename(aside)
         try:
             if os.path.samestat(aside.stat(), expected):
-                _log.warning("the lock %s was not renewed any more: removed", self._path)
+                _log.warning("removed the lock %s: its holder no longer renewed it", self._path)
             else:
                 with contextlib.suppress(FileExistsError):
                     self._path.hardlink_to(aside)
@@ -264,21 +264,23 @@ class Forsaken:
             aside.unlink()
 
 
-def _complain(path: Path, holder: str) -> None:
-    _log.warning("still waiting for the lock %s (its holder: %s)", path, holder)
+def _complain(path: Path, how_to_find: str) -> None:
+    _log.warning(
+        "still waiting for the lock %s, which another process holds (%s)", path, how_to_find
+    )
 
 
 def advice(kind: Kind) -> str:
     """What to do if locks of that kind do not work."""
-    other = ", or, where there is none, lock_kind: lease" if kind == "flock" else ""
+    other = " Without such a directory, set lock_kind: lease." if kind == "flock" else ""
     return (
-        "In kochi.yaml name a directory where they work, the same for all nodes (machines: NAME: "
-        f"lock_dir){other}. To examine one: kochi doctor."
+        "In kochi.yaml, set lock_dir of the machine to a directory where locks work, the same for "
+        f"all nodes.{other} To test locks, type: kochi doctor"
     )
 
 
 def _busy(path: Path) -> LockBusyError:
-    return LockBusyError(f"the lock {path} is held by another")
+    return LockBusyError(f"another process holds the lock {path}")
 
 
 def _refusal(path: Path, call: Literal["open", "flock"], error: OSError) -> KochiError:

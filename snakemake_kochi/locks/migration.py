@@ -107,13 +107,14 @@ def require_unused(machine: MachinePaths, watch: bool = True) -> None:
         f"machine '{machine.name}' is in use by an earlier release of snakemake_kochi, whose files "
         f"in {machine.directory} have other names: {first.what} on {first.node.host} (process "
         f"{first.process.pid}){more}",
-        f"Wait for its end, or type on {first.node.host}: {first.stop}; then type the same again. "
+        f"Wait for its end, or type on {first.node.host}: {first.stop}. Then type your command "
+        "again. "
         + (
             "If that host is gone for good, wait a minute"
             if first.gives_signs
             else f"If that host is gone for good, type: rm {shlex.quote(str(first.state))}"
         )
-        + ". Until then the earlier release can be used as before.",
+        + ". Until then you can use the earlier release as before.",
     )
 
 

@@ -63,12 +63,12 @@ def probe_locks(
     if _READY not in lines:
         raise _untried(
             settings,
-            f"for {start_patience:g} seconds {sys.executable} has not begun to run; is its "
-            "filesystem there?",
+            f"{sys.executable} did not begin to run within {start_patience:g} seconds; its "
+            "filesystem may not answer",
         )
     call = "flock" if settings.kind == "flock" else "making the file"
     raise KochiError(
-        f"locking hangs: {call} has not returned for {deadline:g} seconds on {path}",
+        f"locking hangs: {call} did not return within {deadline:g} seconds on {path}",
         _advice(settings),
     )
 
@@ -116,7 +116,7 @@ def _judge(settings: LockSettings, path: Path, lines: list[str], status: int) ->
         outcome, message = json.loads(lines[-1])
     except (ValueError, TypeError, IndexError):
         said = [line for line in lines if line != _READY]
-        why = f"the process that tried ended with status {status}"
+        why = f"the test process ended with status {status}"
         raise _untried(settings, f"{why} ({said[-1]})" if said else why) from None
     if outcome == "admitted":
         raise KochiError(
@@ -130,8 +130,8 @@ def _judge(settings: LockSettings, path: Path, lines: list[str], status: int) ->
 
 def _untried(settings: LockSettings, why: str) -> KochiError:
     return KochiError(
-        f"the locks in {settings.paths.directory} could not be tried: {why}",
-        "Try again, or examine them: kochi doctor",
+        f"the locks in {settings.paths.directory} could not be tested: {why}",
+        "Try again. To examine the locks, type: kochi doctor",
     )
 
 
@@ -139,8 +139,8 @@ def _advice(settings: LockSettings) -> str:
     # This is part of the advice because otherwise the settled locks would make the next start fail.
     file = settings.machine.lock_settings
     return (
-        f"{advice(settings.kind)} After that change, and with no worker or run of the machine "
-        f"left: rm {file}"
+        f"{advice(settings.kind)}\nAfter that change, when the machine has no worker or run left, "
+        f"type: rm {file}"
     )
 
 

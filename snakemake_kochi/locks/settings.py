@@ -100,10 +100,14 @@ class LockSettings:
     @classmethod
     def from_dict(cls, machine: MachinePaths, data: Mapping[str, Any]) -> LockSettings:
         """Make settings from the content of the file. Raises DamagedFileError."""
-        directory = Path(str(data.get("directory")))
-        kind = data.get("kind")
-        if kind not in get_args(Kind) or not data.get("directory") or "\0" in str(directory):
-            raise _damaged(machine, f"no directory of locks, or no kind that is known ({kind!r})")
+        name, kind = str(data.get("directory") or ""), data.get("kind")
+        if not name or "\0" in name:
+            raise _damaged(machine, f"key 'directory': {name!r} is not the path of a directory")
+        if kind not in get_args(Kind):
+            raise _damaged(
+                machine, f"key 'kind': {kind!r} is not one of {', '.join(get_args(Kind))}"
+            )
+        directory = Path(name)
         return cls(
             machine=machine,
             paths=LockPaths(machine.directory / directory),
@@ -217,11 +221,11 @@ def disagreement(settled: LockSettings, wanted: LockSettings) -> KochiError | No
     file = settled.machine.lock_settings
     return KochiError(
         f"machine '{settled.machine.name}' uses the locks {settled} "
-        f"(settled in {file}, by {settled.host} at {settled.time}), but what is configured "
-        f"is {wanted}: two processes with different locks do not exclude each other, and would "
-        "run the same jobs",
-        "Set lock_dir and lock_kind of the machine in kochi.yaml back; or end all its workers and "
-        f"runs, on all nodes, and then type: rm {file}",
+        f"(settled in {file}, by {settled.host} at {settled.time}), but its configuration "
+        f"says {wanted}: processes with different locks do not exclude each other, and would run "
+        "the same jobs",
+        "Set lock_dir and lock_kind of the machine in kochi.yaml back to those. Or end all its "
+        f"workers and runs, on all nodes, and then type: rm {file}",
     )
 
 
@@ -288,7 +292,7 @@ def _check_directory(settings: LockSettings) -> None:
             f"{directory} is not the directory of locks that {settings.host} settled for machine "
             f"'{settings.machine.name}': either lock_dir is not the same directory on all nodes, "
             "or its files were removed",
-            "Name a directory that all nodes share in kochi.yaml (lock_dir). Then end all workers "
+            "Set lock_dir in kochi.yaml to a directory that all nodes share. Then end all workers "
             f"and runs of the machine, and type: rm {settings.machine.lock_settings}",
         )
     _check_ownership(directory)

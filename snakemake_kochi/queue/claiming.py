@@ -109,7 +109,7 @@ class Claimer:
         except (OSError, KochiError) as error:
             if not claims:
                 raise
-            _log.warning("queue %s: no more is claimed now: %s", self._paths.name, error)
+            _log.warning("queue %s: cannot claim further tickets now: %s", self._paths.name, error)
             return claims
 
     def _claim_preferred(
@@ -181,7 +181,7 @@ class Claimer:
             # without knowing about them.
             if not claims:
                 raise
-            _log.warning("queue %s: no more is claimed now: %s", self._paths.name, error)
+            _log.warning("queue %s: cannot claim further tickets now: %s", self._paths.name, error)
             shard = None
         return claims, shard
 
@@ -259,7 +259,9 @@ class Claimer:
         try:
             ticket = read_ticket(entry.path).with_attempt(entry.attempt)
             if ticket.job != entry.job:
-                raise DamagedFileError(f"{entry.path}: holds the ticket of job {ticket.job}")
+                raise DamagedFileError(
+                    f"{entry.path}: key 'job': {ticket.job} instead of {entry.job}"
+                )
         except FileNotFoundError:
             return None
         except DamagedFileError as error:

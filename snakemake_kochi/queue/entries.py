@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import shlex
 from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,7 +199,7 @@ def ids_lock(machine: MachinePaths, complain_after: float = 30.0) -> Iterator[No
 
 def _require(directory: Path) -> None:
     if not is_there(directory):
-        raise QueueRemovedError(f"{directory} does not exist: nothing is left to be locked")
+        raise QueueRemovedError(f"the directory of the queue does not exist: {directory}")
 
 
 VERSION = 1
@@ -212,7 +213,7 @@ def read_next(machine: MachinePaths, kind: Kind) -> int:
     except DamagedFileError as error:
         raise DamagedFileError(
             error.message,
-            f"Remove {machine.ids}: numbers then go on after the largest that is in use.",
+            _restart(machine),
         ) from error
     if number is None:
         newest = _newest_range(machine, kind)
@@ -220,9 +221,14 @@ def read_next(machine: MachinePaths, kind: Kind) -> int:
     if not isinstance(number, int) or number < 0:
         raise DamagedFileError(
             f"{machine.ids}: key '{kind}': a number from 0 was expected",
-            f"Remove {machine.ids}: numbers then go on after the largest that is in use.",
+            _restart(machine),
         )
     return number
+
+
+def _restart(machine: MachinePaths) -> str:
+    path = shlex.quote(str(machine.ids))
+    return f"To continue with the number after the largest one in use, type: rm {path}"
 
 
 def _read_counters(machine: MachinePaths) -> dict[str, Any]:
@@ -287,7 +293,7 @@ def allocate_ids(machine: MachinePaths, kind: Kind, count: int) -> range:
         return _allocate_ids(machine, kind, count)
     except OSError as error:
         raise KochiError(
-            f"no {kind} number can be given: cannot write {machine.ids}: {error.strerror}"
+            f"cannot take a {kind} number: cannot write {machine.ids}: {error.strerror}"
         ) from error
 
 

@@ -73,7 +73,7 @@ def reasons(machine: MachinePaths, view: JobView) -> list[str]:
     if view.result is not None:
         return [_how_it_ended(view)]
     if view.ticket is None:
-        return ["its ticket is damaged: it fails as soon as a worker comes to it"]
+        return ["its ticket is damaged: the job fails when a worker tries to claim it"]
     if view.state == "running":
         return list(_why_running(machine, view, view.ticket))
     return list(_why_waiting(machine, view, view.ticket))
@@ -137,7 +137,7 @@ def _why_running(machine: MachinePaths, view: JobView, ticket: Ticket) -> Iterat
     worker = _read_worker_or_none(machine, view.worker)
     name = f"worker {view.worker}" + (f" on {worker.node.host}" if worker else "")
     if worker is not None and worker.is_lost:
-        yield f"{name} died: the next worker or controller that looks requeues it"
+        yield f"{name} died: the next worker or controller that notices requeues the job"
     elif view.cancelling:
         yield f"{name} is ending its processes"
     elif view.started is None:
@@ -169,7 +169,8 @@ def _why_waiting(machine: MachinePaths, view: JobView, ticket: Ticket) -> Iterat
         yield from (f"worker {worker.worker} on {worker.node.host} died" for worker in lost)
         if theirs:
             which = "another run" if len(theirs) == 1 else "other runs"
-            yield f"{_numbers(theirs)} of it {_verb(theirs, 'is', 'are')} only for jobs of {which}"
+            verb = "runs" if len(theirs) == 1 else "run"
+            yield f"{_numbers(theirs)} of this queue {verb} only jobs of {which}"
     else:
         yield from _why_none_takes_it(machine, view, ticket, there)
     yield from _earlier_attempts(machine, view)
@@ -186,11 +187,11 @@ def _why_none_takes_it(
     able = [w for w in there if w not in draining and obstacles[w.worker] is None]
     unable = [w for w in there if w not in draining and obstacles[w.worker] is not None]
     if not able:
-        never = "can ever run it" if unable else f"takes more; {_start(ticket.queue)}"
+        never = "can ever run it" if unable else f"claims further jobs; {_start(ticket.queue)}"
         yield f"no worker of queue {ticket.queue} {never}"
     before = count_before(machine.queue(ticket.queue), view.job)
     if able and before:
-        yield f"{before} {'other waits' if before == 1 else 'others wait'} before it"
+        yield f"{before} {'other job waits' if before == 1 else 'other jobs wait'} before it"
     yield from (_what_it_runs(machine, worker) for worker in able[:_MOST_NAMED])
     yield from (f"worker {w.worker}: {obstacles[w.worker]}" for w in unable[:_MOST_NAMED])
     yield from (
@@ -205,7 +206,7 @@ def _what_it_runs(machine: MachinePaths, worker: WorkerState) -> str:
     """As in "worker 3 runs job 17 (exclusive) for 3 minutes and 2 more", or that it is idle."""
     named = f"worker {worker.worker}"
     if not worker.running:
-        return f"{named} has nothing to do{_for(worker.idle_since)} and takes it when it looks next"
+        return f"{named} is idle{_for(worker.idle_since)} and claims it at its next look"
     # The oldest job is the one that a person asks about.
     job, since = min(worker.running.items(), key=lambda item: item[1])
     more = len(worker.running) - 1
@@ -240,10 +241,6 @@ def _because(reason: str) -> str:
 def _numbers(workers: Sequence[WorkerState]) -> str:
     named = ", ".join(str(worker.worker) for worker in workers[:_MOST_NAMED])
     return f"worker{'s' if len(workers) > 1 else ''} {named}"
-
-
-def _verb(workers: Sequence[WorkerState], one: str, several: str) -> str:
-    return one if len(workers) == 1 else several
 
 
 def _read_worker_or_none(machine: MachinePaths, worker: int) -> WorkerState | None:
@@ -297,13 +294,6 @@ def _ended_attempt(machine: MachinePaths, job: int, number: int) -> AttemptView 
     )
 
 
-def _skipped_runners(machine: MachinePaths, result: Result) -> str:
-    if result.runner in ("", "shell"):
-        return ""  # there is no faster runner, and one file less to read
-    attempt = _read_attempt_or_none(machine, result.job, result.attempt)
-    return "" if attempt is None else attempt.skipped_runners
-
-
 def _read_attempt_or_none(machine: MachinePaths, job: int, number: int) -> Attempt | None:
     with contextlib.suppress(FileNotFoundError, DamagedFileError):
         return read_attempt(machine.job(job).attempt(number))
@@ -314,18 +304,7 @@ def _last_attempt(machine: MachinePaths, view: JobView) -> AttemptView | None:
     """The last attempt of a job; None if the job has never begun."""
     result = view.result
     if result is not None and result.worker is not None:
-        return AttemptView(
-            attempt=result.attempt,
-            worker=result.worker,
-            node=result.node,
-            started=result.started,
-            ended=result.ended,
-            ending=result.describe(),
-            detail=result.detail,
-            seconds=_duration(result.started, result.ended),
-            runner=result.runner,
-            skipped_runners=_skipped_runners(machine, result),
-        )
+        return _view_of_result(machine, result, result.describe())
     if result is not None or view.started is None:
         return None
     with contextlib.suppress(FileNotFoundError, DamagedFileError):
@@ -349,16 +328,28 @@ def _late_results(machine: MachinePaths, job: int) -> Iterator[AttemptView]:
     for path in machine.job(job).late_results():
         with contextlib.suppress(FileNotFoundError, DamagedFileError):
             result = read_result(path)
-            yield AttemptView(
-                attempt=result.attempt,
-                worker=result.worker,
-                node=result.node,
-                started=result.started,
-                ended=result.ended,
-                ending=f"ignored, because it came too late: {result.describe()}",
-                detail=result.detail,
-                seconds=_duration(result.started, result.ended),
-                runner=result.runner,
-                skipped_runners=_skipped_runners(machine, result),
-                counts=False,
-            )
+            ending = f"ignored because it came too late: {result.describe()}"
+            yield _view_of_result(machine, result, ending, counts=False)
+
+
+def _view_of_result(
+    machine: MachinePaths, result: Result, ending: str, counts: bool = True
+) -> AttemptView:
+    skipped_runners = ""
+    # For the others there is no faster runner, and one file less to read.
+    if result.runner not in ("", "shell"):
+        attempt = _read_attempt_or_none(machine, result.job, result.attempt)
+        skipped_runners = "" if attempt is None else attempt.skipped_runners
+    return AttemptView(
+        attempt=result.attempt,
+        worker=result.worker,
+        node=result.node,
+        started=result.started,
+        ended=result.ended,
+        ending=ending,
+        detail=result.detail,
+        seconds=_duration(result.started, result.ended),
+        runner=result.runner,
+        skipped_runners=skipped_runners,
+        counts=counts,
+    )

@@ -200,7 +200,9 @@ def read_presumed_dead(machine: MachinePaths, worker: int) -> PresumedDead:
             time=str(data["time"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise DamagedFileError(f"{path}: not a presumption of death ({error!r})") from error
+        raise DamagedFileError(
+            f"{path}: not the record of a worker presumed dead ({error!r})"
+        ) from error
 
 
 def presume_dead(machine: MachinePaths, state: WorkerState, still: float) -> None:
@@ -208,7 +210,7 @@ def presume_dead(machine: MachinePaths, state: WorkerState, still: float) -> Non
     presumed = PresumedDead(state.worker, this_node().host, round(still, 3), now())
     if write_exclusively(machine.worker(state.worker).presumed_dead, to_json(presumed.to_dict())):
         _log.warning(
-            "worker %d on %s is presumed dead: no sign of life for %.0f seconds",
+            "worker %d on %s is presumed dead: its heartbeat stood still for %.0f seconds",
             state.worker,
             state.node.host,
             still,

@@ -245,9 +245,9 @@ class Inbox:
         try:
             names = sorted(list_names(paths.inbox))
         except OSError as error:
-            self._notices.fault(f"results in {paths.inbox} cannot be taken in now", error)
+            self._notices.fault(f"cannot list the results in {paths.inbox}", error)
             return
-        self._notices.over(f"results in {paths.inbox} cannot be taken in now")
+        self._notices.over(f"cannot list the results in {paths.inbox}")
         for name in names:
             job = name.split("-")[0]
             if job.isdecimal() and (result := self._take(paths, name, int(job))) is not None:
@@ -261,7 +261,7 @@ class Inbox:
             return None
         except OSError as error:
             # The next look may be able to read it.
-            self._notices.fault("a result cannot be read yet", error)
+            self._notices.fault("cannot read a result", error)
             return None
         try:
             # The file is moved, not unlinked: this process may be killed before it acts on the
@@ -271,9 +271,9 @@ class Inbox:
             move(path, delivered)
         except OSError as error:
             # The result counts although it will be found here again.
-            self._notices.fault("a result cannot be put away yet", error)
+            self._notices.fault("cannot move a result that was read", error)
         else:
-            self._notices.over("a result cannot be put away yet")
+            self._notices.over("cannot move a result that was read")
         return result
 
     def _read(self, path: Path, job: int) -> Result:

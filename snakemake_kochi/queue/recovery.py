@@ -75,7 +75,7 @@ def requeue(
         if detail := _cause_to_give_up(machine, entry, end.reason):
             result = unexecuted_result(machine, entry, _GIVEN_UP[end.reason], detail, end.node)
             end_ticket(machine, entry.path, ticket, result)
-            return f"it is given up: {detail}"
+            return f"given up: {detail}"
     target = queue.waiting_ticket(entry.job, entry.attempt + 1 if is_over else entry.attempt)
     make_directory(target.parent)
     move(entry.path, target)
@@ -116,8 +116,8 @@ def _cause_to_give_up(machine: MachinePaths, entry: Entry, reason: UncountedReas
     if reason == "out of time" and len(ends) >= MOST_OUT_OF_TIME:
         names = ", ".join(f"worker {end.worker} on {end.node}" for end in ends)
         return (
-            f"it takes longer than each worker that had it was there: {names}; give the machine's "
-            "allocations more time, and say how long the job takes (resources: runtime)"
+            f"the time of each worker that had it ended before the job did: {names}; request "
+            "longer allocations for the machine, and set the job's run time (resources: runtime)"
         )
     return None
 
@@ -173,7 +173,7 @@ def _recover_entry(
         # waiting, too.
         patience = 0.0 if entry.path in postponed else observer.kill_patience
         if obstacle := _end_processes(machine, entry, worker, patience):
-            why = f"job {entry.job} is not run again yet: {obstacle}"
+            why = f"job {entry.job} is not requeued yet: {obstacle}"
             postponed.postpone(entry.path, _UNENDED_PAUSE, why)
             return []
         # The process that removed the queue found no ticket left in it.
@@ -207,7 +207,7 @@ def _end_processes(
         return None  # rebooted since, or another node: processes cannot be seen or ended from here
     if kill_job_processes(attempt.process, attempt.nonce, patience):
         return None
-    return f"processes of its session {attempt.process.pid} cannot be ended"
+    return f"the processes of its session {attempt.process.pid} cannot be killed"
 
 
 def _look_for_processes(
@@ -230,7 +230,7 @@ def _look_for_processes(
     if not found:
         return None
     pids = " ".join(map(str, found))
-    return f"{damage}; processes {pids} seem to be of it and would have to be ended"
+    return f"{damage}; processes {pids} seem to belong to it, and must end first"
 
 
 def _requeue_dead(
@@ -243,7 +243,7 @@ def _requeue_dead(
     except DamagedFileError as error:
         set_aside(machine, queue, entry, error.message)
         return []
-    said = f"worker {worker.worker} on {worker.node.host} died with job {entry.job}"
+    said = f"worker {worker.worker} on {worker.node.host} died while it had job {entry.job}"
     detail = "its heartbeat stood still" if worker.presumed_dead else ""
     end = ended_attempt(machine, entry, "lost", worker.worker, worker.node.host, detail)
     return [f"{said}: {requeue(machine, queue, entry, ticket, end)}"]

@@ -267,7 +267,7 @@ def damaged_result(machine: MachinePaths, entry: Entry, why: str) -> Result:
 
     Its nonce is always the same, so it is reported once, however often the damage is found.
     """
-    detail = f"how it ended cannot be read: {why}"
+    detail = f"its result cannot be read: {why}"
     return replace(unexecuted_result(machine, entry, "failed", detail), nonce="damaged")
 
 

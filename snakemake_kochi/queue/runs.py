@@ -110,7 +110,7 @@ class RunFile:
             write_atomically(path, to_json(record.to_dict()))
         except OSError as error:
             # On a full disk, for example: the run is more important than its record.
-            _log.warning("what is kept of the run cannot be written: %s", error)
+            _log.warning("cannot write the record of the run: %s", error)
 
 
 def read_run(machine: MachinePaths, controller: str) -> RunRecord:

@@ -58,7 +58,10 @@ class WakeUp:
         if self.is_silent:
             return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         if not stat.S_ISFIFO(self.path.lstat().st_mode):
-            raise KochiError(f"{self.path} is in the way: a FIFO was expected there")
+            raise KochiError(
+                f"{self.path} is not a FIFO",
+                "Move this file elsewhere, and type your command again.",
+            )
         # Opened for writing too: a FIFO without a writer is at its end, and poll would always
         # return at once.
         return os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -50,17 +50,17 @@ class Capacity:
         )
 
     def obstacle(self, wanted: Resources, seconds_left: float | None = None) -> str | None:
-        """Why the ticket can never run here, for people ("8 cores needed, 4 there"), or None.
+        """Why the ticket can never run here, for people ("8 cores needed, 4 available"), or None.
 
         `seconds_left` is how long the worker will exist; None when nothing limits it.
         """
         if wanted.cores > self.cores:
-            return f"{wanted.cores} cores needed, {self.cores} there"
+            return f"{wanted.cores} cores needed, {self.cores} available"
         if (wanted.memory_mb or 0) > self.memory_mb:
-            return f"{wanted.memory_mb} MiB of memory needed, {self.memory_mb} there"
+            return f"{wanted.memory_mb} MiB of memory needed, {self.memory_mb} available"
         if wanted.gpus > self.gpus:
             needed = pluralize(wanted.gpus, "GPU")
-            return f"{needed} needed, {self.gpus or 'none'} there"
+            return f"{needed} needed, {self.gpus or 'none'} available"
         if (
             seconds_left is not None
             and wanted.runtime_seconds is not None
@@ -229,8 +229,8 @@ def find_worker(machine: MachinePaths, worker: int) -> WorkerState:
     except FileNotFoundError as error:
         if worker in (asked := asked_workers(machine)):
             raise NameNotFoundError(
-                f"worker {worker} on machine {machine.name} has not come yet: it is asked for as "
-                f"allocation {asked[worker].allocation}"
+                f"worker {worker} on machine {machine.name} has not started yet: its allocation "
+                f"{asked[worker].allocation} is requested"
             ) from error
         known = nearest(str(worker), map(str, worker_numbers(machine)))
         raise NameNotFoundError(

@@ -254,7 +254,9 @@ def test_where_workers_come_that_are_too_small_no_more_are_requested_in_the_end(
     # The other job has ended.
     run.wait("a", LARGE)
     run.workers["a"] = [replace(worker, running={}) for worker in run.workers["a"]]
-    with pytest.raises(WorkerError, match=r"rule one: .* none can run it: 4 cores needed, 2 there"):
+    with pytest.raises(
+        WorkerError, match=r"rule one: .* none can run it: 4 cores needed, 2 available"
+    ):
         run.look()
 
 

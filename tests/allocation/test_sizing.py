@@ -106,7 +106,7 @@ def test_where_jobs_say_how_long_they_take_the_worker_is_requested_for_as_long_a
 
 def test_a_job_that_no_worker_can_run_is_named_with_its_limit_and_requested_by_nobody():
     limits = Limits(4, NODE, seconds=3600.0)
-    assert obstacle(Resources(cores=9), limits) == "9 cores needed, 8 there"
+    assert obstacle(Resources(cores=9), limits) == "9 cores needed, 8 available"
     assert obstacle(Resources(runtime_seconds=3601), limits) is not None
     # What it takes to start a worker is taken from the job's time where it cannot be added.
     assert obstacle(Resources(runtime_seconds=3600), limits) is None

@@ -143,7 +143,7 @@ def test_allocations_are_given_back_to_slurm(
     wait_until(lambda: [worker.worker for worker in list_workers(machine)] == [0, 1])
     # The one that has the number has the allocation.
     assert [worker.allocation for worker in list_workers(machine)] == ids[:2]
-    assert "worker 2 on machine own has not come yet" in kochi("show", "log", "worker", "2").err
+    assert "worker 2 on machine own has not started yet" in kochi("show", "log", "worker", "2").err
     kochi("enqueue", "-q", "q", "--", "sh", "-c", "touch there; sleep 1000")
     wait_until(lambda: Path("there").exists())
     (busy,) = (worker.worker for worker in wait_until(lambda: busy_workers(machine)))
@@ -160,7 +160,7 @@ def test_allocations_are_given_back_to_slurm(
 
     done = kochi("release", "2", str(1 - busy))
     assert done.out.splitlines() == [
-        f"Worker 2 has not come yet: its allocation {ids[2]} was cancelled.",
+        f"Worker 2 has not started yet: its allocation {ids[2]} was cancelled.",
         f"Worker {1 - busy} was told to leave: it leaves at once, "
         f"which ends allocation {ids[1 - busy]}.",
     ]

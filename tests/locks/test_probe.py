@@ -155,7 +155,7 @@ def test_a_lock_that_hangs_is_given_up_and_named(tmp_path: Path) -> None:
     )
     done = under_strace("flock:delay_enter=2s", "-c", code, cwd=tmp_path)
     path = Root.find().machine("local").locks.probe(this_node().host)
-    said = f"locking hangs: flock has not returned for 0.3 seconds on {path}\n"
+    said = f"locking hangs: flock did not return within 0.3 seconds on {path}\n"
     assert said in done.stdout, done.stdout
     assert "lock_dir" in done.stdout
 
@@ -185,7 +185,9 @@ def test_a_python_that_does_not_begin_is_not_taken_for_a_lock_that_hangs(
 ) -> None:
     with (
         child_that("exec sleep 1000", tmp_path, monkeypatch),
-        pytest.raises(KochiError, match=r"could not be tried: for 0.2 seconds .* has not begun"),
+        pytest.raises(
+            KochiError, match=r"could not be tested: .* did not begin to run within 0.2 seconds"
+        ),
     ):
         probe_locks(machine, start_patience=0.2)
 
@@ -193,7 +195,7 @@ def test_a_python_that_does_not_begin_is_not_taken_for_a_lock_that_hangs(
 def test_a_child_that_fails_otherwise_is_no_verdict_on_the_locks(
     machine: MachinePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = r"could not be tried: .* ended with status 7 \(no memory\)"
+    said = r"could not be tested: .* ended with status 7 \(no memory\)"
     with (
         child_that("echo ready; echo no memory >&2; exit 7", tmp_path, monkeypatch),
         pytest.raises(KochiError, match=said),

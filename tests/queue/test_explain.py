@@ -129,10 +129,10 @@ def test_who_served_its_queue_has_left_or_died_or_serves_others(machine, ticket,
     assert reasons(machine, find_job(machine, 0)) == [
         f"no worker serves queue q; {SERVE_IT}",
         f"worker 1 on {NODE.host} died",
-        "worker 2 of it is only for jobs of another run",
+        "worker 2 of this queue runs only jobs of another run",
     ]
     serve(3, controller="me")
-    assert explain(machine, 0).startswith("worker 3 has nothing to do")
+    assert explain(machine, 0).startswith("worker 3 is idle")
 
 
 def test_no_worker_of_its_queue_could_ever_run_it(machine, ticket, serve):
@@ -142,11 +142,11 @@ def test_no_worker_of_its_queue_could_ever_run_it(machine, ticket, serve):
     queue.submit([ticket(resources=Resources(gpus=1))])
     serve(3, until=(datetime.now(UTC) + timedelta(hours=2, seconds=30)).isoformat())
     never = "no worker of queue q can ever run it; worker 3: "
-    assert explain(machine, 0) == f"{never}8 cores needed, 4 there"
+    assert explain(machine, 0) == f"{never}8 cores needed, 4 available"
     assert explain(machine, 1) == f"{never}3 hours needed, 2 hours and 30 seconds left" or (
         explain(machine, 1) == f"{never}3 hours needed, 2 hours and 29 seconds left"
     )
-    assert explain(machine, 2) == f"{never}1 GPU needed, none there"
+    assert explain(machine, 2) == f"{never}1 GPU needed, none available"
     for number in range(4, 10):
         serve(number)
     assert explain(machine, 2).endswith("; and 4 more workers")
@@ -161,8 +161,8 @@ def test_its_workers_are_busy_and_others_are_before_it(machine, ticket, serve):
     serve(3, running={0: ago(125)})
     busy = "worker 3 runs job 0 (exclusive) for 2 minutes and 5 seconds"
     assert explain(machine, 1) == busy
-    assert explain(machine, 2) == f"1 other waits before it; {busy}"
-    assert explain(machine, 600) == f"599 others wait before it; {busy}"
+    assert explain(machine, 2) == f"1 other job waits before it; {busy}"
+    assert explain(machine, 600) == f"599 other jobs wait before it; {busy}"
 
 
 def test_several_jobs_of_a_worker_are_counted_and_a_slim_worker_is_told_apart(
@@ -176,7 +176,7 @@ def test_several_jobs_of_a_worker_are_counted_and_a_slim_worker_is_told_apart(
     serve(1, cores=1)
     assert explain(machine, 3) == (
         "worker 0 runs job 1 for 1 minute and 1 second and 2 more; "
-        "worker 1: 2 cores needed, 1 there"
+        "worker 1: 2 cores needed, 1 available"
     )
 
 
@@ -190,7 +190,7 @@ def test_its_worker_is_being_stopped(machine, ticket, serve):
         f"worker 3 on {NODE.host} is being stopped (SIGTERM): it ends the job and requeues it"
     )
     assert explain(machine, 1) == (
-        f"no worker of queue q takes more; {SERVE_IT}; worker 3 is being stopped (SIGTERM)"
+        f"no worker of queue q claims further jobs; {SERVE_IT}; worker 3 is being stopped (SIGTERM)"
     )
 
 
@@ -270,7 +270,7 @@ def test_attempts_are_listed_with_their_ends_and_late_results(machine, ticket):
     ]
     assert told == [
         (1, 1, "lost", False),
-        (1, 1, "ignored, because it came too late: exit status 7", False),
+        (1, 1, "ignored because it came too late: exit status 7", False),
         (2, 2, "succeeded", True),
     ]
 

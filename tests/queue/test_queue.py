@@ -471,7 +471,7 @@ def test_a_damaged_counter_is_an_error_and_gives_no_number_twice(machine, ticket
         queue.submit([ticket()])
     assert len(queue.waiting()) == 1
     assert caught.value.hint == (
-        f"Remove {machine.ids}: numbers then go on after the largest that is in use."
+        f"To continue with the number after the largest one in use, type: rm {machine.ids}"
     )
     machine.ids.unlink()
     assert queue.submit([ticket()])[0].job == 1

@@ -310,7 +310,7 @@ def test_a_dead_workers_ticket_whose_attempt_cannot_be_read_waits_for_its_proces
         time += 30
         assert recover(machine, "q", observer) == []
         (record,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
-        assert f"processes {left.pid} seem to be of it" in record.message
+        assert f"processes {left.pid} seem to belong to it" in record.message
         assert left.poll() is None, "it may be of another KOCHI_ROOT"
     finally:
         left.kill()

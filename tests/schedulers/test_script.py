@@ -116,7 +116,7 @@ def test_a_job_larger_than_a_node_is_refused_before_the_script_is_run(
 ) -> None:
     done = run("exit 3", snakefile=SNAKEFILE.replace("shell:", "threads: 3\n        shell:"))
     assert done.returncode == 1
-    assert "no allocation on machine own can run it: 3 cores needed, 2 there" in done.stdout
+    assert "no allocation on machine own can run it: 3 cores needed, 2 available" in done.stdout
     limit = "machines: own: allocation: cores in kochi.yaml"
     assert f"Request less, or change {limit}." in done.stdout
     assert not machine.allocations.exists()

@@ -87,7 +87,7 @@ def test_an_unknown_partition_is_refused_with_the_nearest_one():
 def test_what_no_node_has_together_is_told_before_anything_is_asked_for():
     both = limits("main,gpus")
     assert obstacle(Resources(cores=32, gpus=4), both) is None
-    assert obstacle(Resources(cores=65), both) == "65 cores needed, 64 there"
+    assert obstacle(Resources(cores=65), both) == "65 cores needed, 64 available"
     assert obstacle(Resources(cores=64, gpus=1), both) == (
         "64 cores, 0 MiB of memory and 1 GPU needed on one node, and none has all of that"
     )

@@ -79,7 +79,7 @@ def test_a_job_that_no_allocation_can_run_is_refused_before_anything_is_submitte
     project.write(SNAKEFILE.replace("shell:", "threads: 3\n        shell:"), 1)
     done = project.run()
     assert done.returncode == 1
-    assert "rule job: no allocation on machine own can run it: 3 cores needed, 2 there" in (
+    assert "rule job: no allocation on machine own can run it: 3 cores needed, 2 available" in (
         done.stdout
     )
     assert project.submissions == []

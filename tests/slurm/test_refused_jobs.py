@@ -83,10 +83,10 @@ def test_all_rules_that_can_never_run_are_refused_before_anything_is_submitted(
     )
     assert done.returncode == 1
     limit = "no allocation on machine own can run it"
-    assert f"rule large: {limit}: 8000 MiB of memory needed, 4096 there" in done.stdout
+    assert f"rule large: {limit}: 8000 MiB of memory needed, 4096 available" in done.stdout
     assert f"rule long: {limit}: 5 minutes needed" in done.stdout
     assert "rule asked, resource slurm_extra: --wrap=date cannot be used" in done.stdout
-    assert f"rule wide: {limit}: 64 cores needed, 4 there" in done.stdout
+    assert f"rule wide: {limit}: 64 cores needed, 4 available" in done.stdout
     assert done.stdout.count(limit) == 3
     assert "rule first" not in done.stdout.partition(limit)[2]
     assert ".py" not in done.stdout.partition(limit)[2]

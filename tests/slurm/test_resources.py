@@ -297,7 +297,9 @@ def test_a_retry_that_asks_for_more_than_there_is_fails_and_others_go_on(project
         "--keep-going",
     )
     assert done.returncode == 1
-    said = "rule a: no allocation on machine own can run it: 6000 MiB of memory needed, 4096 there"
+    said = (
+        "rule a: no allocation on machine own can run it: 6000 MiB of memory needed, 4096 available"
+    )
     assert said in done.stdout
     assert "Traceback" not in done.stdout
     assert project.said("b")[1] == "main"

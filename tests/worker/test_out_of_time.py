@@ -39,8 +39,8 @@ def test_a_job_that_had_the_whole_time_of_three_workers_is_given_up_and_says_why
     assert result is not None
     assert result.reason == "timeout"
     said = explain(machine, job.job)
-    assert "it takes longer than each worker that had it was there: worker " in said
-    assert "say how long the job takes (resources: runtime)" in said
+    assert "the time of each worker that had it ended before the job did: worker " in said
+    assert "set the job's run time (resources: runtime)" in said
 
 
 def test_what_began_late_in_a_workers_time_is_not_counted(

@@ -66,9 +66,9 @@ def test_tickets_that_never_fit_are_skipped_named_and_left_to_others(site):
     shown, _ = worker.communicate()
     assert worker.returncode == 0
     assert [site.job(job).state for job in range(5)] == ["waiting"] * 3 + ["ended"] * 2
-    assert "Kochi job job0 (ID=0) is left to other workers: 3 cores needed, 2 there." in shown
-    assert "(ID=1) is left to other workers: 200 MiB of memory needed, 100 there." in shown
-    assert "(ID=2) is left to other workers: 1 GPU needed, none there." in shown
+    assert "Kochi job job0 (ID=0) is left to other workers: 3 cores needed, 2 available." in shown
+    assert "(ID=1) is left to other workers: 200 MiB of memory needed, 100 available." in shown
+    assert "(ID=2) is left to other workers: 1 GPU needed, none available." in shown
     assert find_worker(site.machine, 0).reason == "nothing is left that it can run"
     assert site.start(cores=3, memory_mb=200, gpus="1").wait() == 0
     assert [site.job(job).result.ok for job in range(5)] == [True] * 5
@@ -81,7 +81,7 @@ def test_only_the_first_of_many_that_never_fit_are_named(site):
     assert shown.count("is left to other workers") == 5
     assert shown.endswith("and more; list them with: kochi show jobs\n")
     log = site.machine.worker(0).log.read_text()
-    assert log.count("is skipped: 1 GPU needed, none there") == 1
+    assert log.count("is skipped: 1 GPU needed, none available") == 1
 
 
 def test_a_worker_that_stays_takes_what_comes_after_what_never_fits(site):
