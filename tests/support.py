@@ -10,10 +10,14 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from preloaded_snakemake import PreloadedSnakemake, SnakemakeRun
+
+from snakemake_kochi.processes import Node, ProcessIdentity
+from snakemake_kochi.queue import Capacity, WorkerState
 
 Found = TypeVar("Found")
 
@@ -119,6 +123,23 @@ def worker_command(
     file = directory / f".worker-{hashlib.sha256(content).hexdigest()[:10]}.json"
     write_atomically(file, content)
     return start_command(file)
+
+
+def worker_state(worker: int = 1, **given: Any) -> WorkerState:
+    """A worker of the controller `me` in allocation 7, on another node, unless `given` differs."""
+    started = "2026-01-01T00:00:00+00:00"
+    state = WorkerState(
+        *(
+            worker,
+            "running",
+            ProcessIdentity(1, 1),
+            Node("elsewhere", "machine", "boot", "pid:[1]"),
+        ),
+        *(("q",), Capacity(1, 0), started, started),
+        controller="me",
+        allocation="7",
+    )
+    return replace(state, **given)
 
 
 def wait_until(condition: Callable[[], Found], what: str = "", seconds: float = 60) -> Found:

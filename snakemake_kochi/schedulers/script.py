@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from snakemake_kochi.files import make_directory, write_atomically
+from snakemake_kochi.files import last_lines, make_directory, write_atomically
 from snakemake_kochi.queue import Capacity
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
@@ -199,9 +199,7 @@ class AllocScript:
         script = self._scripts[name]
         if script.is_cancelled or not (status := script.process.poll()):
             return ""
-        lines: list[str] = []
-        with contextlib.suppress(OSError):
-            lines = script.output.read_text("utf-8", "replace").splitlines()[-_LAST_LINES:]
+        lines = last_lines(script.output, _LAST_LINES)
         how = f"exit status {status}" if status > 0 else f"ended by signal {-status}"
         said = ", and printed:\n" + "\n".join(lines) if lines else " and no output"
         return f"alloc_script failed, with {how}{said}"

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import worker_state
 
 from snakemake_kochi.allocation.failures import FailedStarts, SilentWorkers
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.files import make_directory, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.processes import Node, ProcessIdentity
 from snakemake_kochi.project.machines import Machine
-from snakemake_kochi.queue import Capacity, WorkerState
+from snakemake_kochi.queue import WorkerState
 from snakemake_kochi.schedulers.interface import Allocation
 from snakemake_kochi.schedulers.slurm.answers import read_listing
 
@@ -175,25 +175,10 @@ def test_after_each_cancellation_by_others_the_next_question_is_farther_off(
 # ---- silent workers
 
 
-def worker() -> WorkerState:
-    return WorkerState(
-        worker=1,
-        state="running",
-        process=ProcessIdentity(1, 1),
-        node=Node("elsewhere", "machine", "boot", "pid:[1]"),
-        queues=("q",),
-        capacity=Capacity(1, 0),
-        started="2026-01-01T00:00:00+00:00",
-        updated="2026-01-01T00:00:00+00:00",
-        controller="me",
-        allocation="7",
-    )
-
-
 @pytest.fixture
 def silent(tmp_path: Path) -> tuple[MachinePaths, WorkerState]:
     machine = Root(tmp_path).machine("own")
-    state = worker()
+    state = worker_state()
     make_directory(machine.worker(1).directory)
     write_atomically(machine.worker(1).state, to_json(state.to_dict()))
     return machine, state

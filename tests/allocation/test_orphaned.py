@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import worker_state
 
 from snakemake_kochi.allocation.tracker import OrphanedAllocations
 from snakemake_kochi.files import make_directory, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import ProcessIdentity, this_node
-from snakemake_kochi.queue import Capacity, WorkerState, allocate_ids
+from snakemake_kochi.queue import allocate_ids
 from snakemake_kochi.schedulers.interface import Allocation
 
 
@@ -39,19 +40,8 @@ def machine(isolated_environment: Path) -> MachinePaths:
 def note(machine: MachinePaths, number: int, allocation: str, **running: Any) -> None:
     process = ProcessIdentity.of(os.getpid())
     assert process is not None
-    state = WorkerState(
-        worker=number,
-        state="running",
-        process=process,
-        node=this_node(),
-        queues=("q",),
-        capacity=Capacity(4, 16000),
-        started="2026-01-01T00:00:00+00:00",
-        updated="2026-01-01T00:00:00+00:00",
-        controller="dead",
-        allocation=allocation,
-        **running,
-    )
+    where: Any = {"process": process, "node": this_node(), "allocation": allocation}
+    state = worker_state(number, controller="dead", **where, **running)
     path = machine.worker(number).state
     make_directory(path.parent)
     write_atomically(path, to_json(state.to_dict()))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from faulty_filesystem import FaultyFilesystem
-from support import wait_until
+from support import wait_until, worker_state
 
 from snakemake_kochi.allocation.allocated_workers import AllocatedWorkers
 from snakemake_kochi.allocation.failures import FailedStarts
@@ -24,7 +24,6 @@ from snakemake_kochi.allocation.tracker import OrphanedAllocations, Tracker
 from snakemake_kochi.allocation.worker_command import WorkerCommand
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import Root
-from snakemake_kochi.processes import Node, ProcessIdentity
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import Capacity, Resources, Ticket, WorkerState
 from snakemake_kochi.schedulers.commands import Questions
@@ -120,19 +119,9 @@ class Run:
 
     def come(self, queue: str, allocation: str, cores: int, **how: Any) -> None:
         number = 1 + sum(map(len, self.workers.values()))
-        state = WorkerState(
-            worker=number,
-            state="running",
-            process=ProcessIdentity(1, 1),
-            node=Node("elsewhere", "machine", "boot", "pid:[1]"),
-            queues=(queue,),
-            capacity=Capacity(cores, 16_000),
-            started="2026-01-01T00:00:00+00:00",
-            updated="2026-01-01T00:00:00+00:00",
-            controller="me",
-            allocation=allocation,
-        )
-        self.workers[queue].append(replace(state, **how))
+        what: Any = {"queues": (queue,), "capacity": Capacity(cores, 16_000)}
+        state = worker_state(number, **{"allocation": allocation, **what, **how})
+        self.workers[queue].append(state)
 
     def leave(self, allocation: str) -> None:
         for found in self.workers.values():

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import worker_state
 
 from snakemake_kochi.allocation.failures import FailedStarts
 from snakemake_kochi.allocation.packing import Supply
 from snakemake_kochi.allocation.tracker import OrphanedAllocations, Tracker
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import Root
-from snakemake_kochi.processes import Node, ProcessIdentity
-from snakemake_kochi.queue import Capacity, WorkerState
+from snakemake_kochi.queue import Capacity
 from snakemake_kochi.schedulers.commands import Questions, WaitReasons
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
@@ -96,30 +96,15 @@ def tracker(tmp_path: Path, clock: Clock, scheduler: Scheduler) -> Tracker:
     return tracker
 
 
-def worker(allocation: str = "7") -> WorkerState:
-    return WorkerState(
-        worker=1,
-        state="running",
-        process=ProcessIdentity(1, 1),
-        node=Node("elsewhere", "machine", "boot", "pid:[1]"),
-        queues=("q",),
-        capacity=Capacity(1, 0),
-        started="2026-01-01T00:00:00+00:00",
-        updated="2026-01-01T00:00:00+00:00",
-        controller="me",
-        allocation=allocation,
-    )
-
-
 def ids(tracker: Tracker) -> list[str]:
     return [each.id for each in tracker.coming()]
 
 
 def test_a_worker_comes_and_goes_and_its_allocation_ends(tracker: Tracker) -> None:
     assert ids(tracker) == ["7"]
-    assert not tracker.note_workers([worker()])
+    assert not tracker.note_workers([worker_state()])
     assert ids(tracker) == []
-    assert not tracker.note_workers([worker()])
+    assert not tracker.note_workers([worker_state()])
     assert tracker.note_workers([])
     assert not tracker.is_settled
     [ended] = tracker.note_answer({})
@@ -129,19 +114,19 @@ def test_a_worker_comes_and_goes_and_its_allocation_ends(tracker: Tracker) -> No
 
 
 def test_an_allocation_that_was_requeued_is_to_come_again(tracker: Tracker) -> None:
-    tracker.note_workers([worker()])
+    tracker.note_workers([worker_state()])
     tracker.note_workers([])
     assert tracker.note_answer({"7": Allocation("7", "pending")}) == []
     assert tracker.is_settled
     assert ids(tracker) == ["7"]
-    tracker.note_workers([worker()])
+    tracker.note_workers([worker_state()])
     assert ids(tracker) == []
 
 
 def test_one_that_takes_long_to_end_is_not_waited_for_for_ever(
     tracker: Tracker, clock: Clock
 ) -> None:
-    tracker.note_workers([worker()])
+    tracker.note_workers([worker_state()])
     tracker.note_workers([])
     tracker.note_answer({"7": Allocation("7", "running")})
     assert not tracker.is_settled
@@ -154,7 +139,7 @@ def test_where_nobody_can_be_asked_a_worker_that_left_has_left_for_good(tracker:
     unknown = {"7": Allocation("7", "pending", is_certain=False)}
     assert tracker.note_answer(unknown) == []
     assert ids(tracker) == ["7"]
-    tracker.note_workers([worker()])
+    tracker.note_workers([worker_state()])
     assert tracker.note_answer(unknown) == []
     tracker.note_workers([])
     assert [each.id for each in tracker.note_answer(unknown)] == ["7"]
