@@ -55,7 +55,7 @@ def was_written(log: Path) -> bool | None:
 
 
 class FailedStarts:
-    """The allocations of one controller that ended before their worker came.
+    """The allocations of one controller that ended before their worker started.
 
     Nodes on which they ended are `excluded` if the scheduler `can_exclude` them.
     """

@@ -1,4 +1,4 @@
-"""What follows from allocations that end before their worker came, and from silent workers."""
+"""Allocations that end before their worker starts, and silent workers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fail(starts: FailedStarts, *nodes: str) -> None:
         starts.failed(ended.id, ended, Path("/nowhere/x.log"))
 
 
-def test_a_node_that_fails_again_and_again_is_excluded_and_is_no_reason_to_end(
+def test_a_node_that_fails_repeatedly_is_excluded_and_the_run_goes_on(
     starts: FailedStarts,
 ) -> None:
     fail(starts, "a", "b", "a", "a", "a")
@@ -57,7 +57,7 @@ def test_a_node_that_fails_again_and_again_is_excluded_and_is_no_reason_to_end(
     assert starts.may_request
 
 
-def test_a_node_is_excluded_although_workers_come_on_others_in_between(
+def test_a_node_is_excluded_although_workers_start_on_others_in_between(
     starts: FailedStarts,
 ) -> None:
     fail(starts, "a")
@@ -66,7 +66,7 @@ def test_a_node_is_excluded_although_workers_come_on_others_in_between(
     assert starts.excluded == ("a",)
 
 
-def test_three_nodes_in_a_row_are_a_reason_to_end_or_to_wait_while_workers_are_there(
+def test_failures_on_three_nodes_in_a_row_end_the_run_or_delay_requests_while_workers_exist(
     starts: FailedStarts, clock: Clock
 ) -> None:
     fail(starts, "a", "b", "c")
@@ -84,7 +84,7 @@ def test_three_nodes_in_a_row_are_a_reason_to_end_or_to_wait_while_workers_are_t
     starts.check()
 
 
-def test_a_node_that_only_its_log_names_is_named_and_each_failure_counts_where_none_is_excluded(
+def test_a_node_known_from_the_log_alone_is_named_and_each_failure_counts_without_exclusion(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     starts = FailedStarts(False, LOGGER)
@@ -99,7 +99,8 @@ def test_a_node_that_only_its_log_names_is_named_and_each_failure_counts_where_n
 
 
 def unsure(tmp_path: Path, clock: Clock, log: Path, seconds: float) -> FailedStarts:
-    """Where nobody has said that nodes see KOCHI_ROOT, and the log is seen after some seconds."""
+    """Starts with a KOCHI_ROOT that nodes perhaps do not see; the log appears after some
+    seconds."""
 
     def sleep(pause: float) -> None:
         clock.now += pause
@@ -139,7 +140,7 @@ def test_a_first_node_that_writes_its_log_elsewhere_does_not_see_the_root(
         ("TIMEOUT", "TimeLimit"),
     ],
 )
-def test_a_first_node_that_could_not_begin_is_no_sign_of_what_it_sees(
+def test_a_first_node_that_could_not_begin_does_not_prove_what_it_sees(
     tmp_path: Path, clock: Clock, log: Path, state: str, reason: str
 ) -> None:
     starts = unsure(tmp_path, clock, log, float("inf"))
@@ -148,19 +149,19 @@ def test_a_first_node_that_could_not_begin_is_no_sign_of_what_it_sees(
     starts.check()
 
 
-def test_a_log_that_is_seen_late_or_not_known_is_no_sign_either(
+def test_a_log_that_appears_late_or_is_not_known_proves_nothing(
     tmp_path: Path, clock: Clock, log: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     starts = unsure(tmp_path, clock, log, 2)
     starts.failed("1", listed("FAILED", "NonZeroExitCode"), log)
     assert f"its log is {log}" in caplog.text
-    # Any error but that of a missing file; EIO cannot be made without a filesystem of its own.
+    # Any error but that of a missing file. EIO would need a filesystem of its own.
     unknown = log.with_name("x" * 300)
     starts.failed("2", listed("FAILED", "NonZeroExitCode"), unknown)
     assert "it is not known now whether it wrote a log" in caplog.text
 
 
-def test_after_each_cancellation_by_others_the_next_question_is_farther_off(
+def test_the_pause_grows_with_each_cancellation_by_others(
     starts: FailedStarts, clock: Clock
 ) -> None:
     for longest in (60, 120, 240):

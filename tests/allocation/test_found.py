@@ -1,4 +1,4 @@
-"""The machine that a host's own Slurm is, where nobody has configured one."""
+"""The machine of this host's own Slurm, if no machine is configured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory.mkdir()
     git(directory, "init", "--quiet")
     monkeypatch.chdir(directory)
-    # What is found is set in the environment: it is taken back by this.
+    # The code under test sets this variable: monkeypatch restores it.
     monkeypatch.setenv("KOCHI_FOUND_MACHINE", "")
     return directory
 
@@ -41,7 +41,7 @@ def slurm(tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSl
     return fake
 
 
-def test_it_is_named_as_the_cluster_is_and_known_by_that_name_alone(
+def test_the_machine_has_the_name_of_the_cluster_and_only_that(
     slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = find_machine(find_location())
@@ -59,9 +59,7 @@ def test_a_cluster_whose_name_cannot_be_a_machines_is_slurm(slurm: FakeSlurm) ->
     assert find_machine(find_location()).machine.name == "slurm"
 
 
-def test_one_that_is_configured_by_that_name_is_taken_as_it_is(
-    here: Path, slurm: FakeSlurm
-) -> None:
+def test_a_configured_machine_of_that_name_is_used_unchanged(here: Path, slurm: FakeSlurm) -> None:
     write(here / "kochi.yaml", "machines: {own: {scheduler: slurm, work_dir: /w}}\n")
     found = find_machine(find_location())
     assert (found.machine.work_dir, is_found(found.machine)) == ("/w", False)
@@ -70,14 +68,14 @@ def test_one_that_is_configured_by_that_name_is_taken_as_it_is(
 @pytest.mark.parametrize(
     "machines", ["own: {}", "vega: {scheduler: slurm}", "local: {alloc_script: x}"]
 )
-def test_where_somebody_has_described_machines_none_is_made_up(
+def test_no_machine_is_made_up_if_some_are_configured(
     here: Path, slurm: FakeSlurm, machines: str
 ) -> None:
     write(here / "kochi.yaml", f"machines: {{{machines}}}\n")
     assert find_machine(find_location()).machine.name == "local"
 
 
-def test_a_machine_that_somebody_names_is_that_and_slurm_is_not_asked(
+def test_slurm_is_not_asked_if_the_user_names_a_machine(
     here: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KOCHI_DEFAULT_MACHINE", "local")
@@ -85,7 +83,7 @@ def test_a_machine_that_somebody_names_is_that_and_slurm_is_not_asked(
     assert slurm.calls("scontrol") == []
 
 
-def test_a_slurm_that_is_away_is_no_reason_to_take_this_computer(slurm: FakeSlurm) -> None:
+def test_an_unreachable_slurm_does_not_make_jobs_run_on_this_computer(slurm: FakeSlurm) -> None:
     slurm.answers("scontrol", says(AWAY, 1))
     with pytest.raises(KochiError, match="Slurm is installed here, and does not answer"):
         find_machine(find_location())
@@ -94,7 +92,7 @@ def test_a_slurm_that_is_away_is_no_reason_to_take_this_computer(slurm: FakeSlur
     assert find_machine(find_location()).machine.name == "local"
 
 
-def test_a_slurm_that_is_away_for_a_moment_is_waited_for_and_that_is_said_once(
+def test_the_run_waits_for_a_slurm_that_is_away_for_a_moment_and_says_so_once(
     slurm: FakeSlurm, caplog: pytest.LogCaptureFixture
 ) -> None:
     slurm.answers("scontrol", says(AWAY, 1), says(AWAY, 1), SLURM)
@@ -105,7 +103,7 @@ def test_a_slurm_that_is_away_for_a_moment_is_waited_for_and_that_is_said_once(
     assert "Kochi asks again, for 20 s" in caplog.text
 
 
-def test_who_has_jobs_run_here_for_want_of_a_word_is_told(
+def test_users_whose_jobs_run_here_only_by_default_are_told(
     here: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "add to the command line: --kochi-where allocations" in unused_scheduler(find_location())

@@ -1,4 +1,4 @@
-"""The workers of a run: how many there are, and when it is given up to start more."""
+"""The workers of a run: their number, and when the run stops starting more."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PENDING = {"a": []}
 
 
 class Started(list["subprocess.Popen[bytes]"]):
-    """What stands for workers: processes that wait, in the order of their start."""
+    """Stands for workers: processes that wait, in the order of their start."""
 
     command: tuple[str, ...] = ("sleep", "1000")
 
@@ -64,7 +64,7 @@ def make(tmp_path: Path, started: Started, **how: Any) -> LocalWorkers:
 
 
 def note_worker(machine: MachinePaths, node: Node) -> WorkerState:
-    """One of the user's that serves queue a."""
+    """A worker of the user that serves queue a."""
     process = ProcessIdentity.of(os.getpid())
     assert process is not None
     state = WorkerState(7, "running", process, node, ("a",), Capacity(1, 1), "", "")
@@ -100,7 +100,7 @@ def test_gpus_that_its_worker_lacks_are_refused_with_the_rules_name(
         gpus_of_this_node.cache_clear()
 
 
-def test_deaths_count_in_a_row_only(tmp_path: Path, started: Started) -> None:
+def test_only_deaths_in_a_row_count(tmp_path: Path, started: Started) -> None:
     workers = make(tmp_path, started)
     workers.serve(["a"])
     for _ in range(5):
@@ -111,7 +111,7 @@ def test_deaths_count_in_a_row_only(tmp_path: Path, started: Started) -> None:
     for _ in range(3):
         started.kill_last()
         workers.look_after(PENDING)
-        workers.job_ended(1000)  # of somebody else's worker, that says nothing
+        workers.job_ended(1000)  # of another run's worker, which proves nothing
     started.kill_last()
     with pytest.raises(
         WorkerError, match=r"4 in a row without an ended job\. The last one, worker 8"
@@ -120,7 +120,7 @@ def test_deaths_count_in_a_row_only(tmp_path: Path, started: Started) -> None:
     assert len(started) == 9
 
 
-def test_a_queue_that_comes_while_a_worker_is_replaced_starts_no_second_one(
+def test_a_queue_added_while_a_worker_is_replaced_starts_no_second_one(
     tmp_path: Path, started: Started
 ) -> None:
     workers = make(tmp_path, started)
@@ -158,7 +158,7 @@ def test_a_worker_that_does_not_leave_is_killed(tmp_path: Path, started: Started
 @pytest.mark.parametrize(
     ("call", "path"), [("readdir", "*/subscribers"), ("rename", "*/queues.json")]
 )
-def test_what_an_ill_filesystem_does_not_let_be_done_is_told_once_and_done_later(
+def test_filesystem_faults_are_reported_once_and_the_work_is_done_later(
     tmp_path: Path,
     started: Started,
     caplog: pytest.LogCaptureFixture,
@@ -184,7 +184,7 @@ def test_what_an_ill_filesystem_does_not_let_be_done_is_told_once_and_done_later
     assert caplog.text.count("cannot check its own workers at the moment") == 1
 
 
-def test_a_queue_that_was_left_to_another_worker_stays_so_while_that_is_not_known(
+def test_a_queue_left_to_another_worker_stays_so_while_its_state_is_unknown(
     tmp_path: Path, started: Started
 ) -> None:
     with FaultyFilesystem(tmp_path / "backing", tmp_path / "shared") as filesystem:
@@ -198,7 +198,7 @@ def test_a_queue_that_was_left_to_another_worker_stays_so_while_that_is_not_know
         assert not started
 
 
-def test_a_queue_that_a_worker_serves_on_another_node_is_left_to_that_one(
+def test_a_queue_served_by_a_worker_on_another_node_is_left_to_it(
     tmp_path: Path, started: Started, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

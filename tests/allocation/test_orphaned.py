@@ -1,4 +1,4 @@
-"""What an adopter does with the allocations of the controller that was killed."""
+"""An adopter cancels idle allocations of the killed controller."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def note(machine: MachinePaths, number: int, allocation: str, **running: Any) ->
     write_atomically(path, to_json(state.to_dict()))
 
 
-def test_those_without_a_job_are_cancelled_at_once_and_others_as_soon_as_they_have_none(
+def test_idle_orphaned_allocations_are_cancelled_at_once_and_busy_ones_when_they_become_idle(
     machine: MachinePaths,
 ) -> None:
     idle, busy = allocate_ids(machine, "worker", 2)
@@ -60,7 +60,7 @@ def test_those_without_a_job_are_cancelled_at_once_and_others_as_soon_as_they_ha
     assert not orphaned.have_room
     note(machine, busy, "2")
     assert orphaned.have_room
-    # The others are ending still; nobody needs to be told again.
+    # The others are still ending: the user is told once.
     assert orphaned.cancel_idle() == ["2"]
     assert scheduler.cancelled[-3:] == ["1", "2", "3"]
     assert not orphaned.have_room

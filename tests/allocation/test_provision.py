@@ -1,4 +1,4 @@
-"""What is requested and cancelled as jobs and workers come and go."""
+"""Requests and cancellations as jobs and workers come and go."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SMALL, LARGE = Resources(cores=1), Resources(cores=4)
 
 
 class Scheduler:
-    """Grants all requests, and notes them and what is cancelled."""
+    """Grants all requests; notes requests and cancellations."""
 
     takes_requests = True
     can_exclude = True
@@ -82,7 +82,7 @@ class Run:
     ) -> None:
         self.scheduler = Scheduler(Limits(workers, Capacity(8, 16_000), **limits))
         self.now = 1000.0
-        self.sized = 0  # how often it was computed what to request
+        self.sized = 0  # how often requests were computed
         machine = Machine(
             "own", allocation=AllocationSettings(max_workers=workers, min_workers=least)
         )
@@ -135,7 +135,7 @@ class Run:
 
     @property
     def cores(self) -> list[int]:
-        """Those of each submission."""
+        """The cores of each submission."""
         return [wanted.cores for wanted in self.scheduler.wanted]
 
 
@@ -149,13 +149,13 @@ def test_a_worker_that_stays_and_that_no_job_fits_makes_room_for_one_that_jobs_f
     run.wait("a", LARGE)
     run.look()
     assert run.scheduler.cancelled == ["1_0"]
-    assert run.cores == [1]  # it is there still
+    assert run.cores == [1]  # it still exists
     run.leave("1_0")
     run.look()
     assert run.cores == [1, 4]
 
 
-def test_what_to_request_is_not_computed_before_it_is_time_to_request(tmp_path: Path) -> None:
+def test_requests_are_not_computed_before_it_is_time(tmp_path: Path) -> None:
     run = Run(tmp_path, workers=2, steady=3600.0)
     run.wait("a", SMALL, SMALL)
     run.come("a", "9_0", cores=1, running={1: "2026-01-01T00:00:00+00:00"})
@@ -177,7 +177,7 @@ def test_a_worker_that_stays_makes_room_for_jobs_of_another_queue(tmp_path: Path
     assert run.scheduler.cancelled == ["1_0"]
     run.leave("1_0")
     run.look(4)
-    # And no other one for the queue whose jobs have ended.
+    # And none for the queue whose jobs have ended.
     assert run.cores == [1, 4]
     run.come("b", "2_0", 4)
     run.look(4)
@@ -185,7 +185,7 @@ def test_a_worker_that_stays_makes_room_for_jobs_of_another_queue(tmp_path: Path
 
 
 @pytest.mark.parametrize("least", [0, 1])
-def test_a_worker_that_no_job_fits_leaves_its_node_to_one_that_waits_for_a_node(
+def test_a_worker_that_no_job_fits_leaves_its_node_to_a_waiting_allocation(
     tmp_path: Path, least: int
 ) -> None:
     run = Run(tmp_path, workers=3, least=least)
@@ -200,7 +200,7 @@ def test_a_worker_that_no_job_fits_leaves_its_node_to_one_that_waits_for_a_node(
     assert run.scheduler.cancelled[:1] == ["1_0"]
 
 
-def test_a_worker_of_another_queue_leaves_its_node_though_jobs_fit_those_that_are_there(
+def test_a_worker_of_another_queue_leaves_its_node_although_jobs_fit_existing_workers(
     tmp_path: Path,
 ) -> None:
     run = Run(tmp_path, workers=3)
@@ -229,7 +229,7 @@ def test_a_worker_with_a_job_and_one_that_jobs_fit_stay(tmp_path: Path) -> None:
     assert run.scheduler.cancelled == []
 
 
-def test_where_workers_come_that_are_too_small_no_more_are_requested_in_the_end(
+def test_no_more_workers_are_requested_if_they_are_always_too_small(
     tmp_path: Path,
 ) -> None:
     run = Run(tmp_path, workers=9)
@@ -250,7 +250,7 @@ def test_where_workers_come_that_are_too_small_no_more_are_requested_in_the_end(
 
 
 @pytest.mark.parametrize(("usual", "asked"), [(None, 7260.0), (3600.0, 7260.0), (9000.0, 9000.0)])
-def test_workers_that_stay_have_the_time_of_the_jobs_that_they_come_for(
+def test_workers_that_stay_have_the_time_that_their_jobs_need(
     tmp_path: Path, usual: float | None, asked: float
 ) -> None:
     run = Run(tmp_path, workers=1, least=1, seconds=86_400.0, asks_for_all=False, usual=usual)
@@ -259,8 +259,8 @@ def test_workers_that_stay_have_the_time_of_the_jobs_that_they_come_for(
     assert [wanted.seconds for wanted in run.scheduler.wanted] == [asked]
 
 
-def test_workers_that_are_seen_late_have_not_come_in_vain(tmp_path: Path) -> None:
-    """Jobs that take all the time that there is, and workers that have begun a minute ago."""
+def test_workers_that_are_seen_late_do_not_count_as_unfit(tmp_path: Path) -> None:
+    """Jobs that take all the available time, and workers that began a minute ago."""
     run = Run(tmp_path, workers=9, seconds=3600.0)
     run.wait("a", Resources(cores=4, runtime_seconds=3600))
     for number in range(1, 5):
@@ -272,7 +272,7 @@ def test_workers_that_are_seen_late_have_not_come_in_vain(tmp_path: Path) -> Non
     assert run.cores == [4] * 5
 
 
-def test_a_scheduler_that_is_away_is_not_asked_again_and_again_to_cancel(tmp_path: Path) -> None:
+def test_an_unreachable_scheduler_is_not_asked_repeatedly_to_cancel(tmp_path: Path) -> None:
     run = Run(tmp_path, workers=2)
     run.wait("a", SMALL)
     run.look()
@@ -288,7 +288,7 @@ def test_a_scheduler_that_is_away_is_not_asked_again_and_again_to_cancel(tmp_pat
     assert calls == [["1_0"]]
 
 
-def test_a_refusal_ends_the_run_only_where_there_is_and_will_be_no_other_worker(
+def test_a_refusal_ends_the_run_only_without_other_workers(
     tmp_path: Path,
 ) -> None:
     run = Run(tmp_path, workers=2)
@@ -300,7 +300,7 @@ def test_a_refusal_ends_the_run_only_where_there_is_and_will_be_no_other_worker(
 
     run.scheduler.submit = refuse  # type: ignore[method-assign]
     run.wait("b", SMALL)
-    run.look()  # one is to come
+    run.look()  # one is coming
     run.come("a", "1_0", 1)
     run.look()
     run.wait("a")
@@ -321,7 +321,7 @@ def has_thread() -> bool:
     return any(thread.name == "kochi-allocations" for thread in threading.enumerate())
 
 
-def test_what_is_being_submitted_when_the_run_ends_is_told_and_cancelled(
+def test_a_submission_in_progress_at_the_end_is_reported_and_cancelled(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler = Scheduler(Limits(2, Capacity(8, 16_000)))
@@ -346,7 +346,7 @@ def test_what_is_being_submitted_when_the_run_ends_is_told_and_cancelled(
     wait_until(lambda: not has_thread())
 
 
-def test_workers_that_are_not_known_for_a_while_end_no_run_and_nothing_more_is_requested(
+def test_a_run_goes_on_without_requests_while_its_workers_are_unknown(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler = Scheduler(Limits(2, Capacity(8, 16_000)))
@@ -368,7 +368,7 @@ def test_workers_that_are_not_known_for_a_while_end_no_run_and_nothing_more_is_r
     assert caplog.text.count("cannot check its workers at the moment") == 1
 
 
-def test_while_allocations_end_the_scheduler_is_asked_at_ever_longer_pauses() -> None:
+def test_the_scheduler_is_asked_at_growing_pauses_while_allocations_end() -> None:
     scheduler = Scheduler(Limits(2, Capacity(8, 16_000)))
     left = [{"1": Allocation("1", "running")}] * 20
     pauses: list[float] = []
@@ -383,7 +383,7 @@ def test_while_allocations_end_the_scheduler_is_asked_at_ever_longer_pauses() ->
 @pytest.mark.parametrize(
     ("urgent_after", "patience", "questions"), [(None, 0.0, 1), (0, 45.0, 1), (2, 45.0, 3)]
 )
-def test_allocations_that_have_not_ended_in_time_or_when_it_becomes_urgent_are_named(
+def test_allocations_that_have_not_ended_in_time_or_before_an_urgent_end_are_named(
     caplog: pytest.LogCaptureFixture,
     urgent_after: int | None,
     patience: float,
@@ -406,7 +406,7 @@ def test_allocations_that_have_not_ended_in_time_or_when_it_becomes_urgent_are_n
     assert "These cancelled allocations have not ended yet: 1" in caplog.text
 
 
-def test_a_scheduler_that_is_away_at_the_end_is_asked_again_to_cancel(
+def test_an_unreachable_scheduler_is_asked_again_to_cancel_at_the_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scheduler = Scheduler(Limits(2, Capacity(8, 16_000)))
@@ -428,7 +428,7 @@ def test_a_scheduler_that_is_away_at_the_end_is_asked_again_to_cancel(
 
 
 @pytest.mark.parametrize("failure", [KochiError("no"), ValueError("a fault of ours")])
-def test_whatever_ends_the_looking_is_told_and_nothing_is_begun_again(
+def test_an_error_in_the_thread_is_raised_and_the_thread_does_not_start_again(
     tmp_path: Path, failure: Exception
 ) -> None:
     class Broken(Scheduler):

@@ -1,4 +1,4 @@
-"""How many workers are requested, and how large."""
+"""The number and the size of requested workers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def request_all(waiting, supply=(), workers=4, **limits):
 
 
 def request(waiting, supply=(), workers=4, **limits):
-    """Where one submission will do."""
+    """For a request that one submission satisfies."""
     found = request_all(waiting, supply, workers, **limits)
     assert len(found) <= 1
     return found[0] if found else None
 
 
-def test_nothing_is_requested_when_nothing_waits():
+def test_nothing_is_requested_without_waiting_jobs():
     assert request({}) is None
 
 
@@ -46,18 +46,18 @@ def test_more_jobs_than_there_is_room_for_get_the_most_that_may_be_requested():
     assert request({Resources(): 10_000}) == (Shape(Capacity(8, 0, 0)), 4)
 
 
-def test_what_is_there_and_what_was_requested_is_not_requested_again():
+def test_existing_and_requested_workers_are_not_requested_again():
     supply = [Supply(Capacity(8, 16_000, 0))]
     assert request({Resources(): 8}, supply) is None
     assert request({Resources(): 10}, supply) == (Shape(Capacity(1, 0, 0)), 2)
 
 
-def test_what_does_not_fit_into_those_that_are_there_gets_one_of_its_own():
+def test_a_job_that_fits_no_existing_worker_gets_one_of_its_own():
     supply = [Supply(Capacity(2, 16_000, 0))]
     assert request({Resources(cores=4): 1}, supply) == (Shape(Capacity(4, 0, 0)), 1)
 
 
-def test_what_takes_longer_than_those_that_are_there_last_gets_one_of_its_own():
+def test_a_job_that_takes_longer_than_existing_workers_last_gets_one_of_its_own():
     supply = [Supply(Capacity(8, 16_000, 0), seconds_left=100.0)]
     assert request({Resources(runtime_seconds=90): 1}, supply) is None
     shape, count = request({Resources(runtime_seconds=110): 1}, supply)
@@ -69,7 +69,7 @@ def test_a_benchmark_that_wants_to_be_alone_gets_a_whole_node():
     waiting = {Resources(exclusive=True): 3}
     assert request(waiting) == (Shape(FOR_JOBS, whole_node=True), 3)
     assert request(waiting, [Supply(NODE)] * 2) == (Shape(FOR_JOBS, whole_node=True), 1)
-    # But where a job takes all there is.
+    # Except for a job that takes the whole node.
     waiting = {Resources(exclusive=True, memory_mb=16_000): 1}
     assert request(waiting) == (Shape(NODE, whole_node=True), 1)
 
@@ -86,7 +86,7 @@ def test_a_benchmark_that_wants_to_be_alone_gets_a_whole_node():
         ({Resources(memory_mb=15_800): 1000}, 1, 15_800),
     ],
 )
-def test_memory_is_requested_for_what_runs_at_the_same_time(waiting, cores, memory):
+def test_memory_is_requested_for_the_jobs_that_run_at_the_same_time(waiting, cores, memory):
     shape, _ = request(waiting)
     assert (shape.capacity.cores, shape.capacity.memory_mb) == (cores, memory)
 
@@ -96,30 +96,30 @@ def test_gpus_and_memory_are_requested_as_cores_are():
     assert (shape.capacity, count) == (Capacity(1, 9000, 1), 3)
 
 
-def test_where_jobs_say_how_long_they_take_the_worker_is_requested_for_as_long_as_all_need():
+def test_a_worker_is_requested_for_the_time_that_all_its_jobs_need():
     assert request({Resources(cores=8, runtime_seconds=600): 1})[0].seconds == 600 + START_AND_END
-    # Eight after each other on each of four workers.
+    # Eight in a row on each of four workers.
     many = {Resources(cores=8, runtime_seconds=600): 32}
     assert request(many)[0].seconds == 8 * 600 + START_AND_END
     assert request(many, seconds=1800.0)[0].seconds == 1800
 
 
-def test_a_job_that_no_worker_can_run_is_named_with_its_limit_and_requested_by_nobody():
+def test_a_job_that_no_worker_can_run_is_named_with_its_limit_and_not_requested():
     limits = Limits(4, NODE, seconds=3600.0)
     assert obstacle(Resources(cores=9), limits) == "9 cores needed, 8 available"
     assert obstacle(Resources(runtime_seconds=3601), limits) is not None
-    # What it takes to start a worker is taken from the job's time where it cannot be added.
+    # If time cannot be added, the start of a worker is taken from the job's time.
     assert obstacle(Resources(runtime_seconds=3600), limits) is None
     [(shape, _)] = workers_to_request({Resources(runtime_seconds=3600): 1}, [], limits)
     assert shape.seconds == 3600
     assert workers_to_request({Resources(cores=9): 5}, [], limits) == []
 
 
-def test_what_a_worker_has_begun_leaves_so_much_less_for_others():
+def test_running_jobs_leave_less_of_a_worker_for_others():
     busy = Supply(NODE, begun=(Resources(cores=6, memory_mb=1000, gpus=1),))
     assert request({Resources(cores=2): 1}, [busy]) is None
     assert request({Resources(cores=3): 1}, [busy]) == (Shape(Capacity(3, 0, 0)), 1)
-    # One that wants to be alone does not begin beside others, nor others beside it.
+    # An exclusive job does not begin beside others, nor others beside it.
     assert request({Resources(exclusive=True): 1}, [busy]) is not None
     assert request({Resources(): 1}, [Supply(NODE, begun=(Resources(exclusive=True),))]) is not None
 
@@ -128,33 +128,33 @@ MINUTE, LARGE = Resources(memory_mb=50, runtime_seconds=60), Resources(1, False,
 TEN_HOURS = Resources(memory_mb=50, runtime_seconds=36_000)
 
 
-def test_short_jobs_come_one_after_the_other_rather_than_all_at_once():
+def test_short_jobs_run_one_after_the_other():
     shape, count = request({MINUTE: 40})
     assert shape.capacity.cores * count * PATIENCE >= 40 * 60
     assert shape.capacity.cores * count <= 12
     assert shape.seconds == PATIENCE + START_AND_END
-    # And those that wait for their turn are not requested once more, whatever has begun.
+    # Jobs that wait for their turn are not requested again, whatever has begun.
     there = Supply(shape.capacity, shape.seconds - 60, (MINUTE,) * shape.capacity.cores)
     assert request({MINUTE: 40 - shape.capacity.cores * count}, [there] * count) is None
-    # Where less time may be had, fewer come one after the other.
+    # With a shorter limit, fewer jobs run one after the other.
     shape, count = request({MINUTE: 8}, seconds=120.0)
     assert (shape.capacity.cores * count, shape.seconds) == (4, 120)
 
 
-def test_jobs_that_take_much_of_something_share_no_worker_with_others_and_are_begun_first():
+def test_demanding_jobs_share_no_worker_with_others_and_begin_first():
     requested = request_all({MINUTE: 40, LARGE: 1, TEN_HOURS: 1}, workers=8)
     shapes = {kind.most: (shape, count) for shape, count in requested for kind in shape.first}
     assert shapes[LARGE] == (Shape(Capacity(1, 3400), 60 + START_AND_END), 1)
     assert shapes[TEN_HOURS] == (Shape(Capacity(1, 50), 36_000 + START_AND_END), 1)
     assert shapes[MINUTE][0].seconds == PATIENCE + START_AND_END
     assert not any(kind.has(MINUTE) for kind in shapes[TEN_HOURS][0].first)
-    # There is one worker for all where there is to be no more than one.
+    # All share one worker if only one is allowed.
     [(shape, _)] = request_all({MINUTE: 40, LARGE: 1, TEN_HOURS: 1}, workers=1)
     for kind in (MINUTE, LARGE, TEN_HOURS):
         assert shape.capacity.obstacle(kind, shape.seconds) is None
 
 
-def test_those_that_say_how_long_they_take_share_no_worker_with_those_that_do_not():
+def test_jobs_with_and_without_a_runtime_share_no_worker():
     requested = request_all({Resources(runtime_seconds=600): 1, Resources(): 1})
     assert {shape.seconds for shape, _ in requested} == {None, 600 + START_AND_END}
     (shape, _) = request(
@@ -167,7 +167,7 @@ def test_a_large_job_gets_a_worker_of_its_own_though_all_workers_are_busy_with_s
     small = Supply(Capacity(2, 100), 10_000, (MINUTE, MINUTE))
     shape, count = request({MINUTE: 4, LARGE: 1}, [small, small])
     assert (shape.capacity, count) == (Capacity(1, 3400), 1)
-    # One of the right size that has begun a long one is of no use either.
+    # One of the right size that has begun a long job does not help either.
     busy = Supply(Capacity(1, 3400), 40_000, (TEN_HOURS,))
     assert request({LARGE: 1}, [small, busy]) == (shape, 1)
 
@@ -188,7 +188,7 @@ def test_cores_are_requested_as_the_largest_job_has_them():
         (Resources(cores=6, gpus=1), 100, Capacity(6, 0, 1)),
     ],
 )
-def test_no_core_is_requested_that_lies_idle_because_something_else_is_used_up(
+def test_no_core_is_requested_that_would_be_idle_because_another_resource_is_exhausted(
     kind, count, expected
 ):
     assert request({kind: count}) == (Shape(expected), 4)
@@ -212,7 +212,7 @@ def test_thousands_of_jobs_that_all_differ_are_sized_at_once(count):
         assert fits and any(each.has(kind) for shape in fits for each in shape.first)
 
 
-def test_a_few_hundred_kinds_at_most_are_looked_at_however_many_jobs_differ():
+def test_a_few_hundred_kinds_of_jobs_are_sized_at_most():
     kinds = [Resources(1 + n % 4, memory_mb=100 + n, runtime_seconds=60 + n) for n in range(3000)]
     found = few_kinds(kinds)
     assert len(found) <= 200
@@ -221,7 +221,7 @@ def test_a_few_hundred_kinds_at_most_are_looked_at_however_many_jobs_differ():
     assert few_kinds(kinds[:200]) == {kind: [kind] for kind in kinds[:200]}
 
 
-def test_what_was_requested_and_gets_no_job_is_not_wanted():
+def test_requested_workers_without_jobs_are_unwanted():
     one, two = Supply(Capacity(1, 0)), Supply(Capacity(2, 0))
     assert not_wanted({Resources(): 2}, [], [one, one, one]) == [2]
     assert not_wanted({Resources(): 2}, [one], [one, one]) == [1]
@@ -265,7 +265,7 @@ def test_never_too_many_never_too_large_and_never_one_that_no_job_fits(waiting, 
         its_own = [kind for kind in possible if any(each.has(kind) for each in shape.first)]
         assert its_own
         assert all(shape.capacity.obstacle(kind, shape.seconds) is None for kind in its_own)
-    # What was requested is enough, or all that may be.
+    # The request is sufficient, or the most that is allowed.
     come = [
         Supply(shape.capacity, shape.seconds) for shape, count in requested for _ in range(count)
     ]

@@ -1,4 +1,4 @@
-"""What becomes of the allocations that were requested."""
+"""The states and the ends of requested allocations."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def ids(tracker: Tracker) -> list[str]:
     return [each.id for each in tracker.coming()]
 
 
-def test_a_worker_comes_and_goes_and_its_allocation_ends(tracker: Tracker) -> None:
+def test_a_worker_starts_and_leaves_and_its_allocation_ends(tracker: Tracker) -> None:
     assert ids(tracker) == ["7"]
     assert not tracker.note_workers([worker_state()])
     assert ids(tracker) == []
@@ -113,7 +113,7 @@ def test_a_worker_comes_and_goes_and_its_allocation_ends(tracker: Tracker) -> No
     assert not tracker.all()
 
 
-def test_an_allocation_that_was_requeued_is_to_come_again(tracker: Tracker) -> None:
+def test_a_worker_is_expected_again_in_a_requeued_allocation(tracker: Tracker) -> None:
     tracker.note_workers([worker_state()])
     tracker.note_workers([])
     assert tracker.note_answer({"7": Allocation("7", "pending")}) == []
@@ -123,7 +123,7 @@ def test_an_allocation_that_was_requeued_is_to_come_again(tracker: Tracker) -> N
     assert ids(tracker) == []
 
 
-def test_one_that_takes_long_to_end_is_not_waited_for_for_ever(
+def test_the_run_does_not_wait_for_ever_for_an_allocation_to_end(
     tracker: Tracker, clock: Clock
 ) -> None:
     tracker.note_workers([worker_state()])
@@ -135,7 +135,7 @@ def test_one_that_takes_long_to_end_is_not_waited_for_for_ever(
     assert ids(tracker) == []
 
 
-def test_where_nobody_can_be_asked_a_worker_that_left_has_left_for_good(tracker: Tracker) -> None:
+def test_without_a_scheduler_to_ask_a_worker_that_left_has_left_for_good(tracker: Tracker) -> None:
     unknown = {"7": Allocation("7", "pending", is_certain=False)}
     assert tracker.note_answer(unknown) == []
     assert ids(tracker) == ["7"]
@@ -145,7 +145,7 @@ def test_where_nobody_can_be_asked_a_worker_that_left_has_left_for_good(tracker:
     assert [each.id for each in tracker.note_answer(unknown)] == ["7"]
 
 
-def test_one_that_runs_for_minutes_without_a_worker_is_told_once(
+def test_an_allocation_that_runs_for_minutes_without_a_worker_is_reported_once(
     tracker: Tracker, scheduler: Scheduler, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -158,7 +158,7 @@ def test_one_that_runs_for_minutes_without_a_worker_is_told_once(
     assert caplog.text.count("Allocation 7 runs, but its worker has not started") == 1
 
 
-def test_one_that_is_held_because_a_node_failed_is_cancelled(
+def test_an_allocation_held_because_a_node_failed_is_cancelled(
     tracker: Tracker, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler.found = {"7": Allocation("7", "pending", "launch failed", has_failed=True)}
@@ -168,14 +168,14 @@ def test_one_that_is_held_because_a_node_failed_is_cancelled(
     assert "Cancelled allocations that were held: 7 (launch failed)" in caplog.text
 
 
-# ---- why they wait
+# ---- the reasons of waits
 
 
 def waiting(*reasons: str) -> list[Allocation]:
     return [Allocation(f"12_{i}", "pending", reason) for i, reason in enumerate(reasons, 1)]
 
 
-def test_a_reason_is_told_verbatim_once_for_all_that_wait_for_it() -> None:
+def test_a_reason_is_reported_verbatim_once_for_all_allocations_that_wait_for_it() -> None:
     reasons = WaitReasons()
     assert list(reasons.lines(waiting("Priority", "Priority", "Priority"))) == [
         "3 allocations wait (12_1 to 12_3): Priority"
@@ -185,7 +185,7 @@ def test_a_reason_is_told_verbatim_once_for_all_that_wait_for_it() -> None:
     assert list(reasons.lines(waiting(unavailable))) == [f"Allocation 12_1 waits: {unavailable}"]
 
 
-def test_reasons_that_change_to_and_fro_are_told_again_only_after_a_long_time() -> None:
+def test_alternating_reasons_are_reported_again_only_after_a_long_time() -> None:
     clock = Clock()
     reasons = WaitReasons(clock)
     told = []
@@ -197,11 +197,11 @@ def test_reasons_that_change_to_and_fro_are_told_again_only_after_a_long_time() 
     assert len(list(reasons.lines(waiting("Priority")))) == 1
 
 
-def test_what_runs_and_what_has_no_reason_yet_is_not_told() -> None:
+def test_running_allocations_and_missing_reasons_are_not_reported() -> None:
     running = Allocation("1", "running", "None")
     assert list(WaitReasons().lines([*waiting("None", ""), running])) == []
 
 
-def test_what_to_do_is_told_with_the_reason() -> None:
+def test_advice_is_reported_with_the_reason() -> None:
     held = Allocation("12", "pending", "JobHeldUser", advice="Let it go.")
     assert list(WaitReasons().lines([held])) == ["Allocation 12 waits: JobHeldUser. Let it go."]

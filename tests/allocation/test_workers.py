@@ -1,4 +1,4 @@
-"""Where the workers of a run are to be."""
+"""Where the workers of a run are."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def location(machine: str, machines: str) -> Location:
     return Location(project.machine(machine), project, root, machines=project.machines)
 
 
-def test_by_default_workers_are_in_allocations_where_there_is_a_way_to_them() -> None:
+def test_by_default_workers_are_in_allocations_if_the_machine_has_a_scheduler() -> None:
     where = {
         name: check_where(None, location(name, MACHINES)) for name in ("spica", "vega", "desk")
     }
     assert where == {"spica": "allocations", "vega": "allocations", "desk": "here"}
-    # Here only if it is said.
+    # On this computer only if requested.
     assert check_where("here", location("spica", MACHINES)) == "here"
     assert check_where("here", location("vega", MACHINES)) == "here"
 
@@ -42,7 +42,7 @@ def test_by_default_workers_are_in_allocations_where_there_is_a_way_to_them() ->
         ("desk", "desk: {}", "write into kochi.yaml: machines: desk: scheduler: slurm"),
     ],
 )
-def test_where_there_is_no_scheduler_the_machines_that_have_one_are_named(
+def test_without_a_scheduler_the_machines_that_have_one_are_named(
     machine: str, machines: str, said: str
 ) -> None:
     with pytest.raises(KochiError, match=f"machine {machine} has no scheduler") as error:
@@ -50,7 +50,7 @@ def test_where_there_is_no_scheduler_the_machines_that_have_one_are_named(
     assert said in str(error.value)
 
 
-def test_where_there_is_no_kochi_yaml_its_text_is_told(
+def test_without_a_kochi_yaml_its_text_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
@@ -64,7 +64,7 @@ def test_where_there_is_no_kochi_yaml_its_text_is_told(
     assert "\nexport KOCHI_DEFAULT_MACHINE=NAME\n" in str(error.value)
 
 
-def test_a_scheduler_that_refuses_to_answer_is_told_where_nothing_is_configured(
+def test_a_scheduler_that_refuses_to_answer_is_reported_if_nothing_is_configured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
@@ -81,7 +81,7 @@ def test_a_scheduler_that_refuses_to_answer_is_told_where_nothing_is_configured(
     assert "Is this a login node of a cluster with Slurm?" in str(error.value)
 
 
-def test_a_kochi_yaml_that_is_not_read_is_why_there_is_no_scheduler(
+def test_an_unread_kochi_yaml_is_named_as_the_reason_for_no_scheduler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
@@ -92,7 +92,7 @@ def test_a_kochi_yaml_that_is_not_read_is_why_there_is_no_scheduler(
         check_where("allocations", find_location())
 
 
-def test_machines_of_a_site_are_named_though_there_is_no_project(
+def test_machines_of_a_site_are_named_without_a_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = tmp_path / "site.yaml"
@@ -102,13 +102,13 @@ def test_machines_of_a_site_are_named_though_there_is_no_project(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KochiError, match="Machines with one: spica"):
         check_where("allocations", find_location())
-    # What Slurm refuses is told with the file in which it is to be changed.
+    # The message about Slurm's refusal names the file to change.
     FakeSlurm(tmp_path, monkeypatch).answers("sinfo", says("main*|infinite|4|4000|(null)"))
     with pytest.raises(KochiError, match="no partition 'nosuch'") as error:
         make_scheduler(find_location("spica").machine, "name").limits()
     assert f"See machines: spica: allocation: partition in {site}." in str(error.value)
 
 
-def test_a_place_that_is_none_is_refused_with_what_was_meant() -> None:
+def test_an_unknown_location_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(KochiError, match="did you mean 'allocations'"):
         check_where("allocation", location("spica", MACHINES))

@@ -1,4 +1,4 @@
-"""`kochi doctor`: it finds what is wrong, does not hang, and leaves nothing."""
+"""`kochi doctor` finds faults, does not hang, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE = 60.0
 
 
 def found(data: Any, check: str) -> Any:
-    """The one finding of a check."""
+    """The only finding of a check."""
     (finding,) = (finding for finding in data["checks"] if finding["check"] == check)
     return finding
 
@@ -69,7 +69,7 @@ def test_everything_is_measured_and_nothing_is_left(
     assert git(project, "status", "--porcelain", "--ignored") == ""
 
 
-def test_programs_are_told_the_same(kochi: Kochi) -> None:
+def test_json_has_the_same_findings(kochi: Kochi) -> None:
     done = kochi("doctor", "--json")
     assert done.data["machine"] == "local"
     assert done.data["failed"] is False
@@ -89,7 +89,7 @@ def with_settings(project: Path) -> Callable[[str], None]:
     return configure
 
 
-def test_the_configured_directory_and_kind_of_locks_are_tried(
+def test_the_configured_directory_and_kind_of_locks_are_tested(
     kochi: Kochi, with_settings: Callable[[str], None], tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -112,11 +112,11 @@ def test_locks_that_were_settled_otherwise_are_a_failure(
     settings = found(done.data, "lock settings")
     assert settings["verdict"] == "failed"
     assert "would run the same jobs" in settings["measured"]
-    # What is in use is tried all the same.
+    # The locks in use are tested anyway.
     assert found(done.data, "lock")["measured"].startswith("flock works")
 
 
-def test_a_lock_dir_that_is_not_there_is_a_failure_and_not_made(
+def test_a_missing_lock_dir_is_a_failure_and_is_not_made(
     kochi: Kochi, with_settings: Callable[[str], None], tmp_path: Path
 ) -> None:
     with_settings(f"lock_dir: {tmp_path / 'nowhere'}")
@@ -160,7 +160,7 @@ def test_a_filesystem_without_locks_is_a_failure(tmp_path: Path) -> None:
     assert "lock_dir" in lock["advice"]
 
 
-def test_locks_that_exclude_nobody_are_a_failure(tmp_path: Path) -> None:
+def test_locks_that_do_not_exclude_are_a_failure(tmp_path: Path) -> None:
     done = injected("flock", "retval=0")
     assert done.status == 1
     lock = found(done.data, "lock between processes")
@@ -171,10 +171,10 @@ def test_locks_that_exclude_nobody_are_a_failure(tmp_path: Path) -> None:
     ("call", "check", "advice"),
     [("flock", "lock", "lock_dir"), ("mkdir", "directory", "Check the filesystem")],
 )
-def test_what_hangs_is_a_failure_and_hangs_nothing(
+def test_a_hanging_check_is_a_failure_and_does_not_hang_the_doctor(
     tmp_path: Path, call: str, check: str, advice: str
 ) -> None:
-    # A stopped process does not even answer to SIGTERM, as one that hangs in the kernel.
+    # Like a process that hangs in the kernel, a stopped one does not answer to SIGTERM.
     done = injected(call, "signal=SIGSTOP", "--deadline", "2")
     assert done.status == 1
     failed = [finding for finding in done.data["checks"] if finding["verdict"] == "failed"]
@@ -201,8 +201,8 @@ def test_ctrl_c_leaves_nothing(project: Path, tmp_path: Path) -> None:
 
 
 class OtherNode:
-    """A worker that is on another node for all that can be seen: with a name and process numbers
-    of its own. `site` is a module that all Pythons there load when they start."""
+    """A worker that seems to be on another node: its host name and process numbers differ. `site`
+    is a module that all Pythons there load when they start."""
 
     def __init__(self, directory: Path) -> None:
         self.machine = Root.find().machine("local")
@@ -226,7 +226,7 @@ class OtherNode:
 
     def end(self) -> None:
         if self._process is not None:
-            # Its first process is the one that ends all others there.
+            # The first process of a PID namespace: its end ends all others.
             self._process.kill()
             self._process.wait(PATIENCE)
 
@@ -239,7 +239,7 @@ def other_node(tmp_path: Path) -> Iterator[OtherNode]:
     node.end()
 
 
-def test_two_nodes_keep_each_other_out_and_see_each_others_files(
+def test_two_nodes_exclude_each_other_and_see_each_others_files(
     kochi: Kochi, other_node: OtherNode, tmp_path: Path
 ) -> None:
     other_node.start()
@@ -282,7 +282,7 @@ def test_locks_of_one_node_only_and_a_wrong_clock_are_found(
     assert clock["measured"].startswith("the clock of elsewhere is 300.0 s ahead of this node's")
 
 
-def test_what_troubles_the_other_node_is_told(kochi: Kochi, other_node: OtherNode) -> None:
+def test_a_fault_of_the_other_node_is_reported(kochi: Kochi, other_node: OtherNode) -> None:
     other_node.start(
         "import sys\n"
         "if any(word.startswith('snakemake_kochi.doctor') for word in sys.orig_argv):\n"
@@ -299,7 +299,7 @@ def test_what_troubles_the_other_node_is_told(kochi: Kochi, other_node: OtherNod
     assert "does not support file locks" in failed["measured"]
 
 
-def test_ctrl_c_takes_back_the_job_that_waits(other_node: OtherNode, tmp_path: Path) -> None:
+def test_ctrl_c_cancels_the_waiting_job(other_node: OtherNode, tmp_path: Path) -> None:
     other_node.start()
     (busy,) = Queue(other_node.machine, "q").submit([Ticket("busy", ("sleep", "600"), "/")])
     wait_until(lambda: find_job(other_node.machine, busy.job).state == "running")
@@ -312,7 +312,7 @@ def test_ctrl_c_takes_back_the_job_that_waits(other_node: OtherNode, tmp_path: P
     assert trials(tmp_path) == []
 
 
-def test_a_worker_on_this_node_tests_nothing_between_nodes(
+def test_a_worker_on_this_node_is_no_test_between_nodes(
     kochi: Kochi, worker: Callable[..., subprocess.Popen[str]]
 ) -> None:
     worker("here")
@@ -324,7 +324,7 @@ def test_a_worker_on_this_node_tests_nothing_between_nodes(
     assert list_jobs(Root.find().machine("local"), ended=True) == []
 
 
-def test_a_queue_that_nobody_serves_is_a_failure(kochi: Kochi) -> None:
+def test_a_queue_without_workers_is_a_failure(kochi: Kochi) -> None:
     done = kochi("doctor", "-q", "nobody")
     assert done.status == 1
     assert "failed  between nodes: no worker serves queue 'nobody'. To do: On another" in done.out
@@ -336,7 +336,7 @@ def test_a_queue_that_nobody_serves_is_a_failure(kochi: Kochi) -> None:
 @pytest.mark.parametrize(
     "script", ["$KOCHI_WORKER_LAUNCH_CMD", "setsid $KOCHI_WORKER_LAUNCH_CMD >out 2>&1 &"]
 )
-def test_workers_got_by_a_script_leave_and_that_they_are_on_this_node_is_said(
+def test_workers_of_an_alloc_script_leave_and_are_reported_as_on_this_node(
     kochi: Kochi, with_settings: Callable[[str], None], tmp_path: Path, script: str
 ) -> None:
     with_settings(f"alloc_script: '{script}'")
@@ -357,7 +357,7 @@ def test_workers_got_by_a_script_leave_and_that_they_are_on_this_node_is_said(
     assert trials(tmp_path) == []
 
 
-def test_where_a_scheduler_gives_nodes_it_is_said_how_to_test_with_them(
+def test_with_a_scheduler_the_advice_is_to_test_with_allocations(
     kochi: Kochi, with_settings: Callable[[str], None]
 ) -> None:
     with_settings("scheduler: slurm")
@@ -366,7 +366,7 @@ def test_where_a_scheduler_gives_nodes_it_is_said_how_to_test_with_them(
     kinds = {"machines": "kochi_root must be", "proj": "The project must be"}
     for finding in (each for each in data["checks"] if each["check"] == "filesystem"):
         start = next(said for part, said in kinds.items() if part in finding["directory"])
-        # On whatever filesystem this is tested.
+        # Whatever the filesystem of this test is.
         is_of_one_node = "usually visible to this node only" in finding["measured"]
         assert (finding["verdict"] == "warning") == is_of_one_node
         assert finding["advice"].startswith(f"{start} on a filesystem that all") == is_of_one_node
@@ -380,7 +380,7 @@ def test_a_machine_without_a_scheduler_has_no_allocations(kochi: Kochi) -> None:
     assert kochi("doctor", "--allocations", "-q", "q").status == 2
 
 
-# ---- what cannot be had on any computer
+# ---- cases that a test cannot set up on every computer
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_flock_of_one_node_only_is_seen_from_the_mount(tmp_path: Path) -> None:
     assert "local_lock=all: flock excludes processes of one node only" in outcome.measured
 
 
-def test_a_filesystem_of_one_node_will_not_do_where_other_nodes_need_it(tmp_path: Path) -> None:
+def test_a_filesystem_of_one_node_is_a_warning_if_other_nodes_need_it(tmp_path: Path) -> None:
     mounts = [mounted("/", "ext4", "rw,discard")]
     assert filesystem.examine_filesystem(tmp_path, mounts=mounts).verdict == "ok"
     outcome = filesystem.examine_filesystem(tmp_path, of_all="All must see it.", mounts=mounts)
@@ -450,7 +450,7 @@ def test_a_filesystem_of_one_node_will_not_do_where_other_nodes_need_it(tmp_path
         ((2**30, 2**29), (10**7, 10**5), "warning"),
     ],
 )
-def test_little_room_is_a_warning(
+def test_little_space_is_a_warning(
     monkeypatch: pytest.MonkeyPatch,
     blocks: tuple[int, int],
     inodes: tuple[int, int],
@@ -486,7 +486,7 @@ def test_a_cgroup_without_a_limit_is_none(tmp_path: Path, texts: tuple[str, ...]
     assert node.examine_cpus([tmp_path]).verdict != "warning"
 
 
-def test_gpus_are_told_as_a_worker_would_give_them_out(
+def test_gpus_are_those_that_a_worker_would_give_to_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "nvidia-smi"
@@ -507,7 +507,7 @@ def test_gpus_are_told_as_a_worker_would_give_them_out(
     assert node.examine_gpus().verdict == "warning"
 
 
-def test_a_file_that_was_missing_or_half_there_is_a_failure(tmp_path: Path) -> None:
+def test_a_missing_or_partial_file_is_a_failure(tmp_path: Path) -> None:
     last = {"number": 3, "time": 0.0, "last": True}
     answers = iter([FileNotFoundError(), DamagedFileError("half"), OSError("stale"), last])
 
@@ -531,7 +531,7 @@ def test_a_reader_that_does_not_see_the_last_version_is_a_failure(tmp_path: Path
     assert filesystem.judge_sightings(seen, 1, "n2").verdict == "failed"
 
 
-def test_the_reader_is_another_process_and_says_what_it_saw(tmp_path: Path) -> None:
+def test_the_reader_is_another_process_and_reports_what_it_saw(tmp_path: Path) -> None:
     outcome = pair.examine_rename(TrialPaths(tmp_path))
     assert outcome.verdict == "ok"
     assert " times by another process: always there and whole; seen after " in outcome.measured

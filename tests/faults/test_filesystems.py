@@ -105,7 +105,7 @@ def test_doctor_tells_what_a_filesystem_refuses(
             faults.enter_context(filesystem.fault(call, error, **where))
         said = kochi("doctor", cwd=project).stdout
     assert "none between directories (Invalid cross-device link): results are copied" in said
-    assert "no FIFOs here: workers and controllers look ten times a second instead" in said
+    assert "no FIFOs here: workers and controllers poll ten times a second instead" in said
     assert "a rename of a directory (Invalid cross-device link)" in said
 
 

@@ -1,4 +1,4 @@
-"""What a person can do about an allocation that waits."""
+"""Advice for a user about an allocation that waits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OWN = Machine("own").allocation_at
         ("DependencyNeverSatisfied", "arguments"),
     ],
 )
-def test_what_does_not_begin_by_itself_comes_with_the_keys_to_change(reason, keys):
+def test_hopeless_allocations_come_with_the_keys_to_change(reason, keys):
     assert f"machines: own: allocation: {keys} in kochi.yaml" in advice(reason, "12", OWN)
 
 
@@ -38,7 +38,7 @@ def test_what_does_not_begin_by_itself_comes_with_the_keys_to_change(reason, key
         *("launch failed requeued held", "launch_failed_requeued_held"),
     ],
 )
-def test_of_one_that_is_held_it_is_told_how_to_let_it_go(reason):
+def test_the_advice_for_a_held_allocation_is_to_release_it(reason):
     assert "scontrol release 12_3" in advice(reason, "12_3", OWN)
 
 
@@ -52,7 +52,7 @@ def test_of_one_that_is_held_it_is_told_how_to_let_it_go(reason):
         ("QOSMaxCpuPerUserLimit", "qos", "qos"),
     ],
 )
-def test_of_a_limit_that_may_be_too_small_for_one_job_it_is_told_how_to_see_it(reason, key, shown):
+def test_the_advice_for_a_limit_shows_how_to_see_it(reason, key, shown):
     said = advice(reason, "12", OWN)
     assert said.startswith("It begins when other jobs under this limit have ended, and never if")
     assert f"sacctmgr show {shown}" in said
@@ -63,7 +63,7 @@ def test_of_a_limit_that_may_be_too_small_for_one_job_it_is_told_how_to_see_it(r
     ("reason", "key"),
     [("AssocGrpCPUMinutesLimit", "account"), ("QOSGrpBillingMinutes", "qos")],
 )
-def test_of_what_is_used_up_another_account_is_advised(reason, key):
+def test_the_advice_for_an_exhausted_budget_is_another_account(reason, key):
     said = advice(reason, "12", OWN)
     assert said.startswith("The budget is exhausted")
     assert f"Another {key} or a shorter time may help" in said
@@ -76,5 +76,5 @@ def test_of_what_is_used_up_another_account_is_advised(reason, key):
         "Reservation",
     ],
 )
-def test_where_waiting_helps_nothing_is_advised(reason):
+def test_there_is_no_advice_where_waiting_helps(reason):
     assert advice(reason, "12", OWN) == ""

@@ -1,4 +1,4 @@
-"""What knows a batch system is in the package of the schedulers, and nowhere else."""
+"""Only the package of the schedulers has knowledge of a batch system."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def texts(tree: ast.Module) -> Iterator[str]:
 
 
 def knowledge(tree: ast.Module) -> Iterator[str]:
-    """What a module knows of a batch system."""
+    """The knowledge of a batch system in a module."""
     for text in texts(tree):
         is_name = text in (*OPTIONS, *PROGRAMS)
         if is_name or VARIABLE.search(text) or OF_SBATCH.fullmatch(text):
@@ -54,7 +54,7 @@ def test_no_other_module_knows_a_batch_system() -> None:
     assert {path: known for path, known in found.items() if known} == {}
 
 
-def test_what_is_looked_for_is_found_in_the_package_of_the_schedulers() -> None:
+def test_the_package_of_the_schedulers_has_this_knowledge() -> None:
     found: set[str] = set()
     for path in (PACKAGE / "schedulers").rglob("*.py"):
         found |= set(knowledge(ast.parse(path.read_text())))

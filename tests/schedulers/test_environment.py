@@ -1,4 +1,4 @@
-"""What Slurm tells a job by its environment."""
+"""The information of Slurm's environment variables in a job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_outside_of_a_job_there_is_no_allocation() -> None:
     assert own_allocation({"SLURM_CONF": "/etc/slurm.conf"}) is None
 
 
-def test_what_slurm_does_not_say_is_unknown(fake: FakeSlurm) -> None:
+def test_missing_variables_of_slurm_are_unknown_values(fake: FakeSlurm) -> None:
     own = own_allocation(JOB)
     assert own is not None
     assert (own.id, own.began, own.memory_mb, own.hosts()) == ("7", None, None, {})
@@ -32,7 +32,7 @@ def test_what_slurm_does_not_say_is_unknown(fake: FakeSlurm) -> None:
     assert own.seconds_left(60.0) == 60.0
 
 
-def test_the_end_is_asked_for_only_where_slurm_does_not_say_it(fake: FakeSlurm) -> None:
+def test_squeue_is_asked_for_the_end_only_without_the_variable(fake: FakeSlurm) -> None:
     fake.answers("squeue", says("1:30:00"))
     own = own_allocation({**JOB, "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "3"})
     assert own is not None

@@ -1,4 +1,4 @@
-"""When a scheduler is asked again, and what is said when it does not answer."""
+"""The times of questions to a scheduler, and messages about missing answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Clock:
         return self.now
 
 
-def test_questions_are_ten_seconds_apart_but_at_once_when_something_happened():
+def test_questions_are_ten_seconds_apart_except_after_an_event():
     clock = Clock()
     questions = Questions(Log(), clock)
     assert questions.is_due()
@@ -39,7 +39,7 @@ def test_questions_are_ten_seconds_apart_but_at_once_when_something_happened():
     assert questions.is_due()
 
 
-def test_a_scheduler_that_gives_no_answer_is_asked_less_often_whatever_happens():
+def test_an_unreachable_scheduler_is_asked_less_often_even_after_events():
     clock, log = Clock(), Log()
     questions = Questions(log, clock)
     assert questions.is_due()

@@ -1,4 +1,4 @@
-"""Resources in the words of Snakemake's Slurm executor, and what sbatch is asked for by them."""
+"""Resources of Snakemake's Slurm executor, and the requests to sbatch that they become."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def read(wanted: Resources = Resources(), **values: Any) -> tuple[AllocationRequ
     return read_request("one", values, wanted)
 
 
-# ---- what is asked for
+# ---- requests
 
 
-def test_without_such_resources_nothing_is_wished() -> None:
+def test_without_such_resources_nothing_is_requested() -> None:
     assert read(mem_mb=1000, disk_mb=10**6, runtime=3, tmpdir="/tmp") == (NO_REQUEST, Resources())
     assert NO_REQUEST.name == ""
 
@@ -39,11 +39,11 @@ def test_without_such_resources_nothing_is_wished() -> None:
         {"mpi": "", "mem_mb_per_cpu": 0, "cpus_per_task": 1},
     ],
 )
-def test_what_says_nothing_else_than_what_is_anyway_is_no_wish(values: dict[str, Any]) -> None:
+def test_resources_that_state_the_default_are_no_request(values: dict[str, Any]) -> None:
     assert read(**values) == (NO_REQUEST, Resources())
 
 
-def test_what_a_job_says_counts_instead_of_what_the_machine_says() -> None:
+def test_a_jobs_resources_override_the_machines_settings() -> None:
     own = FrozenDict(partition="short", account="all", qos="low", constraint="cpu")
     settings = AllocationSettings(own, cores=4, memory_mb=1000)
     request, _ = read(slurm_partition="long", slurm_account="a, b", constraint="")
@@ -57,7 +57,7 @@ def test_what_a_job_says_counts_instead_of_what_the_machine_says() -> None:
     )
 
 
-def test_cores_and_memory_may_be_said_in_slurms_terms() -> None:
+def test_cores_and_memory_may_be_given_in_slurms_terms() -> None:
     _, wanted = read(Resources(cores=2, memory_mb=1), cpus_per_task=4, mem_mb_per_cpu=100)
     assert (wanted.cores, wanted.memory_mb) == (4, 400)
     assert read(Resources(cores=2), cpus_per_task=1)[1].cores == 2
@@ -78,9 +78,7 @@ def test_cores_and_memory_may_be_said_in_slurms_terms() -> None:
         ({"slurm_extra": "--gres=gpu:a100:1"}, 0, "gpu:a100:1"),
     ],
 )
-def test_gpus_are_counted_in_whichever_way_they_are_said(
-    values: dict[str, Any], gpus: int, asked: str
-) -> None:
+def test_gpus_are_counted_in_each_notation(values: dict[str, Any], gpus: int, asked: str) -> None:
     request, wanted = read(Resources(gpus=gpus), **values)
     number = int(asked.rpartition(":")[2])
     assert wanted.gpus == number
@@ -89,7 +87,7 @@ def test_gpus_are_counted_in_whichever_way_they_are_said(
     assert request.arguments == ()
 
 
-def test_a_machines_own_generic_resources_stay_but_for_gpus_that_a_job_says() -> None:
+def test_a_machines_generic_resources_stay_except_gpus_that_a_job_requests() -> None:
     settings = AllocationSettings(FrozenDict(gres="gpu:v100:4,nvme:1"))
     assert generic_resources(NO_REQUEST, settings, 2) == "gpu:v100:4,nvme:1"
     request, _ = read(gpu_model="a100")
@@ -142,9 +140,7 @@ def test_beside_a_job_of_several_nodes_is_memory_for_the_worker_if_nodes_have_as
         ("--comment='two words'", ("--comment=two words",)),
     ],
 )
-def test_further_options_are_taken_apart_as_a_shell_does(
-    text: str, arguments: tuple[str, ...]
-) -> None:
+def test_further_options_are_split_as_by_a_shell(text: str, arguments: tuple[str, ...]) -> None:
     assert read(slurm_extra=text)[0].arguments == arguments
 
 
@@ -194,7 +190,7 @@ def test_options_that_kochi_needs_for_itself_are_refused_with_the_reason(
         ({"clusters": "other"}, r"resource clusters: all jobs of a run go to one cluster"),
     ],
 )
-def test_what_cannot_be_is_refused_with_rule_and_resource(
+def test_impossible_resources_are_refused_with_rule_and_resource(
     values: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(KochiError, match=f"rule one, resource .*{said}|{said}"):

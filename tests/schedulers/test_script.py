@@ -1,4 +1,4 @@
-"""Runs whose workers come through an alloc_script, as with any scheduler."""
+"""Runs with workers through an alloc_script, as with any scheduler."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def machine(isolated_environment: Path) -> MachinePaths:
 
 @pytest.fixture
 def run(tmp_path: Path, machine: MachinePaths, snakemake) -> Iterator[Callable]:
-    """Run a workflow on a machine with an alloc_script; no worker is left by any test."""
+    """Run a workflow on a machine with an alloc_script; no test leaves a worker."""
 
     def call(script: str, more: str = "", snakefile: str = SNAKEFILE, **variables: str):
         git(tmp_path, "init", "--quiet")
@@ -64,7 +64,7 @@ def test_a_script_that_leaves_the_worker_in_the_background_serves_a_run(
     assert len(list((tmp_path / "out").iterdir())) == 4
     workers = list_workers(machine)
     assert {worker.capacity.cores for worker in workers} == {2}
-    # Nobody told them to: the directory of their controller is gone.
+    # They leave by themselves: the directory of their controller is gone.
     wait_until(lambda: all(worker.state == "left" for worker in list_workers(machine)))
     assert {worker.reason for worker in list_workers(machine)} == {OVER}
 
@@ -101,7 +101,7 @@ def test_a_script_that_submits_to_a_scheduler_serves_a_run(
         ("kill -9 $$", "ended by signal 9 and no output"),
     ],
 )
-def test_a_script_that_fails_ends_the_run_with_what_it_said(
+def test_a_script_that_fails_ends_the_run_with_its_output(
     run: Callable, machine: MachinePaths, script: str, said: str
 ) -> None:
     done = run(script)
@@ -145,7 +145,7 @@ def test_a_worker_whose_allocation_begins_after_the_run_leaves_at_once(
         ("qsub <<EOF\n#PBS -l nodes=$KOCHI_ALLOC_NODE_SPEC\n$CMD\nEOF", "-n SPEC"),
         ("spec=$KOCHI_ALLOC_NODE_SPEC\nqsub -l nodes=$spec -- $CMD", "-n SPEC"),
         ("qsub -t ${KOCHI_ALLOC_TIME_LIMIT-10} -w $KOCHI_ALLOC_NODE_SPEC -- $CMD", "-n SPEC"),
-        # Without it these do something else, as they would in a person's hand.
+        # Without the variable these do something else, as when a person runs them.
         (
             'if [ -n "$KOCHI_ALLOC_NODE_SPEC" ]; then w="-w $KOCHI_ALLOC_NODE_SPEC"; fi; qsub $w',
             None,
@@ -161,7 +161,7 @@ def test_a_worker_whose_allocation_begins_after_the_run_leaves_at_once(
         ("#qsub -w $KOCHI_ALLOC_NODE_SPEC -- $CMD\nqsub -- $CMD", None),
     ],
 )
-def test_a_script_waits_for_a_person_only_for_what_it_cannot_do_without(
+def test_a_script_waits_for_a_person_only_without_a_required_variable(
     script: str, options: str | None
 ) -> None:
     own = Machine("own")

@@ -30,7 +30,7 @@ from snakemake_kochi.schedulers.slurm.slurm import Slurm
 OWN = Machine("own").allocation_at
 
 NAME = "kochi-of-a-test"
-# No waiting between two tries, and little for one answer.
+# No pause between two tries, and a short wait for one answer.
 HASTY = Pace(answer=5.0, submission=20.0, first_pause=0.0, most_pause=0.0)
 ONE = Wanted(cores=1)
 REFUSED = "sbatch: error: Batch job submission failed: "
@@ -76,7 +76,7 @@ def test_a_submission_is_tried_again_when_the_fault_passes(fake, worker, error):
     assert len(fake.calls("sbatch")) == 3
 
 
-def test_what_was_submitted_although_the_answer_got_lost_is_not_submitted_twice(fake, worker):
+def test_a_submission_whose_answer_was_lost_is_not_repeated(fake, worker):
     fake.answers("sbatch", says(TIMED_OUT, 1))
     fake.answers(
         "squeue",
@@ -99,7 +99,7 @@ def test_excluded_nodes_are_added_to_those_that_the_machine_excludes(fake, worke
     assert second.endswith("--exclude=a[1-2] -xb --exclude=b,c,d")
 
 
-def test_an_answer_that_got_lost_is_remembered_until_the_next_submission(fake, worker):
+def test_a_lost_answer_is_remembered_until_the_next_submission(fake, worker):
     fake.answers("sbatch", says(TIMED_OUT, 1))
     fake.answers("squeue", says("7|PENDING||Priority"))
     impatient = slurm(dataclasses.replace(HASTY, submission=0.0))
@@ -109,7 +109,7 @@ def test_an_answer_that_got_lost_is_remembered_until_the_next_submission(fake, w
     assert len(fake.calls("sbatch")) == 1
 
 
-def test_where_nobody_can_tell_of_a_lost_submission_it_is_tried_again(fake, worker):
+def test_a_lost_submission_of_which_nothing_can_be_known_is_tried_again(fake, worker):
     fake.answers("sbatch", says(TIMED_OUT, 1), says("13"))
     assert slurm().submit(ONE, worker, []) == ["13"]
 
@@ -123,18 +123,18 @@ def test_where_nobody_can_tell_of_a_lost_submission_it_is_tried_again(fake, work
         ("Submitted batch job 12 on cluster west", ["12_1", "12_2"]),
     ],
 )
-def test_the_number_is_found_in_what_sites_make_of_the_answer(fake, worker, said, ids):
+def test_the_job_number_is_found_in_the_answers_of_site_wrappers(fake, worker, said, ids):
     fake.answers("sbatch", says(said))
     assert slurm().submit(dataclasses.replace(ONE, count=2), worker, []) == ids
 
 
-def test_an_answer_without_a_number_is_no_submission_and_no_failure(fake, worker):
+def test_an_answer_without_a_number_is_neither_a_submission_nor_a_failure(fake, worker):
     fake.answers("sbatch", says("Thank you!"))
     fake.answers("squeue", says("9|PENDING||None"))
     assert slurm().submit(ONE, worker, []) == ["9"]
 
 
-def test_one_that_hangs_is_ended_with_all_that_it_started(fake, worker, tmp_path):
+def test_a_command_that_hangs_is_ended_with_its_children(fake, worker, tmp_path):
     number = tmp_path / "pid"
     fake.answers("sbatch", f"sleep 300 & echo $! > {number}; wait")
     with pytest.raises(UnreachableError, match="sbatch gave no answer in 1 s"):
@@ -160,7 +160,7 @@ def test_a_run_that_ends_does_not_wait_for_the_next_try(fake, worker):
     assert len(fake.calls("sbatch")) == 1
 
 
-def test_a_missing_sbatch_is_told_at_once_with_what_to_do(fake, worker):
+def test_a_missing_sbatch_is_reported_at_once_with_advice(fake, worker):
     with pytest.raises(RefusedError, match="there is no program sbatch here") as caught:
         slurm().submit(ONE, worker, [])
     assert "module load slurm" in str(caught.value)
@@ -189,7 +189,9 @@ def test_a_missing_sbatch_is_told_at_once_with_what_to_do(fake, worker):
         ("Something new", "..."),
     ],
 )
-def test_a_refusal_is_told_in_sbatchs_words_once_with_the_keys_to_change(fake, worker, words, keys):
+def test_a_refusal_is_reported_once_in_the_words_of_sbatch_with_the_keys_to_change(
+    fake, worker, words, keys
+):
     fake.answers("sbatch", says(REFUSED + words, 1))
     with pytest.raises(RefusedError) as caught:
         slurm().submit(ONE, worker, [])
@@ -198,7 +200,7 @@ def test_a_refusal_is_told_in_sbatchs_words_once_with_the_keys_to_change(fake, w
     assert len(fake.calls("sbatch")) == 1
 
 
-def test_of_an_unknown_partition_the_nearest_is_named(fake, worker):
+def test_the_nearest_partition_is_named_for_an_unknown_one(fake, worker):
     fake.answers("sbatch", says(f"{REFUSED}Invalid partition name specified", 1))
     fake.answers("sinfo", says("main*|infinite|4|1000|(null)\nlong|30-00:00:00|4|1000|(null)"))
     with pytest.raises(RefusedError) as caught:
@@ -215,7 +217,7 @@ def states(scheduler: Slurm) -> dict[str, str] | None:
     return None if found is None else {id: each.state for id, each in found.items()}
 
 
-def test_one_question_tells_of_all(fake):
+def test_one_question_covers_all_allocations(fake):
     lines = [
         "12_1|RUNNING|node1|None",
         "12_2|PENDING||Resources",
@@ -239,7 +241,7 @@ def test_one_question_tells_of_all(fake):
 
 
 @pytest.mark.parametrize("squeue", [None, says(AWAY, 1), says("Invalid user", 1), "sleep 300"])
-def test_sacct_is_asked_where_squeue_gives_no_answer(fake, squeue):
+def test_sacct_is_asked_if_squeue_does_not_answer(fake, squeue):
     if squeue is not None:
         fake.answers("squeue", squeue)
     lines = [
@@ -257,7 +259,7 @@ def test_sacct_is_asked_where_squeue_gives_no_answer(fake, squeue):
     }
 
 
-def test_what_the_database_does_not_know_yet_has_not_ended(fake, worker):
+def test_jobs_that_the_database_does_not_know_yet_have_not_ended(fake, worker):
     fake.answers("sbatch", says("12"), says("13"))
     fake.answers("sacct", says("13|COMPLETED|node1|None"))
     scheduler = slurm()
@@ -266,7 +268,7 @@ def test_what_the_database_does_not_know_yet_has_not_ended(fake, worker):
     assert states(scheduler) == {"12": "pending"}
 
 
-def test_where_nobody_can_be_asked_nothing_is_known(fake):
+def test_nothing_is_known_without_squeue_and_sacct(fake):
     assert slurm().find() is None
     fake.answers("sacct", says(NO_DATABASE, 1))
     assert slurm().find() is None
@@ -274,7 +276,7 @@ def test_where_nobody_can_be_asked_nothing_is_known(fake):
 
 @pytest.mark.parametrize("sacct", [None, says(NO_DATABASE, 1), says("Connection refused", 1)])
 @pytest.mark.parametrize("squeue", [says(AWAY, 1), says("Something new", 1), "kill -9 $$"])
-def test_no_answer_now_is_not_an_end(fake, squeue, sacct):
+def test_a_missing_answer_is_no_end(fake, squeue, sacct):
     fake.answers("squeue", squeue)
     if sacct is not None:
         fake.answers("sacct", sacct)
@@ -293,12 +295,12 @@ def test_how_allocations_ended_is_known_from_squeue_or_from_sacct_with_their_fir
     }
 
 
-def test_what_is_no_line_of_an_answer_is_left_out(fake):
+def test_other_lines_of_an_answer_are_ignored(fake):
     fake.answers("squeue", says("CLUSTER: west\nBe nice.\n12|RUNNING|node1|None"))
     assert states(slurm()) == {"12": "running"}
 
 
-def test_allocations_of_other_clusters_are_asked_for_there(fake, worker):
+def test_allocations_of_other_clusters_are_queried_there(fake, worker):
     fake.answers("sbatch", says("12;west"))
     for program in ("squeue", "scancel"):
         fake.answers(program, says(""))
@@ -315,7 +317,7 @@ def test_allocations_of_other_clusters_are_asked_for_there(fake, worker):
     assert "--clusters=east,west" in fake.calls("squeue")[1]
 
 
-def test_nothing_of_an_outer_job_and_no_filter_of_the_users_gets_to_slurm(
+def test_slurm_gets_neither_variables_of_an_outer_job_nor_the_users_filters(
     fake, worker, monkeypatch, tmp_path
 ):
     for program, answer in (("sbatch", "12"), ("squeue", "")):
@@ -336,7 +338,7 @@ def test_nothing_of_an_outer_job_and_no_filter_of_the_users_gets_to_slurm(
     assert (seen["squeue"]["LC_ALL"], seen["sbatch"]["LC_ALL"]) == ("C", "de_DE.UTF-8")
 
 
-def test_cancelling_what_is_over_is_no_error(fake):
+def test_cancelling_an_ended_allocation_is_no_error(fake):
     fake.answers("scancel", says("scancel: error: Invalid job id specified", 1))
     slurm().cancel(["12"])
     fake.answers("scancel", says("scancel: error: Access denied", 1))
@@ -358,7 +360,7 @@ def real(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slu
     cluster.cancel_jobs()
 
 
-def test_a_real_slurm_tells_of_an_array_and_of_what_was_requeued(real, worker):
+def test_a_real_slurm_reports_arrays_and_requeued_jobs(real, worker):
     scheduler = slurm()
     ids = scheduler.submit(Wanted(cores=2, count=3), worker, [])
     number = ids[0].partition("_")[0]
@@ -393,7 +395,7 @@ def test_a_real_slurm_refuses_in_its_own_words(real, worker):
     assert "allocation: arguments" in caught.value.hint
 
 
-def test_what_never_begins_is_told_with_the_key_to_change(real, worker):
+def test_an_allocation_that_never_begins_is_reported_with_the_key_to_change(real, worker):
     scheduler = slurm(partition="short", time=3600.0)
     (id,) = scheduler.submit(Wanted(cores=1, seconds=3600.0), worker, [])
     wait_until(lambda: scheduler.find()[id].reason == "PartitionTimeLimit", seconds=30)
@@ -408,7 +410,7 @@ def test_the_limits_of_a_real_slurm_are_those_of_the_partition(real):
     assert slurm().limits().seconds is None
 
 
-def test_a_controller_that_is_away_is_unknown_and_then_back(real, worker):
+def test_an_unreachable_controller_is_an_unknown_state_until_it_answers(real, worker):
     scheduler = slurm()
     (id,) = scheduler.submit(ONE, worker, [])
     impatient = slurm(dataclasses.replace(HASTY, answer=3.0, submission=0.0))

@@ -1,4 +1,4 @@
-"""What partitions give, and what is asked for where their nodes are of several kinds."""
+"""The limits of partitions, and requests if their nodes are of several kinds."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ def limits(partition: str | None = None, **settings: object) -> Limits:
     return limits_of(read_partitions(SAID), partition, own, OWN)
 
 
-def test_by_default_the_default_partition_counts_and_its_longest_time():
+def test_by_default_the_limits_are_those_of_the_default_partition():
     found = limits()
     assert (found.node, found.nodes, found.seconds) == (CPUS, (CPUS,), 86400.0)
 
 
-def test_of_several_partitions_the_most_counts():
+def test_the_largest_of_several_partitions_counts():
     assert limits("main,gpus").seconds == 86400.0
     assert limits("main,month").seconds is None
     assert limits("gpus").node == Capacity(32, 512_000, 4)
     assert set(limits("main,gpus").nodes) == {CPUS, GPUS, MEMORY}
 
 
-def test_what_the_settings_say_counts():
+def test_settings_override_the_partition():
     found = limits(cores=2, memory_mb=100, gpus=0, time=60.0, max_workers=3)
     assert (found.workers, found.node, found.seconds) == (3, Capacity(2, 100), 60.0)
 
 
-def test_more_cores_than_any_node_has_are_not_asked_for():
+def test_more_cores_than_any_node_has_are_not_requested():
     assert limits(cores=128).node == CPUS
     assert set(limits("main,gpus", cores=48).nodes) == {
         Capacity(48, 256_000),
@@ -84,7 +84,7 @@ def test_an_unknown_partition_is_refused_with_the_nearest_one():
     assert "machines: own: allocation: partition in kochi.yaml" in str(caught.value)
 
 
-def test_what_no_node_has_together_is_told_before_anything_is_asked_for():
+def test_amounts_that_no_node_has_together_are_refused_before_any_request():
     both = limits("main,gpus")
     assert obstacle(Resources(cores=32, gpus=4), both) is None
     assert obstacle(Resources(cores=65), both) == "65 cores needed, 64 available"
@@ -99,7 +99,7 @@ def test_jobs_for_different_nodes_get_workers_of_their_own():
     asked = workers_to_request(waiting, [], both)
     assert {shape.capacity for shape, _ in asked} == {Capacity(2, 0, 1), Capacity(64, 0, 0)}
     assert [count for _, count in asked] == [1, 1]
-    # If there may be one at a time, those that fit a node of that kind come first.
+    # If only one is allowed at a time, those that fit a node of that kind come first.
     one = replace(both, workers=1)
     [(first, count)] = workers_to_request(waiting, [], one)
     assert (first.capacity, count) == (Capacity(2, 0, 1), 1)
@@ -108,7 +108,7 @@ def test_jobs_for_different_nodes_get_workers_of_their_own():
     assert (second.capacity, count) == (Capacity(64, 0, 0), 1)
 
 
-def test_nobody_asks_for_all_of_a_partitions_longest_time():
+def test_the_longest_time_of_a_partition_is_not_requested_by_default():
     waiting = {Resources(): 1}
     assert workers_to_request(waiting, [], limits())[0][0].seconds is None
     assert workers_to_request(waiting, [], limits(time=60.0))[0][0].seconds == 60.0
@@ -117,7 +117,7 @@ def test_nobody_asks_for_all_of_a_partitions_longest_time():
     )
 
 
-def test_a_job_that_says_how_long_it_takes_is_not_asked_for_as_one_that_does_not():
+def test_a_job_with_a_runtime_is_not_requested_as_one_without():
     waiting = {Resources(): 1, Resources(cores=4, runtime_seconds=7200): 1}
     [(shape, _)] = workers_to_request(waiting, [Supply(Capacity(1, 0), 3600.0)], limits())
     assert shape.seconds >= 7200
@@ -141,7 +141,7 @@ def test_the_users_own_default_partition_counts(tmp_path, monkeypatch):
     assert Slurm("name", AllocationSettings(), OWN).limits().node.gpus == 4
 
 
-def test_where_the_settings_say_all_slurm_need_not_answer(tmp_path, monkeypatch):
+def test_slurm_need_not_answer_if_the_settings_are_complete(tmp_path, monkeypatch):
     FakeSlurm(tmp_path, monkeypatch)
     settings = AllocationSettings(cores=4, memory_mb=1000, gpus=0)
     assert Slurm("name", settings, OWN).limits().node == Capacity(4, 1000)
@@ -161,7 +161,7 @@ PartitionName=gpus MaxCPUsPerNode=8 MaxMemPerNode=100000
 """
 
 
-def test_what_slurm_keeps_of_a_node_for_itself_is_not_asked_for():
+def test_the_part_of_a_node_that_slurm_keeps_is_not_requested():
     found = without_withheld(read_partitions(SAID), NODES, SHOWN)
     assert [(each.name, each.node) for each in found] == [
         ("main", Capacity(4, 4000)),
@@ -173,19 +173,19 @@ def test_what_slurm_keeps_of_a_node_for_itself_is_not_asked_for():
     assert without_withheld(read_partitions(SAID), NODES, "")[2].node == Capacity(30, 128_000, 4)
 
 
-def test_where_scontrol_says_nothing_the_word_of_sinfo_counts():
+def test_without_scontrol_the_answer_of_sinfo_counts():
     partitions = read_partitions(SAID)
     assert without_withheld(partitions, "", "slurm_load_partitions error") == partitions
 
 
-def test_in_another_partition_than_the_machines_its_own_longest_time_counts(tmp_path, monkeypatch):
+def test_another_partition_has_its_own_longest_time(tmp_path, monkeypatch):
     FakeSlurm(tmp_path, monkeypatch).answers("sinfo", says(SAID))
     hours = AllocationSettings(FrozenDict(partition="main"), time=7200.0)
     slurm = Slurm("name", hours, OWN, Pace(first_pause=0.0))
     short, month = (
         slurm.limits(AllocationRequest(FrozenDict(partition=name))) for name in ("gpus", "month")
     )
-    # It would wait for ever, if it was asked for two hours where half an hour is the most.
+    # A request for two hours would wait for ever if half an hour is the limit.
     assert workers_to_request({Resources(): 1}, [], short)[0][0].seconds == 1800.0
     assert workers_to_request({Resources(): 1}, [], month)[0][0].seconds == 7200.0
     long = Resources(runtime_seconds=10 * 3600)
@@ -206,12 +206,12 @@ main*|infinite|8|2000|(null)|(null)
     ("constraint", "cores"),
     [(None, 64), ("old", 32), ("old&big", 32), ("old|new", 64), ("[old*2&new*2]", 64), ("no", 64)],
 )
-def test_only_nodes_with_the_features_that_are_asked_for_count(constraint, cores):
+def test_only_nodes_with_the_requested_features_count(constraint, cores):
     settings = AllocationSettings(FrozenDict(constraint=constraint))
     assert limits_of(read_partitions(FEATURED), None, settings, OWN).node.cores == cores
 
 
-def test_only_gpus_of_the_model_that_is_asked_for_count(tmp_path, monkeypatch):
+def test_only_gpus_of_the_requested_model_count(tmp_path, monkeypatch):
     FakeSlurm(tmp_path, monkeypatch).answers("sinfo", says(FEATURED))
     slurm = Slurm("name", AllocationSettings(), OWN)
     assert slurm.limits(AllocationRequest(gpu_model="a100")).node == Capacity(32, 4000, 4)

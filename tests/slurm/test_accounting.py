@@ -1,4 +1,4 @@
-"""A Slurm with a database: what sacct says where squeue says nothing, and limits of accounts."""
+"""A Slurm with a database: answers of sacct without squeue, and limits of accounts."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from snakemake_kochi.schedulers.slurm.slurm import Slurm
 OWN = Machine("own").allocation_at
 
 ONE = Wanted(cores=1)
-# Seconds in which a submission whose answer got lost is not repeated.
+# Seconds in which a submission whose answer was lost is not repeated.
 UNACCOUNTED = 8.0
 WHOLE_NODE = Wanted(cores=2)
-# Lost submissions and the like are tried again at once.
+# Lost submissions are tried again at once.
 HASTY = Pace(answer=10.0, submission=30.0, first_pause=0.5, most_pause=0.5)
 # State and nodes, by id.
 Standing = dict[str, tuple[str, str]]
@@ -69,7 +69,7 @@ def limit(cluster: AccountedCluster) -> Iterator[Callable[[str], None]]:
         cluster.account("modify", "account", "small", "set", each.rpartition("=")[0] + "=-1")
 
 
-def test_nothing_of_it_listens_beyond_this_computer(cluster: AccountedCluster) -> None:
+def test_slurm_listens_on_this_computer_only(cluster: AccountedCluster) -> None:
     started = {each.pid: each.name() for each in psutil.Process().children(recursive=True)}
     listening = {
         (started[each.pid], each.laddr.ip)
@@ -79,7 +79,7 @@ def test_nothing_of_it_listens_beyond_this_computer(cluster: AccountedCluster) -
     assert listening == {(daemon, "127.0.0.1") for daemon in ("slurmctld", "slurmd", "slurmdbd")}
 
 
-# ---- how it stands, by squeue and by sacct
+# ---- states, by squeue and by sacct
 
 
 class Asking:
@@ -113,12 +113,12 @@ class Asking:
             return self.find()
 
     def wait_for(self, expected: Standing) -> None:
-        """Until squeue, and then sacct too, say this."""
+        """Wait until squeue, and then sacct too, report this."""
         wait_until(lambda: _standing(self.find()) == expected)
         wait_until(lambda: _standing(self.find_by_sacct()) == expected)
 
     def raw(self) -> str:
-        """All that sacct says."""
+        """The complete answer of sacct."""
         return self.cluster.run("sacct", "--allocations", "--noheader", f"--name={self.name}")
 
 
@@ -128,7 +128,7 @@ def _standing(found: Mapping[str, Allocation]) -> Standing:
 
 @pytest.fixture
 def blind(cluster: AccountedCluster, tmp_path: Path) -> Path:
-    """A directory that is all of PATH: all programs but squeue."""
+    """A directory that is all of PATH: it has all programs except squeue."""
     directory = tmp_path / "programs"
     directory.mkdir()
     places = cluster.environment["PATH"].split(os.pathsep)
@@ -151,10 +151,10 @@ def asking(
     cluster.cancel_jobs()
 
 
-def test_sacct_and_squeue_tell_the_same_of_an_array_in_all_its_states(asking: Asking) -> None:
+def test_sacct_and_squeue_agree_on_an_array_in_all_its_states(asking: Asking) -> None:
     ids = asking.submit(Wanted(cores=2, count=4))
     first, second, third, fourth = ids
-    # The database does not know of it yet.
+    # The database does not know it yet.
     assert set(asking.find_by_sacct()) == set(ids)
     runs = {first: ("running", "node1"), second: ("running", "node2")}
     waits = {third: ("pending", ""), fourth: ("pending", "")}
@@ -162,7 +162,7 @@ def test_sacct_and_squeue_tell_the_same_of_an_array_in_all_its_states(asking: As
     wait_until(lambda: "PENDING" in asking.raw())
     asking.wait_for(runs | waits)
     asking.scheduler.cancel([fourth])
-    # The database hears of that late, or not before another one of them begins.
+    # It reaches the database late, or not before another one of them begins.
     asking.wait_for(runs | {third: ("pending", "")})
     asking.cluster.run("scancel", first)
     asking.wait_for({second: ("running", "node2"), third: ("running", "node1")})
@@ -175,12 +175,12 @@ def test_sacct_and_squeue_tell_the_same_of_an_array_in_all_its_states(asking: As
     wait_until(lambda: asking.find()[second].state == "pending")
     assert asking.find_by_sacct()[second].state == "pending"
     asking.scheduler.cancel()
-    # Of the one that was requeued the database knows no end.
+    # The database has no end of the requeued one.
     assert "REQUEUED" in asking.raw()
     asking.wait_for({})
 
 
-def test_one_that_ended_by_itself_is_over_for_both(asking: Asking) -> None:
+def test_squeue_and_sacct_agree_on_an_allocation_that_ended_by_itself(asking: Asking) -> None:
     number = asking.cluster.run(
         *("sbatch", "--parsable", f"--job-name={asking.name}"),
         *("--nodes=2", "--output=/dev/null", "--wrap", "while [ ! -e go ]; do sleep 0.1; done"),
@@ -192,18 +192,20 @@ def test_one_that_ended_by_itself_is_over_for_both(asking: Asking) -> None:
     go.unlink()
 
 
-def test_one_of_which_the_database_hears_only_when_it_may_begin_has_not_ended(
+def test_an_allocation_that_reaches_the_database_late_has_not_ended(
     asking: Asking,
 ) -> None:
     (held,) = asking.submit(Wanted(cores=1, request=AllocationRequest(arguments=("--hold",))))
     (id,) = asking.submit(ONE)
-    # It has been told of one that was submitted later.
+    # It knows one that was submitted later.
     wait_until(lambda: "RUNNING" in asking.raw())
     assert held not in [line.split()[0] for line in asking.raw().splitlines()]
     asking.wait_for({held: ("pending", ""), id: ("running", "node1")})
 
 
-def test_why_one_waits_is_the_same_by_both(asking: Asking, limit: Callable[[str], None]) -> None:
+def test_squeue_and_sacct_agree_on_the_reason_of_a_wait(
+    asking: Asking, limit: Callable[[str], None]
+) -> None:
     limit("MaxJobs=0")
     (id,) = asking.submit(ONE, account="small")
     wait_until(lambda: "PENDING" in asking.raw())
@@ -231,7 +233,7 @@ def fail(cluster: AccountedCluster, node: str) -> None:
     cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=broken")
 
 
-def test_one_that_is_not_requeued_has_ended_with_its_node(
+def test_an_allocation_that_is_not_requeued_has_ended_with_its_node(
     asking: Asking, cluster: AccountedCluster, broken_node: str
 ) -> None:
     (id,) = asking.submit(WHOLE_NODE, "--no-requeue", f"--nodelist={broken_node}")
@@ -242,7 +244,7 @@ def test_one_that_is_not_requeued_has_ended_with_its_node(
     asking.wait_for({})
 
 
-def test_one_that_is_requeued_is_over_for_the_database_until_it_begins_again(
+def test_a_requeued_allocation_has_ended_for_the_database_until_it_begins_again(
     asking: Asking, cluster: AccountedCluster, broken_node: str
 ) -> None:
     (id,) = asking.submit(WHOLE_NODE)
@@ -258,7 +260,7 @@ def test_one_that_is_requeued_is_over_for_the_database_until_it_begins_again(
     asking.wait_for({id: ("running", "node2")})
 
 
-def test_a_database_that_is_away_is_no_end(asking: Asking, cluster: AccountedCluster) -> None:
+def test_an_unreachable_database_is_no_end(asking: Asking, cluster: AccountedCluster) -> None:
     (id,) = asking.submit(ONE)
     wait_until(lambda: "RUNNING" in asking.raw())
     cluster.stop_accounting()
@@ -271,7 +273,7 @@ def test_a_database_that_is_away_is_no_end(asking: Asking, cluster: AccountedClu
     asking.wait_for({id: ("running", "node1")})
 
 
-def test_a_submission_whose_answer_gets_lost_is_not_repeated_before_the_database_knows_of_it(
+def test_a_submission_whose_answer_is_lost_is_not_repeated_before_the_database_knows_it(
     asking: Asking, cluster: AccountedCluster, blind: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(blind))
@@ -293,9 +295,7 @@ def test_a_submission_whose_answer_gets_lost_is_not_repeated_before_the_database
 
 
 @pytest.mark.parametrize("squeue", ["absent", "failing"])
-def test_a_run_goes_through_by_sacct_alone(
-    project: ClusterProject, blind: Path, squeue: str
-) -> None:
+def test_a_run_succeeds_with_sacct_alone(project: ClusterProject, blind: Path, squeue: str) -> None:
     if squeue == "failing":
         (blind / "squeue").write_text(f"#!/bin/sh\n{says(AWAY, 1)}\n")
         (blind / "squeue").chmod(0o755)
@@ -314,7 +314,7 @@ def test_a_run_goes_through_by_sacct_alone(
     assert project.cluster.jobs() == {}
 
 
-def test_jobs_of_a_node_that_died_are_done_once_by_sacct_alone(
+def test_jobs_of_a_dead_node_are_done_once_with_sacct_alone(
     project: ClusterProject, blind: Path, broken_node: str
 ) -> None:
     project.start(path=blind)
@@ -325,7 +325,7 @@ def test_jobs_of_a_node_that_died_are_done_once_by_sacct_alone(
     for process in (supervisor, worker):
         assert process is not None
         process.kill()
-    # In another allocation: of the first one, which is requeued, sacct knows that it has ended.
+    # sacct knows that the first allocation, which is requeued, has ended.
     project.wait_for_beginnings(4)
     project.go()
     project.end_well()
@@ -334,7 +334,7 @@ def test_jobs_of_a_node_that_died_are_done_once_by_sacct_alone(
     assert project.cluster.jobs() == {}
 
 
-def test_what_an_account_may_not_run_now_waits_and_is_told_with_how_to_see_the_limit(
+def test_jobs_over_a_limit_of_the_account_wait_and_the_message_shows_how_to_see_it(
     project: ClusterProject, limit: Callable[[str], None]
 ) -> None:
     limit("MaxJobs=1")
@@ -343,8 +343,8 @@ def test_what_an_account_may_not_run_now_waits_and_is_told_with_how_to_see_the_l
     project.wait_for_beginnings(1)
     wait_until(lambda: "AssocMaxJobsLimit" in project.said, seconds=40)
     assert re.search(
-        r"Allocation \d+_2 waits: AssocMaxJobsLimit\. It begins when others under this limit have "
-        r"ended, and never if .* machines: own: allocation: account, max_workers, ",
+        r"Allocation \d+_2 waits: AssocMaxJobsLimit\. It begins when other jobs under this limit "
+        r"have ended, and never if .* machines: own: allocation: account, max_workers, ",
         project.said,
     )
     project.go()
@@ -362,7 +362,7 @@ def test_what_an_account_may_not_run_now_waits_and_is_told_with_how_to_see_the_l
         ("MaxWall=10", "AssocMaxWallDurationPerJobLimit", "It does not begin by itself"),
     ],
 )
-def test_what_an_account_may_never_run_is_told_in_slurms_words_with_advice(
+def test_jobs_that_the_account_never_allows_are_reported_in_slurms_words_with_advice(
     asking: Asking, limit: Callable[[str], None], limited: str, reason: str, told: str
 ) -> None:
     limit(limited)
@@ -389,7 +389,7 @@ def test_what_an_account_may_never_run_is_told_in_slurms_words_with_advice(
         ),
     ],
 )
-def test_what_the_account_does_not_allow_ends_the_run_with_the_keys_to_change(
+def test_a_refusal_because_of_the_account_ends_the_run_with_the_keys_to_change(
     project: ClusterProject,
     limit: Callable[[str], None],
     allocation: dict[str, str],

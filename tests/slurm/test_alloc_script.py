@@ -54,7 +54,7 @@ EXPERIMENT = """
 
 
 class Project:
-    """A Kochi project; `submitted`: how often its script was run."""
+    """A Kochi project; `submitted`: the number of calls of its script."""
 
     def __init__(self, directory: Path, root: Path, cluster: SlurmCluster) -> None:
         self.directory = directory
@@ -114,7 +114,7 @@ def project(tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster) -
     wait_until(lambda: all(worker.is_gone for worker in list_workers(made.machine)))
 
 
-def test_a_batch_runs_where_the_script_puts_workers_and_installs_on_the_login_node(
+def test_a_batch_runs_on_the_nodes_of_the_script_and_installs_on_the_login_node(
     project: Project,
 ) -> None:
     project.kochi("batch", "job.yaml", "test")
@@ -124,12 +124,12 @@ def test_a_batch_runs_where_the_script_puts_workers_and_installs_on_the_login_no
     assert len(allocations) == 1, where  # one for the build and the runs
     assert allocations.isdisjoint({"none"})
     assert {tuple(rest) for _, _, *rest in where} == {("login", "none", "compute")}
-    # The login node had the controller, and nothing else.
+    # The login node had only the controller.
     assert all(worker.allocation is not None for worker in list_workers(project.machine))
     assert project.submitted == 1
 
 
-def test_what_kochi_install_installs_on_a_compute_node_a_batch_finds(project: Project) -> None:
+def test_a_batch_finds_what_kochi_install_installed_on_a_compute_node(project: Project) -> None:
     project.configure("node1", "there")
     said = project.kochi("install", "-d", "fetched:there")
     assert "--executor kochi" in said
@@ -141,7 +141,7 @@ def test_what_kochi_install_installs_on_a_compute_node_a_batch_finds(project: Pr
         assert installed != "none"
 
 
-def test_a_batch_uses_the_workers_that_were_got_for_its_queue_before(project: Project) -> None:
+def test_a_batch_uses_workers_started_for_its_queue_before(project: Project) -> None:
     project.kochi("alloc", "-q", "jobs", "-b")
     wait_until(lambda: any(worker.is_live for worker in list_workers(project.machine)))
     project.kochi("batch", "job.yaml", "test")
@@ -150,7 +150,7 @@ def test_a_batch_uses_the_workers_that_were_got_for_its_queue_before(project: Pr
     assert len(list_workers(project.machine)) == 1
 
 
-def test_a_batch_waits_for_workers_where_only_a_person_can_say_on_which_nodes(
+def test_a_batch_waits_for_workers_if_only_a_person_can_choose_the_nodes(
     project: Project,
 ) -> None:
     project.configure("$KOCHI_ALLOC_NODE_SPEC", "here")
@@ -164,7 +164,7 @@ def test_a_batch_waits_for_workers_where_only_a_person_can_say_on_which_nodes(
         ) in project.said
         assert "type: kochi alloc -m own -q jobs -n SPEC" in project.said
         assert project.submitted == 0
-        # Without -b, though the queue is empty for a moment after the build.
+        # Without -b, although the queue is empty for a moment after the build.
         project.kochi("alloc", "-m", "own", "-q", "jobs", "-n", "node2")
         assert batch.wait(120) == 0, project.said
     finally:

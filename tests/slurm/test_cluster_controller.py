@@ -1,4 +1,4 @@
-"""Runs in allocations of a real Slurm whose `slurmctld` is away, or that are ended themselves."""
+"""Runs in allocations of a real Slurm whose `slurmctld` is away, and runs that end early."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from cluster_project import ClusterProject
 from support import wait_until
 
-# Seconds for which Slurm's commands try to reach a slurmctld that is away.
+# Seconds for which Slurm's commands try to reach an absent slurmctld.
 SLURM = {"settings": ("MessageTimeout=3",)}
 
 
-def test_a_run_ends_well_though_slurms_controller_was_away_when_its_jobs_ended(
+def test_a_run_succeeds_although_slurms_controller_was_away_when_its_jobs_ended(
     project: ClusterProject,
 ) -> None:
     project.configure(max_workers=2, idle_timeout="30s")
@@ -31,7 +31,7 @@ def test_a_run_ends_well_though_slurms_controller_was_away_when_its_jobs_ended(
     wait_until(lambda: project.cluster.jobs() == {})
 
 
-def test_a_run_whose_end_slurm_does_not_hear_of_says_what_to_type_and_its_workers_leave(
+def test_a_run_that_cannot_reach_slurm_at_its_end_names_the_command_and_its_workers_leave(
     project: ClusterProject,
 ) -> None:
     project.start()
@@ -61,7 +61,7 @@ def test_a_run_that_was_killed_is_adopted_with_its_workers_and_nothing_is_left(
     before = set(project.cluster.jobs())
     project.start("--nolock")
     wait_until(lambda: "2 of its jobs are cancelled, and start again if this run" in project.said)
-    # What waits is cancelled at once; what runs its jobs is left alone.
+    # Waiting allocations are cancelled at once; those with jobs stay.
     wait_until(lambda: len(before & set(project.cluster.jobs())) == 2)
     assert sum(map(len, project.lines("began").values())) == 4
     project.go()
@@ -88,7 +88,7 @@ def test_an_interrupt_ends_jobs_and_allocations(project: ClusterProject) -> None
     assert project.lines("done") == {}
 
 
-def test_a_second_interrupt_does_not_wait_for_what_does_not_end_and_names_it(
+def test_a_second_interrupt_does_not_wait_for_allocations_and_names_them(
     project: ClusterProject,
 ) -> None:
     stubborn = """
@@ -109,7 +109,7 @@ def test_a_second_interrupt_does_not_wait_for_what_does_not_end_and_names_it(
     assert run.wait(60) != 0
     assert "Cancelled, but not ended yet: kochi jobs 0" in project.said
     assert f"These cancelled allocations have not ended yet: {allocation}" in project.said
-    # Slurm ends what does not.
+    # Slurm ends the rest.
     wait_until(lambda: project.cluster.jobs() == {})
     pid = int((project.directory / "pid").read_text())
     wait_until(lambda: not Path(f"/proc/{pid}").exists())

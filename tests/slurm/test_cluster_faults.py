@@ -1,4 +1,4 @@
-"""Runs in allocations of a real Slurm that end too early, for whatever reason."""
+"""Runs in allocations of a real Slurm that end too early, for various reasons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", "JobReq
 SLURM = {"partitions": PARTITIONS, "settings": SETTINGS}
 
 
-def test_what_an_allocation_has_no_time_left_for_goes_to_another_one(
+def test_jobs_too_long_for_the_rest_of_an_allocation_go_to_another_one(
     project: ClusterProject,
 ) -> None:
     project.configure(max_workers=1, time=1, idle_timeout="30s")
@@ -38,13 +38,13 @@ def test_what_an_allocation_has_no_time_left_for_goes_to_another_one(
 
 
 def hasten(project: ClusterProject) -> None:
-    """Slurm holds back for two minutes what was requeued."""
+    """Slurm delays requeued jobs for two minutes."""
     wait_until(lambda: list(project.cluster.jobs().values()) == ["PENDING"])
     [allocation] = project.cluster.jobs()
     project.cluster.run("scontrol", "update", f"JobId={allocation}", "StartTime=now")
 
 
-def test_a_requeued_allocation_comes_back_as_a_worker_and_jobs_are_done_once(
+def test_a_requeued_allocation_starts_a_worker_again_and_jobs_are_done_once(
     project: ClusterProject,
 ) -> None:
     project.start()
@@ -61,7 +61,7 @@ def test_a_requeued_allocation_comes_back_as_a_worker_and_jobs_are_done_once(
     assert project.cluster.jobs() == {}
 
 
-def test_what_a_job_of_higher_priority_preempts_is_done_later_and_once(
+def test_preempted_jobs_are_done_later_and_once(
     project: ClusterProject,
 ) -> None:
     project.start()
@@ -82,13 +82,13 @@ def test_what_a_job_of_higher_priority_preempts_is_done_later_and_once(
 
 @pytest.fixture
 def broken_node(project: ClusterProject) -> Iterator[str]:
-    """The node of the first allocation, which loses its slurmd; whole again afterwards."""
+    """The node of the first allocation, which loses its slurmd, and gets it back afterwards."""
     node = "node1"
     yield node
     project.cluster.cancel_jobs()
     project.cluster.stop_node(node, signal.SIGKILL)
     project.cluster.start_node(node)
-    # Its slurmd may have made it idle already: then there is nothing to resume.
+    # Its slurmd may have made it idle already: there is then nothing to resume.
     with contextlib.suppress(subprocess.CalledProcessError):
         project.cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
     project.cluster.wait_for_state("idle", node)
@@ -99,7 +99,7 @@ def fail(project: ClusterProject, node: str) -> None:
     project.cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=broken")
 
 
-def test_a_worker_that_goes_on_though_slurm_takes_its_node_for_failed_does_its_jobs_alone(
+def test_a_worker_on_a_node_that_slurm_presumes_failed_stays_the_only_owner_of_its_jobs(
     project: ClusterProject, broken_node: str
 ) -> None:
     project.start("--jobs", "2")
@@ -111,7 +111,7 @@ def test_a_worker_that_goes_on_though_slurm_takes_its_node_for_failed_does_its_j
     project.go()
     project.end_well()
     assert project.lines("began") == project.lines("done")
-    # Nobody can end it any more: it does so by itself, since the run is over.
+    # No process can end it any more: it ends by itself, since the run is over.
     wait_until(lambda: not project.worker_processes())
     assert project.cluster.jobs() == {}
 

@@ -23,7 +23,7 @@ SNAKEFILE = """
 
 
 class Project:
-    """A project on a machine with a Slurm; `submissions`: what sbatch was called with."""
+    """A project on a machine with a Slurm; `submissions`: the arguments of each sbatch."""
 
     def __init__(self, directory: Path, cluster: SlurmCluster, snakemake: Callable) -> None:
         self.directory = directory
@@ -61,7 +61,7 @@ def project(tmp_path: Path, cluster: SlurmCluster, snakemake) -> Project:
     return Project(directory, cluster, snakemake)
 
 
-def test_many_jobs_run_in_few_allocations_of_which_none_is_left(project: Project) -> None:
+def test_many_jobs_run_in_few_allocations_and_none_is_left(project: Project) -> None:
     project.write(SNAKEFILE, 40)
     done = project.run()
     assert done.returncode == 0, done.stdout
@@ -95,7 +95,7 @@ def test_a_machine_without_a_scheduler_is_refused(project: Project) -> None:
     assert "Traceback" not in done.stdout
 
 
-def test_where_there_is_nothing_to_do_nothing_is_submitted(project: Project) -> None:
+def test_nothing_is_submitted_without_work(project: Project) -> None:
     project.write(SNAKEFILE, 1)
     (project.directory / "out").mkdir()
     (project.directory / "out" / "0").touch()
@@ -104,7 +104,7 @@ def test_where_there_is_nothing_to_do_nothing_is_submitted(project: Project) -> 
     assert project.submissions == []
 
 
-def test_a_controller_inside_a_slurm_job_gives_nothing_of_that_job_to_its_workers(
+def test_workers_get_nothing_of_the_slurm_job_of_their_controller(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.write(

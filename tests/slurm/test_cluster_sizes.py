@@ -1,4 +1,4 @@
-"""How many allocations a run has as its jobs come and go, on a real Slurm."""
+"""The number of allocations of a run as jobs come and go, on a real Slurm."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from cluster_project import ClusterProject
 from support import wait_until
 
-# Two jobs that stay until they may go, then one that waits for them, and one that may begin later.
+# Two jobs that stay until they may go, one that waits for them, and one that may begin later.
 SNAKEFILE = """
     rule all:
         input: "out/first", "out/second", "out/third"
@@ -51,7 +51,7 @@ def go(project: ClusterProject, *names: str) -> None:
         (project.directory / f"go-{name}").touch()
 
 
-def test_workers_are_asked_for_as_jobs_wait_and_leave_while_others_run(
+def test_workers_are_requested_as_jobs_wait_and_leave_while_others_run(
     project: ClusterProject,
 ) -> None:
     project.configure(max_workers=2, idle_timeout="2s")
@@ -59,7 +59,7 @@ def test_workers_are_asked_for_as_jobs_wait_and_leave_while_others_run(
     project.start()
     wait_until(lambda: set(project.lines("began")) == {"first", "gate"})
     assert len(project.cluster.jobs()) == 2
-    # One of two has nothing to do, and leaves.
+    # One of two is idle, and leaves.
     go(project, "gate")
     wait_until(
         lambda: (
@@ -77,7 +77,7 @@ def test_workers_are_asked_for_as_jobs_wait_and_leave_while_others_run(
     assert project.cluster.jobs() == {}
 
 
-def test_an_allocation_that_no_job_waits_for_any_more_is_given_back(
+def test_an_allocation_for_which_no_job_waits_any_more_is_cancelled(
     project: ClusterProject,
 ) -> None:
     project.cluster.run("sbatch", "--output=/dev/null", "--nodelist=node1", "--wrap", "sleep 100")
@@ -86,7 +86,7 @@ def test_an_allocation_that_no_job_waits_for_any_more_is_given_back(
     project.start("out/first", "out/gate")
     project.wait_for_beginnings(1)
     wait_until(lambda: "PENDING" in project.cluster.jobs().values())
-    # The worker that is there takes the other job.
+    # The existing worker takes the other job.
     [begun] = project.lines("began")
     go(project, begun)
     wait_until(lambda: "PENDING" not in project.cluster.jobs().values())
@@ -95,7 +95,7 @@ def test_an_allocation_that_no_job_waits_for_any_more_is_given_back(
     project.end_well()
 
 
-def test_as_many_workers_stay_as_the_machine_says_though_nothing_waits(
+def test_min_workers_stay_although_no_job_waits(
     project: ClusterProject,
 ) -> None:
     project.configure(max_workers=1, min_workers=1, idle_timeout="1s")

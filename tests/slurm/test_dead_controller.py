@@ -1,4 +1,4 @@
-"""Allocations of a real Slurm whose controller was killed, and is on another host than they are."""
+"""Allocations of a real Slurm whose controller, on another host, was killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KILLED = "the run that started it was killed, and it has no job"
 
 
 @pytest.mark.parametrize(("least", "timeout"), [(2, "60s"), (0, "30m")])
-def test_workers_do_what_is_queued_and_leave_and_cancel_what_has_not_begun(
+def test_workers_without_a_controller_finish_the_queue_and_cancel_pending_allocations(
     project: ClusterProject, monkeypatch: pytest.MonkeyPatch, least: int, timeout: str
 ) -> None:
     monkeypatch.setenv("KOCHI_HEARTBEAT", "0.5")
@@ -43,11 +43,11 @@ def test_workers_do_what_is_queued_and_leave_and_cancel_what_has_not_begun(
     assert set(project.lines("done")) == set(map(str, range(6)))
     assert all(len(began) == 1 for began in project.lines("began").values())
     wait_until(lambda: len(reasons(project)) == 2)
-    # Those that waited never began.
+    # The waiting ones never began.
     assert reasons(project) == [KILLED, KILLED]
 
 
-def test_a_worker_that_stays_is_not_misled_by_a_controller_that_lives(
+def test_a_staying_worker_is_not_misled_by_a_live_controller(
     project: ClusterProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KOCHI_HEARTBEAT", "0.2")
@@ -55,7 +55,7 @@ def test_a_worker_that_stays_is_not_misled_by_a_controller_that_lives(
     project.write_jobs(1)
     project.start()
     project.wait_for_beginnings(1)
-    # One of the workers has no job for many times as long as it takes to presume one dead.
+    # One of the workers has no job for much longer than the time to presume one dead.
     wait_until(lambda: len(list_workers(project.machine)) == 2)
     number = 1
     before = list_workers(project.machine)[number].heartbeat

@@ -22,7 +22,7 @@ PARTITIONS = (
     "PartitionName=single Nodes=node1 MaxTime=INFINITE",
 )
 COMMAND = (sys.executable, "-m", "snakemake_kochi.cli", "doctor", "--allocations")
-# Where node2 has its own copy of each file that is opened for writing.
+# Makes a file system in which node2 has its own copy of each file that is opened for writing.
 OWN_COPIES = 'mount -t tmpfs none /mnt && mkdir /mnt/upper /mnt/work && mount -t overlay none "$0" '
 OWN_COPIES += '-o "lowerdir=$0,upperdir=/mnt/upper,workdir=/mnt/work"'
 
@@ -32,7 +32,7 @@ SLURM = {"apart": True, "partitions": PARTITIONS}
 
 @pytest.fixture
 def one_node(cluster: SlurmCluster) -> Iterator[None]:
-    """The other one takes no jobs."""
+    """The other node takes no jobs."""
     cluster.run("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=test")
     yield
     cluster.run("scontrol", "update", "NodeName=node2", "State=RESUME")
@@ -40,7 +40,7 @@ def one_node(cluster: SlurmCluster) -> Iterator[None]:
 
 
 class Doctor:
-    """What it says while it examines the machine of a project, on the login node."""
+    """The output of `kochi doctor` for the machine of a project, on the login node."""
 
     def __init__(self, project: ClusterProject, *arguments: str) -> None:
         self.project = project
@@ -62,13 +62,13 @@ class Doctor:
         return self._errors.read_text()
 
     def wait_for_test(self) -> None:
-        """Until another node has answered."""
+        """Wait until another node has answered."""
         machine = self.project.machine.directory
-        # Directories come and go meanwhile, which does not keep `walk` from the others.
+        # Directories come and go meanwhile; `walk` goes on with the others.
         wait_until(lambda: any("hello.json" in files for _, _, files in os.walk(machine)))
 
     def end(self) -> dict[str, dict[str, str]]:
-        """Its findings, the last of each check."""
+        """The findings at its end, the last of each check."""
         out, _ = self.process.communicate(timeout=100)
         print(out, self.remarks)
         return {finding["check"]: finding for finding in json.loads(out)["checks"]}
@@ -82,7 +82,7 @@ class Doctor:
         assert set(self.project.states()) <= {"left"}
 
 
-def test_two_nodes_are_asked_for_and_each_is_tested_with_the_other(
+def test_two_nodes_are_requested_and_tested_with_each_other(
     project: ClusterProject,
 ) -> None:
     doctor = Doctor(project)
@@ -120,14 +120,12 @@ def test_locks_that_do_not_reach_another_compute_node_are_a_failure(
     )
     assert "lock_dir" in lock["advice"]
     assert f"rm {project.machine.lock_settings}" in lock["advice"]
-    # Only that: the files that are not locks are seen there.
+    # Only locks: other files are visible there.
     assert found["rename between compute nodes"]["verdict"] == "ok"
     doctor.assert_nothing_is_left()
 
 
-def test_what_keeps_a_worker_from_coming_is_a_failure(
-    project: ClusterProject, tmp_path: Path
-) -> None:
+def test_a_worker_that_cannot_start_is_a_failure(project: ClusterProject, tmp_path: Path) -> None:
     locks = tmp_path / "locks"
     locks.mkdir()
     file = project.directory / "kochi.yaml"
@@ -150,7 +148,7 @@ def test_what_keeps_a_worker_from_coming_is_a_failure(
     doctor.assert_nothing_is_left()
 
 
-def test_a_node_that_is_not_free_is_waited_for_and_why_is_said_in_slurms_words(
+def test_the_doctor_waits_for_a_busy_node_and_reports_slurms_reason(
     project: ClusterProject, one_node: None
 ) -> None:
     doctor = Doctor(project, "--wait", "4s")
@@ -166,7 +164,7 @@ def test_a_node_that_is_not_free_is_waited_for_and_why_is_said_in_slurms_words(
     doctor.assert_nothing_is_left()
 
 
-def test_a_partition_of_one_node_is_said_to_have_no_second_one(project: ClusterProject) -> None:
+def test_a_partition_of_one_node_is_reported_to_have_no_second_one(project: ClusterProject) -> None:
     project.configure(partition="single")
     doctor = Doctor(project)
     found = doctor.end()
@@ -178,7 +176,7 @@ def test_a_partition_of_one_node_is_said_to_have_no_second_one(project: ClusterP
     doctor.assert_nothing_is_left()
 
 
-def test_what_waits_and_what_is_there_is_given_back_when_it_is_told_to_end(
+def test_pending_and_running_allocations_are_cancelled_on_sigterm(
     project: ClusterProject, one_node: None
 ) -> None:
     doctor = Doctor(project)
@@ -198,7 +196,7 @@ def test_ctrl_c_in_the_middle_of_a_test_leaves_nothing(project: ClusterProject) 
     doctor.assert_nothing_is_left()
 
 
-def test_the_workers_of_one_that_was_killed_leave_by_themselves(project: ClusterProject) -> None:
+def test_the_workers_of_a_killed_doctor_leave_by_themselves(project: ClusterProject) -> None:
     doctor = Doctor(project, "--wait", "5s")
     doctor.wait_for_test()
     doctor.process.kill()

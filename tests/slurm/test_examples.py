@@ -1,4 +1,4 @@
-"""The example, and a Snakefile that knows nothing of us: with `cluster` as with `local`."""
+"""The example, and an unrelated Snakefile: with `cluster` as with `local`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two ways to run the same; `machine`: what is kept of its jobs and workers."""
+    """One of the two ways to run the same; `machine`: the files of its jobs and workers."""
 
     name: str
     directory: Path
@@ -35,7 +35,7 @@ class Side:
         return replace(self, directory=directory)
 
     def __call__(self, command: Call, *arguments: str) -> str:
-        """Run it in the directory; returns what it said."""
+        """Run it in the directory; returns its output."""
         done = command(*arguments, cwd=self.directory, env=self.environment)
         assert done.returncode == 0
         assert "Traceback" not in done.stdout
@@ -45,7 +45,7 @@ class Side:
         return self(call, "--profile", str(PROFILES / self.name), *arguments)
 
     def succeeded_in_allocations(self) -> int:
-        """How many jobs, where all workers were in allocations."""
+        """The number of successful jobs, if all workers were in allocations."""
         workers = list_workers(self.machine)
         assert all(worker.allocation is not None for worker in workers)
         return sum(worker.succeeded for worker in workers)
@@ -53,7 +53,7 @@ class Side:
 
 @pytest.fixture
 def sides(tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster) -> tuple[Side, Side]:
-    """With `local`, and with `cluster`; nothing is in their directories."""
+    """With `local`, and with `cluster`; their directories are empty."""
     root = Root(isolated_environment)
     there = {**cluster.environment, "KOCHI_DEFAULT_MACHINE": "own"}
     here = {"KOCHI_DEFAULT_MACHINE": "local"}
@@ -163,7 +163,7 @@ def files_of(directory: Path) -> dict[str, bytes]:
     }
 
 
-def test_somebody_elses_snakefile_makes_the_same_files_in_allocations(
+def test_an_unrelated_snakefile_makes_the_same_files_in_allocations(
     sides: tuple[Side, Side], isolated_environment: Path, cluster: SlurmCluster, snakemake: Call
 ) -> None:
     write(isolated_environment / "conf.yaml", MACHINE)
@@ -177,7 +177,7 @@ def test_somebody_elses_snakefile_makes_the_same_files_in_allocations(
     assert expected["overview.txt"].endswith(b"none\n")
     assert expected["plain/a.x"] == b"a x 1\n"
     assert not [name for name in expected if name.startswith(("parts", "sorted"))]
-    # Neither finds anything to do in what the other one did.
+    # Neither finds work in the other's directory.
     for side in sides:
         assert "Nothing to be done" in side.at(there.directory).snakemake(snakemake, "-n")
     assert there.succeeded_in_allocations() == FINISHED
@@ -185,7 +185,7 @@ def test_somebody_elses_snakefile_makes_the_same_files_in_allocations(
 
 
 def prepare_example(side: Side, kochi: Call) -> Path:
-    """As `make demo` does, with fewer runs of shorter ones; returns the project's directory."""
+    """As `make demo` does, with fewer and shorter runs; returns the project's directory."""
     run(str(REPOSITORY / "examples" / "prepare.sh"), str(side.directory), cwd=side.directory.parent)
     project = side.directory / "fib"
     with open(project / "kochi.yaml", "a") as configuration:
@@ -204,8 +204,8 @@ def change(project: Path, old: str, new: str) -> None:
 
 
 def read_batch(project: Path, machine: str) -> tuple[dict[str, list[str]], list[list[str]]]:
-    """What does not depend on when and where it was run: the first line of each result, by its
-    name, and the parameters and duplicates of the table."""
+    """The parts that do not depend on the time and place of the run: the first line of each result,
+    by its name, and the parameters and duplicates of the table."""
     top = project / "results" / machine / "fib"
     firsts = {
         path.name: (
@@ -219,7 +219,7 @@ def read_batch(project: Path, machine: str) -> tuple[dict[str, list[str]], list[
 
 
 def records(project: Path, branch: str) -> dict[str, dict[str, object]]:
-    """Those in a branch, by the names of their files."""
+    """The records of a branch, by the names of their files."""
     names = git(project, "ls-tree", "-r", "--name-only", branch).splitlines()
     return {
         name: json.loads(git(project, "show", f"{branch}:{name}"))
@@ -248,7 +248,7 @@ def test_the_example_gives_the_same_batch_in_allocations_and_goes_on_with_kochi_
     assert firsts["n_22_w_1_0.log"] == ["fib(22) = 17711"]
     assert len(rows) == 9
     assert "Nothing to be done" in there.snakemake(snakemake, "-n", "fib_batch_test")
-    # A build and runs, but no installation; the new runs. The tables are made here.
+    # A build and runs, without an installation; the new runs. The tables are made here.
     assert there.succeeded_in_allocations() == (1 + 6) + 3
     workers = {worker.worker: worker for worker in list_workers(there.machine)}
     found = records(project, "kochi_artifacts_own")

@@ -1,4 +1,4 @@
-"""Nodes that cannot begin an allocation, which Slurm then holds back."""
+"""Nodes that cannot begin an allocation, which Slurm then holds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SNAKEFILE = """
 """
 
 
-def test_an_allocation_that_its_node_cannot_begin_is_given_back_and_another_asked_for(
+def test_an_allocation_that_its_node_cannot_begin_is_cancelled_and_another_requested(
     tmp_path: Path, isolated_environment: Path
 ) -> None:
     prolog = tmp_path / "prolog"
     prolog.write_text('#!/bin/sh\n[ "$SLURMD_NODENAME" != node1 ]\n')
     prolog.chmod(0o755)
-    # For the first one alone, and for good: Slurm drains the node.
+    # For the first one alone, and permanently: Slurm drains the node.
     with (
         SlurmCluster(nodes=2, cpus=1, settings=(f"Prolog={prolog}",)) as cluster,
         ClusterProject(tmp_path / "project", isolated_environment, cluster) as project,

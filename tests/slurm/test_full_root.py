@@ -16,7 +16,7 @@ from support import wait_until
 IS_FULL = "KOCHI_ROOT is full"
 
 
-# As long as on most clusters, and longer.
+# As long as on most clusters, or longer.
 SLURM = {"settings": ("KillWait=120",)}
 
 
@@ -40,7 +40,7 @@ def project(
         yield project
 
 
-def test_it_is_told_once_and_the_run_goes_on_when_there_is_room(
+def test_a_full_root_is_reported_once_and_the_run_goes_on_when_there_is_space(
     project: ClusterProject, disk: FullDisk
 ) -> None:
     project.go()
@@ -53,7 +53,7 @@ def test_it_is_told_once_and_the_run_goes_on_when_there_is_room(
     assert project.cluster.jobs() == {}
 
 
-def test_an_interrupt_waits_for_no_end_that_cannot_be_written_and_none_of_slurms(
+def test_an_interrupt_on_a_full_root_waits_neither_for_jobs_nor_for_slurm(
     project: ClusterProject, disk: FullDisk
 ) -> None:
     run = project.runs[-1]
@@ -62,6 +62,6 @@ def test_an_interrupt_waits_for_no_end_that_cannot_be_written_and_none_of_slurms
     assert "the ends of kochi jobs 0 1 2 3 could not be written" in project.said
     assert "These cancelled allocations have not ended yet: " in project.said
     assert "Traceback" not in project.said
-    # With room their workers can leave.
+    # With space, their workers can leave.
     disk.empty()
     wait_until(lambda: project.cluster.jobs() == {})

@@ -1,4 +1,4 @@
-"""Runs over nodes of which none sees the processes of another, as on different hosts."""
+"""Runs over nodes that do not see each other's processes, as on different hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support import wait_until
 from snakemake_kochi.queue import find_worker, list_workers
 from snakemake_kochi.queue.heartbeat import LOST_AFTER
 
-QUICK = 0.5  # seconds between two signs of life of a worker
+QUICK = 0.5  # seconds between two heartbeats of a worker
 
 
 SLURM = {"apart": True}
@@ -24,7 +24,7 @@ SLURM = {"apart": True}
 
 @pytest.fixture
 def broken_node(project: ClusterProject) -> Iterator[str]:
-    """The node that is to be broken; whole again afterwards."""
+    """The node to break; repaired afterwards."""
     node = "node1"
     yield node
     project.cluster.cancel_jobs()
@@ -35,9 +35,9 @@ def broken_node(project: ClusterProject) -> Iterator[str]:
 
 
 def begin(project: ClusterProject, heartbeat: float) -> None:
-    """Four jobs in two workers, of which it is soon seen that they are silent. Each goes on when
-    all may, or when it may."""
-    # What comes before the worker in an allocation may change the file of its settings.
+    """Four jobs in two workers, whose silence is soon noticed. Each job goes on when all may, or
+    when it may."""
+    # The script before the worker in an allocation may change the file of its settings.
     change = f's/"heartbeat": null/"heartbeat": {heartbeat}/'
     setup = f"""exec() {{
         for word; do case $word in *.json) sed -i '{change}' "$word" ;; esac; done
@@ -63,12 +63,12 @@ def begun_twice(project: ClusterProject) -> set[str]:
 
 
 def set_down(project: ClusterProject, node: str) -> None:
-    """Have Slurm see that it does not answer."""
+    """Make Slurm see that it does not answer."""
     project.cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=broken")
 
 
 def processes_with(project: ClusterProject, node: str, word: str) -> list[psutil.Process]:
-    """Those on a node with a word in their command."""
+    """The processes on a node with a word in their command."""
     found = []
     for process in project.cluster.processes_on(node):
         with contextlib.suppress(psutil.Error):
@@ -106,36 +106,36 @@ def test_the_jobs_of_a_host_that_died_are_done_on_the_other_one_and_once(
     project.end_well(90)
     assert set(project.lines("done")) == {"0", "1", "2", "3"}
     assert begun_twice(project) == lost
-    # Sooner than its silence alone would do: Slurm says that the allocation is over.
+    # Sooner than by its silence alone: Slurm reports the end of the allocation.
     [presumed] = project.machine.workers.glob("*/presumed-dead.json")
     assert json.loads(presumed.read_text())["stood_still"] < LOST_AFTER * heartbeat
     assert project.cluster.jobs() == {}
 
 
-def test_a_worker_that_lives_on_a_host_that_slurm_takes_for_gone_stays_the_owner_of_its_jobs(
+def test_a_live_worker_on_a_host_that_slurm_presumes_down_stays_the_owner_of_its_jobs(
     project: ClusterProject, broken_node: str
 ) -> None:
     begin(project, QUICK)
     project.cluster.stop_node(broken_node, signal.SIGKILL)
     set_down(project, broken_node)
-    # Until a silent one would have been presumed dead, and the scheduler been asked.
+    # Until a silent one would be presumed dead, and the scheduler be asked.
     time.sleep(LOST_AFTER * QUICK + 5)
     project.go()
     project.end_well()
     assert project.lines("began") == project.lines("done")
     assert set(project.lines("done")) == {"0", "1", "2", "3"}
     assert list(project.machine.workers.glob("*/presumed-dead.json")) == []
-    # Nobody can end it any more: it does so by itself, since the run is over.
+    # No process can end it any more: it ends by itself, since the run is over.
     wait_until(lambda: not processes_with(project, broken_node, "snakemake_kochi.worker"))
     assert project.cluster.jobs() == {}
 
 
-def test_nothing_is_left_of_the_jobs_of_a_worker_that_hangs_when_others_begin_them_again(
+def test_the_jobs_of_a_hanging_worker_have_ended_when_others_begin_them_again(
     project: ClusterProject, broken_node: str
 ) -> None:
     begin(project, 2 * QUICK)
     lost = jobs_on(project, broken_node)
-    # There is room for another one then.
+    # There is then space for another one.
     (project.directory / f"go-{min(set(project.lines('began')) - lost)}").touch()
     project.cluster.stop_node(broken_node, signal.SIGKILL)
     set_down(project, broken_node)

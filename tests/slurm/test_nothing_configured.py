@@ -1,4 +1,4 @@
-"""A Slurm for which nobody has written anything down, and what is typed there."""
+"""A Slurm without any configuration, and the commands that users type there."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SILENT = (
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory in no repository, of somebody who has set no variable."""
+    """A directory in no repository, of a user who has set no variable."""
     directory = tmp_path / "here"
     directory.mkdir()
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
@@ -81,7 +81,7 @@ def new_user(directory: Path, home: Path) -> dict[str, str]:
 def test_three_commands_of_the_guide_lead_from_pip_to_two_hundred_jobs(
     here: Path, tmp_path: Path, cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # `new_user` has made the virtual environment of the lines before.
+    # `new_user` has made the virtual environment of the preceding lines.
     typed = re.findall(r"^\$ (.*)$", beginning_of_the_guide(), re.M)
     commands = [line for line in typed if line.split()[0] not in ("python3", ".")][:3]
     assert [command.split()[0] for command in commands] == ["pip", "kochi", "snakemake"]
@@ -133,7 +133,7 @@ def test_a_project_without_machines_has_its_results_on_the_machine_that_was_foun
     done = kochi("batch", "hello.yaml", "all", cwd=here, env=environment(cluster))
     assert all(said in done.stdout for said in SILENT)
     assert "\nlocal \n" in next(here.glob("results/local/**/hello.log")).read_text()
-    # Known by its name, and no other command's default.
+    # Known by its name, and not the default of other commands.
     shown = kochi("show", "jobs", "-t", "-m", "own", cwd=here).stdout
     assert "build_hello" in shown
     queue = re.search(r"run-\S+", shown)
@@ -164,7 +164,7 @@ def test_a_kochi_root_that_the_first_node_does_not_see_ends_the_run_with_the_lin
         assert f"kochi worker: this node does not see {settings}" in said
 
 
-def test_a_slurm_that_is_down_is_said_to_be_and_only_where_it_is_asked_for(
+def test_a_slurm_that_is_down_is_reported_only_if_allocations_are_requested(
     here: Path, snakemake, kochi
 ) -> None:
     with SlurmCluster(nodes=1, cpus=1) as cluster:
@@ -182,7 +182,7 @@ def test_a_slurm_that_is_down_is_said_to_be_and_only_where_it_is_asked_for(
 
 
 @pytest.mark.parametrize("words", [(), ("--kochi-where", "here")])
-def test_jobs_on_the_login_node_are_told_of_once_unless_somebody_wants_them_there(
+def test_jobs_on_the_login_node_are_reported_once_unless_requested_there(
     here: Path, cluster: SlurmCluster, snakemake, words: tuple[str, ...]
 ) -> None:
     call = ("--executor", "kochi", "--jobs", "4", *words)
@@ -192,7 +192,7 @@ def test_jobs_on_the_login_node_are_told_of_once_unless_somebody_wants_them_ther
     assert outputs(here) == [["local", "none"]] * 3
 
 
-def test_a_launched_run_on_the_login_node_is_told_of_with_what_to_type_instead(
+def test_a_launched_run_on_the_login_node_is_reported_with_the_command_to_type_instead(
     here: Path, cluster: SlurmCluster, kochi
 ) -> None:
     done = kochi("launch", cwd=here, env=environment(cluster))
@@ -207,7 +207,7 @@ def test_a_launched_run_on_the_login_node_is_told_of_with_what_to_type_instead(
     assert {machine for machine, job in outputs(here) if job != "none"} == {"own"}
 
 
-def test_what_was_found_is_written_into_kochi_yaml_with_the_partitions_and_their_limits(
+def test_the_found_machine_is_written_into_kochi_yaml_with_partitions_and_limits(
     here: Path, snakemake, kochi
 ) -> None:
     partitions = (
@@ -231,14 +231,14 @@ def test_what_was_found_is_written_into_kochi_yaml_with_the_partitions_and_their
         assert "which has the machine own" in again.stdout
         assert (here / "kochi.yaml").read_text() == written
         write(here / "Snakefile", SNAKEFILE)
-        # This host is one of its login nodes from now on.
+        # From now on this host is one of its login nodes.
         done = snakemake("--executor", "kochi", "--jobs", "4", cwd=here, env=environment(cluster))
         assert done.returncode == 0
         assert {machine for machine, job in outputs(here) if job != "none"} == {"own"}
         assert "--partition=short" in cluster.calls("sbatch")[-1]
 
 
-def test_outside_of_a_repository_what_was_found_is_written_for_all_projects(
+def test_outside_of_a_repository_the_found_machine_is_written_for_all_projects(
     here: Path, cluster: SlurmCluster, kochi
 ) -> None:
     done = kochi("init", "--machine", cwd=here, env=environment(cluster))

@@ -1,4 +1,4 @@
-"""A run over allocations that is resumed from another login node."""
+"""A run in allocations that is resumed from another login node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def other(tmp_path: Path) -> Iterator[Host]:
         yield host
 
 
-def test_jobs_that_run_in_allocations_are_waited_for_from_another_login_node(
+def test_a_run_on_another_login_node_waits_for_jobs_in_allocations(
     project: ClusterProject, other: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KOCHI_HEARTBEAT", "0.5")
@@ -51,7 +51,7 @@ def test_jobs_that_run_in_allocations_are_waited_for_from_another_login_node(
     assert list(project.machine.controllers.iterdir()) == []
 
 
-def test_a_run_whose_own_allocation_is_over_as_slurm_says_is_adopted_from_sooner(
+def test_a_run_is_adopted_sooner_if_slurm_reports_the_end_of_its_own_allocation(
     project: ClusterProject, other: Host
 ) -> None:
     project.write_jobs(1)
@@ -64,11 +64,11 @@ def test_a_run_whose_own_allocation_is_over_as_slurm_says_is_adopted_from_sooner
         environment={**os.environ, **environment},
     )
     wait_until(lambda: project.lines("began"))
-    # All at once: of what scancel tells to end first, the run would begin the job again.
+    # All at once: otherwise the run would begin the job again whose worker scancel ends first.
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             variables = process.environ()
-            # The Slurm of another test counts its jobs from 1, too.
+            # The Slurm of another test also counts its jobs from 1.
             of_job = variables.get("SLURM_JOB_ID") == number
             if of_job and variables.get("SLURM_CONF") == str(project.cluster.configuration):
                 process.kill()
@@ -78,5 +78,5 @@ def test_a_run_whose_own_allocation_is_over_as_slurm_says_is_adopted_from_sooner
     again = other.start(*here, cwd=project.directory, environment=environment)
     again.wait_for("This run waits 60 s for a sign of life")
     wait_until(lambda: "A run in this directory was killed" in again.said, seconds=50)
-    # Its worker died with it, which is not known yet: one whose silence alone tells it.
+    # Its worker died with it. This is not known yet: only its silence shows it.
     assert project.lines("began") == {"0": [number]}

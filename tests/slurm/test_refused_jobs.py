@@ -94,7 +94,7 @@ def test_all_rules_that_can_never_run_are_refused_before_anything_is_submitted(
     assert len(cluster.calls("sbatch")) == before
 
 
-def test_what_depends_on_files_that_are_not_there_yet_is_as_it_is_when_they_are(run, tmp_path):
+def test_resources_that_depend_on_missing_files_count_when_the_files_exist(run, tmp_path):
     done = run(
         """
         def memory(wildcards, input):
@@ -122,7 +122,7 @@ def test_what_depends_on_files_that_are_not_there_yet_is_as_it_is_when_they_are(
     assert (tmp_path / "two").read_text() == "200\n"
 
 
-def test_a_job_that_turns_out_too_large_fails_alone_and_the_run_is_told_of_once(run, tmp_path):
+def test_a_job_that_turns_out_too_large_fails_alone_and_is_reported_once(run, tmp_path):
     done = run(
         """
         rule all:
@@ -152,9 +152,7 @@ def test_a_job_that_turns_out_too_large_fails_alone_and_the_run_is_told_of_once(
     assert "Traceback" not in done.stdout
 
 
-def test_a_job_for_which_an_allocation_comes_yet_is_not_said_to_wait_in_vain(
-    run, tmp_path, cluster
-):
+def test_a_job_whose_allocation_is_pending_is_not_reported_to_wait_in_vain(run, tmp_path, cluster):
     done = run(
         """
         rule all:

@@ -1,4 +1,5 @@
-"""What rules say in the words of Snakemake's Slurm executor, and what a real Slurm is asked for."""
+"""Resources of rules in the words of Snakemake's Slurm executor, and the requests to a real
+Slurm."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ SLURM = {"partitions": PARTITIONS, "of_nodes": ("Feature=big", "")}
 
 
 class Project:
-    """A project on a machine with a Slurm; `submissions`: what sbatch was called with."""
+    """A project on a machine with a Slurm; `submissions`: the arguments of each sbatch."""
 
     def __init__(self, directory: Path, cluster: SlurmCluster, snakemake: Callable) -> None:
         self.directory = directory
@@ -64,7 +65,7 @@ def project(tmp_path: Path, cluster: SlurmCluster, snakemake) -> Project:
     return Project(tmp_path / "project", cluster, snakemake)
 
 
-def test_each_job_runs_in_an_allocation_as_its_resources_say_and_those_alike_share_it(
+def test_jobs_run_in_allocations_by_their_resources_and_equal_jobs_share_them(
     project: Project, cluster: SlurmCluster, isolated_environment: Path
 ) -> None:
     done = project.run(
@@ -141,7 +142,7 @@ def test_a_workflow_profile_made_for_the_slurm_executor_works_unchanged(project:
         assert "--account=me" in call
         assert "--cpus-per-task=2 " in call
         assert "--comment=mine" in call
-    # That of the job, and the worker's.
+    # The memory of the job, and the worker's.
     assert f"--mem={200 + 512}M" in a
     assert f"--mem={300 + 512}M" in b
 
@@ -171,10 +172,10 @@ def test_an_mpi_job_has_an_allocation_of_its_own_over_several_nodes(project: Pro
 
 
 @pytest.mark.parametrize("limit", ["max_workers: 1", "nodes: 1"])
-def test_idle_workers_make_room_for_jobs_that_wish_another_allocation(
+def test_idle_workers_make_room_for_jobs_that_request_another_allocation(
     project: Project, limit: str
 ) -> None:
-    """Be it by the machine's limit, or because the cluster has no more."""
+    """Either because of the machine's limit, or because the cluster has no more nodes."""
     write(
         project.directory / "kochi.yaml",
         f"""
@@ -234,7 +235,7 @@ def test_the_resources_of_a_group_count_together(project: Project) -> None:
     assert f"--mem={300 + 512}M" in call
 
 
-def test_what_cannot_be_is_refused_with_rule_and_resource_before_anything_is_submitted(
+def test_impossible_resources_are_refused_with_rule_and_resource_before_any_submission(
     project: Project,
 ) -> None:
     done = project.run(
@@ -258,7 +259,7 @@ def test_what_cannot_be_is_refused_with_rule_and_resource_before_anything_is_sub
     assert project.submissions == []
 
 
-def test_in_a_queue_with_workers_of_its_own_they_are_ignored_with_one_warning(
+def test_a_queue_with_workers_of_its_own_ignores_resources_with_one_warning(
     project: Project,
 ) -> None:
     done = project.run(
@@ -278,7 +279,7 @@ def test_in_a_queue_with_workers_of_its_own_they_are_ignored_with_one_warning(
     assert project.said("0")[1] == "main"
 
 
-def test_a_retry_that_asks_for_more_than_there_is_fails_and_others_go_on(project: Project) -> None:
+def test_a_retry_that_requests_too_much_fails_and_others_go_on(project: Project) -> None:
     done = project.run(
         """
         rule all:

@@ -1,4 +1,4 @@
-"""A node that a worker without a job keeps from jobs that do not fit it."""
+"""An idle worker on a node that jobs need which do not fit the worker."""
 
 from __future__ import annotations
 

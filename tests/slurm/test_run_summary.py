@@ -1,4 +1,4 @@
-"""What a run in allocations of a real Slurm says at its end, and its trace."""
+"""The summary of a run in allocations of a real Slurm, and its trace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SNAKEFILE = """
 """
 
 
-def test_core_hours_are_told_and_the_allocations_are_in_the_trace(
+def test_core_hours_are_reported_and_the_trace_has_the_allocations(
     tmp_path: Path, cluster: SlurmCluster, snakemake: Any, kochi: Any
 ) -> None:
     git(tmp_path, "init", "--quiet")

@@ -1,4 +1,4 @@
-"""Allocations of a real Slurm that end before a worker comes: bad nodes, and people who cancel."""
+"""Allocations of a real Slurm that end before a worker starts: bad nodes, and users who cancel."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_a_node_on_which_no_worker_starts_is_avoided_and_named_and_the_run_goes_
     assert f"This run avoids node {blind_node} until its end: 2 allocations ended" in project.said
     *first, last = submissions(project.cluster)[before:]
     assert [f"--exclude={blind_node}" in call for call in (*first, last)] == [False, False, True]
-    # No log is named that is not there.
+    # No missing log is named.
     assert project.said.count("it wrote no log") == 2
     assert "its log is" not in project.said
 
 
-def test_pending_allocations_that_the_user_cancels_mean_fewer_workers_and_no_end(
+def test_a_run_goes_on_with_fewer_workers_if_the_user_cancels_pending_allocations(
     project: ClusterProject,
 ) -> None:
     project.configure(max_workers=5, cores=2, idle_timeout="30s")
@@ -59,12 +59,14 @@ def test_pending_allocations_that_the_user_cancels_mean_fewer_workers_and_no_end
     project.end_well()
     assert set(project.lines("done")) == set(map(str, range(10)))
     assert len(submissions(project.cluster)) == before
-    assert re.search(r"fewer workers; .* requested again in \d\d s", project.said)
+    assert re.search(
+        r"fewer workers\. If jobs still wait, it requests more in \d\d s\.", project.said
+    )
     assert project.said.count("Cancelled before a worker started") == 1
     assert project.cluster.jobs() == {}
 
 
-def test_where_no_worker_starts_on_any_node_the_run_ends_and_names_a_log_that_is_there(
+def test_if_no_worker_starts_on_any_node_the_run_ends_and_names_an_existing_log(
     project: ClusterProject,
 ) -> None:
     text = """
@@ -79,7 +81,7 @@ def test_where_no_worker_starts_on_any_node_the_run_ends_and_names_a_log_that_is
     assert run.wait(90) == 1
     assert "no worker exists, and none starts: 4 allocations in a row" in project.said
     assert "Avoided: node1 and node2" in project.said
-    logs = re.findall(r"The last is \S+ on node \S+ \(\w+\); its log is (\S+)\. ", project.said)
+    logs = re.findall(r"The last one is \S+ on node \S+ \(\w+\); its log is (\S+)\. ", project.said)
     [log] = map(Path, logs)
     assert log.read_text().splitlines()[1:] == ["no such module"]
     assert "Traceback" not in project.said

@@ -1,4 +1,4 @@
-"""How large the allocations are that are requested from a real Slurm."""
+"""The sizes of allocations that are requested from a real Slurm."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def test_a_job_may_take_all_the_time_of_a_partition_and_its_worker_keeps_memory_
     assert f"--mem={650 + 512}M" in call
     (worker,) = list_workers(project.machine)
     assert worker.capacity.memory_mb == 650
-    # The worker asks nobody for its end.
+    # The worker asks no command for its end.
     assert not [call for call in project.cluster.calls("squeue") if "%L" in call]
 
 
-def test_jobs_of_a_minute_one_of_much_memory_and_a_long_one_are_requested_by_their_size(
+def test_short_large_and_long_jobs_are_requested_by_their_size(
     project: ClusterProject,
 ) -> None:
     project.configure(max_workers=8)
@@ -68,7 +68,7 @@ def test_jobs_of_a_minute_one_of_much_memory_and_a_long_one_are_requested_by_the
         )
         for call in calls
     ]
-    # More may have been requested where the first ones were long in coming.
+    # More may have been requested if the first ones took long to begin.
     assert (1, 3400, 2, 1) in asked[:3]
     used = 20 + 1 + 3
     assert sum(cores * minutes * count for cores, _, minutes, count in asked[:3]) <= 1.5 * used

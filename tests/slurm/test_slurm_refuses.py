@@ -1,4 +1,4 @@
-"""Runs of whose allocations Slurm wants to know nothing, or not now."""
+"""Runs whose allocations Slurm refuses, for ever or for now."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def submissions(cluster: SlurmCluster) -> int:
     return len(cluster.calls("sbatch"))
 
 
-def test_an_unknown_partition_is_told_before_anything_is_submitted(run, cluster):
+def test_an_unknown_partition_is_reported_before_any_submission(run, cluster):
     before = submissions(cluster)
     done = run("partition: mian")
     assert done.returncode == 1
@@ -51,9 +51,7 @@ def test_an_unknown_partition_is_told_before_anything_is_submitted(run, cluster)
     assert submissions(cluster) == before
 
 
-def test_what_takes_longer_than_the_partition_gives_is_told_before_anything_is_submitted(
-    run, cluster
-):
+def test_jobs_longer_than_the_partitions_limit_are_refused_before_any_submission(run, cluster):
     before = submissions(cluster)
     done = run(
         "partition: short", SNAKEFILE.replace("shell", "resources: runtime=5\n        shell")
@@ -75,7 +73,7 @@ def test_a_refusal_ends_the_run_once_in_sbatchs_words_with_the_key_to_change(run
     assert cluster.jobs() == {}
 
 
-def test_a_submission_whose_answer_gets_lost_is_one_allocation(run, cluster, tmp_path):
+def test_a_submission_whose_answer_is_lost_is_one_allocation(run, cluster, tmp_path):
     programs = tmp_path / "programs"
     programs.mkdir()
     sbatch = programs / "sbatch"
@@ -92,7 +90,7 @@ def test_a_submission_whose_answer_gets_lost_is_one_allocation(run, cluster, tmp
     assert cluster.jobs() == {}
 
 
-def test_a_run_without_squeue_and_without_a_database_ends_well(run, cluster, tmp_path):
+def test_a_run_without_squeue_and_without_a_database_succeeds(run, cluster, tmp_path):
     programs = tmp_path / "programs"
     programs.mkdir()
     for program in ("squeue", "sacct"):
@@ -105,7 +103,7 @@ def test_a_run_without_squeue_and_without_a_database_ends_well(run, cluster, tmp
     cluster.cancel_jobs()
 
 
-def test_why_an_allocation_waits_is_told_with_what_to_change_where_waiting_does_not_help(
+def test_hopeless_waits_are_reported_with_the_settings_to_change(
     cluster, tmp_path, isolated_environment
 ):
     with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:
@@ -121,7 +119,7 @@ def test_why_an_allocation_waits_is_told_with_what_to_change_where_waiting_does_
         assert cluster.jobs() == {}
 
 
-def test_a_run_goes_on_when_nothing_can_be_submitted_for_a_while(run, cluster, tmp_path):
+def test_a_run_goes_on_while_nothing_can_be_submitted(run, cluster, tmp_path):
     programs = tmp_path / "programs"
     programs.mkdir()
     sbatch = programs / "sbatch"

@@ -1,4 +1,4 @@
-"""Steps that a job starts in its allocation, where Slurm binds them to CPUs."""
+"""Steps that a job starts in its allocation, if Slurm binds them to CPUs."""
 
 from __future__ import annotations
 

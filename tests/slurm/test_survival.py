@@ -1,4 +1,4 @@
-"""One run to which everything happens: no job is lost, none is done twice, and nothing is left."""
+"""One run with all faults: no job is lost, none is done twice, and nothing is left."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def project(
 
 
 def busy(project: ClusterProject) -> list[WorkerState]:
-    """Those that have a long job that has not ended."""
+    """The workers with a long job that has not ended."""
     done = project.lines("done")
     began = {name: lines for name, lines in project.lines("began").items() if name not in done}
     numbers = {int(lines[-1]) for name, lines in began.items() if name[:4] == "long" and lines}
@@ -97,18 +97,18 @@ def busy(project: ClusterProject) -> list[WorkerState]:
 
 @contextlib.contextmanager
 def held(project: ClusterProject) -> Iterator[list[WorkerState]]:
-    """All workers, each with jobs that do not end meanwhile: where a worker dies that moment, a job
-    that has just ended would have to be done again, since nobody would know of it."""
+    """All workers, each with jobs that do not end meanwhile. If a worker died at that moment, a job
+    that has just ended would be repeated, because its end would be unknown."""
     hold = project.directory / "hold"
     hold.touch()
     wait_until(lambda: len(busy(project)) == WORKERS)
-    time.sleep(1)  # for those that had seen that there was nothing to hold them
+    time.sleep(1)  # for those that had found nothing to hold them
     yield busy(project)
     hold.unlink()
 
 
 def processes(cluster: SlurmCluster, job: str | None = None) -> list[psutil.Process]:
-    """Those of one of Slurm's jobs, or of all."""
+    """The processes of one of Slurm's jobs, or of all."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -121,11 +121,12 @@ def processes(cluster: SlurmCluster, job: str | None = None) -> list[psutil.Proc
 
 
 def kill_node(cluster: SlurmCluster, worker: WorkerState) -> str:
-    """What is on the node of a worker ends at once, as when its power fails; returns its name."""
+    """End all processes on the node of a worker at once, as by a power failure; returns its
+    name."""
     process = psutil.Process(worker.process.pid)
     variables = process.environ()
     node = variables["SLURMD_NODENAME"]
-    # First those that would tell Slurm how the others ended.
+    # First the processes that would tell Slurm how the others ended.
     watching = [each for each in process.parents() if each.name().startswith("slurmstepd")]
     assert watching
     cluster.stop_node(node, signal.SIGKILL)
@@ -139,7 +140,7 @@ def kill_node(cluster: SlurmCluster, worker: WorkerState) -> str:
 
 
 def hasten(cluster: SlurmCluster) -> None:
-    """Slurm holds back for two minutes what was requeued."""
+    """Slurm delays requeued jobs for two minutes."""
     held_back: set[str] = set()
 
     def are_known() -> bool:
@@ -153,19 +154,20 @@ def hasten(cluster: SlurmCluster) -> None:
 
 
 def has_come_back(project: ClusterProject, those: Sequence[WorkerState]) -> bool:
-    """Whether one of the allocations of these workers has another one."""
+    """Whether one of the allocations of these workers has another worker."""
     allocations = [worker.allocation for worker in list_workers(project.machine)]
     return any(allocations.count(worker.allocation) == 2 for worker in those)
 
 
 def endings(project: ClusterProject) -> list[str]:
-    """How attempts ended that cost their jobs nothing."""
+    """The reasons of ended attempts that cost their jobs nothing."""
     paths = project.machine.jobs.glob("*/*/ended-*")
     return [read_ended_attempt(path).reason for path in paths]
 
 
 def out_of_time(project: ClusterProject) -> int:
-    """How many workers left because their time was over, as they saw or as Slurm told them."""
+    """The number of workers that left because their time was over, by their own clock or by Slurm's
+    signal."""
     reasons = [worker.reason for worker in list_workers(project.machine) if worker.state == "left"]
     return sum(reason in ("its walltime is over", "told by SIGUSR1") for reason in reasons)
 
@@ -181,14 +183,14 @@ def test_a_run_survives_the_failures_of_nodes_of_slurm_and_of_itself(
         node = kill_node(cluster, failing)
         wait_until(lambda: find_worker(project.machine, requeued.worker).state == "left")
         wait_until(lambda: "lost" in endings(project))
-        # There is one node for both of their allocations.
+        # Both of their allocations share one node.
         hasten(cluster)
     wait_until(lambda: has_come_back(project, [requeued, failing]))
 
     cluster.stop_controller()
     back = time.monotonic() + 60
     try:
-        # Nobody but themselves tells the workers that their time is over.
+        # The workers learn the end of their time only from themselves.
         wait_until(lambda: out_of_time(project) >= 2, seconds=50)
         assert project.runs[-1].poll() is None, project.said
         assert len(project.lines("done")) < len(JOBS)
@@ -221,7 +223,7 @@ def check_results(project: ClusterProject) -> None:
 
 def check_that_nothing_is_left(project: ClusterProject, kochi: Callable) -> None:
     machine, cluster = project.machine, project.cluster
-    # A node that comes back tells of the end of what it had.
+    # A node that returns reports the end of its jobs.
     wait_until(lambda: not cluster.jobs() and not processes(cluster))
     for directory in (machine.queues, machine.controllers):
         assert list(directory.iterdir()) == [], directory

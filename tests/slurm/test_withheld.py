@@ -1,4 +1,4 @@
-"""Nodes of which Slurm keeps a part for itself, and partitions that give less than a node has."""
+"""Nodes of which Slurm keeps a part, and partitions that give less than a node has."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ SLURM = {
     ("partition", "snakefile", "given"),
     [
         ("main", EXCLUSIVE, "3 3096"),
-        # No core without memory for its job; and one job that takes all may have it all.
+        # No core without memory for its job; one job that takes all may have all.
         ("main", MANY, "2 2712"),
         ("small", MANY, "1 1500"),
         ("main", MANY.replace("1100", "490"), "3 1982"),
         ("small", MANY.replace("1100", "490"), "2 1492"),
     ],
 )
-def test_no_more_is_asked_for_than_jobs_can_have(
+def test_no_more_is_requested_than_jobs_can_have(
     tmp_path: Path,
     isolated_environment: Path,
     cluster: SlurmCluster,
@@ -75,7 +75,7 @@ def test_no_more_is_asked_for_than_jobs_can_have(
         assert (project.directory / "out" / "0").read_text().strip() == given
 
 
-def test_a_job_that_is_to_be_alone_does_not_begin_in_a_part_of_a_node(
+def test_an_exclusive_job_does_not_begin_on_a_part_of_a_node(
     tmp_path: Path, isolated_environment: Path, cluster: SlurmCluster
 ) -> None:
     with ClusterProject(tmp_path / "project", isolated_environment, cluster) as project:

@@ -1,4 +1,4 @@
-"""Workers started by hand inside jobs of a real Slurm."""
+"""Workers that a user starts inside jobs of a real Slurm."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_jobs_of_a_run_are_executed_by_a_worker_inside_an_allocation(
     results = [read_result(path) for path in machine.jobs.glob("*/*/result.json")]
     assert [result.reason for result in results] == ["success"] * 3
 
-    # It stays for other runs, and leaves in good order when its allocation is cancelled.
+    # It stays for other runs, and leaves properly when its allocation is cancelled.
     assert [worker.state for worker in list_workers(machine)] == ["running"]
     cluster.cancel_jobs()
     wait_until(lambda: [worker.state for worker in list_workers(machine)] == ["left"])
 
 
-def test_each_of_an_array_knows_how_long_it_may_be_there(
+def test_each_worker_of_an_array_knows_its_remaining_time(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     code = (
