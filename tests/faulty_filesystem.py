@@ -129,10 +129,15 @@ class FaultyFilesystem:
             del self._faults[fault.number]
             self._write()
 
+    @property
+    def met(self) -> Path:
+        """A file that exists from the first time that any fault is met."""
+        return self._control / "met"
+
     def count(self, fault: Fault) -> int:
         """How often a fault has been met."""
         with contextlib.suppress(FileNotFoundError):
-            return (self._control / "met").read_text().split().count(str(fault.number))
+            return self.met.read_text().split().count(str(fault.number))
         return 0
 
     def _write(self) -> None:

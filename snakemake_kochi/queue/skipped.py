@@ -61,11 +61,14 @@ class ClaimSettings:
     directory must have stood still before it is relied upon. Some filesystems have times in whole
     seconds, and two changes within one second leave the same time. `trust` is the number of seconds
     for which it is then relied upon, because a network filesystem's attributes may be a minute old.
+    `longest_before` is the number of seconds for which a worker takes its own tickets before the
+    first one of the queue.
     """
 
     looks_per_lock: int = 256
     settling: float = 3.0
     trust: float = 60.0
+    longest_before: float = 600.0
 
 
 _DEFAULTS = ClaimSettings()
@@ -180,10 +183,8 @@ _FARTHEST = 1000
 # first jobs of a worker decide whether it has enough time left for the tickets for which it was
 # requested.
 _MOST_OPENED = 64
-# The most tickets that a worker takes before the first one of the queue, and for how many seconds
-# it does.
+# The most tickets that a worker takes before the first one of the queue.
 _MOST_BEFORE = 32
-_LONGEST_BEFORE = 600.0
 
 
 class PreferredTickets:
@@ -193,6 +194,7 @@ class PreferredTickets:
         self, is_first: Callable[[Ticket], bool], settings: ClaimSettings = _DEFAULTS
     ) -> None:
         self._is_first = is_first
+        self._settings = settings
         self._others = SkippedTickets(settings)
         self._has_looked = False
         self._head: int | None = None
@@ -207,7 +209,7 @@ class PreferredTickets:
         """
         if head.job != self._head:
             self._head, self._taken_before, self._head_since = head.job, 0, time.monotonic()
-        has_time = time.monotonic() - self._head_since < _LONGEST_BEFORE
+        has_time = time.monotonic() - self._head_since < self._settings.longest_before
         return has_time and self._taken_before < _MOST_BEFORE
 
     def taken(self, jobs: Sequence[int]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty_filesystem import FaultyFilesystem
 from support import wait_until, worker_command
 
 from snakemake_kochi.paths import MachinePaths, Root
@@ -204,3 +205,10 @@ def site(tmp_path: Path) -> Iterator[Site]:
         except subprocess.TimeoutExpired:
             process.kill()
             raise
+
+
+@pytest.fixture
+def faulty(site: Site) -> Iterator[FaultyFilesystem]:
+    """A faulty filesystem with the site's KOCHI_ROOT, but without the directory of the jobs."""
+    with FaultyFilesystem(site.directory / "backing", site.root.directory) as filesystem:
+        yield filesystem

@@ -1,9 +1,10 @@
-"""Several short jobs for one lock, and none of them kept from others for it."""
+"""Tickets that a worker claims ahead where jobs are short, and tickets that it prefers."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from snakemake_kochi.files import to_json
 from snakemake_kochi.queue import Capacity, Kind, Queue, Resources, cancel, find_worker
+from snakemake_kochi.queue.skipped import ClaimSettings
 from snakemake_kochi.worker.claims import Claims
 from snakemake_kochi.worker.orders import Walltime
 from snakemake_kochi.worker.queues import Looks
@@ -156,42 +158,49 @@ def test_a_ticket_that_wants_the_worker_for_itself_is_not_claimed_ahead(site, cl
 
 
 @pytest.fixture
-def preferring(site, claims_after):
-    """Claims of a worker with two cores that was asked for jobs of about ten minutes: which can
-    start beside what runs."""
+def make_preferring(site, claims_after):
+    """Makes a function that claims for a worker with two cores, requested for jobs of ten minutes.
+
+    The function returns the jobs that can start beside those that run.
+    """
     kind = Kind(Resources(runtime_seconds=500), Resources(cores=2, runtime_seconds=700))
     claims = claims_after(first=(kind,))
-    queue = Queue(site.machine, "q")
 
-    def claimed(running=()):
-        return jobs_of(claims.claim_from(queue, list(running)).at_once)
+    def make(settings=None):
+        queue = Queue(site.machine, "q", settings=settings)
+        return lambda running=(): jobs_of(claims.claim_from(queue, list(running)).at_once)
 
-    return claimed
+    return make
 
 
-def test_what_a_worker_was_asked_for_is_claimed_before_what_came_earlier(site, preferring):
+@pytest.fixture
+def preferring(make_preferring):
+    return make_preferring()
+
+
+def test_jobs_for_which_a_worker_was_requested_are_claimed_before_earlier_ones(site, preferring):
     site.submit(*["true"] * 900, runtime_seconds=60)
     site.submit("true", runtime_seconds=600)
     site.submit("true", runtime_seconds=1000)
     site.submit("true", runtime_seconds=600, cores=2)
     assert preferring([Resources()]) == [900]
-    # What has no room yet is not overtaken by others, or it would never have any.
+    # A ticket that does not fit yet is not overtaken, or it would never fit.
     assert preferring([Resources()]) == []
     assert preferring() == [902]
-    # It helps with the others when there is nothing of its own.
+    # Without a job of its own kind the worker claims others.
     assert preferring() == [0, 1]
 
 
-def test_a_worker_looks_for_its_own_kind_but_a_little_way_ahead(site, preferring, monkeypatch):
+def test_a_worker_looks_for_its_own_kind_but_a_little_way_ahead(site, preferring):
     opened = []
-    open_file = os.open
+    waiting = site.machine.queue("q").waiting
 
-    def counted(path, *arguments, **options):
-        if Path(path).parent.parent == site.machine.queue("q").waiting:
-            opened.append(path)
-        return open_file(path, *arguments, **options)
+    def note(event, arguments):
+        is_path = event == "open" and isinstance(arguments[0], str | os.PathLike)
+        if is_path and Path(arguments[0]).parent.parent == waiting:
+            opened.append(arguments[0])
 
-    monkeypatch.setattr(os, "open", counted)
+    sys.addaudithook(note)  # for good, but only for this test's paths
     site.submit(*["true"] * 1500, runtime_seconds=60)
     site.submit("true", runtime_seconds=600)
     assert preferring() == [0, 1]
@@ -199,7 +208,7 @@ def test_a_worker_looks_for_its_own_kind_but_a_little_way_ahead(site, preferring
     opened.clear()
     for job in range(2, 42, 2):
         assert preferring() == [job, job + 1]
-    # Of each claim the two, the one that has no room then, and two that came into sight.
+    # Each claim opens the two, the next one, which does not fit, and two new ones.
     assert len(opened) <= 20 * 5
 
 
@@ -207,20 +216,20 @@ def test_the_first_ticket_is_not_skipped_for_ever(site, preferring):
     site.submit("true", runtime_seconds=60, cores=2)
     site.submit(*["true"] * 100, runtime_seconds=600)
     own = []
-    # One of two jobs that run ends at a time: there is never room for the wide one meanwhile.
+    # One of two running jobs ends at a time, so the wide job never fits meanwhile.
     while taken := preferring([Resources()]):
         own += taken
     assert own == list(range(1, 33))
-    assert preferring() == [0], "it has its turn when there is room"
+    assert preferring() == [0], "it starts when it fits"
     assert preferring([Resources()]) == [33]
 
 
-def test_the_first_ticket_is_not_skipped_for_long(site, preferring, monkeypatch):
+def test_the_first_ticket_is_not_skipped_for_long(site, make_preferring):
+    preferring = make_preferring(ClaimSettings(longest_before=0.2))
     site.submit("true", runtime_seconds=60, cores=2)
     site.submit(*["true"] * 3, runtime_seconds=600)
     assert preferring([Resources()]) == [1]
-    later = time.monotonic() + 601
-    monkeypatch.setattr(time, "monotonic", lambda: later)
+    time.sleep(0.3)
     assert preferring([Resources()]) == []
     assert preferring() == [0]
 

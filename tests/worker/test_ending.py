@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
+import textwrap
 
 import pytest
+from support import write
 
-from snakemake_kochi.processes import Node, ProcessIdentity
-from snakemake_kochi.queue import Queue, cancel, find_worker, list_workers, recover
+from snakemake_kochi.processes import ProcessIdentity
+from snakemake_kochi.queue import Queue, cancel, find_worker, recover
 
 
 def is_running(pid):
@@ -258,25 +261,36 @@ def test_a_stopped_worker_is_not_lost(site):
     assert site.job(0).result.attempt == 1
 
 
-def test_a_worker_on_another_node_is_not_declared_lost(site, monkeypatch):
+@pytest.mark.parametrize(
+    ("identity", "change", "is_lost"),
+    [
+        ("some-id", {"host": "elsewhere", "boot": "x"}, False),
+        ("some-id", {"namespace": "pid:[1]"}, False),
+        ("some-id", {"boot": "before"}, True),
+        # Containers often have no machine-id. Then two of one name cannot be distinguished.
+        ("", {"boot": "before"}, False),
+    ],
+)
+def test_a_worker_on_another_node_is_not_declared_lost(site, identity, change, is_lost):
     site.submit("echo > started; sleep 1000")
     worker = site.start()
     site.wait_for("started")
     site.kill_worker(worker)
     path = site.machine.worker(0).state
     state = json.loads(path.read_text())
-    for identity, change, is_lost in (
-        ("some-id", {"host": "elsewhere", "boot": "x"}, False),
-        ("some-id", {"namespace": "pid:[1]"}, False),
-        ("some-id", {"boot": "before"}, True),
-        # Containers often have no machine-id: then two of one name cannot be told apart.
-        ("", {"boot": "before"}, False),
-    ):
-        node = {**state["node"], "machine": identity}
-        here = Node.from_dict(node)
-        with monkeypatch.context() as context:
-            context.setattr("snakemake_kochi.queue.workers.this_node", lambda here=here: here)
-            path.write_text(json.dumps({**state, "node": {**node, **change}}))
-            assert list_workers(site.machine)[0].is_lost is is_lost, change
+    node = {**state["node"], "machine": identity}
+    path.write_text(json.dumps({**state, "node": {**node, **change}}))
+    own_id = write(site.directory / "machine-id", identity)
+    code = f"""
+        from pathlib import Path
+        from snakemake_kochi.paths import Root
+        from snakemake_kochi.queue import list_workers
+        print(list_workers(Root(Path({str(site.root.directory)!r})).machine("local"))[0].is_lost)
+    """
+    mount = f'mount --bind {own_id} /etc/machine-id && exec "$@"'
+    unshare = ["unshare", "--mount", "bash", "-c", mount, "-"]
+    program = [sys.executable, "-c", textwrap.dedent(code)]
+    found = subprocess.run([*unshare, *program], capture_output=True, text=True, check=True)
+    assert found.stdout == f"{is_lost}\n"
     path.write_text(json.dumps(state))
     assert recover(site.machine, "q")

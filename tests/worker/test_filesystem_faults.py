@@ -7,7 +7,6 @@ import errno
 import io
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,13 +26,6 @@ from tests.worker.conftest import COUNT_WAKE_UPS, Site
 SOON = {"idle_wait": 0.1}
 UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
 FAULTS = [errno.EIO, errno.ESTALE]
-
-
-@pytest.fixture
-def faulty(site: Site) -> Iterator[FaultyFilesystem]:
-    """The site's KOCHI_ROOT is on it; the directory of the jobs is not."""
-    with FaultyFilesystem(site.directory / "backing", site.root.directory) as filesystem:
-        yield filesystem
 
 
 def log_of(site: Site) -> str:

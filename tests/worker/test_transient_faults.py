@@ -1,15 +1,16 @@
-"""What fails for a while, or lies, ends no worker, no job of it, and holds up no ticket."""
+"""Transient faults and lost answers end no worker and no job of it, and hold up no ticket."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from faulty_filesystem import FaultyFilesystem
 
 from snakemake_kochi.files import make_directory, to_json, write_atomically, write_exclusively
 from snakemake_kochi.processes import ProcessIdentity, this_node
@@ -17,7 +18,7 @@ from snakemake_kochi.queue import Queue, find_worker
 from snakemake_kochi.queue.heartbeat import PresumedDead
 from snakemake_kochi.queue.result import Attempt
 from snakemake_kochi.queue.ticket import now
-from tests.worker.conftest import COUNT_WAKE_UPS, Site
+from tests.worker.conftest import COUNT_WAKE_UPS, Site, children_of
 
 UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
 SOON = {"idle_wait": 0.1}
@@ -119,125 +120,66 @@ def test_a_lock_that_is_gone_for_a_while_ends_no_job(site: Site) -> None:
 
 
 def test_an_idle_worker_that_cannot_reach_its_queue_says_so_and_goes_on_with_others(
-    site: Site,
+    site: Site, faulty: FaultyFilesystem
 ) -> None:
-    worker = site.start_changed(
-        """
-        import errno
-        from pathlib import Path
-        from snakemake_kochi.queue.queue import Queue
-        claim = Queue.claim
-        def fail(self, *arguments, **options):
-            if self.name == "ill" and not Path("well").exists():
-                Path("tried").open("a").write(".")
-                raise OSError(errno.EIO, "Input/output error")
-            return claim(self, *arguments, **options)
-        Queue.claim = fail
-        """,
-        cores=1,
-        stay=True,
-        queues=(
-            "ill",
-            "q",
-        ),
-        cwd=site.directory,
-        stderr=-3,
-        **SOON,
-    )
     site.submit("true", queue="ill")
     site.submit("true")
-    assert site.ended(1).result.ok  # type: ignore[union-attr]
-    tried = site.directory / "tried"
-    site.wait_until(lambda: tried.stat().st_size >= 3, "it is tried again")
-    said = "ill cannot be used now: [Errno 5] Input/output error"
-    assert log_of(site).count(said) == 1
-    assert worker.poll() is None
-    (site.directory / "well").touch()
+    with faulty.fault("readdir", errno.EIO, "*/queues/ill/waiting*") as fault:
+        worker = site.start(cores=1, stay=True, queues=("ill", "q"), stderr=-3, **SOON)
+        site.wait_until(site.machine.job(1).result.exists)
+        site.wait_until(lambda: faulty.count(fault) >= 3, "it is tried again")
+        said = "ill cannot be used now: [Errno 5] Input/output error"
+        assert log_of(site).count(said) == 1
+        assert worker.poll() is None
     assert site.ended(0).result.ok  # type: ignore[union-attr]
+    assert site.job(1).result.ok  # type: ignore[union-attr]
     assert "no longer: ill cannot be used now" in log_of(site)
 
 
 def test_a_worker_of_a_dead_controller_sleeps_while_it_cannot_see_whether_to_leave(
-    site: Site,
+    site: Site, faulty: FaultyFilesystem
 ) -> None:
     state = site.machine.controller("c").state
     make_directory(state.parent)
     node = {"host": "login", "machine": "m", "boot": "b", "namespace": "pid:[1]"}
     fields = {"version": 1, "node": node, "process": {"pid": 5, "start": 5}, "left": True}
     write_atomically(state, to_json(fields))
-    worker = site.start_changed(
-        textwrap.dedent("""
-        import errno
-        from snakemake_kochi.queue.queue import Queue
-        claim = Queue.claim
-        tries = 0
-        def fail(self, *arguments, **options):
-            global tries
-            tries += 1
-            if tries < 4:
-                raise OSError(errno.EIO, "Input/output error")
-            return claim(self, *arguments, **options)
-        Queue.claim = fail
-        """)
-        + COUNT_WAKE_UPS,
-        controller="c",
-        allocation="7",
-        cores=1,
-        stay=True,
-        idle_timeout=0.1,
-        cwd=site.directory,
-        stderr=-3,
-        **SOON,
-    )
-    assert worker.wait(60) == 0
+    with faulty.fault("readdir", errno.EIO, "*/queues/q/waiting*", times=3) as fault:
+        worker = site.start_changed(
+            COUNT_WAKE_UPS,
+            controller="c",
+            allocation="7",
+            cores=1,
+            stay=True,
+            idle_timeout=0.1,
+            cwd=site.directory,
+            stderr=-3,
+            **SOON,
+        )
+        assert worker.wait(60) == 0
+        assert faulty.count(fault) == 3
     assert site.wake_ups() < 500
 
 
 def test_a_worker_that_leaves_when_all_is_done_does_not_while_that_cannot_be_seen(
-    site: Site,
+    site: Site, faulty: FaultyFilesystem
 ) -> None:
     site.submit("true")
-    worker = site.start_changed(
-        """
-        import errno
-        from pathlib import Path
-        from snakemake_kochi.queue.queue import Queue
-        recover = Queue.recover
-        def fail(self):
-            if not Path("well").exists():
-                Path("tried").open("a").write(".")
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return recover(self)
-        Queue.recover = fail
-        """,
-        cores=1,
-        cwd=site.directory,
-        stderr=-3,
-        **SOON,
-    )
-    tried = site.directory / "tried"
-    site.wait_until(lambda: tried.exists() and tried.stat().st_size >= 3)
-    assert worker.poll() is None
-    (site.directory / "well").touch()
+    with faulty.fault("readdir", errno.EIO, "*/queues/q/running*") as fault:
+        worker = site.start(cores=1, stderr=-3, **SOON)
+        site.wait_until(lambda: faulty.count(fault) >= 3)
+        assert worker.poll() is None
     assert worker.wait() == 0
     assert site.job(0).result.ok  # type: ignore[union-attr]
 
 
-def test_an_attempt_whose_link_was_made_though_the_answer_was_lost_is_executed(site: Site) -> None:
+def test_an_attempt_whose_link_was_made_though_the_answer_was_lost_is_executed(
+    site: Site, faulty: FaultyFilesystem
+) -> None:
     site.submit("echo ran >> ran")
-    worker = site.start_changed(
-        """
-        import os
-        link = os.link
-        def lose_the_answer(source, target, **options):
-            link(source, target, **options)
-            if "attempt-" in str(target):
-                raise FileExistsError(17, "File exists")
-        os.link = lose_the_answer
-        """,
-        cores=1,
-    )
-    assert worker.wait() == 0
+    with faulty.fault("link", errno.EEXIST, "*/attempt-1*", done=True) as fault:
+        assert site.start(cores=1).wait() == 0
+        assert faulty.count(fault) == 1
     result = site.job(0).result
     assert result is not None and (result.ok, result.attempt) == (True, 1)
     assert (site.directory / "ran").read_text() == "ran\n"
@@ -277,63 +219,52 @@ def test_a_claim_whose_attempt_another_worker_began_is_not_requeued(site: Site) 
     assert not (site.directory / "ran").exists()
 
 
-def test_a_worker_that_goes_while_jobs_may_run_does_not_say_that_it_left(site: Site) -> None:
-    site.submit("echo $$ > pid; exec sleep 1000")
-    worker = site.start_changed(
-        """
-        import os
-        from pathlib import Path
-        waitid = os.waitid
-        def never_ends(kind, pid, options):
-            is_job = Path("pid").exists() and Path("pid").read_text() == f"{pid}\\n"
-            return None if is_job else waitid(kind, pid, options)
-        os.waitid = never_ends
-        """,
-        cores=1,
-        heartbeat=0.1,
-        leave_patience=0.3,
-        cwd=site.directory,
-        stderr=-3,
-    )
-    site.wait_for("pid")
-    presumed = PresumedDead(0, "elsewhere", 60.0, now())
-    site.machine.worker(0).presumed_dead.write_bytes(to_json(presumed.to_dict()))
-    assert worker.wait() == 1
-    state = find_worker(site.machine, 0)
-    assert (state.state, state.reason) == ("draining", "presumed dead by elsewhere")
+def test_a_worker_that_goes_while_jobs_may_run_does_not_say_that_it_left(
+    site: Site, tmp_path: Path
+) -> None:
+    backing = tmp_path / "hanging.backing"
+    make_directory(backing)
+    (backing / "file").write_text("content")
+    with FaultyFilesystem(backing, tmp_path / "hanging") as hanging:
+        # Not even SIGKILL ends a process while its call has no answer.
+        with hanging.fault("open", 0, "/file", hangs=True) as fault:
+            site.submit(f"exec cat {hanging.path}/file")
+            worker = site.start(cores=1, heartbeat=0.1, leave_patience=0.3, stderr=-3)
+            site.wait_until(lambda: hanging.count(fault))
+            presumed = PresumedDead(0, "elsewhere", 60.0, now())
+            site.machine.worker(0).presumed_dead.write_bytes(to_json(presumed.to_dict()))
+            site.wait_until(lambda: not children_of(site.worker_of(worker)))
+            state = find_worker(site.machine, 0)
+            assert (state.state, state.reason) == ("draining", "presumed dead by elsewhere")
+        assert worker.wait() == 1
 
 
 def test_a_worker_that_cannot_publish_an_end_while_it_leaves_tries_it_each_second(
-    site: Site,
+    site: Site, faulty: FaultyFilesystem
 ) -> None:
     site.submit("exit 3")
-    worker = site.start_changed(
-        """
-        import errno, os, select
-        from pathlib import Path
-        from snakemake_kochi.queue.queue import Queue
-        def finish_all(self, ended):
-            Path("tried").open("a").write(".")
-            return [OSError(errno.ENOSPC, "No space left on device")] * len(ended)
-        Queue.finish_all = finish_all
-        supervisor = os.getpid()
-        real_poll = select.poll
-        class Poll:
-            def __init__(self):
-                self.real = real_poll()
-                self.register, self.unregister = self.real.register, self.real.unregister
-            def poll(self, *arguments):
-                if os.getpid() != supervisor and Path("tried").exists():
-                    raise OSError(errno.ENOMEM, "Cannot allocate memory")
-                return self.real.poll(*arguments)
-        select.poll = Poll
-        """,
-        cores=1,
-        leave_patience=2.5,
-        cwd=site.directory,
-        stderr=-3,
-    )
-    assert worker.wait() == 1
-    assert 2 <= (site.directory / "tried").stat().st_size <= 4
+    with faulty.fault("link", errno.ENOSPC, "*/jobs/*/result*") as fault:
+        worker = site.start_changed(
+            f"""
+            import errno, os, select
+            supervisor = os.getpid()
+            real_poll = select.poll
+            class Poll:
+                def __init__(self):
+                    self.real = real_poll()
+                    self.register, self.unregister = self.real.register, self.real.unregister
+                def poll(self, *arguments):
+                    if os.getpid() != supervisor and os.path.exists({str(faulty.met)!r}):
+                        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+                    return self.real.poll(*arguments)
+            select.poll = Poll
+            """,
+            cores=1,
+            leave_patience=2.5,
+            cwd=site.directory,
+            stderr=-3,
+        )
+        assert worker.wait() == 1
+        assert 2 <= faulty.count(fault) <= 4
     assert log_of(site).count("WARNING the end of job 0 cannot be written yet") == 1
     assert find_worker(site.machine, 0).state == "draining"
