@@ -1,14 +1,15 @@
-"""Whether the branch of results and the results in working directories agree, and what is missing.
+"""Whether the branch has all results of the working directories, and which results it lacks.
 
-A branch can be deleted or moved by its owner. So it is noted up to which commit it has all results;
-when it does not contain that commit any more, each record beside the results is looked up in it.
+The owner of a branch can delete or move it. Kochi therefore notes the commit up to which the branch
+has all results. If the branch no longer contains that commit, each record in the working
+directories is looked up in it.
 
 Below artifacts/<machine>/:
-  agreed.json                  {"version", "commit": "" when there is none, null while the results
-                               are looked at}; where it never was, nothing counts as missing
-  disagreed                    is there when a result may lie in a working directory alone
-  discarded.json               {"version", "identities": of results that are to be in no commit}
-  directories/<digest>.json    {"version", "directory": where Snakemake ran, and so results lie}
+  agreed.json                  {"version", "commit": "" if there is none, null during a comparison};
+                               without this file no result counts as missing
+  disagreed                    exists if a result may be in a working directory only
+  discarded.json               {"version", "identities": of results that no commit is to contain}
+  directories/<digest>.json    {"version", "directory": a directory in which Snakemake ran}
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ _logger = logging.getLogger(__name__)
 
 
 def agreed_commit(paths: ProjectPaths, machine: str) -> str | None:
-    """The newest commit up to which no result is missing; None when that is not known.
+    """The newest commit up to which no result is missing; None if it is not known.
 
-    "", with which any branch agrees, where nothing was ever noted: older results in results/ (of an
-    earlier release, of an emptied KOCHI_ROOT) may have been discarded.
+    It is "", with which every branch agrees, if no commit was ever noted: results of an earlier
+    release, or from before KOCHI_ROOT was emptied, may have been discarded.
     """
     try:
         if is_there(paths.disagreement(machine)):
@@ -61,7 +62,7 @@ def agreed_commit(paths: ProjectPaths, machine: str) -> str | None:
 
 
 def begin_to_agree(paths: ProjectPaths, machine: str) -> None:
-    """Call with the committer's lock held, before the results are compared."""
+    """Note that a comparison begins. Call with the committer's lock held."""
     with suppress(OSError):
         _note_agreed(paths, machine, None)
         paths.disagreement(machine).unlink(missing_ok=True)
@@ -70,7 +71,7 @@ def begin_to_agree(paths: ProjectPaths, machine: str) -> None:
 def agree(paths: ProjectPaths, machine: str, commit: str) -> None:
     """Note that no result is missing in a commit.
 
-    A process that disagreed meanwhile, without the lock, is not overruled. Call with the
+    A process that disagreed in the meantime, without the lock, is not overruled. Call with the
     committer's lock held.
     """
     with suppress(OSError):  # an older note is just as true
@@ -105,7 +106,7 @@ def note_directory(paths: ProjectPaths, machine: str, directory: Path) -> None:
 
 
 def discard_results(paths: ProjectPaths, machine: str, project: Path) -> None:
-    """Note that no result in any working directory is to be committed."""
+    """Note that no result that now is in a working directory is to be committed."""
     identities = []
     for working in _directories(paths, machine, project):
         with _reading(working):
@@ -118,13 +119,12 @@ def discard_results(paths: ProjectPaths, machine: str, project: Path) -> None:
 def missing_results(
     paths: ProjectPaths, machine: str, project: Path, recorded: Collection[str]
 ) -> tuple[list[JournalEntry], bool]:
-    """The results in working directories, with a record, that are not among the recorded ones; in
-    the form of journal entries. And whether that is all: an unreadable directory is named, and the
-    others are examined.
+    """The results with a record in working directories that are not among the `recorded` ones.
 
-    Skipped are results that changed or vanished since their run, because the record does not
-    describe them, results that are too large for git, and discarded results. Raises OSError when
-    KOCHI_ROOT cannot be read now.
+    Returns them as journal entries, and whether all directories were read: one that cannot be read
+    is logged and skipped. Also skipped are results that changed or vanished since their run,
+    because their record does not describe them, results that are too large for git, and discarded
+    results. Raises OSError if KOCHI_ROOT cannot be read now.
     """
     discarded = _discarded(paths, machine)
     entries, read = [], []
@@ -202,7 +202,7 @@ def _directories(paths: ProjectPaths, machine: str, project: Path) -> Sequence[W
 
 def _files_called(name: str, directory: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
-        # If it were left out, they would count as examined.
+        # If it were skipped, its results would count as examined.
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             raise error
 
@@ -211,7 +211,10 @@ def _files_called(name: str, directory: Path) -> list[Path]:
 
 
 def _entry(working: WorkingPaths, file: Path, record: Mapping[str, Any]) -> JournalEntry | None:
-    """None when there is nothing to commit. Raises DamagedFileError, OSError."""
+    """The entry of one result; None if there is nothing to commit.
+
+    Raises DamagedFileError and OSError.
+    """
     written = answered(partial(os.stat, file)).st_mtime_ns
     files = {}
     try:

@@ -57,9 +57,9 @@ def records_directory(name: str) -> str:
 
 
 def record_path(name: str, identity: str) -> str:
-    """The path in the branch of a result's record.
+    """The path of a result's record in the branch.
 
-    In one directory for all, every commit would have to write that directory anew.
+    The records are in several directories, because a commit writes each changed directory anew.
     """
     shard = hashlib.sha256(identity.encode()).hexdigest()[:2]
     return f"{records_directory(name)}/{shard}/{identity}.json"
@@ -69,7 +69,7 @@ def record_path(name: str, identity: str) -> str:
 
 
 def read_branch(repository: Path, machine: str) -> Branch:
-    """Call with the committer's lock held, or only to read.
+    """Read the state of the branch. Call with the committer's lock held, or only to read.
 
     Raises GitError, also where the repository is missing but there is one above it, and KochiError
     for a machine whose name git forbids.
@@ -96,8 +96,7 @@ def read_branch(repository: Path, machine: str) -> Branch:
 
 
 def _start(repository: Path, name: str) -> str:
-    """The commit from which a branch continues that was deleted, or is not here yet, as in a clone;
-    "" for none.
+    """The commit with which a branch that was deleted, or is not here yet, continues; "" for none.
 
     In branches without a common commit each file that differs would be a conflict.
     """
@@ -183,8 +182,7 @@ def recorded(repository: Path, state: Branch, identities: Sequence[str]) -> set[
 
 
 def ever_recorded(repository: Path, state: Branch) -> set[str]:
-    """The identities of all records that a commit of the machine's branch, or of kochi_artifacts,
-    has added."""
+    """The identities of all records that were ever added to the branch or to kochi_artifacts."""
     tips = [tip for tip in (state.start, tip_of(repository, f"refs/heads/{MERGED}")) if tip]
     if not tips:
         return set()
@@ -199,8 +197,7 @@ def ever_recorded(repository: Path, state: Branch) -> set[str]:
 def records_beside(
     repository: Path, state: Branch, entry: JournalEntry
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The paths and contents of the records that came into the branch with the artifacts that an
-    entry will replace.
+    """The paths and contents of the records that came with the artifacts that an entry replaces.
 
     Git looks for the newest commit that changed one of them, so the cost does not depend on the
     number of results.
@@ -218,8 +215,7 @@ def records_beside(
 def records_of(
     repository: Path, state: Branch, commit: str, paths: Collection[str]
 ) -> Iterator[tuple[dict[str, Any], set[str]]]:
-    """The records that came with a commit of a branch, each with those of the paths for which it is
-    the first.
+    """The records of a commit, each with those of the `paths` that it is the first to have.
 
     They are read one by one, until each path that the commit changed has its record.
     """
@@ -238,8 +234,7 @@ def records_of(
 def _changed_by(
     repository: Path, state: Branch, commit: str
 ) -> tuple[set[str], list[tuple[str, str]]]:
-    """The artifacts and records under the name that a commit added or changed, each with its
-    object."""
+    """The paths of the artifacts that a commit added or changed, and its records with objects."""
     options = ("-r", "--root", "--no-commit-id", "--no-renames", "--no-abbrev", "--diff-filter=AM")
     told = run_git(repository, "diff-tree", *options, "--raw", "-z", commit, "--", state.name)
     fields = told.split(b"\0")
@@ -275,8 +270,9 @@ def _contents(
 def stream_commits(
     parent: str, name: str, entries: Sequence[JournalEntry], superseded: Sequence[str]
 ) -> Iterator[bytes]:
-    """The commands of fast-import (see git-fast-import(1)) that add entries to a commit ("": none),
-    and remove superseded paths; the answer is the id of the last commit.
+    """The commands of git-fast-import(1) that add entries to a commit ("": none).
+
+    They also remove superseded paths. The answer of fast-import is the id of the last commit.
 
     Raises UnreadableEntryError, and DamagedFileError for a file that differs from its entry.
     """

@@ -1,5 +1,4 @@
-"""The artifact branches: kochi_artifacts in a worktree for people, and one branch per machine,
-named after the name under which its results are published."""
+"""The artifact branches: one per published name, and kochi_artifacts, with a worktree for users."""
 
 from __future__ import annotations
 
@@ -111,7 +110,7 @@ def initialise(
 
 
 def _how_to_go_on(existing: Path, directory: Path) -> str:
-    """What to type if the branch is checked out already, and is wanted in a directory."""
+    """What to type if the branch is checked out already, but not in this directory."""
     sync = "To collect results there, type: kochi artifact sync"
     # git moves no main working tree, which has its repository in it.
     if existing.resolve() == directory.resolve() or (existing / ".git").is_dir():
@@ -203,8 +202,10 @@ def log(repository: Path, machine: str, limit: int = 10) -> tuple[Commit, ...]:
 
 
 def _refuse_private(repository: Path, directory: Path, root: Path | None) -> None:
-    """Raise KochiError for a directory in which a worktree would lie among the files of git, which
-    would take them for hooks or refs, or among ours."""
+    """Raise KochiError for a directory among the files of git, or among ours.
+
+    Git would take the files of a worktree for hooks or refs.
+    """
     place = directory.resolve()
     beside = shlex.quote(f"{repository}-artifacts")
     hint = f"Choose a directory outside of it; type, for example: kochi artifact init {beside}"
@@ -265,16 +266,20 @@ def _worktrees(repository: Path) -> dict[str, Path]:
 
 
 def _remote_start(repository: Path, name: str) -> str:
-    """The branch that a colleague pushed, or the user from another clone; a second root would cause
-    a merge of unrelated histories for ever."""
+    """The commit of a branch that a colleague pushed, or the user from another clone; "" for none.
+
+    A second root would make every later merge one of unrelated histories.
+    """
     refs = dict(refs_elsewhere(repository, MERGED))
     own = (commit for _, commit in refs_elsewhere(repository, branch_called(name)))
     return refs.get(f"refs/remotes/origin/{MERGED}") or next(iter(refs.values()), next(own, ""))
 
 
 def _stranger(repository: Path, branch: str) -> str:
-    """A remote branch of the same name with a root of its own, as clones of an earlier release made
-    it."""
+    """A remote branch of the same name without a common commit; "" for none.
+
+    Clones of an earlier release made such branches.
+    """
     if not (tip := tip_of(repository, f"refs/heads/{branch}")):
         return ""
     for ref, commit in refs_elsewhere(repository, branch):

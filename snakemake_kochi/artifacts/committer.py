@@ -90,9 +90,8 @@ def commit_pending(
     """
     branch_called(machine)
     committed = 0
-    seen: tuple[
-        str, ...
-    ] = ()  # an entry that cannot be removed must not keep this loop running for ever
+    # An entry that cannot be removed must not keep this loop running for ever.
+    seen: tuple[str, ...] = ()
     while (waiting := pending(paths, machine)) and waiting != seen:
         seen = waiting
         try:
@@ -108,17 +107,16 @@ def commit_pending(
 def commit_in_burst(
     repository: Path, paths: ProjectPaths, machine: str, patience: float = 0.0
 ) -> int:
-    """As `commit_pending`, but results that are journaled meanwhile are left to the processes that
-    have promised to commit them, if there are any: otherwise a run would not end as long as others
-    end.
+    """As `commit_pending`, but leave later results to a process that has promised to commit them.
 
-    Raises KochiError, too, when others hold the lock for longer than a `patience` above 0.
+    Otherwise a run would not end as long as others end. Without a promise it commits them, too.
+    Also raises KochiError if others hold the lock for longer than a `patience` above 0.
     """
     branch_called(machine)
     committed = 0
     try:
         with committer_lock(paths, machine, patience):
-            # Noted before, too: runs that end meanwhile need not come here and find the lock held.
+            # Noted already here: runs that end meanwhile do not come and find the lock held.
             note_commit(paths, machine)
             state, entries = _commit_journal(repository, paths, machine)
         committed = len(entries)
@@ -126,7 +124,7 @@ def commit_in_burst(
         if patience:
             raise _busy(patience) from None
         entries = []
-    # Asked after releasing the lock: a process that found it held, without a promise, relied on
+    # Checked after releasing the lock: a process that found it held, without a promise, relies on
     # this one.
     if not is_commit_promised(paths, machine):
         committed += commit_pending(repository, paths, machine)
@@ -142,16 +140,16 @@ def commit_missing(
     patience: float = 0.0,
     thorough: bool = False,
 ) -> int:
-    """Commit results in working directories, with a record, that no commit has; return how many.
+    """Commit results with a record in working directories that no commit has; return how many.
 
-    They are examined one by one only when the branch does not contain what was committed to it (it
-    was deleted or moved), when a result could not be journaled, or if `thorough`; where no commit
-    was ever noted, only if `thorough`. Results that a later commit of the branch, or of
-    kochi_artifacts, has removed are not committed again. Raises GitError and OSError, and
-    KochiError when others hold the lock for longer than `patience` (seconds).
+    They are examined one by one only if the branch lacks a commit that was made (it was deleted or
+    moved), if a result could not be journaled, or if `thorough`; if no commit was ever noted, only
+    if `thorough`. Results that a later commit of the branch, or of kochi_artifacts, has removed are
+    not committed again. Raises GitError and OSError, and KochiError if others hold the lock for
+    longer than `patience` (seconds).
     """
     if not thorough and _is_agreed(repository, paths, machine, read_branch(repository, machine)):
-        return 0  # asked without the lock first: others may be committing for long
+        return 0  # checked without the lock first: others may hold it for long
     try:
         with committer_lock(paths, machine, patience):
             state, entries = _commit_missing(repository, paths, machine, thorough)
@@ -164,7 +162,7 @@ def commit_missing(
 def _commit_journal(
     repository: Path, paths: ProjectPaths, machine: str
 ) -> tuple[Branch, list[JournalEntry]]:
-    """Returns the number of commits made, and the branch as it was before."""
+    """Returns the branch as it was before, and the committed entries."""
     for _ in range(_MOVED_AT_MOST):
         state = read_branch(repository, machine)
         identities = pending(paths, machine)
@@ -187,7 +185,7 @@ def _commit_journal(
 def _commit_missing(
     repository: Path, paths: ProjectPaths, machine: str, thorough: bool = False
 ) -> tuple[Branch, list[JournalEntry]]:
-    """Returns the number of results committed, and the branch as it was before."""
+    """Returns the branch as it was before, and the committed entries."""
     for _ in range(_MOVED_AT_MOST):
         state = read_branch(repository, machine)
         if not thorough and _is_agreed(repository, paths, machine, state):
@@ -267,7 +265,7 @@ def _not_now(identity: str, why: Exception) -> None:
 def _whole_entries(
     paths: ProjectPaths, machine: str, identities: Sequence[str]
 ) -> list[JournalEntry]:
-    """The entries in the order in which they were journaled. Damaged ones are set aside."""
+    """The entries in the order of journaling. Damaged ones are set aside."""
     entries = []
     for identity in identities:
         directory = paths.journal(machine) / identity
@@ -344,7 +342,7 @@ def _import(
 
 
 def _sharing(repository: Path) -> Sequence[str]:
-    """With whom the user's repository is shared: the temporary one does not know."""
+    """The option that shares new objects as the user's repository is shared."""
     found = run_git(repository, "config", "--get", "core.sharedRepository", accept=(0, 1))
     value = os.fsdecode(found.removesuffix(b"\n"))
     return ("-c", f"core.sharedRepository={value}") if value else ()

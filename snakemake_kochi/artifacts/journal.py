@@ -1,6 +1,6 @@
 """The journal: where a result is safe before it is committed.
 
-journal/<identity>/     appears by one rename, complete and on disk; goes when the branch has it
+journal/<identity>/     appears by one rename, complete and on disk; removed once committed
   entry.json            {"version", "identity", "time" (ns since 1970), "files": [{"dest", "file",
                         "size" (bytes)}], "record"}
   0, 1, ...             the files' contents
@@ -39,7 +39,7 @@ from snakemake_kochi.paths import ProjectPaths
 Found = TypeVar("Found")
 
 VERSION = 1
-RESERVED = ".kochi"  # the branch's own directory in each machine's
+RESERVED = ".kochi"  # kochi's own directory in each directory of a branch
 MEBIBYTE = 1 << 20
 SIZE_LIMIT = 100 * MEBIBYTE  # bytes; larger files do not go into git
 _BLOCK = MEBIBYTE
@@ -118,8 +118,10 @@ def journal(
 
 
 def check_destinations(destinations: Iterable[str]) -> None:
-    """Raise KochiError for a destination that cannot be a path below the machine's directory of the
-    branch, and for two destinations of which one is a directory of the other."""
+    """Raise KochiError for destinations that cannot be paths in a directory of the branch.
+
+    This includes two destinations of which one is a directory of the other.
+    """
     chosen = set(destinations)
     for dest in sorted(chosen):
         parts = dest.split("/")
@@ -145,15 +147,15 @@ def check_destinations(destinations: Iterable[str]) -> None:
 
 
 def pending(paths: ProjectPaths, machine: str) -> tuple[str, ...]:
-    """Identities of the results in the journal. Raises OSError when not known now."""
+    """The identities of the results in the journal. Raises OSError if it cannot be read now."""
     return tuple(sorted(filter(is_name, list_names(paths.journal(machine)))))
 
 
 def is_commit_due(paths: ProjectPaths, machine: str, now: float | None = None) -> bool:
-    """Whether a process that has just journaled a result should commit: the last commit was some
-    seconds ago, or its time is unknown.
+    """Whether a process that has just journaled a result should commit.
 
-    The result of a long run is then committed at once, those of short runs together. `now`: in
+    It should if the last commit was some seconds ago, or if its time is unknown. The result of a
+    long run is then committed at once, and those of short runs together. `now`: in
     seconds since the epoch, by default the time of this computer.
     """
     try:
@@ -203,8 +205,11 @@ def read_entry(directory: Path) -> JournalEntry:
 
 
 def _whole(directory: Path, read: Callable[[], Found]) -> Found:
-    """The result of `read`. An entry appears as a whole, so a missing file is damage only when the
-    directory does not list it either: a look-up alone may be answered from a cache."""
+    """The result of `read`, which reads an entry.
+
+    An entry appears as a whole. A missing file is damage only if the directory does not list it
+    either: a look-up alone may be answered from a cache.
+    """
     try:
         return read()
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -223,8 +228,10 @@ def _size(file: Path) -> int:
 
 
 def set_aside(place: Path, entry: Path, why: str) -> None:
-    """Move an entry that must not be committed out of the way; never delete it. If that fails it
-    stays, and does not block the other entries."""
+    """Move an entry that must not be committed out of the way; never delete it.
+
+    If that fails, it stays, and does not block the other entries.
+    """
     try:
         target = make_directory(place) / entry.name
         if is_there(target):
@@ -239,11 +246,13 @@ def set_aside(place: Path, entry: Path, why: str) -> None:
 
 
 def remove_entries(paths: ProjectPaths, machine: str, identities: Iterable[str]) -> None:
-    """Remove committed entries, and leftovers of journaling processes that were killed long ago. A
-    later commit removes what cannot be removed now."""
+    """Remove committed entries, and files of journaling processes that were killed long ago.
+
+    A later commit removes what cannot be removed now.
+    """
     directory = paths.journal(machine)
     for identity in identities:
-        # A half-removed entry looks like a damaged one; the record in the branch tells otherwise.
+        # A half-removed entry looks damaged, but its record is in the branch.
         shutil.rmtree(directory / identity, ignore_errors=True)
     with suppress(OSError):
         for leftover in directory.glob(".*.tmp"):

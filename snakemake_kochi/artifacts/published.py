@@ -1,8 +1,8 @@
-"""Under which name a machine's results are published: that of their branch and directory.
+"""The name under which a machine's results are published: the name of their branch and directory.
 
-Everybody's own computer is the machine `local`. So that colleagues' results do not lie in one
-directory of one branch, theirs are published under the names of person and host ("ada-laptop"),
-those of other machines under the machine's. A name is for good, once something was published:
+Everyone's own computer is the machine `local`. To keep the results of colleagues apart, those of
+`local` are published under the names of user and host ("ada-laptop"), and those of any other
+machine under its own name. A name is fixed once something was published:
 .git/kochi/published/<machine>   one line, the name
 """
 
@@ -33,8 +33,10 @@ _LONGEST = 60
 
 
 def branch_called(name: str) -> str:
-    """The branch of the results that are published under a name. Raises KochiError when git forbids
-    the name."""
+    """The branch of the results that are published under a name.
+
+    Raises KochiError if git forbids the name.
+    """
     if ".." in name or name.endswith((".", ".lock")) or not is_name(name) or "@{" in name:
         raise KochiError(
             f"{name!r} cannot be used: it becomes part of the name of a git branch",
@@ -51,8 +53,8 @@ def published_name(repository: Path, machine: str) -> str:
 def fix_name(own_directory: Path, machine: str, names: Collection[str]) -> str:
     """As `published_name`, and note the name: the host may have another name tomorrow.
 
-    The directory is the repository's own; `names`: as of `names_of`. Of several hosts the first
-    one's name counts.
+    `own_directory` is the repository's own, `names` the result of `names_of`. If several hosts note
+    a name, the first name counts.
     """
     notes = _notes(own_directory)
     name = _name_of(notes, machine, names)
@@ -67,33 +69,35 @@ def fix_name(own_directory: Path, machine: str, names: Collection[str]) -> str:
 
 
 def fix_published_name(repository: Path, machine: str) -> str:
-    """As `fix_name`; call it where a run begins, because its jobs may run on hosts with other
-    names. Raises GitError."""
+    """As `fix_name`. Call it where a run begins: its jobs may run on hosts with other names.
+
+    Raises GitError.
+    """
     return fix_name(_own_directory(repository), machine, names_of(repository))
 
 
 def choose_name(repository: Path, machine: str, name: str) -> None:
     """Publish a machine's results under a name from now on.
 
-    Raises KochiError for an invalid name, when another machine has it, and while results under the
-    former name are not merged.
+    Raises KochiError for an invalid name, for a name of another machine, and if results under the
+    previous name are not merged yet.
     """
     branch_called(name)
     notes = _notes(_own_directory(repository))
     for other in list_names(notes):
         if other != machine and _noted(notes / other) == name:
             raise KochiError(f"the results of machine {other} are published as '{name}' already")
-    former = _name_of(notes, machine, names_of(repository))
-    if former != name and _has_unmerged(repository, former):
+    previous = _name_of(notes, machine, names_of(repository))
+    if previous != name and _has_unmerged(repository, previous):
         raise KochiError(
-            f"branch {branch_called(former)} has results that are not in {MERGED} yet",
+            f"branch {branch_called(previous)} has results that are not in {MERGED} yet",
             "Type: kochi artifact sync",
         )
     _note(notes / machine, name)
 
 
 def default_name(person: str, host: str) -> str:
-    """Like "ada-laptop", from the names of user and computer."""
+    """A name such as "ada-laptop", from those of user and computer."""
     words = [re.sub(r"[^a-z0-9_]+", "-", word.lower()).strip("-") for word in (person, host)]
     return "-".join(word for word in words if word)[:_LONGEST].strip("-") or LOCAL
 
@@ -106,8 +110,10 @@ def names_of(repository: Path) -> list[str]:
 
 
 def refs_elsewhere(repository: Path, name: str) -> Iterator[tuple[str, str]]:
-    """The remote-tracking branches of a name, as (ref, commit); the newest first, and `origin`
-    first of two with the same age."""
+    """The remote-tracking branches of a name, as (ref, commit).
+
+    The newest is first; of two with the same age, the one of `origin`.
+    """
     listed = run_git(
         repository,
         *("for-each-ref", "--sort=-committerdate"),
@@ -150,7 +156,7 @@ def _noted(file: Path) -> str:
 
 
 def _note_first(file: Path, name: str) -> bool:
-    """False where a note exists already."""
+    """Note a name; False if a note exists already."""
     file.parent.mkdir(parents=True, exist_ok=True)
     content = f"{name}\n".encode()
     try:

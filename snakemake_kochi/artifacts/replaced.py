@@ -39,9 +39,9 @@ from snakemake_kochi.files import list_names, make_directory, read_json, to_json
 from snakemake_kochi.paths import ProjectPaths
 
 VERSION = 1
-_MOST_COMMITS = 20  # how many past commits are examined
+_MOST_COMMITS = 20  # past commits that are examined
 _MOST_PATHS = 500  # per command
-_MOST_RECORDS = 20_000  # how many are read completely
+_MOST_RECORDS = 20_000  # records that are read completely
 
 _IsAncestor = Callable[[str, str], bool]
 
@@ -103,10 +103,10 @@ def note_replaced(
 ) -> None:
     """Note the newer results that the entries, committed on top of `state.start`, have replaced.
 
-    Of many commits or records only some are examined. Needs no lock: with large commits it takes a
-    second, for which others must not wait.
+    Of many commits or records only some are examined. Call it without the lock: large commits take
+    a second, and others must not wait for it.
     """
-    with suppress(OSError, GitError):  # they are committed, whatever can be said of them
+    with suppress(OSError, GitError):  # the entries are committed all the same
         if (found := _find(repository, state, entries)) is None:
             return
         file = make_directory(paths.replaced(machine)) / f"{secrets.token_hex(8)}.json"
@@ -115,7 +115,7 @@ def note_replaced(
 
 
 def take_replaced(paths: ProjectPaths, machine: str) -> Replaced | None:
-    """The notes, for a process that tells the user now; None if there are none."""
+    """Take the notes, to tell the user now; None if there are none."""
     place = paths.replaced(machine)
     try:
         files = [place / name for name in sorted(list_names(place)) if name.endswith(".json")]

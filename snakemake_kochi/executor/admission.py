@@ -15,7 +15,12 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.workers import WorkerProvider
 from snakemake_kochi.errors import KochiError, nearest
-from snakemake_kochi.executor.internals import ExpectedJob, expected_job, has_threads_function
+from snakemake_kochi.executor.internals import (
+    TO_BE_DETERMINED,
+    ExpectedJob,
+    expected_job,
+    has_threads_function,
+)
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Resources
@@ -23,8 +28,6 @@ from snakemake_kochi.schedulers.interface import NO_REQUEST, AllocationRequest, 
 from snakemake_kochi.schedulers.resources import read_request, requested, unknown
 
 QUEUE = "kochi_queue"  # the resource in which a job names a queue
-# Snakemake uses TBDString for a value that depends on files that do not exist yet.
-_NO_AMOUNTS = ("<TBD>", "")
 # The number of jobs of one rule that are examined: each takes half a millisecond.
 _LOOKED_AT = 1_000
 _ALL_RULES = "to see all rules, type: snakemake --list-rules"
@@ -42,7 +45,7 @@ class Admitted:
 
 
 @dataclass(frozen=True)
-class Placed:
+class Assignment:
     """The queue of a job, and the resources that it takes on a worker."""
 
     queue: str
@@ -68,8 +71,8 @@ class JobQueues:
         self._requests: dict[str, AllocationRequest] = {}
         self._notices = Notices(logger)
 
-    def place(self, job: JobExecutorInterface, queue: str, wanted: Resources) -> Placed:
-        """The place of a job.
+    def assign(self, job: JobExecutorInterface, queue: str, wanted: Resources) -> Assignment:
+        """Assign a queue to a job.
 
         `queue`: the queue that the job goes to. `wanted`: the resources that it takes if it
         requests none. Raises KochiError, naming the rule and the resource.
@@ -78,22 +81,22 @@ class JobQueues:
         names = requested(job.resources)
         if not self._are_granted:
             self._tell_ignored(job, names, queue)
-            return Placed(queue, wanted)
+            return Assignment(queue, wanted)
         is_alone = wanted.exclusive
         request, wanted = read_request(job.name, job.resources, wanted)
         if queue != self._own_queue:
             self._tell_ignored(job, names if request != NO_REQUEST else [], queue)
-            return Placed(queue, wanted)
+            return Assignment(queue, wanted)
         if is_alone:
             # A worker without jobs may have only a part of a node, and share it with other users'
             # jobs.
             request = replace(request, whole_nodes=True)
         if request == NO_REQUEST:
-            return Placed(queue, wanted)
+            return Assignment(queue, wanted)
         if request not in self._queues:
             own = f"{queue}-{request.name}"
             self._queues[request], self._requests[own] = own, request
-        return Placed(self._queues[request], wanted, request)
+        return Assignment(self._queues[request], wanted, request)
 
     def of(self, queue: str) -> AllocationRequest:
         """The request that all jobs of a queue share."""
@@ -157,22 +160,22 @@ class Admission:
         refused = []
         for job in jobs:
             try:
-                queue, wanted = self._place(job, is_ours)
+                queue, wanted = self._assign(job, is_ours)
             except KochiError as error:
                 refused.append((job, error))
             else:
                 by_queue.setdefault(queue, []).append((job, wanted))
         return Admitted(by_queue, refused)
 
-    def _place(self, job: Any, is_ours: dict[str, bool]) -> tuple[str, Resources]:
-        placed = self._queues.place(job, self._queue_of(job), resources_of(job))
-        queue, wanted = placed.queue, placed.resources
+    def _assign(self, job: Any, is_ours: dict[str, bool]) -> tuple[str, Resources]:
+        assigned = self._queues.assign(job, self._queue_of(job), resources_of(job))
+        queue, wanted = assigned.queue, assigned.resources
         if queue not in is_ours:
             is_ours[queue] = self._workers.will_serve(queue)
         if is_ours[queue]:
             # An unknown limit refuses nothing: the allocation request checks it again.
             with contextlib.suppress(UnreachableError):
-                wanted = self._workers.fit(job.name, wanted, placed.request)
+                wanted = self._workers.fit(job.name, wanted, assigned.request)
         return queue, wanted
 
     def _queue_of(self, job: Any) -> str:
@@ -213,7 +216,7 @@ class Admission:
         errors = [error for _, error in refused]
         for job in self._of_each_rule(frozenset(jobs)):
             try:
-                self._place(job, {})
+                self._assign(job, {})
             except KochiError as error:
                 errors.append(error)
         if errors:
@@ -304,7 +307,7 @@ def resources_of(job: JobExecutorInterface) -> Resources:
 def _amount(job: JobExecutorInterface, name: str, least: int) -> int | None:
     """A numeric resource; None if the job has none, or if it is not known before the job runs."""
     value = job.resources.get(name)
-    if value is None or value in _NO_AMOUNTS:
+    if value is None or value in (TO_BE_DETERMINED, ""):
         return None
     number = _number(value)
     if number is None or number < least:

@@ -219,9 +219,10 @@ def _names_resources(argument: object) -> bool:
 
 # ---- resources of jobs that are not ready; fall-back: a job is judged when it is ready
 
-# Snakemake's values for a resource that depends on files that do not exist yet, and for one that
-# depends on a checkpoint, which counts as not given.
-_NOT_KNOWN = ("<TBD>", 0)
+# Snakemake's text for a value that depends on files that do not exist yet.
+TO_BE_DETERMINED = "<TBD>"
+# A resource that depends on a checkpoint is 0, which counts as not given.
+_NOT_KNOWN = (TO_BE_DETERMINED, 0)
 
 
 @dataclass(frozen=True)

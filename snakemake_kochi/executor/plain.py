@@ -18,6 +18,7 @@ from typing import Any
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
 from snakemake_kochi.executor.internals import (
+    TO_BE_DETERMINED,
     SnakemakeShell,
     UnclearError,
     find_placeholders,
@@ -37,10 +38,9 @@ _HARMLESS = frozenset(
     )
 )
 _KINDS = ("script", "notebook", "wrapper", "cwl", "template_engine")
-_TO_BE_DETERMINED = "<TBD>"
 _TMPDIR = "system_tmpdir"
-# Room for the longest path, with quotes around it.
-_ROOM = 4096 + 2
+# The longest path, with quotes around it.
+_LONGEST_PATH = 4096 + 2
 
 
 @dataclass(frozen=True)
@@ -105,14 +105,14 @@ class PlainShells:
                 raise UnclearError("storage")
         resources = job.resources
         temporary = resources.get("tmpdir")
-        if temporary not in (None, _TO_BE_DETERMINED):
+        if temporary not in (None, TO_BE_DETERMINED):
             raise UnclearError("tmpdir")
         # Not its truth value: Snakemake's value for "to be determined" counts as false.
         token = "" if temporary is None else self._token
         text = self._render(plan, job, token)
         return PlainShell(
             self._shell_job(job, text, resources.get("shell_exec"), token),
-            text.replace(self._token, _TO_BE_DETERMINED),
+            text.replace(self._token, TO_BE_DETERMINED),
         )
 
     def _of_run(self) -> str:
@@ -259,7 +259,7 @@ class PlainShells:
                 raise UnclearError("bench_iteration in {}")
             values[_BENCH_ITERATION] = None if job.benchmark is None else 0
         text = self._shell.format(plan.template, values)
-        if _TO_BE_DETERMINED in text:
+        if TO_BE_DETERMINED in text:
             raise UnclearError("value not known yet")
         return text
 
@@ -282,7 +282,7 @@ class PlainShells:
         if (prefix := self._prefixes.get(executable or "")) is None:
             prefix = self._prefixes[executable or ""] = self._shell.prefix(executable)
         script = " ".join((prefix, text, self._shell.suffix)).strip()
-        if len(script) + 3 * script.count("'") > self._shell.longest_argument - _ROOM:
+        if len(script) + 3 * script.count("'") > self._shell.longest_argument - _LONGEST_PATH:
             raise UnclearError("long")
         directory = self._workflow.workdir_init
         directories = [path for path in job.output if path.is_directory]

@@ -22,7 +22,7 @@ from snakemake_kochi.queue import (
     shared_workers,
 )
 
-# Seconds between two checks for room on the disk: at first, and while there is none.
+# Seconds between two checks for free space: at first, and while there is none.
 _TRY = 10.0
 _TRY_AGAIN = 1.0
 
@@ -46,28 +46,28 @@ class QueueWatch:
         self._is_full = False
         self._next_try = time.monotonic() + _TRY
 
-    # ---- room on the disk
+    # ---- free space
 
-    def look_for_room(self) -> None:
+    def check_free_space(self) -> None:
         """Say once when KOCHI_ROOT is full, as far as this is known.
 
         No worker there can do so, and all nodes share KOCHI_ROOT.
         """
         if time.monotonic() >= self._next_try:
             with contextlib.suppress(OSError):  # not known now
-                self._note_room(has_room(self._machine.directory))
+                self._note_space(has_room(self._machine.directory))
             self._next_try = time.monotonic() + (_TRY_AGAIN if self._is_full else _TRY)
 
-    def found_room(self) -> None:
+    def note_free_space(self) -> None:
         """Note that a write succeeded."""
-        self._note_room(True)
+        self._note_space(True)
 
-    def no_room(self) -> None:
-        """Note that a write failed for lack of room."""
-        self._note_room(False)
+    def note_full_disk(self) -> None:
+        """Note that a write failed because the disk is full."""
+        self._note_space(False)
         self._next_try = time.monotonic() + _TRY_AGAIN
 
-    def _note_room(self, is_there: bool) -> None:
+    def _note_space(self, is_there: bool) -> None:
         if self._is_full and is_there:
             self._logger.info("KOCHI_ROOT has free space again.")
         elif not self._is_full and not is_there:

@@ -157,7 +157,7 @@ class Results:
 
     def _look(self) -> None:
         run, queues = self._run, self._run.pending.by_queue()
-        run.queue_watch.look_for_room()
+        run.queue_watch.check_free_space()
         run.workers.look_after(queues)
         for queue, tickets in queues.items():
             run.queue_watch.look(queue, tickets, self._has_workers)

@@ -18,8 +18,8 @@ _MUCH_MEMORY, _LEAST_MEMORY = 2, 1024
 _MUCH_TIME, _LEAST_TIME = 4, 600.0
 _MUCH_CORES, _LEAST_CORE_SECONDS = 2, 600.0
 # The headroom in a suggestion, and the step to which memory is rounded.
-_MEMORY_ROOM, _MEMORY_STEP = 1.25, 100
-_TIME_ROOM, _LEAST_MINUTES = 2, 5
+_MEMORY_HEADROOM, _MEMORY_STEP = 1.25, 100
+_TIME_HEADROOM, _LEAST_MINUTES = 2, 5
 
 
 class Range:
@@ -130,7 +130,7 @@ class RuleUsage:
         if not requested or not self.memory:
             return
         most = self.memory.most
-        enough = _MEMORY_STEP * math.ceil(max(most, 1) * _MEMORY_ROOM / _MEMORY_STEP)
+        enough = _MEMORY_STEP * math.ceil(max(most, 1) * _MEMORY_HEADROOM / _MEMORY_STEP)
         if requested > _MUCH_MEMORY * most and requested - enough > _LEAST_MEMORY:
             # A job of many processes takes more than the largest one of them.
             yield (
@@ -143,7 +143,7 @@ class RuleUsage:
         if not requested or not self.seconds:
             return
         most = self.seconds.most
-        enough = max(_LEAST_MINUTES, math.ceil(_TIME_ROOM * most / 60))
+        enough = max(_LEAST_MINUTES, math.ceil(_TIME_HEADROOM * most / 60))
         if requested > _MUCH_TIME * most and requested - most > _LEAST_TIME:
             took = f"took at most {clock(most)}"
             yield f"requested {clock(requested)}, {took}: runtime={enough} is enough"

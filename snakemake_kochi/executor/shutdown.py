@@ -26,7 +26,7 @@ from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue import cancel_all, find_job, remove_private_queues
 
 _PATIENCE = 15.0  # seconds
-_PATIENCE_WITHOUT_ROOM = 1.0
+_PATIENCE_ON_FULL_DISK = 1.0
 _PAUSE = 0.05
 
 
@@ -220,7 +220,7 @@ class Cancelling:
         The wait stops when the end becomes urgent. On a full disk no end can be written, and none
         is awaited.
         """
-        patience = _PATIENCE if self._has_room() else _PATIENCE_WITHOUT_ROOM
+        patience = _PATIENCE if self._has_room() else _PATIENCE_ON_FULL_DISK
         deadline = time.monotonic() + patience
         left = self._not_ended(self._told)
         while left and time.monotonic() < deadline and not is_urgent():

@@ -142,12 +142,12 @@ class Submission:
             if not self._has_submitted or self._run.stopping.is_set() or not may_pass(error):
                 raise
             if lacks_room(error):
-                self._run.queue_watch.no_room()
+                self._run.queue_watch.note_full_disk()
             else:
                 self._notices.fault(problem, error)
             return False
         self._notices.over(problem)
-        self._run.queue_watch.found_room()
+        self._run.queue_watch.note_free_space()
         return True
 
     def _prepare(self, queue: str) -> None:

@@ -15,7 +15,7 @@ from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.project.grid import Grid, Point
 from snakemake_kochi.results.measurements import Unmatched, as_markdown, draw, read_runs, summarise
 
-# on the terminal; the Markdown has more
+# On the terminal; the Markdown has more.
 _MOST_REASONS = 4
 _MOST_LINES = 3
 _MOST_IN_MARKDOWN = 50
@@ -33,8 +33,10 @@ class Run:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Why a run has no result, and the last lines that it, or the phase for which it waited,
-    printed."""
+    """Why a run has no result.
+
+    `output`: the last lines that it, or the phase for which it waited, printed.
+    """
 
     reason: str
     output: Sequence[str] = ()
@@ -70,11 +72,11 @@ def collect_what_is_there(
     left_out: Mapping[str, LeftOut],
     target: Target,
 ) -> None:
-    """Write the table and the plot of an incomplete batch, and say so. `left_out`: the runs without
-    a result, by their records.
+    """Write the table and the plot of an incomplete batch, and say so.
 
-    The files get an old date, so that Snakemake takes them for out of date: the next run makes them
-    from all results. Without any result, an older table stays.
+    `left_out`: the runs without a result, by their records. The files get an old date. Snakemake
+    then takes them for out of date, and the next run makes them from all results. Without any
+    result, an older table stays.
     """
     there = [run for run in runs if str(run.record) not in left_out]
     missing = [(run, left_out[str(run.record)]) for run in runs if str(run.record) in left_out]
@@ -125,7 +127,7 @@ def _text(grid: Grid, parts: Sequence[str]) -> bytes:
 
 
 def _has_table(markdown: Path) -> bool:
-    # Without this, it says only what was missing then. (What runs printed is indented in it.)
+    # Without a table the file lists only what was missing then, with the runs' output indented.
     with suppress(FileNotFoundError), markdown.open("rb") as lines:
         return any(line.startswith(b"|") for line in lines)
     return False

@@ -32,8 +32,10 @@ _POSITION = "position on the axis"
 
 @dataclass(frozen=True)
 class Unmatched:
-    """A metric that matches nothing in `runs` of the `of` runs; `example` is the file of one of
-    them, whose last lines are `lines`."""
+    """A metric that matches nothing in `runs` of the `of` runs.
+
+    `example`: the output of one of them. `lines`: the last lines of that file.
+    """
 
     metric: str
     expression: str
@@ -50,8 +52,10 @@ class Unmatched:
 def read_runs(
     records: Sequence[Path], captured: Sequence[Path], metrics: Mapping[str, str]
 ) -> tuple[pandas.DataFrame, list[Unmatched]]:
-    """One row per run: its parameters as texts, `duplicate`, `run_node`, `run_started`,
-    `run_seconds` and the metrics; and the metrics that some runs lack.
+    """One row per run, and the metrics that some runs lack.
+
+    The columns are the parameters as texts, `duplicate`, `run_node`, `run_started`, `run_seconds`,
+    and the metrics.
 
     `captured` are the artifacts with the runs' standard outputs, in the order of `records`. A
     metric is a regular expression with one group. Its last match in the run's own output counts; a
@@ -102,7 +106,7 @@ def _last_lines(record: Path, captured: Path) -> tuple[str, ...]:
 
 
 def as_numbers(column: pandas.Series[Any]) -> pandas.Series[Any]:
-    """A column of texts as numbers if all of them are, else as it is."""
+    """A column of texts as numbers if all of them are numbers, else unchanged."""
     try:
         return pandas.to_numeric(column)
     except (ValueError, TypeError):
@@ -120,8 +124,11 @@ def measurements(runs: pandas.DataFrame) -> list[str]:
 
 
 def summarise(runs: pandas.DataFrame, varying: Sequence[str]) -> pandas.DataFrame:
-    """One row per point: the parameters that vary, the number of runs, and the median, minimum and
-    maximum of each measurement over the duplicates."""
+    """One row per point.
+
+    The columns are the varying parameters, the number of runs, and the median, the minimum and the
+    maximum of each measurement over the duplicates.
+    """
     keys = list(varying)
     grouped = runs.groupby(keys, sort=False, dropna=False) if keys else runs.groupby(lambda _: 0)
     columns: dict[str, Any] = {"(runs)": grouped.size()}
@@ -149,8 +156,9 @@ def _readable(value: Any) -> str:
 
 
 def draw(runs: pandas.DataFrame, varying: Sequence[str], title: str, path: Path) -> None:
-    """Draw the first metric (`run_seconds` if there is none) of each point: median, with bars from
-    minimum to maximum.
+    """Draw the first metric of each point, or `run_seconds` if there is no metric.
+
+    A mark is the median, with bars from the minimum to the maximum.
 
     The axis is the varying parameter with the most values; each combination of the others is a
     line. PNG, 150 dots per inch.

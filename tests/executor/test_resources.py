@@ -42,14 +42,14 @@ class Log:
 # ---- where jobs go
 
 
-def test_jobs_with_the_same_wish_share_a_queue_and_others_do_not() -> None:
+def test_jobs_with_the_same_request_share_a_queue_and_others_do_not() -> None:
     own = f"run-{'h' * 64}-4194304-01234567"
     requests = JobQueues(own, True, Log())  # type: ignore[arg-type]
 
     def queue(**values: Any) -> str:
-        placed = requests.place(Job(**values), own, Resources())  # type: ignore[arg-type]
-        assert requests.of(placed.queue) == placed.request
-        return placed.queue
+        assigned = requests.assign(Job(**values), own, Resources())  # type: ignore[arg-type]
+        assert requests.of(assigned.queue) == assigned.request
+        return assigned.queue
 
     assert queue() == queue(tasks=1, mem_mb=3) == own
     long = queue(slurm_partition="long")
@@ -61,41 +61,41 @@ def test_jobs_with_the_same_wish_share_a_queue_and_others_do_not() -> None:
 
 
 def test_jobs_that_are_to_be_alone_have_workers_of_their_own_where_those_have_whole_nodes() -> None:
-    def placed(own: str, are_granted: bool = True, **values: Any) -> tuple[str, bool]:
+    def assigned(own: str, are_granted: bool = True, **values: Any) -> tuple[str, bool]:
         log = Log()
         requests = JobQueues(own, are_granted, log)  # type: ignore[arg-type]
         job: Any = Job(**values)
-        found = requests.place(job, "run-me", Resources(exclusive=True))
+        found = requests.assign(job, "run-me", Resources(exclusive=True))
         assert log.warnings == []
         return found.queue, found.request.whole_nodes
 
-    alone = placed("run-me")
+    alone = assigned("run-me")
     assert alone[0].startswith("run-me-exclusive_node-")
     assert alone[1]
-    assert placed("run-me", slurm_partition="long")[0] not in ("run-me", alone[0])
-    assert placed("run-me", are_granted=False) == ("run-me", False)
-    assert placed("another") == ("run-me", False)
+    assert assigned("run-me", slurm_partition="long")[0] not in ("run-me", alone[0])
+    assert assigned("run-me", are_granted=False) == ("run-me", False)
+    assert assigned("another") == ("run-me", False)
 
 
 @pytest.mark.parametrize(("are_granted", "warnings"), [(True, 1), (False, 1)])
-def test_a_queue_that_is_not_the_runs_own_has_no_wishes_and_that_is_said_once(
+def test_a_queue_that_is_not_the_runs_own_takes_no_requests_and_a_notice_says_so_once(
     are_granted: bool, warnings: int
 ) -> None:
     log = Log()
     requests = JobQueues("run-me", are_granted, log)  # type: ignore[arg-type]
     for _ in range(3):
         job = Job(slurm_partition="long")
-        assert requests.place(job, "q", Resources()).queue == "q"  # type: ignore[arg-type]
+        assert requests.assign(job, "q", Resources()).queue == "q"  # type: ignore[arg-type]
     assert len(log.warnings) == warnings
     assert "slurm_partition" in log.warnings[0]
 
 
-def test_without_allocations_wishes_are_ignored_silently_also_those_that_cannot_be() -> None:
+def test_without_allocations_requests_are_ignored_silently_also_invalid_ones() -> None:
     log = Log()
     requests = JobQueues("run-me", False, log)  # type: ignore[arg-type]
     job = Job(slurm_partition="long", nodes="many", cpus_per_task=99)
-    placed = requests.place(job, "run-me", Resources())  # type: ignore[arg-type]
-    assert (placed.queue, placed.resources) == ("run-me", Resources())
+    assigned = requests.assign(job, "run-me", Resources())  # type: ignore[arg-type]
+    assert (assigned.queue, assigned.resources) == ("run-me", Resources())
     assert log.warnings == []
 
 
@@ -103,8 +103,8 @@ def test_a_name_that_nobody_reads_is_told_once_with_the_nearest_one() -> None:
     log = Log()
     requests = JobQueues("run-me", True, log)  # type: ignore[arg-type]
     for _ in range(2):
-        requests.place(Job(slurm_partion="x"), "run-me", Resources())  # type: ignore[arg-type]
-        requests.place(Job(slurm_qos="x"), "run-me", Resources())  # type: ignore[arg-type]
+        requests.assign(Job(slurm_partion="x"), "run-me", Resources())  # type: ignore[arg-type]
+        requests.assign(Job(slurm_qos="x"), "run-me", Resources())  # type: ignore[arg-type]
     assert log.warnings == [
         "Rule one, resource slurm_partion is not known; did you mean 'slurm_partition'?",
         "Rule one, resource slurm_qos is not known; did you mean 'qos'?",
