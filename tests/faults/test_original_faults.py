@@ -25,8 +25,8 @@ HERE = "tests/faults/test_original_faults.py"
 
 FAULTS: dict[str, list[str]] = {
     "kill -9 of a worker: its job is never queued again": [
-        f"{ENDING}::test_a_worker_that_waits_takes_over_by_itself",
-        "tests/worker/test_loss.py::test_the_ticket_of_a_worker_that_died_on_another_node_comes_back",
+        f"{ENDING}::test_an_idle_worker_recovers_the_tickets_of_a_dead_worker",
+        "tests/worker/test_loss.py::test_the_ticket_of_a_worker_that_died_on_another_node_is_requeued",
         "tests/faults/test_every_step.py::test_a_worker_from_its_first_step_to_its_last",
         "tests/faults/test_chaos.py::"
         "test_no_job_is_lost_or_reported_twice_while_workers_and_controllers_die",
@@ -36,10 +36,10 @@ FAULTS: dict[str, list[str]] = {
         f"{ENDING}::"
         "test_the_job_of_a_killed_worker_is_finished_by_another_and_has_no_second_writer",
         "tests/worker/test_supervisor.py::"
-        "test_what_hides_from_its_job_ends_with_a_worker_that_was_killed",
+        "test_a_process_hidden_from_its_job_ends_with_a_killed_worker",
     ],
     "SIGTERM is not handled": [
-        f"{ENDING}::test_a_worker_told_to_stop_puts_its_jobs_back",
+        f"{ENDING}::test_a_worker_that_is_told_to_stop_requeues_its_jobs",
         "tests/faults/test_every_step.py::test_a_worker_that_is_told_to_stop",
     ],
     "a job that fails takes its worker along": [
@@ -64,7 +64,7 @@ FAULTS: dict[str, list[str]] = {
     ],
     "a background child that holds stdout blocks the worker": [
         f"{RUNNING}::test_a_background_child_that_holds_stdout_does_not_block",
-        f"{RUNNING}::test_what_a_job_leaves_behind_ends_even_in_a_session_of_its_own",
+        f"{RUNNING}::test_leftover_processes_of_a_job_end_even_in_a_session_of_their_own",
     ],
     "cancel leaves grandchildren": [
         f"{ENDING}::test_cancel_ends_grandchildren_and_nothing_else",
@@ -100,7 +100,7 @@ FAULTS: dict[str, list[str]] = {
         f"{HERE}::test_the_environment_of_a_worker_is_in_no_file",
     ],
     "tracebacks for errors of users and of the system": [
-        f"{RUNNING}::test_a_worker_that_cannot_be_is_refused_without_a_traceback",
+        f"{RUNNING}::test_a_worker_with_invalid_settings_is_refused_without_a_traceback",
         "tests/faults/test_system_calls.py::"
         "test_who_hands_over_is_told_what_is_wrong_and_nothing_is_handed_over",
         "tests/faults/test_system_calls.py::test_an_error_in_a_worker_costs_no_ticket",

@@ -1,4 +1,4 @@
-"""`kochi trace`: runs of every kind as traces, read as a program reads them."""
+"""`kochi trace`: the traces of runs of every kind, read as a viewer reads them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def machine() -> MachinePaths:
 
 
 class Trace:
-    """A trace that keeps the rules of the format."""
+    """A trace, checked by the rules of the format."""
 
     def __init__(self, text: str) -> None:
         self.events = json.loads(text)["traceEvents"]
@@ -132,7 +132,7 @@ def test_each_job_of_a_run_of_two_workers_is_a_slice_in_a_slot(
     wildcards = {event["args"].get("wildcards") for (event,) in found.jobs.values()}
     assert wildcards == {None, *(f"i={i}" for i in range(12))}
 
-    # By default the last run, and none of the jobs of the one before.
+    # The default is the last run, without the jobs of the run before.
     assert newest.started > first.started
     assert list(trace(kochi, cwd=tmp_path).jobs) == [13]
 
@@ -149,13 +149,13 @@ def test_a_run_that_goes_on_has_slices_up_to_now(tmp_path: Path, kochi: Any) -> 
         found = trace(kochi, cwd=tmp_path)
         listed = json.loads(kochi("trace", "--list", "--json", cwd=tmp_path).stdout)
         assert [run["state"] for run in listed] == ["running"]
-        # The rest waits on a track of its own.
+        # The waiting jobs have a track of their own.
         waiting = {event["args"]["job"] for event in found.instants}
         assert waiting | set(found.jobs) == set(range(13))
         assert {event["args"]["state"] for event in found.instants} <= {"waiting", "running"}
         slow = next(job for (job,) in found.jobs.values() if job["name"] == "slow")
         assert slow["args"]["outcome"] == "running"
-        # Killed, it is a run still; nobody has said how its jobs ended.
+        # A killed run still has a trace; the ends of its jobs are unknown.
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         found = trace(kochi, cwd=tmp_path)
@@ -172,7 +172,7 @@ def test_a_run_that_goes_on_has_slices_up_to_now(tmp_path: Path, kochi: Any) -> 
 def test_an_attempt_that_a_worker_took_with_it_is_marked(
     tmp_path: Path, snakemake: Any, kochi: Any
 ) -> None:
-    # The supervisor is the worker's parent; what is killed is the worker.
+    # Kill the worker, not the supervisor, which is its parent.
     kill = "test -e again || {{ touch again; kill -9 $PPID; sleep 30; }}"
     write(tmp_path / "Snakefile", SNAKEFILE.replace("SECONDS_OF_SLOW", kill))
     options = ("--executor", "kochi", "--jobs", "4", "--cores", "1")
@@ -200,7 +200,7 @@ def test_without_a_run_here_it_says_how_to_find_one(tmp_path: Path, kochi: Any) 
     assert "there is no run nosuch on machine local" in done.stdout
 
 
-# ---- what no run of a second has
+# ---- cases that no short run has
 
 
 def at(seconds: float) -> str:
@@ -252,7 +252,7 @@ def test_jobs_that_overlap_are_in_different_slots_and_a_free_one_is_used_again()
 
 def test_an_allocation_is_a_track_from_its_submission_to_its_worker_s_end() -> None:
     notes = (AllocationNote("12_1", at(0), "4 cores"), AllocationNote("13", at(1), "1 core"))
-    # Requeued by the scheduler, it got a second worker.
+    # The scheduler requeued the allocation, so it got a second worker.
     workers = (a_worker(0, "12_1", 60, 120), a_worker(1, "12_1", 300, 400))
     jobs = (a_job(0, (0, 70, 119, "drained (told by SIGUSR1)")),)
     found = traced(jobs=jobs, workers=workers, allocations=notes)

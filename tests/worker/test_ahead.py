@@ -39,7 +39,7 @@ def test_short_jobs_are_claimed_ahead_and_run_in_their_order(site):
     assert all(site.job(i).result.attempt == 1 for i in range(60))
 
 
-def test_tickets_held_behind_a_long_job_go_back_and_to_an_idle_worker(site):
+def test_tickets_held_behind_a_long_job_are_requeued_and_claimed_by_an_idle_worker(site):
     _, held = start_with_some_ahead(site, *(f"echo {i} > out{i}" for i in range(6)))
     site.start(cores=1, stay=True, idle_wait=0.2)
     for job in held:
@@ -62,13 +62,13 @@ def test_a_worker_sleeps_while_it_holds_tickets(site):
     before = site.wake_ups()
     queue = Queue(site.machine, "q")
     site.wait_until(lambda: len(queue.waiting()) == 5, "the others are requeued")
-    # It held them for a second and some, with a look now and then.
+    # It held them for more than a second, with some looks.
     assert site.wake_ups() - before < 100
     (site.directory / "go").touch()
     assert site.ended(tickets[-1].job).result.ok
 
 
-def test_what_a_worker_holds_is_read_back_from_its_state(site):
+def test_the_tickets_that_a_worker_holds_are_read_from_its_state(site):
     site.submit("true")
     assert site.start(cores=1).wait() == 0
     state = find_worker(site.machine, 0)
@@ -83,7 +83,7 @@ def test_tickets_of_a_killed_worker_that_never_began_are_not_blamed(site):
     assert site.start(cores=1).wait() == 0
     (ticket,) = site.submit("true")
     left = find_worker(site.machine, 0)
-    # It died with a ticket it had claimed ahead, as others did before.
+    # A third worker died that had claimed this ticket ahead.
     for number in range(1, 5):
         dead = replace(left, worker=number, state="running", ahead=(ticket.job,))
         directory = site.machine.worker(number).directory
@@ -108,7 +108,7 @@ def test_a_ticket_held_ahead_is_cancelled_without_being_run(site):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_worker_that_is_told_to_stop_requeues_what_it_holds(site, number):
+def test_a_worker_that_is_told_to_stop_requeues_the_tickets_that_it_holds(site, number):
     worker, held = start_with_some_ahead(site, *["true"] * 5)
     worker.send_signal(number)
     assert worker.wait() == 0
@@ -122,7 +122,7 @@ def test_a_worker_that_is_told_to_stop_requeues_what_it_holds(site, number):
 
 @pytest.fixture
 def claims_after(site):
-    """The claims of a worker after five jobs that took so long, in seconds, if any."""
+    """Makes the claims of a worker after five jobs of this duration in seconds, if any."""
 
     def make(seconds=None, cores=2, first=()):
         queue = Queue(site.machine, "q")
@@ -147,7 +147,7 @@ def test_how_much_is_claimed_ahead_is_bounded_by_time_and_number(claims_after):
     assert claims_after(0.2).allowance() == 0
 
 
-def test_a_ticket_that_wants_the_worker_for_itself_is_not_claimed_ahead(site, claims_after):
+def test_an_exclusive_ticket_is_not_claimed_ahead(site, claims_after):
     claims = claims_after(0.01)
     site.submit(*["true"] * 3)
     site.submit("true", exclusive=True)
@@ -191,7 +191,7 @@ def test_jobs_for_which_a_worker_was_requested_are_claimed_before_earlier_ones(s
     assert preferring() == [0, 1]
 
 
-def test_a_worker_looks_for_its_own_kind_but_a_little_way_ahead(site, preferring):
+def test_a_worker_looks_only_a_little_way_ahead_for_its_own_kind(site, preferring):
     opened = []
     waiting = site.machine.queue("q").waiting
 
@@ -234,7 +234,7 @@ def test_the_first_ticket_is_not_skipped_for_long(site, make_preferring):
     assert preferring() == [0]
 
 
-def test_nothing_is_claimed_ahead_beside_a_job_that_has_the_worker_for_itself(site, claims_after):
+def test_nothing_is_claimed_ahead_beside_an_exclusive_job(site, claims_after):
     site.submit(*["true"] * 3)
     claims = claims_after(0.01)
     claimed = claims.claim_from(Queue(site.machine, "q"), [Resources(exclusive=True)])

@@ -1,4 +1,4 @@
-"""CPU sets and GPUs: each job has its own, and none is given to two."""
+"""Each job has its own CPUs and GPUs, and no two jobs share one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_cpus_of_a_job_are_neighbours_on_one_socket(free, count, chosen):
     assert choose_cpus(((0, 2, 4, 6), (1, 3, 5, 7)), free, count) == chosen
 
 
-def test_sockets_are_those_the_kernel_tells(tmp_path):
+def test_the_kernel_tells_the_sockets(tmp_path):
     for cpu, socket in {0: 0, 1: 1, 2: 0, 10: 1}.items():
         directory = tmp_path / f"cpu{cpu}" / "topology"
         directory.mkdir(parents=True)
@@ -49,7 +49,7 @@ def test_sockets_are_those_the_kernel_tells(tmp_path):
     assert sorted(cpu for socket in layout_of(CPUS) for cpu in socket) == CPUS
 
 
-def test_cpus_are_written_as_taskset_has_them():
+def test_cpus_have_the_format_of_taskset():
     assert format_cpus([8, 0, 1, 2, 3, 10]) == "0-3,8,10"
     assert format_cpus([]) == ""
 
@@ -88,7 +88,7 @@ class NoLeases(CpuLeases):
         raise LeasesUnsupportedError("No locks available")
 
 
-def test_without_locks_nothing_is_pinned_and_that_is_said_once(tmp_path, caplog):
+def test_without_locks_nothing_is_pinned_and_one_notice_says_so(tmp_path, caplog):
     devices = Devices(4, ((0, 1, 2, 3),), Gpus(), NoLeases(tmp_path / "x"))
     for _ in range(2):
         allotment = devices.allot(Resources(cores=1))
@@ -97,7 +97,7 @@ def test_without_locks_nothing_is_pinned_and_that_is_said_once(tmp_path, caplog)
     assert caplog.text.count("not pinned") == 1
 
 
-def test_devices_come_back_and_are_never_given_twice(tmp_path):
+def test_released_devices_are_handed_out_again_and_never_twice(tmp_path):
     leases = CpuLeases(tmp_path / "host.cpus")
     devices = Devices(4, ((0, 1, 2, 3),), Gpus(("0", "1", "2")), leases)
     one = devices.allot(Resources(cores=1, gpus=2))
@@ -166,7 +166,7 @@ def test_a_person_can_name_the_gpus_or_their_number():
             find_gpus(wrong, environment)
 
 
-def test_jobs_are_told_which_devices_are_theirs(site):
+def test_jobs_get_variables_with_their_devices(site):
     show = "echo $KOCHI_GPUS/$CUDA_VISIBLE_DEVICES/${{HIP_VISIBLE_DEVICES-unset}}/$KOCHI_CPUS; "
     show += "touch here{0}; while [ ! -e here{1} ]; do sleep 0.01; done"
     site.submit(show.format(0, 1), show.format(1, 0), gpus=1)
@@ -196,7 +196,7 @@ def cpus_of(pid: str) -> list[int]:
 needs_two = f"this test needs two CPUs, and may use {format_cpus(CPUS)}"
 
 
-def test_two_jobs_and_what_they_start_have_cpus_of_their_own(site):
+def test_two_jobs_and_their_children_have_different_cpus(site):
     assert len(CPUS) > 1, needs_two
     script = "sleep 1000 & echo $! $KOCHI_CPUS > here{0}; wait"
     site.submit(script.format(0), script.format(1))
@@ -211,14 +211,14 @@ def test_two_jobs_and_what_they_start_have_cpus_of_their_own(site):
     assert {*seen[0], *seen[1]} <= set(CPUS)
 
 
-def test_an_exclusive_job_and_one_of_all_cores_have_all_cpus(site):
+def test_an_exclusive_job_and_a_job_with_all_cores_have_all_cpus(site):
     site.submit("nproc; echo $KOCHI_CPUS", exclusive=True)
     site.submit("nproc; echo $KOCHI_CPUS", cores=len(CPUS))
     assert site.start().wait() == 0
     assert site.log(0) == site.log(1) == f"{len(CPUS)}\n{format_cpus(CPUS)}\n"
 
 
-def test_two_workers_on_a_node_do_not_share_a_cpu_and_a_killed_one_holds_none(site):
+def test_two_workers_on_a_node_share_no_cpu_and_a_killed_worker_holds_none(site):
     assert len(CPUS) > 1, needs_two
     mask = set(CPUS[:2])
     script = "echo $KOCHI_CPUS > {0}; while [ ! -e go ]; do sleep 0.01; done"

@@ -73,7 +73,7 @@ def test_a_job_that_ended_before_the_cancel_keeps_its_result(site):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
-def test_a_worker_told_to_stop_puts_its_jobs_back(site, number):
+def test_a_worker_that_is_told_to_stop_requeues_its_jobs(site, number):
     script = "trap 'echo asked; exit 0' TERM; echo $$ > pid{0}; while :; do sleep 0.05; done"
     site.submit(script.format(0), script.format(1), "echo never here")
     worker = site.start(cores=2)
@@ -138,17 +138,17 @@ def test_the_job_of_a_killed_worker_is_finished_by_another_and_has_no_second_wri
     assert lost["worker"] == 0
 
 
-def test_a_worker_that_waits_takes_over_by_itself(site):
+def test_an_idle_worker_recovers_the_tickets_of_a_dead_worker(site):
     site.submit("[ -e first ] || { echo > first; sleep 1000; }")
     worker = site.start(stay=True)
     site.wait_for("first")
     site.start(stay=True, idle_wait=0.2)
     worker.kill()
-    # Not waited for: a zombie is as dead.
+    # Do not reap it: a zombie also counts as dead.
     assert site.ended(0).result.worker == 1
 
 
-def test_a_ticket_that_takes_down_its_workers_is_given_up_and_they_are_named(site):
+def test_a_ticket_whose_workers_die_is_given_up_and_the_workers_are_named(site):
     site.submit("kill -KILL $PPID; sleep 1000")
     site.submit("true")
     while site.job(0).state != "ended":
@@ -230,7 +230,7 @@ def test_a_worker_leaves_when_its_parent_is_gone(site):
     parent.wait()
 
 
-def test_a_worker_whose_parent_is_gone_already_takes_nothing(site):
+def test_a_worker_whose_parent_is_gone_at_its_start_claims_nothing(site):
     site.submit("true")
     parent = subprocess.Popen(["true"])
     parent.wait()

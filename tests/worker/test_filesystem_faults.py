@@ -1,4 +1,4 @@
-"""A filesystem that answers with errors for a while ends no worker, and no job of it."""
+"""A filesystem that returns errors for a while ends no worker and no job of it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ FAULTS = [errno.EIO, errno.ESTALE]
 
 
 def log_of(site: Site) -> str:
-    # Not by way of the filesystem with the faults.
+    # Read the file without the filesystem that has the faults.
     backing = Root(site.directory / "backing").machine("local")
     return backing.worker(0).log.read_text()
 
 
 def meet(site: Site, faulty: FaultyFilesystem, fault: Fault, times: int) -> None:
-    """Have the worker look for orders until it has met a fault so often: by itself it looks less
-    often where the machine is busy."""
+    """Have the worker look for orders until it has met a fault so often.
+
+    Without notifications it looks less often on a busy machine.
+    """
 
     def has_met() -> bool:
         notify(site.machine.worker(0).wakeup)
@@ -51,7 +53,7 @@ def ends_well(site: Site, job: int) -> bool:
 
 
 @pytest.mark.parametrize("error", [*FAULTS, errno.ENOENT])
-def test_a_run_is_not_taken_for_over_while_that_is_not_known(
+def test_a_run_does_not_count_as_over_while_its_state_is_unknown(
     site: Site, faulty: FaultyFilesystem, error: int
 ) -> None:
     said = "the state of the run that started this worker cannot be read now: "
@@ -87,7 +89,7 @@ def test_a_worker_does_not_cancel_a_job_while_it_cannot_see_whether_to(
 
 
 @pytest.mark.parametrize("error", FAULTS)
-def test_a_log_that_cannot_be_read_for_a_while_is_shown_whole(
+def test_a_log_that_cannot_be_read_for_a_while_is_shown_completely(
     site: Site, faulty: FaultyFilesystem, error: int
 ) -> None:
     site.submit(f"echo first; {UNTIL_GO}; echo last", "echo other")
@@ -157,7 +159,7 @@ def test_a_job_begins_though_its_files_are_stale_for_a_moment(
         command = ("/bin/bash", "-c", "cp in out")
         ticket = Ticket("one", command, str(work), outputs=("out",), shell=shell)
         Queue(site.machine, "q").submit([ticket])
-        # Each is asked by the kernel twice.
+        # The kernel asks for each file twice.
         with files.fault(call, errno.ESTALE, path, times=5) as fault:
             assert site.start(cores=1).wait() == 0
             assert files.count(fault) == 5
@@ -171,7 +173,7 @@ def test_starts_that_fail_for_a_moment_set_no_worker_aside(
     site.submit(UNTIL_GO)
     worker = site.start(cores=2, **SOON)
     site.wait_until(site.machine.job(0).attempt(1).exists)
-    # After three a worker leaves a node that has another fault.
+    # With a lasting fault a worker leaves the node after three failed starts.
     with faulty.fault("create", errno.EIO, "*/jobs/*/log", times=4) as fault:
         site.submit("true")
         assert ends_well(site, 1)
@@ -213,10 +215,10 @@ def test_a_node_on_which_an_error_does_not_pass_is_set_aside(
     assert judge.cause is not None and judge.cause.startswith("this node cannot write")
 
 
-def test_how_others_fare_is_not_judged_by_what_could_not_be_read(
+def test_other_workers_are_not_judged_by_unreadable_states(
     site: Site, faulty: FaultyFilesystem
 ) -> None:
-    """One that was not seen at first would count as new, with all its successes since."""
+    """An omitted worker would count as new, with all its successes since it started."""
     site.submit(*["true"] * 12)
     good = site.start(cores=1, stay=True)
     site.wait_until(lambda: site.job(11).state == "ended")
@@ -236,7 +238,7 @@ def test_how_others_fare_is_not_judged_by_what_could_not_be_read(
 def test_a_worker_does_not_leave_while_it_cannot_say_so(
     site: Site, faulty: FaultyFilesystem
 ) -> None:
-    """Who finds it running relies on its last look into the queue."""
+    """A process that finds the worker running relies on its last look into the queue."""
     site.submit(UNTIL_GO)
     worker = site.start(cores=1, **SOON)
     site.wait_until(site.machine.job(0).attempt(1).exists)
@@ -252,7 +254,7 @@ def test_a_worker_does_not_leave_while_it_cannot_say_so(
     assert log_of(site).count("WARNING the worker's state cannot be written now") == 1
 
 
-def test_the_end_of_a_job_is_kept_while_it_is_not_known_whether_the_queues_are_there(
+def test_the_end_of_a_job_is_kept_while_it_is_unknown_whether_the_queues_exist(
     site: Site, faulty: FaultyFilesystem
 ) -> None:
     site.submit(UNTIL_GO)
@@ -312,7 +314,7 @@ def test_a_worker_sleeps_while_it_cannot_write_the_end_of_a_job_though_its_paren
     assert [view.attempt for view in Queue(site.machine, "q").waiting()] == [2]
 
 
-def test_cpus_that_cannot_be_given_back_for_a_while_end_no_job(site: Site) -> None:
+def test_cpus_that_cannot_be_released_for_a_while_end_no_job(site: Site) -> None:
     site.submit("true", UNTIL_GO, cores=1)
     worker = site.start_changed(
         """
@@ -337,7 +339,7 @@ def test_cpus_that_cannot_be_given_back_for_a_while_end_no_job(site: Site) -> No
     assert ends_well(site, 2)
     (site.directory / "well").touch()
     log = site.machine.worker(0).log
-    # Not only when the next job ends.
+    # The worker tries again by itself, not only at the end of the next job.
     site.wait_until(lambda: "no longer: CPUs cannot be released" in log.read_text())
     (site.directory / "go").touch()
     assert ends_well(site, 1)
@@ -374,7 +376,7 @@ def test_a_worker_that_cannot_begin_says_why(
 
 
 @pytest.mark.parametrize("is_in_allocation", [False, True])
-def test_a_number_of_which_it_is_not_known_whether_it_was_used_is_not_used(
+def test_a_worker_number_that_may_have_been_used_is_not_used(
     site: Site, faulty: FaultyFilesystem, is_in_allocation: bool
 ) -> None:
     site.machine.worker(3).directory.mkdir(parents=True)
@@ -388,7 +390,7 @@ def test_a_number_of_which_it_is_not_known_whether_it_was_used_is_not_used(
         run_worker(settings)
 
 
-def test_an_output_on_a_full_disk_waits_for_room_and_is_whole(site: Site) -> None:
+def test_an_output_on_a_full_disk_waits_and_is_complete(site: Site) -> None:
     disk = site.directory / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "kochi-test", disk], check=True)
@@ -403,7 +405,7 @@ def test_an_output_on_a_full_disk_waits_for_room_and_is_whole(site: Site) -> Non
         log = site.machine.worker(0).log
         said = "the jobs' output cannot be shown now: [Errno 28] No space left on device"
         site.wait_until(lambda: log.exists() and said in log.read_text())
-        # Some room: less than what there is to be shown.
+        # Some free space, but less than the output needs.
         os.truncate(filling, filling.stat().st_size - 4096)
         (site.directory / "go").touch()
         site.wait_until(lambda: (disk / "shown").stat().st_size == 4096)
@@ -415,7 +417,7 @@ def test_an_output_on_a_full_disk_waits_for_room_and_is_whole(site: Site) -> Non
         worker.terminate()
         assert worker.wait() == 0
         content = (disk / "shown").read_text()
-        assert log.read_text().count(f"WARNING {said}") == 2, "there was room between"
+        assert log.read_text().count(f"WARNING {said}") == 2, "the disk had free space in between"
     finally:
         subprocess.run(["umount", "--lazy", disk], check=True)
     lines = [str(n) for n in (*range(1, 101), *range(1, 2001))]

@@ -1,4 +1,4 @@
-"""A node on which everything fails is set aside, and its failures cost the tickets nothing."""
+"""A worker on a node on which everything fails is set aside; the failures do not count."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def mount() -> Iterator[Mount]:
 
 
 def fill(directory: Path) -> Path:
-    """Leave no room in a filesystem; returns what takes it."""
+    """Fill a filesystem; return the file that takes the space."""
     path = directory / "fill"
     for size in (1 << 16, 1 << 10, 1):
         with path.open("ab", buffering=0) as stream:
@@ -56,7 +56,7 @@ def ended(site, job, attempt):
     return json.loads(site.machine.job(job).ended(attempt).read_text())
 
 
-def test_a_node_without_room_for_temporary_files_is_set_aside(
+def test_a_node_with_a_full_temporary_directory_is_set_aside(
     site: Site, mount: Mount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary = mount(site.directory / "scratch", "64k")
@@ -95,7 +95,7 @@ def test_a_node_without_the_filesystem_of_the_jobs_is_set_aside(site: Site, moun
     assert result is not None and (result.ok, result.attempt) == (True, 2)
 
 
-def test_a_directory_that_somebody_removed_is_not_the_nodes_fault(site: Site) -> None:
+def test_a_removed_directory_is_not_the_nodes_fault(site: Site) -> None:
     site.submit("", directory=site.directory / "removed" / "below")
     site.submit("true")
     assert site.start(cores=1).wait() == 0
@@ -103,7 +103,7 @@ def test_a_directory_that_somebody_removed_is_not_the_nodes_fault(site: Site) ->
     assert site.job(1).result.ok  # type: ignore[union-attr]
 
 
-def test_a_directory_removed_as_the_last_of_its_place_is_not_the_nodes_fault(site: Site) -> None:
+def test_the_removed_last_entry_of_a_directory_is_not_the_nodes_fault(site: Site) -> None:
     place = site.directory / "experiments"
     (place / "one").mkdir(parents=True)
     site.submit("true", directory=place / "one")
@@ -113,7 +113,7 @@ def test_a_directory_removed_as_the_last_of_its_place_is_not_the_nodes_fault(sit
     assert [site.job(n).result.describe() for n in (0, 1)] == ["exit status 126", "succeeded"]  # type: ignore[union-attr]
 
 
-def test_an_empty_place_shows_what_is_not_mounted_only_where_nobody_could_empty_it(
+def test_an_empty_directory_proves_a_missing_mount_only_if_nobody_could_empty_it(
     tmp_path: Path,
 ) -> None:
     def unmounted(missing: Path) -> Path | None:
@@ -148,7 +148,7 @@ def test_a_shell_that_cannot_be_killed_is_not_waited_for(
             started.append(self)
 
         def kill(self) -> None:
-            """As in an uninterruptible system call."""
+            """Do nothing, as for a process in an uninterruptible system call."""
 
     monkeypatch.setattr(subprocess, "Popen", Hanging)
     judge = Health(site.machine, 0, os.environ, patience=0.1)
@@ -161,7 +161,7 @@ def test_a_shell_that_cannot_be_killed_is_not_waited_for(
 
 
 def test_a_worker_on_which_all_fails_that_succeeds_elsewhere_is_set_aside(site: Site) -> None:
-    # Nothing that can be checked is wrong with its node.
+    # The checks find no fault of the node.
     site.submit(*["sleep 0.15; [ $KOCHI_WORKER_ID != 0 ]"] * 60)
     bad = site.start(cores=1, stderr=-3)
     site.wait_until(lambda: site.machine.worker(0).state.exists())
@@ -205,7 +205,7 @@ def test_a_worker_goes_on_while_jobs_fail_everywhere(site: Site) -> None:
     assert find_worker(site.machine, 0).failed == 15
 
 
-def test_a_ticket_that_finds_three_broken_nodes_ends_and_names_what_was_wrong(site: Site) -> None:
+def test_a_ticket_that_meets_three_broken_nodes_ends_and_names_their_faults(site: Site) -> None:
     site.submit("true")
     queue = Queue(site.machine, "q")
     for worker in range(3):
@@ -226,7 +226,7 @@ def test_a_full_disk_loses_no_ticket_and_no_result(site: Site, mount: Mount) -> 
     site.submit(job, "echo second")
     worker = site.start(cores=1, heartbeat=0.2, idle_wait=0.1, stderr=-3)
     site.wait_until(lambda: site.job(0).started is not None)
-    # Somebody else uses up what is left.
+    # Another user fills the disk.
     taken = fill(site.root.directory)
     with pytest.raises(KochiError, match=r"cannot take a job number.*No space left on device"):
         site.submit("true")
@@ -256,7 +256,7 @@ def test_a_full_disk_loses_no_ticket_and_no_result(site: Site, mount: Mount) -> 
     assert site.job(ticket.job).result.ok  # type: ignore[union-attr]
 
 
-def test_a_worker_that_cannot_start_jobs_on_a_full_disk_waits_for_room(
+def test_a_worker_that_cannot_start_jobs_on_a_full_disk_waits_for_free_space(
     site: Site, mount: Mount
 ) -> None:
     mount(site.root.directory, "2m")

@@ -1,4 +1,4 @@
-"""Workers that died, or seem to have, on nodes from which nothing but files can be seen."""
+"""Workers that died or seem to be dead on other nodes, of which only the files are visible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ended_attempt(site, job, attempt):
 
 
 def host_pid_of_job(worker_above, namespace_pid):
-    """A job's main process, as seen from here."""
+    """A job's main process, with its number on this node."""
     for pid in descendants_of(worker_above.pid):
         with open(f"/proc/{pid}/status") as status:
             numbers = next(line for line in status if line.startswith("NSpid:")).split()
@@ -34,14 +34,14 @@ def host_pid_of_job(worker_above, namespace_pid):
     raise AssertionError(f"process {namespace_pid} is not below {worker_above.pid}")
 
 
-def test_the_ticket_of_a_worker_that_died_on_another_node_comes_back(site):
+def test_the_ticket_of_a_worker_that_died_on_another_node_is_requeued(site):
     site.submit("[ -e first ] || { echo > first; sleep 1000; }; hostname")
     elsewhere = site.start_elsewhere(**QUICK)
     site.wait_for("first")
     assert find_worker(site.machine, 0).node.host == "elsewhere"
     assert not find_worker(site.machine, 0).is_on_this_node
     site.start(**QUICK)
-    # Long enough for it to be lost if it did not live.
+    # A dead worker would be presumed dead within this time.
     beat = find_worker(site.machine, 0).heartbeat
     site.wait_until(lambda: find_worker(site.machine, 0).heartbeat > beat + 15)
     assert (site.job(0).worker, site.job(0).attempt) == (0, 1)
@@ -98,7 +98,7 @@ def test_a_worker_that_was_presumed_dead_ends_its_jobs_and_leaves_their_tickets_
     assert site.job(1).state == "waiting"
 
 
-def test_an_attempt_that_others_gave_up_is_not_begun(site):
+def test_an_attempt_that_was_given_up_is_not_begun(site):
     site.submit("echo ran >> ran")
     directory = site.machine.job(0).directory
     directory.mkdir(parents=True, mode=0o700)
@@ -112,7 +112,7 @@ def test_an_attempt_that_others_gave_up_is_not_begun(site):
 
 
 class Elsewhere:
-    """A worker on another node that holds a ticket, as far as files tell; and a clock."""
+    """The files of a worker on another node that holds a ticket, and a clock."""
 
     def __init__(self, site):
         self.site = site
@@ -135,7 +135,7 @@ class Elsewhere:
         return recover(self.site.machine, "q", self.observer)
 
     def watch(self, seconds, interval=1.0):
-        """Look again and again for some seconds; returns after how many something was said."""
+        """Look repeatedly for some seconds; return after how many seconds there was a message."""
         for passed in range(int(seconds / interval) + 1):
             if self.look():
                 return passed * interval
@@ -152,7 +152,7 @@ def test_a_worker_is_presumed_dead_after_a_minute_and_its_tickets_go_on_soon_aft
     assert elsewhere.watch(59) is None
     assert not elsewhere.site.machine.worker(0).presumed_dead.exists()
     assert list_workers(elsewhere.site.machine)[0].is_live
-    # It may have gone on just now: it has the time to see the file, and to end its jobs.
+    # The worker may just have woken up: it gets the time to see the file and to end its jobs.
     assert elsewhere.watch(60) == pytest.approx(11, abs=2)
     assert list_workers(elsewhere.site.machine)[0].is_lost
     (view,) = Queue(elsewhere.site.machine, "q").waiting()
@@ -185,7 +185,7 @@ def test_an_observer_that_slept_or_hung_does_not_count_its_own_absence(elsewhere
         assert elsewhere.look() == []
 
 
-def test_an_observer_without_a_past_declares_nobody_lost(elsewhere):
+def test_a_new_observer_presumes_nobody_dead(elsewhere):
     assert recover(elsewhere.site.machine, "q") == []
     elsewhere.watch(65)
     assert elsewhere.site.machine.worker(0).presumed_dead.exists()
@@ -201,7 +201,7 @@ def test_on_a_full_disk_the_time_of_the_file_is_a_sign_of_life(elsewhere):
     assert not elsewhere.site.machine.worker(0).presumed_dead.exists()
 
 
-def test_what_a_worker_left_elsewhere_in_good_order_did_not_requeue_is_free_at_once(elsewhere):
+def test_the_tickets_of_a_worker_that_left_elsewhere_are_requeued_at_once(elsewhere):
     assert elsewhere.look() == []
     elsewhere.write(state="left")
     assert len(elsewhere.look()) == 1

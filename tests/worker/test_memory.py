@@ -1,4 +1,4 @@
-"""Limits of memory are found, and a job that the kernel killed for it is told from any other."""
+"""Limits of memory, and jobs that the kernel killed because memory ran out."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from snakemake_kochi.worker.node.capacity import (
 from snakemake_kochi.worker.runners.interface import Exit
 
 LIMIT_MB = 256
-# Writes to what it allocates, as long as it lasts.
+# Writes to the memory that it allocates, until none is left.
 EATER = f"{sys.executable} -c \"held = []\nwhile True: held.append(b'x' * 2**20)\""
 JOB = {"SLURM_JOB_ID": "7"}
 
 
 class Cage:
-    """A memory cgroup of its own with a limit, made by root."""
+    """A memory cgroup with a limit, made by root."""
 
     def __init__(self) -> None:
         group = own_memory_group()
@@ -44,7 +44,7 @@ class Cage:
         try:
             self.directory.mkdir()
             (self.directory / group.limit_name).write_text(str(LIMIT_MB * 2**20))
-            # Swapping instead would only make it slow.
+            # Without this the job would swap and only become slow.
             swap = "memory.swappiness" if is_v1 else "memory.swap.max"
             with contextlib.suppress(FileNotFoundError):
                 (self.directory / swap).write_text("0")
@@ -54,7 +54,7 @@ class Cage:
             pytest.fail(f"this test needs a memory cgroup that it may write to: {error}")
 
     def enter(self) -> None:
-        """To be called by a process between fork and exec."""
+        """Move the calling process into the cgroup; call it between fork and exec."""
         (self.directory / "cgroup.procs").write_text(str(os.getpid()))
 
     def remove(self) -> None:
@@ -84,7 +84,7 @@ def start_in_cage(cage: Cage, site) -> Callable[..., object]:
     return start
 
 
-def test_a_job_that_uses_too_much_is_out_of_memory_and_its_worker_and_neighbour_live(
+def test_a_job_over_its_memory_limit_is_out_of_memory_and_its_worker_and_neighbour_live(
     site, cage, start_in_cage
 ):
     neighbour = "echo > ready; while [ ! -e go ]; do sleep 0.01; done; echo finished"
@@ -99,11 +99,11 @@ def test_a_job_that_uses_too_much_is_out_of_memory_and_its_worker_and_neighbour_
     assert said.startswith("out of memory: the kernel killed a process in the memory group of 256")
     assert f"oom_kill in {cage.directory}" in said
     assert worker.poll() is None
-    # A child of the job is killed, and the job only fails for it.
+    # The kernel kills a child of the job, and the job fails as a consequence.
     site.submit(f"{EATER}; exit 3")
     result = site.ended(2).result
     assert (result.reason, result.exit_status) == ("out of memory", 3)
-    # What came before is not about this one.
+    # Earlier kills do not concern this job.
     site.submit("exit 4", "kill -KILL $$")
     assert site.ended(3).result.describe() == "exit status 4"
     assert site.ended(4).result.describe() == "killed by SIGKILL"
@@ -184,7 +184,7 @@ def test_where_there_are_no_memory_groups_there_is_no_limit(tmp_path):
     assert MemoryGroup(()).counter is None
 
 
-def test_the_least_limit_is_what_there_is():
+def test_the_lowest_memory_limit_counts():
     everything = memory_mb_of_this_node({})
     assert memory_mb_of_this_node({**JOB, "SLURM_MEM_PER_NODE": "12"}) == 12
     assert memory_mb_of_this_node({**JOB, "SLURM_MEM_PER_NODE": "999999999"}) == everything
@@ -196,13 +196,13 @@ def test_the_least_limit_is_what_there_is():
     assert memory_mb_of_this_node({**JOB, "SLURM_MEM_PER_CPU": "12"}) == everything
 
 
-def test_of_what_slurm_allows_the_worker_keeps_its_own_and_hands_out_the_rest():
+def test_the_worker_keeps_a_share_of_the_memory_that_slurm_granted():
     everything = memory_mb_of_this_node({})
     assert memory_mb_for_jobs({}) == everything
     allocation = {**JOB, "SLURM_MEM_PER_NODE": "1312"}
     assert memory_mb_for_jobs(allocation) == 800
     assert memory_mb_for_jobs(allocation, most=650) == 650
-    # A job that wants all of a node gets that.
+    # A job that requests all memory of a node gets it.
     assert memory_mb_for_jobs(allocation, most=1312) == 1312
     assert memory_mb_for_jobs(allocation, most=2000) == 1312
     assert memory_mb_for_jobs({**JOB, "SLURM_MEM_PER_NODE": "300"}) == 150
@@ -218,7 +218,7 @@ def test_of_what_slurm_allows_the_worker_keeps_its_own_and_hands_out_the_rest():
         (Exit(None, signal.SIGSEGV), None),
     ],
 )
-def test_the_nodes_counter_tells_only_of_jobs_that_were_killed(tmp_path, end, said):
+def test_the_counter_of_the_node_concerns_only_killed_jobs(tmp_path, end, said):
     counters = tmp_path / "vmstat"
     counters.write_text("nr_free_pages 1\noom_kill 3\npswpin 0\n")
     watch = OomWatch(MemoryGroup(()), counters)

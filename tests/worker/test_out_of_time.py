@@ -1,4 +1,4 @@
-"""A job that takes longer than any worker is there."""
+"""A job that takes longer than any worker lives."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_job_that_had_the_whole_time_of_three_workers_is_given_up_and_says_why
     [job] = Queue(machine, "q").submit([ticket(tmp_path, "sleep", "100")])
     for number in (1, 2, 3):
         assert find_job(machine, job.job).attempt == number
-        # Five seconds of it are the worker's own.
+        # The worker keeps five seconds for itself.
         work(machine, tmp_path, 7.0)
     result = find_job(machine, job.job).result
     assert result is not None
@@ -43,7 +43,7 @@ def test_a_job_that_had_the_whole_time_of_three_workers_is_given_up_and_says_why
     assert "set the job's run time (resources: runtime)" in said
 
 
-def test_what_began_late_in_a_workers_time_is_not_counted(
+def test_a_job_that_began_late_in_a_workers_time_is_not_blamed(
     machine: MachinePaths, tmp_path: Path
 ) -> None:
     queue = Queue(machine, "q")

@@ -1,4 +1,4 @@
-"""For how long a worker that leaves when its queues are empty waits for a run that uses them."""
+"""How long a worker with empty queues waits for a run that uses them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_worker_without_jobs_waits_for_longer_than_snakemake_does_for_outputs(
     assert profile["latency-wait"] < BETWEEN_JOBS
 
 
-def test_a_queue_is_used_by_a_run_that_has_put_jobs_into_it(
+def test_a_queue_is_used_by_a_run_that_submitted_jobs_to_it(
     machine: MachinePaths, served: ServedQueues
 ) -> None:
     assert not served.are_used()
@@ -53,7 +53,7 @@ def test_a_queue_is_used_by_a_run_that_has_put_jobs_into_it(
     assert not served.are_used()
 
 
-def test_a_queue_may_be_used_by_a_run_that_does_not_say_which_it_uses(
+def test_a_queue_may_be_used_by_a_run_that_names_no_queues(
     machine: MachinePaths, served: ServedQueues
 ) -> None:
     inbox = Inbox.create(machine, "/")
@@ -63,10 +63,10 @@ def test_a_queue_may_be_used_by_a_run_that_does_not_say_which_it_uses(
     inbox.close()
 
 
-def test_a_queue_may_be_used_where_the_filesystem_does_not_answer(
+def test_a_queue_may_be_used_while_the_filesystem_does_not_answer(
     machine: MachinePaths, served: ServedQueues
 ) -> None:
     assert not served.are_used()
-    # It cannot be listed; that is another error than that of a missing directory.
+    # The directory cannot be listed; the error differs from that of a missing directory.
     machine.controllers.symlink_to(machine.controllers)
     assert served.are_used()

@@ -1,4 +1,4 @@
-"""What a worker has to give, what it does not take, and what it records of what it did."""
+"""The capacity of a worker, the tickets that it skips, and its records of jobs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from snakemake_kochi.worker.node.capacity import OWN_MB, capacity_of_this_node
 from snakemake_kochi.worker.output import Echo
 
 
-def test_a_worker_tells_what_it_has(site):
+def test_a_worker_publishes_its_capacity(site):
     assert site.start(cores=3, memory_mb=123, gpus="2").wait() == 0
     capacity = find_worker(site.machine, 0).capacity
     assert (capacity.cores, capacity.memory_mb, capacity.gpus) == (3, 123, 2)
 
 
-def test_by_default_it_has_what_its_process_may_use(site):
+def test_the_default_capacity_is_what_the_process_may_use(site):
     cpu = min(os.sched_getaffinity(0))
     environment = {
         **os.environ,
@@ -33,7 +33,7 @@ def test_by_default_it_has_what_its_process_may_use(site):
     worker = site.start(env=environment, preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
     assert worker.wait() == 0
     capacity = find_worker(site.machine, 0).capacity
-    # An allocation that uses up its memory is ended whole: the worker keeps what it needs itself.
+    # A scheduler ends a whole allocation whose memory is exhausted, so the worker keeps a share.
     assert (capacity.cores, capacity.memory_mb, capacity.gpus) == (1, 2000 - OWN_MB, 1)
     everything = capacity_of_this_node(environment={"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "0"})
     assert 2000 < everything.memory_mb <= psutil.virtual_memory().total // 2**20
@@ -47,7 +47,7 @@ def test_by_default_it_has_what_its_process_may_use(site):
         ({"memory_mb": 0}, "key 'memory_mb': a number from 1 was expected, not 0"),
     ],
 )
-def test_what_a_worker_cannot_have_is_refused_before_it_registers(site, settings, said):
+def test_a_worker_with_impossible_settings_is_refused_before_it_registers(site, settings, said):
     worker = site.start(**settings, stderr=-1)
     _, errors = worker.communicate()
     assert worker.returncode != 0
@@ -84,7 +84,7 @@ def test_only_the_first_of_many_that_never_fit_are_named(site):
     assert log.count("is skipped: 1 GPU needed, none available") == 1
 
 
-def test_a_worker_that_stays_takes_what_comes_after_what_never_fits(site):
+def test_a_worker_that_stays_claims_tickets_behind_those_that_never_fit(site):
     site.submit(*["true"] * 3, gpus=1)
     worker = site.start(stay=True, idle_wait=7200)
     site.wait_until(lambda: site.machine.worker(0).log.exists())
@@ -95,7 +95,7 @@ def test_a_worker_that_stays_takes_what_comes_after_what_never_fits(site):
     assert len(Queue(site.machine, "q").waiting()) == 3
 
 
-def test_memory_and_gpus_limit_what_runs_beside_each_other(site):
+def test_memory_and_gpus_limit_the_jobs_that_run_beside_each_other(site):
     alone = "mkdir busy{0} || exit 1; sleep 0.2; rmdir busy{0}"
     site.submit(*[alone.format("m")] * 3, memory_mb=60)
     site.submit(*[alone.format("g")] * 3, gpus=1)
@@ -136,7 +136,7 @@ def test_the_output_of_a_job_does_not_pass_through_the_workers_memory(site, echo
 
 
 class GrowingLog(io.BytesIO):
-    """A terminal that is slower than the job: whatever it shows, the log has more."""
+    """A terminal that is slower than the job: the log always has more to show."""
 
     def __init__(self, log: Path) -> None:
         super().__init__()

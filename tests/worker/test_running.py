@@ -1,4 +1,4 @@
-"""What a job gets, what becomes of its end, and when a worker takes which."""
+"""The environment of a job, its result, and the order in which a worker claims tickets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_failure_keeps_its_exit_status_and_the_worker_goes_on(site):
     assert site.job(2).result.ok
 
 
-def test_what_cannot_be_executed_fails_with_a_message_in_its_log(site):
+def test_a_command_that_cannot_be_executed_fails_with_a_message_in_its_log(site):
     site.submit("", command=("no-such-command", "x"))
     site.submit("", directory=site.directory / "missing")
     (site.directory / "script").write_text("no program")
@@ -132,7 +132,7 @@ def test_a_background_child_that_holds_stdout_does_not_block(site):
     assert not Path(f"/proc/{site.wait_for('pid').strip()}").exists()
 
 
-def test_what_a_job_leaves_behind_ends_even_in_a_session_of_its_own(site):
+def test_leftover_processes_of_a_job_end_even_in_a_session_of_their_own(site):
     script = "setsid bash -c 'trap \"\" TERM; echo $$ > pid; while :; do sleep 0.1; done' & "
     script += "while [ ! -s pid ]; do sleep 0.01; done"
     site.submit(script)
@@ -141,15 +141,15 @@ def test_what_a_job_leaves_behind_ends_even_in_a_session_of_its_own(site):
     assert not Path(f"/proc/{site.wait_for('pid').strip()}").exists()
 
 
-def test_what_a_running_job_orphans_is_left_alone(site):
-    # The intermediate process ends at once; its child is of a job that is still running.
+def test_orphaned_processes_of_a_running_job_are_left_alone(site):
+    # The intermediate process ends at once; its child belongs to a job that is still running.
     orphan = "(sleep 0.2; echo orphan > orphaned) & "
     site.submit(f"bash -c '{orphan}'; while [ ! -e orphaned ]; do sleep 0.05; done", "true")
     assert site.start(cores=2).wait() == 0
     assert site.job(0).result.ok
 
 
-def test_a_large_output_is_all_there(site):
+def test_a_large_output_is_complete(site):
     site.submit("head -c 20000000 /dev/zero; echo end")
     assert site.start().wait() == 0
     log = site.machine.job(0).log
@@ -170,7 +170,7 @@ def overlaps(site, one, other):
 
 
 @pytest.mark.parametrize("fields", [{"exclusive": True}, {"cores": 2}])
-def test_what_needs_the_whole_worker_runs_alone_and_in_its_turn(site, fields):
+def test_a_job_that_needs_the_whole_worker_runs_alone_and_in_its_turn(site, fields):
     site.submit("sleep 0.2")
     site.submit("sleep 0.2", **fields)
     site.submit("sleep 0.2")
@@ -181,7 +181,7 @@ def test_what_needs_the_whole_worker_runs_alone_and_in_its_turn(site, fields):
     assert site.job(1).result.started < site.job(2).result.started
 
 
-def test_a_ticket_that_waits_for_room_is_not_overtaken_from_the_next_queue(site):
+def test_a_ticket_that_does_not_fit_yet_is_not_overtaken_from_the_next_queue(site):
     site.submit("sleep 0.2")
     site.submit("true", cores=2)
     site.submit("true", queue="other")
@@ -254,8 +254,8 @@ def test_two_workers_share_a_queue(site):
     assert [state.worker for state in list_workers(site.machine)] == [0, 1]
 
 
-def test_handing_over_a_ticket_wakes_an_idle_worker(site):
-    # By itself it would look again after an hour.
+def test_a_submitted_ticket_wakes_an_idle_worker(site):
+    # Without a notification it would look again after an hour.
     worker = site.start(stay=True, idle_wait=7200)
     for name in ("first", "second"):
         site.wait_until(lambda: any(state.is_live for state in list_workers(site.machine)))
@@ -276,7 +276,7 @@ def test_a_worker_learns_of_another_queue_while_it_runs(site):
     site.wait_until(lambda: find_worker(site.machine, number).queues == ("a", "b"))
 
 
-def test_the_controller_is_told_by_its_wakeup(site):
+def test_the_end_of_a_job_notifies_the_controller(site):
     inbox = Inbox.create(site.machine)
     site.submit("true", "exit 4", controller=inbox.identity)
     site.start()
@@ -352,7 +352,7 @@ def test_a_damaged_ticket_does_not_stop_a_worker(site):
         ({"queues": ("q",), "controller": "../x"}, "controller name '../x' cannot be used"),
     ],
 )
-def test_a_worker_that_cannot_be_is_refused_without_a_traceback(site, settings, said):
+def test_a_worker_with_invalid_settings_is_refused_without_a_traceback(site, settings, said):
     worker = site.start(**settings, stderr=-1)
     _, errors = worker.communicate()
     assert worker.returncode == 1
@@ -377,7 +377,7 @@ def test_directories_are_private(site):
 
 
 def test_an_emptied_disk_quota_does_not_lose_the_ticket(site):
-    # A file where the job's directory has to be: nothing can be started here.
+    # A file is where the job's directory must be: the job cannot start.
     site.submit("true")
     blocked = site.machine.job(0).directory.parent
     blocked.parent.mkdir(parents=True, mode=0o700)
@@ -405,13 +405,13 @@ def test_a_worker_shows_what_it_runs(site):
 
 def test_the_end_of_a_job_wakes_the_worker(site):
     site.submit(*["true"] * 60)
-    # Where it did not, each end would be found when the state is due to be written.
+    # Otherwise it would find each end only when it writes its state.
     assert site.start(cores=1, idle_wait=7200, heartbeat=7200).wait() == 0
     assert all(site.job(number).result.ok for number in range(60))
 
 
-def test_what_hides_from_its_job_ends_with_it_when_the_job_was_alone(site):
-    # Neither session nor environment nor parent tells whose it is.
+def test_a_process_hidden_from_its_job_ends_with_it_if_the_job_was_alone(site):
+    # Neither session nor environment nor parent shows its job.
     hidden = "env -i bash -c 'echo \\$\\$ > pid; while :; do sleep 0.1; done' &"
     script = f'setsid bash -c "{hidden}"; while [ ! -s pid ]; do sleep 0.01; done'
     site.submit(script)

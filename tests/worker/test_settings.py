@@ -1,4 +1,4 @@
-"""The file by which a worker is started."""
+"""The settings file of a worker."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def settings(directory: Path, **fields: Any) -> WorkerSettings:
 
 
 @pytest.mark.parametrize("fields", [{}, ALL, {**ALL, "worker": 5}])
-def test_what_was_written_is_read(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_written_settings_are_read(tmp_path: Path, fields: dict[str, Any]) -> None:
     written = settings(tmp_path, **fields)
     path = save_settings(written)
     assert read_settings(path) == written
@@ -81,7 +81,7 @@ def test_equal_workers_without_a_number_have_one_file(tmp_path: Path) -> None:
         ({"first": [{"least": {}}]}, "key 'first': a list of kinds of jobs was expected"),
     ],
 )
-def test_what_cannot_be_is_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_invalid_settings_are_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     path = save_settings(settings(tmp_path))
     path.write_text(json.dumps({**json.loads(path.read_bytes()), **change}))
     with pytest.raises(DamagedFileError, match=re.escape(said)) as caught:
@@ -96,8 +96,8 @@ def test_a_file_without_a_root_is_refused(tmp_path: Path) -> None:
         read_settings(path)
 
 
-def test_a_file_is_read_on_a_node_that_takes_its_name_for_missing(tmp_path: Path) -> None:
-    # As a client of NFS does for up to a minute.
+def test_a_file_is_read_on_a_node_that_has_cached_its_absence(tmp_path: Path) -> None:
+    # A client of NFS does so for up to a minute.
     with FaultyFilesystem(tmp_path / "backing", tmp_path / "there", cache_seconds=600) as there:
         written = settings(there.path)
         file = tmp_path / "backing" / written.path.relative_to(there.path)
@@ -113,7 +113,7 @@ def test_a_node_that_does_not_see_the_file_says_so(tmp_path: Path) -> None:
         read_settings(tmp_path / "x", patience=0.0)
 
 
-def test_an_allocation_says_what_only_it_knows(site: Site) -> None:
+def test_the_options_of_an_allocation_take_precedence(site: Site) -> None:
     file = settings(site.directory, queues=("q",), cores=1)
     command = [*start_command(save_settings(file)), "--worker", "8", "--allocation", "12_1"]
     subprocess.run([*command, "--cores", "3"], check=True)
@@ -121,7 +121,7 @@ def test_an_allocation_says_what_only_it_knows(site: Site) -> None:
     assert (worker.allocation, worker.capacity.cores) == ("12_1", 3)
 
 
-def test_what_an_earlier_release_requested_is_told_what_to_do() -> None:
+def test_a_worker_that_an_earlier_release_requested_says_what_to_do() -> None:
     earlier = ("--root", "/r", "--machine", "own", "--queue", "q", "--stay", "--grace", "5")
     done = subprocess.run(
         [sys.executable, "-P", "-m", "snakemake_kochi.worker", *earlier, "--allocation", "7"],

@@ -1,4 +1,4 @@
-"""Plain shell jobs: what is seen to before a command starts, and the command itself."""
+"""Plain shell jobs: their preparation, and the command itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from snakemake_kochi.queue import Benchmark, JobView, Queue, Resources, ShellJob
 
 
 def submit(site: Any, script: str, **fields: Any) -> Ticket:
-    """A ticket whose command only tells that it was used."""
+    """A ticket whose command only records that it was executed."""
     own = {name: fields.pop(name) for name in ShellJob.__dataclass_fields__ if name in fields}
     shell = ShellJob(script=script, **{"executable": "/bin/bash", **own})
     ticket = Ticket(
@@ -72,7 +72,7 @@ def test_old_outputs_and_logs_are_gone_and_directories_are_there(site):
     expected = {"a", "bm", "bm/b.tsv", "empty", "kept", "kept/other", "logs", "logs/deep"}
     expected |= {"new", "new/b"}
     assert {name for name in found if not name.startswith("root")} == expected
-    # A directory that is not declared as one goes only when it is empty.
+    # A directory that is not declared as one is removed only if it is empty.
     assert site.log(0) == "kochi: the directory kept was not removed: not empty\n"
     assert Path("/dev/null").is_char_device()
 
@@ -81,7 +81,7 @@ def test_old_outputs_and_logs_are_gone_and_directories_are_there(site):
 def test_a_write_protected_output_is_refused(site, benchmark):
     kept = site.directory / "kept.txt"
     kept.write_text("precious")
-    # From root, only this protects.
+    # Only this attribute protects a file from root.
     protect = f"mount --bind {kept} {kept} && mount -o remount,bind,ro {kept}"
     submit(site, "echo new", outputs=("kept.txt", "new.txt"), benchmark=benchmark)
     site.start(prefix=("unshare", "--mount", "bash", "-c", f'{protect} && exec "$@"', "-"))
@@ -91,7 +91,7 @@ def test_a_write_protected_output_is_refused(site, benchmark):
     assert kept.read_text() == "precious"
 
 
-def test_what_cannot_be_prepared_is_a_sentence_in_the_log(site):
+def test_a_failed_preparation_is_a_sentence_in_the_log(site):
     (site.directory / "file").write_text("")
     view = run(site, "echo never", outputs=("file/below.txt",))
     assert result_of(view).exit_status == 1
@@ -99,7 +99,7 @@ def test_what_cannot_be_prepared_is_a_sentence_in_the_log(site):
     assert "never" not in site.log(0)
 
 
-def test_inputs_are_waited_for(site):
+def test_a_job_waits_for_its_inputs(site):
     submit(site, "cat late.txt", inputs=("late.txt",), latency_wait=50)
     site.start()
     site.wait_until(lambda: "waiting at most 50 seconds" in log_of(site, 0))
@@ -154,7 +154,7 @@ def test_without_a_temporary_directory_none_is_set(site, monkeypatch):
     assert site.log(0) == "none\n"
 
 
-def test_libraries_are_told_how_many_threads_there_are(site):
+def test_libraries_get_the_number_of_threads(site):
     names = ["OMP", "GOTO", "OPENBLAS", "MKL", "NUMEXPR"]
     script = " ".join(f"${name}_NUM_THREADS" for name in names)
     threads = len(os.sched_getaffinity(0))
@@ -178,7 +178,9 @@ def test_libraries_are_told_how_many_threads_there_are(site):
         ),
     ],
 )
-def test_what_this_node_cannot_do_as_snakemake_does_goes_to_the_next_runner(site, fields, why):
+def test_a_job_that_this_node_cannot_execute_as_snakemake_goes_to_the_next_runner(
+    site, fields, why
+):
     given = {"script": "echo by shell", **fields}
     view = run(site, given.pop("script"), **given)
     assert result_of(view).runner == "command"
@@ -186,7 +188,7 @@ def test_what_this_node_cannot_do_as_snakemake_does_goes_to_the_next_runner(site
     assert why in site.machine.worker(0).log.read_text()
 
 
-def test_a_shell_without_a_path_is_looked_for_in_the_jobs_environment(site):
+def test_a_shell_without_a_path_is_found_by_the_jobs_environment(site):
     place = site.directory / "bin"
     place.mkdir()
     (place / "my-shell").write_text('#!/bin/sh\necho "my shell: $1 $2"\n')
@@ -219,7 +221,7 @@ def test_a_benchmark_of_a_command_that_fails_stops_and_is_not_written(site):
     assert not (site.directory / "one.tsv").exists()
 
 
-def test_a_worker_loads_the_benchmarks_only_for_a_job_that_wants_them(site):
+def test_a_worker_loads_the_benchmarks_only_for_a_job_with_a_benchmark(site):
     script = f"grep -c psutil /proc/$PPID/maps; {sys.executable} -c 'pass'"
     run(site, script)
     assert site.log(0) == "0\n"
@@ -256,7 +258,7 @@ def test_a_job_that_takes_too_long_is_ended(site, benchmark):
 
 @pytest.mark.parametrize("benchmark", [None, Benchmark("one.tsv")])
 def test_a_job_that_was_requeued_begins_again_without_what_it_had_written(site, benchmark):
-    # The second time there is nothing to wait for.
+    # The second attempt does not sleep.
     script = (
         f"[ -e out.txt ] && exit 9; if [ $KOCHI_ATTEMPT = 1 ]; then {WAITING}; fi; echo 2 > out.txt"
     )

@@ -1,4 +1,4 @@
-"""The process above a worker: nothing of its jobs outlives it, and requests reach it once."""
+"""The worker supervisor: no process of a job outlives the worker, and it forwards requests once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from snakemake_kochi.queue import Queue, find_worker
 from snakemake_kochi.queue.entries import queue_lock
 from tests.worker.conftest import children_of, is_running
 
-# Its session, environment and parent tell nothing of the job; it ignores what can be ignored.
+# A process whose session, environment and parent do not show its job, and that ignores signals.
 HIDDEN = (
     'setsid env -i bash -c \'trap "" TERM HUP INT; echo $$ > hidden; '
     "(sleep 1001 & echo $! > below; wait) & while :; do sleep 0.05; done' & "
@@ -24,19 +24,19 @@ def hidden_pids(site):
     return [site.wait_for(name).strip() for name in ("main", "hidden", "below")]
 
 
-def test_what_hides_from_its_job_ends_with_a_worker_that_was_killed(site):
+def test_a_process_hidden_from_its_job_ends_with_a_killed_worker(site):
     site.submit(HIDDEN + "echo $$ > main; exec sleep 1000")
     worker = site.start()
     pids = hidden_pids(site)
     assert all(map(is_running, pids))
     site.kill_worker(worker)
-    # Nobody has recovered the ticket yet.
+    # No process has recovered the ticket yet.
     assert not any(map(is_running, pids))
     assert [view.worker for view in Queue(site.machine, "q").running()] == [0]
 
 
-def test_what_a_killed_worker_left_ends_although_no_program_can_be_loaded_any_more(site):
-    # The worker may have been killed because that filesystem does not answer.
+def test_the_processes_of_a_killed_worker_end_although_no_program_can_be_loaded(site):
+    # The worker may have been killed because the filesystem with the programs does not answer.
     change = f"""
         import errno, os, sys
         class Away:
@@ -65,7 +65,7 @@ def test_a_worker_and_its_jobs_die_with_the_supervisor(site):
     assert site.job(0).result.attempt == 2
 
 
-def test_what_a_killed_keeper_could_not_end_is_ended_before_the_next_attempt(site):
+def test_processes_that_a_killed_supervisor_could_not_end_are_ended_before_the_next_attempt(site):
     script = "setsid bash -c 'echo $$ > hidden; while :; do date +%N > beat; sleep 0.01; done' & "
     script += "while [ ! -s beat ]; do sleep 0.01; done; echo > main; wait"
     site.submit(f"[ ! -e main ] || {{ cat beat; sleep 0.3; cat beat; exit 0; }}; {script}")
@@ -80,7 +80,7 @@ def test_what_a_killed_keeper_could_not_end_is_ended_before_the_next_attempt(sit
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_the_keeper_ends_as_its_worker_did(site, number):
+def test_the_supervisor_ends_as_its_worker_did(site, number):
     site.submit("echo > started; sleep 1000")
     supervisor = site.start()
     site.wait_for("started")
@@ -88,7 +88,7 @@ def test_the_keeper_ends_as_its_worker_did(site, number):
     assert supervisor.wait() == -number
 
 
-def test_one_request_to_the_whole_process_group_is_not_taken_for_two(site):
+def test_one_request_to_the_whole_process_group_counts_once(site):
     script = "trap 'sleep 0.5; echo ended in order; exit 0' TERM; echo > started; "
     site.submit(script + "while :; do sleep 0.05; done")
     supervisor = site.start(grace=10_000, start_new_session=True)
@@ -140,8 +140,8 @@ def test_a_worker_that_waits_for_a_lock_gives_signs_of_life(site):
     assert [site.job(n).result.attempt for n in (0, 1)] == [1, 1]
 
 
-def test_a_request_between_the_registration_and_the_first_turn_is_heeded(site):
-    # Where it looks for its CPUs again, the worker is registered and does not look for signals yet.
+def test_a_request_between_the_registration_and_the_first_turn_is_obeyed(site):
+    # When the worker reads its CPUs again, it is registered and does not handle signals yet.
     change = f"""
         import os, signal
         look = os.sched_getaffinity
@@ -159,7 +159,7 @@ def test_a_request_between_the_registration_and_the_first_turn_is_heeded(site):
     assert len(Queue(site.machine, "q").waiting()) == 1
 
 
-def test_no_signal_is_held_back_from_a_job(site):
+def test_no_signal_is_blocked_in_a_job(site):
     site.submit("grep SigBlk /proc/self/status")
     assert site.start().wait() == 0
     assert set(site.log(0).split()[1]) == {"0"}

@@ -1,4 +1,4 @@
-"""Ends that a clock brings: of a job that takes too long, and of the worker itself."""
+"""Time limits of jobs and of workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_running(pid):
     return process is not None and process.is_alive()
 
 
-def test_a_job_that_takes_too_long_is_ended_with_all_it_started_and_nothing_else(site):
+def test_a_job_that_takes_too_long_is_ended_with_all_its_processes_and_nothing_else(site):
     site.submit("while [ ! -e go ]; do sleep 0.01; done; echo finished")
     stubborn = "setsid bash -c 'trap \"\" TERM; echo $$ >> pids; while :; do sleep 0.1; done' & "
     stubborn += "sleep 1000 & echo $$ $! >> pids; trap 'echo asked' TERM; while :; do wait; done"
@@ -44,9 +44,9 @@ def test_a_job_that_takes_too_long_is_ended_with_all_it_started_and_nothing_else
     assert find_worker(site.machine, 0).failed == 1
 
 
-def test_a_job_that_is_done_in_time_is_not_touched(site):
+def test_a_job_that_ends_in_time_is_not_touched(site):
     site.submit("exit 3", "true", runtime_seconds=1000)
-    # A worker that waited for the end of their time would be ended by this test's.
+    # A worker that waited for the jobs' time limits would outlive the time limit of this test.
     assert site.start().wait() == 0
     assert site.job(0).result.describe() == "exit status 3"
     assert site.job(1).result.ok
@@ -68,7 +68,7 @@ def test_a_cancelled_job_is_cancelled_also_when_its_time_is_over_then(site):
     assert site.ended(0).result.reason == "cancelled"
 
 
-def test_a_worker_skips_what_it_has_no_time_for_and_says_so(site):
+def test_a_worker_skips_jobs_for_which_it_has_no_time_and_says_so(site):
     site.submit("true", runtime_seconds=3600)
     site.submit("true", runtime_seconds=60)
     site.submit("true")
@@ -87,7 +87,7 @@ def test_a_worker_skips_what_it_has_no_time_for_and_says_so(site):
     assert find_worker(site.machine, 1).until is None
 
 
-def test_a_worker_leaves_in_time_by_itself_and_puts_its_job_back(site):
+def test_a_worker_leaves_in_time_by_itself_and_requeues_its_job(site):
     site.submit("trap 'echo asked; exit 0' TERM; echo $$ > pid; while :; do sleep 0.01; done")
     worker = site.start(stay=True, grace=1, walltime=10, idle_wait=7200)
     pid = site.wait_for("pid").strip()
@@ -102,7 +102,7 @@ def test_a_worker_leaves_in_time_by_itself_and_puts_its_job_back(site):
     assert (ended.reason, ended.detail) == ("out of time", "its walltime is over")
 
 
-def test_slurm_tells_how_long_a_worker_may_be_there(site):
+def test_slurm_tells_how_long_a_worker_may_live(site):
     site.submit("true", runtime_seconds=500)
     end = time.time() + 300
     environment = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(int(end))}
@@ -112,7 +112,7 @@ def test_slurm_tells_how_long_a_worker_may_be_there(site):
     assert abs(until - end) <= 2
 
 
-def test_a_job_as_long_as_the_whole_allocation_is_taken_by_a_worker_that_has_just_begun(site):
+def test_a_fresh_worker_claims_a_job_as_long_as_its_allocation(site):
     site.submit("true", runtime_seconds=330)
     site.submit("true", runtime_seconds=300)
     now = int(time.time())
@@ -127,7 +127,7 @@ def test_a_job_as_long_as_the_whole_allocation_is_taken_by_a_worker_that_has_jus
     assert site.job(1).result.ok
 
 
-def test_a_worker_says_that_it_takes_no_job_as_long_as_its_allocation_any_more(site):
+def test_a_worker_publishes_that_it_is_no_longer_fresh(site):
     site.submit("true")
     now = int(time.time())
     times = {
@@ -139,12 +139,12 @@ def test_a_worker_says_that_it_takes_no_job_as_long_as_its_allocation_any_more(s
     state = find_worker(site.machine, 0)
     assert not state.fresh
     assert seconds_for_jobs(state) <= 300
-    # However many jobs it had, and whatever the time on another host: that is for it to say.
+    # Only the worker decides this: neither its number of jobs nor the time on another host counts.
     fresh = replace(state, fresh=True, started="2026-01-01T00:00:00+00:00")
     assert seconds_for_jobs(fresh) > 340
 
 
-def test_what_had_all_of_the_longest_allocation_there_is_is_not_begun_again(site):
+def test_a_job_that_had_the_longest_possible_allocation_is_not_requeued(site):
     site.submit("sleep 1000", runtime_seconds=20)
     now = int(time.time())
     times = {
@@ -159,8 +159,8 @@ def test_what_had_all_of_the_longest_allocation_there_is_is_not_begun_again(site
     assert result.detail == "its worker had less time than its limit of 20 seconds"
 
 
-def test_what_had_a_usual_allocation_is_begun_again(site):
-    """One for a job of 20 seconds has a minute more, to start and to end."""
+def test_a_job_that_had_a_shorter_allocation_is_requeued(site):
+    """An allocation for a job of 20 seconds has a minute more, to start and to end."""
     site.submit("sleep 1000", runtime_seconds=20)
     now = int(time.time()) + 0.5
     times = {
@@ -175,7 +175,7 @@ def test_what_had_a_usual_allocation_is_begun_again(site):
     assert site.job(0).state == "waiting"
 
 
-def test_what_is_ended_because_the_node_is_wanted_back_is_begun_again(site):
+def test_a_job_that_ends_because_a_person_wants_the_node_is_requeued(site):
     site.submit("echo x > began; sleep 1000", runtime_seconds=100)
     now = int(time.time())
     times = {
@@ -190,7 +190,7 @@ def test_what_is_ended_because_the_node_is_wanted_back_is_begun_again(site):
     assert site.job(0).state == "waiting"
 
 
-def test_slurm_is_not_asked_for_the_end_of_an_allocation_that_was_asked_for(site):
+def test_slurm_is_not_asked_for_the_end_of_an_allocation_with_a_requested_time(site):
     program = site.directory / "bin" / "squeue"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\necho > {site.directory}/was-asked\necho 10:00\n")
@@ -202,7 +202,7 @@ def test_slurm_is_not_asked_for_the_end_of_an_allocation_that_was_asked_for(site
     assert not (site.directory / "was-asked").exists()
     until = datetime.fromisoformat(find_worker(site.machine, 0).until).timestamp()
     assert abs(until - float(began) - 900) <= 2
-    # Where nobody knows, it is.
+    # Without a requested time Slurm is asked.
     assert site.start(allocation="7", env=environment).wait() == 0
     assert (site.directory / "was-asked").exists()
 
@@ -263,7 +263,7 @@ def test_a_worker_counts_its_jobs_and_shows_since_when_it_is_idle(site):
     ["echo $$ > pid; sleep 1000", "trap 'exit 143' TERM; echo $$ > pid; sleep 1000 & wait"],
 )
 def test_a_job_that_is_ended_together_with_its_worker_is_requeued(site, script):
-    # As a scheduler does it: all processes get the signal, and the job's happens to come first.
+    # A scheduler signals all processes, and the signal to the job happens to come first.
     site.submit(script)
     worker = site.start(stay=True)
     pid = int(site.wait_for("pid"))
@@ -274,7 +274,7 @@ def test_a_job_that_is_ended_together_with_its_worker_is_requeued(site, script):
     assert read_ended_attempt(site.machine.job(0).ended(1)).reason == "drained"
 
 
-def test_a_job_that_ends_by_a_signal_of_its_own_has_that_result(site):
+def test_a_job_that_a_signal_of_its_own_ended_has_that_result(site):
     site.submit("kill -TERM $$", "exit 143")
     assert site.start().wait() == 0
     assert site.job(0).result.describe() == "killed by SIGTERM"

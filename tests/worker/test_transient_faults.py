@@ -30,7 +30,7 @@ def log_of(site: Site, worker: int = 0) -> str:
 
 @pytest.fixture
 def few_files(site: Site) -> Iterator[Callable[[], list[Path]]]:
-    """The site's root on a filesystem with few inodes; a call takes all that are left."""
+    """Puts the site's root on a filesystem with few inodes; a call uses up the free ones."""
     directory = site.root.directory
     directory.mkdir()
     options = ["-t", "tmpfs", "-o", "size=4m,nr_inodes=60,mode=700", "kochi-test"]
@@ -51,12 +51,12 @@ def few_files(site: Site) -> Iterator[Callable[[], list[Path]]]:
 
 
 @pytest.mark.parametrize("is_told_to_stop", [False, True])
-def test_a_ticket_that_can_neither_start_nor_go_back_waits_for_room(
+def test_a_ticket_that_can_neither_start_nor_be_requeued_waits_for_free_space(
     site: Site, few_files: Callable[[], list[Path]], is_told_to_stop: bool
 ) -> None:
     site.submit("echo here")
     waiting = site.machine.queue("q").waiting_ticket(0, 1)
-    # When the last inode is gone the worker has claimed; the emptied shard is removed with that.
+    # The worker has claimed the ticket when the last inode is used; the empty shard is removed.
     site.start_changed(
         f"""
         import os, time
@@ -99,7 +99,7 @@ def test_a_ticket_that_can_neither_start_nor_go_back_waits_for_room(
     assert log_of(site).count("WARNING job 0 cannot be requeued yet") == 1
 
 
-def test_a_lock_that_is_gone_for_a_while_ends_no_job(site: Site) -> None:
+def test_a_lock_that_fails_for_a_while_ends_no_job(site: Site) -> None:
     site.submit("until [ -e end ]; do sleep 0.02; done", UNTIL_GO)
     worker = site.start(cores=2, stderr=-3, **SOON)
     site.wait_until(site.machine.job(1).attempt(1).exists)
@@ -185,7 +185,7 @@ def test_an_attempt_whose_link_was_made_though_the_answer_was_lost_is_executed(
     assert (site.directory / "ran").read_text() == "ran\n"
 
 
-def test_a_second_file_of_a_name_is_not_taken_for_the_first(tmp_path: Path) -> None:
+def test_a_second_file_with_the_same_content_does_not_count_as_the_first(tmp_path: Path) -> None:
     path = tmp_path / "file"
     assert write_exclusively(path, b"same")
     assert not write_exclusively(path, b"same")
@@ -193,9 +193,9 @@ def test_a_second_file_of_a_name_is_not_taken_for_the_first(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("stays", [True, False])
-def test_a_claim_that_a_worker_does_not_know_of_is_requeued(site: Site, stays: bool) -> None:
+def test_a_claim_unknown_to_its_worker_is_requeued(site: Site, stays: bool) -> None:
     site.submit("echo ran >> ran")
-    # As after a rename whose answer was lost.
+    # This is the state after a rename whose answer was lost.
     assert Queue(site.machine, "q").claim(0, lambda ticket: "take")
     site.start(worker=0, queues=("q",), stay=stays, stderr=-3, **SOON)
     result = site.ended(0).result
@@ -219,7 +219,7 @@ def test_a_claim_whose_attempt_another_worker_began_is_not_requeued(site: Site) 
     assert not (site.directory / "ran").exists()
 
 
-def test_a_worker_that_goes_while_jobs_may_run_does_not_say_that_it_left(
+def test_a_worker_that_ends_while_jobs_may_run_does_not_say_that_it_left(
     site: Site, tmp_path: Path
 ) -> None:
     backing = tmp_path / "hanging.backing"

@@ -1,4 +1,4 @@
-"""Jobs of Snakemake's in copies of a process that has read their workflow."""
+"""Snakemake jobs in copies of a process that has parsed their workflow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support import wait_until
 from snakemake_kochi.queue import Queue, Resources, Ticket, cancel
 from tests.worker.conftest import children_of, descendants_of, is_running
 
-# As the executor of Snakemake 9 hands a job over.
+# The arguments with which the executor of Snakemake 9 submits a job.
 COMMON = shlex.split(
     "--force --target-files-omit-workdir-adjustment --max-inventory-time 0 --retries 0 --nocolor "
     "--no-hooks --nolock --ignore-incomplete --latency-wait 1 --max-jobs-per-timespan 100000/0s "
@@ -45,7 +45,7 @@ class Workflow:
         (self.directory / "Snakefile").write_text(textwrap.dedent(snakefile))
 
     def submit(self, rule, *values, environment=(), controller=None, **needs):
-        """A job of the rule for each value of its wildcard `i`."""
+        """Submit a job of the rule for each value of its wildcard `i`."""
         tickets = []
         for value in values:
             own = ["--target-jobs", f"{rule}:i={value}", "--allowed-rules", rule]
@@ -65,7 +65,7 @@ class Workflow:
         return [ticket.job for ticket in Queue(self.site.machine, "q").submit(tickets)]
 
     def runners_of(self, *jobs):
-        """By which runners they were executed, after their success."""
+        """The runners that executed these jobs, after their success."""
         results = [self.site.ended(job).result for job in jobs]
         assert [result.reason for result in results] == ["success"] * len(jobs), [
             self.site.log(job) for job in jobs
@@ -107,7 +107,7 @@ def worker_log(site):
 
 
 def zygotes(process):
-    """Those of a started worker, by its log: a copy of one may look like it until it is a job."""
+    """The zygotes of a worker, by its log: a copy looks like a zygote until it has a job."""
     found = []
     for worker in children_of(process.pid):
         for child in children_of(worker):
@@ -131,12 +131,12 @@ def worker_of(process):
 
 
 def copies(worker, zygote):
-    """Those that wait for a job, or to be released."""
+    """The copies that wait for a job or for their release."""
     return [pid for pid in children_of(worker) if pid != zygote and os.getsid(pid) == zygote]
 
 
 def told_of_a_job(copies):
-    """Those of them that have the log and the gate of a job, not only the link to hear of it."""
+    """The copies that have the log and the gate of a job, and not only their link."""
     return [pid for pid in copies if "pipe:" in descriptors_of(pid)]
 
 
@@ -158,7 +158,7 @@ def test_one_process_reads_the_workflow_and_each_job_is_as_in_a_process_of_its_o
     assert first != second  # random numbers
 
 
-def test_the_process_of_a_job_is_made_before_there_is_the_job(site):
+def test_the_process_of_a_job_exists_before_the_job(site):
     workflow = Workflow(
         site,
         """
@@ -191,7 +191,7 @@ def test_a_job_that_fails_says_why_in_its_own_log(site, workflow):
     assert "on purpose" in site.log(job)
 
 
-def test_what_the_workflow_sets_and_seeds_holds_for_each_job(site):
+def test_variables_and_seeds_of_the_workflow_hold_for_each_job(site):
     workflow = Workflow(
         site,
         """
@@ -229,7 +229,7 @@ def test_a_changed_workflow_is_read_again(site, workflow):
     assert worker_log(site).count("Snakefile has changed since it was read") >= 1
 
 
-def test_a_workflow_that_cannot_be_read_is_left_to_the_command_which_says_why(site, workflow):
+def test_an_unreadable_workflow_is_left_to_the_command_which_says_why(site, workflow):
     workflow.write("rule shell\n")
     jobs = workflow.submit("shell", 1, 2)
     site.start()
@@ -281,7 +281,7 @@ def test_a_workflow_that_starts_threads_is_left_to_the_command(site):
     assert worker_log(site).count("to the next runner: its parse starts threads") == 1
 
 
-def test_a_workflow_that_asks_how_many_cores_it_has_learns_those_of_the_job(site):
+def test_a_workflow_that_reads_its_number_of_cores_gets_that_of_the_job(site):
     workflow = Workflow(
         site,
         """
@@ -323,7 +323,7 @@ def test_a_killed_zygote_takes_no_job_with_it_and_is_replaced(site, workflow):
     wait_until(lambda: (workflow.directory / "pid1").exists())
     zygote, worker = the_zygote(process), worker_of(process)
     os.kill(zygote, signal.SIGKILL)
-    # A job that is sent to one that dies at this moment goes to the next runner.
+    # A job that is sent to a dying zygote goes to the next runner.
     wait_until(lambda: not is_running(zygote), "the end of the zygote")
     wait_until(lambda: not copies(worker, zygote), "the end of the copies that had no job")
     assert workflow.runners_of(*workflow.submit("shell", 1)) == ["zygote"]
@@ -367,13 +367,13 @@ def test_a_zygote_that_does_not_answer_is_killed_and_its_job_executed_once(site,
     wait_until(lambda: not is_running(zygote), "the end of the zygote")
 
 
-def test_killed_between_the_copy_and_its_report_a_zygote_leaves_nobody_to_do_the_job(
+def test_a_zygote_killed_between_the_copy_and_its_report_leaves_no_process_for_the_job(
     site, workflow
 ):
     process = site.start(stay=True)
     assert workflow.runners_of(*workflow.submit("shell", 1)) == ["zygote"]
     zygote = the_zygote(process)
-    # By the first the copy is told of its job, by the second the worker of the copy.
+    # The first message gives the copy its job, the second tells the worker about the copy.
     second = "inject=sendmsg:delay_enter=2000000:when=2"
     delay = ["strace", "-q", "-o", os.devnull, "-e", second]
     with subprocess.Popen([*delay, "-p", str(zygote)]) as strace:
@@ -389,8 +389,8 @@ def test_killed_between_the_copy_and_its_report_a_zygote_leaves_nobody_to_do_the
     wait_until(lambda: not any(is_running(copy) for copy in left), "the end of the copies")
 
 
-def test_killed_at_any_moment_a_zygote_costs_no_job_and_doubles_none(site):
-    # Appending, and long enough to be seen twice if it happened.
+def test_a_zygote_killed_at_any_moment_loses_no_job_and_doubles_none(site):
+    # The job appends and is long enough to show a second execution.
     workflow = Workflow(
         site,
         """
@@ -435,7 +435,7 @@ def test_nothing_of_a_zygote_outlives_its_worker(site, workflow):
     wait_until(lambda: not any(map(is_running, everything)), "the end of all processes")
 
 
-def test_a_worker_that_is_told_to_stop_puts_back_and_leaves_no_zygote(site, workflow):
+def test_a_worker_that_is_told_to_stop_requeues_its_jobs_and_leaves_no_zygote(site, workflow):
     (job,) = workflow.submit("slow", 1)
     process = site.start(grace=1)
     wait_until(lambda: (workflow.directory / "pid1").exists())
@@ -448,7 +448,7 @@ def test_a_worker_that_is_told_to_stop_puts_back_and_leaves_no_zygote(site, work
 
 
 @pytest.mark.parametrize("moment", ["reading", "ready"])
-def test_one_that_is_told_to_end_leaves_nothing_in_the_temporary_directory(
+def test_a_zygote_that_is_told_to_end_leaves_nothing_in_the_temporary_directory(
     site, tmp_path, monkeypatch, moment
 ):
     temporary = tmp_path / "temporary"
@@ -473,17 +473,17 @@ def test_one_that_is_told_to_end_leaves_nothing_in_the_temporary_directory(
         told = [process.pid]
     else:
         assert workflow.runners_of(job) == ["zygote"]
-        # A scheduler tells all processes of an allocation.
+        # A scheduler signals all processes of an allocation.
         told = [*descendants_of(process.pid), process.pid]
     assert list(temporary.iterdir())
     for pid in told:
-        with contextlib.suppress(ProcessLookupError):  # it had nothing to do any more
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
             os.kill(pid, signal.SIGTERM)
     process.wait(60)
     assert list(temporary.iterdir()) == []
 
 
-def test_an_error_that_passes_takes_the_zygote_from_few_jobs(site, workflow):
+def test_after_a_transient_error_the_next_jobs_get_a_zygote(site, workflow):
     with FaultyFilesystem(site.directory / "backing", site.root.directory) as filesystem:
         (first,) = workflow.submit("shell", 1)
         with filesystem.fault("create", errno.EIO, "*/workers/0/zygote-0.log", times=1):

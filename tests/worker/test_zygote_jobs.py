@@ -1,5 +1,4 @@
-"""What a job finds in a copy of a process that has read its workflow is what it finds in one of its
-own, or it is not run in a copy."""
+"""A job in a copy of a zygote finds the same as in a process of its own, or falls back."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from tests.worker.test_zygote import Workflow, worker_log
 
 
 def run_one(site, rule_body, before=""):
-    """The runner of a job of a rule with this `run:`, its result, and what it wrote."""
+    """The runner, the result and the output of a job of a rule with this `run:`."""
     lines = [*before.splitlines(), "rule made:", '    output: "made/{i}.txt"', "    run:"]
     lines += [f"        {line}" for line in rule_body.splitlines()]
     workflow = Workflow(site, "\n".join(lines))
@@ -21,7 +20,7 @@ def run_one(site, rule_body, before=""):
     return runner, workflow.read("made/1.txt")
 
 
-def test_a_job_is_in_its_directory_also_by_the_environment_and_has_no_files_of_the_zygote(site):
+def test_a_job_has_its_directory_in_the_environment_and_no_files_of_the_zygote(site):
     code = """\
 import json, os
 files = [os.path.realpath(f"/proc/self/fd/{n}") for n in range(3, 64)]
@@ -36,17 +35,17 @@ with open(output[0], "w") as stream:
 @pytest.mark.parametrize(
     "code",
     [
-        # An exit function, as of a library that writes at the end.
+        # An exit function, as that of a library that writes at the end.
         "import atexit\n"
         "atexit.register(lambda name=output[0]: open(name, 'a').write('written'))\n"
         "open(output[0], 'w').close()",
-        # A file that nobody closes.
+        # A file that is never closed.
         "globals()['kept'] = open(output[0], 'w')\nkept.write('written')",
-        # A pool whose idle threads wait until they are told to end.
+        # A pool whose idle threads wait for the order to end.
         "from concurrent.futures import ThreadPoolExecutor\n"
         "globals()['pool'] = ThreadPoolExecutor(1)\n"
         "pool.submit(lambda name=output[0]: open(name, 'w').write('written')).result()",
-        # A thread, and a process, that are not waited for.
+        # A thread and a process that the job does not join.
         "import threading, time\n"
         "def late(name=output[0]):\n"
         "    time.sleep(0.3)\n"
@@ -79,13 +78,13 @@ def test_a_job_ends_as_python_does(site, code):
     ],
     ids=["random", "numpy", "process", "file", "socket", "variable", "default of a variable"],
 )
-def test_what_each_job_is_to_have_for_itself_makes_the_workflow_fall_back(site, before, why):
+def test_state_that_each_job_must_have_of_its_own_makes_the_workflow_fall_back(site, before, why):
     runner, _ = run_one(site, "open(output[0], 'w').close()", before)
     assert runner == "command"
     assert why in worker_log(site)
 
 
-def test_libraries_of_scientists_do_not_make_it_fall_back(site):
+def test_scientific_libraries_do_not_make_the_workflow_fall_back(site):
     before = "import numpy, pandas, random, tempfile, logging, multiprocessing\nrandom.random()"
     assert run_one(site, "open(output[0], 'w').close()", before)[0] == "zygote"
 
@@ -100,7 +99,7 @@ def test_a_changed_script_is_executed_as_it_is_now(site):
         assert workflow.read(f"made/{word}.txt") == word
 
 
-def test_what_a_program_says_is_asked_for_again_in_the_next_run(site):
+def test_the_output_of_a_program_is_read_again_in_the_next_run(site):
     workflow = Workflow(
         site,
         """

@@ -1,4 +1,4 @@
-"""Zygotes that are killed in the middle of a run of Snakemake's."""
+"""Zygotes that are killed during a run of Snakemake."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SNAKEFILE = f"""
         output: "done/{{i}}"
         run:
             import os, time
-            # Appended to, and long enough to be seen twice if it happened.
+            # The job appends and is long enough to show a second execution.
             with open(f"log{{wildcards.i}}", "a", buffering=1) as log:
                 print("begin", file=log)
                 time.sleep(0.1)
@@ -35,7 +35,7 @@ SNAKEFILE = f"""
 
 
 def zygotes() -> list[psutil.Process]:
-    """Those of this test, by the workers' logs: a copy may look like one until it is a job."""
+    """The zygotes of this test, by the logs: a copy looks like a zygote until it has a job."""
     found = []
     for pid in re.findall(r"zygote (\d+) reads the workflow", workers_logs()):
         with contextlib.suppress(psutil.Error):
@@ -67,7 +67,7 @@ def test_zygotes_die_at_any_moment_and_each_job_is_executed_once(tmp_path: Path)
                 time.sleep(0.02)
                 continue
             ready = now_ready
-            # Often while it makes copies; now and then a long time after, or while one is begun.
+            # Mostly while it makes copies, sometimes long after, or while it starts.
             time.sleep(chance.uniform(0.0, 0.8))
             for zygote in zygotes():
                 with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""What is noticed of the files that a workflow reads while it is parsed."""
+"""Changes of the files that a workflow reads during its parse."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READ = """
 
 
 def changed(directory, read, change):
-    """What is said to have changed; in a process of its own, for the hook stays."""
+    """The path that counts as changed; in a new process, because the audit hook is permanent."""
     (directory / "data").mkdir(exist_ok=True)
     (directory / "data/a.txt").write_text("a")
     (directory / "own_module.py").write_text("value = 1\n")
@@ -53,19 +53,19 @@ WRITE = "pathlib.Path({!r}).write_text('other')"
         ("\ntry: open('none')\nexcept OSError: pass\n", WRITE.format("none"), "none"),
     ],
 )
-def test_what_was_read_and_is_different_now_is_named(tmp_path, read, change, expected):
+def test_a_path_that_was_read_and_has_changed_is_named(tmp_path, read, change, expected):
     assert changed(tmp_path, read, change) == expected
 
 
 @pytest.mark.parametrize(
     ("read", "change"),
     [
-        # Jobs write beside what was read, and that is what they are for.
+        # Jobs write beside the files that the workflow reads.
         ("open('data/a.txt').read()", WRITE.format("data/b.txt")),
         ("import own_module", WRITE.format("out.txt")),
         ("importlib.util.find_spec('none')", WRITE.format("out.txt")),
         ("os.path.exists('data/a.txt')", WRITE.format("data/a.txt")),
-        # What it made itself, it found as it made it.
+        # Files that the parse itself made count in the state in which it left them.
         (
             "os.path.exists('made'); os.mkdir('made'); os.listdir('made'); open('made/x', 'w')",
             "pass",
@@ -74,5 +74,5 @@ def test_what_was_read_and_is_different_now_is_named(tmp_path, read, change, exp
         ("os.makedirs('.snakemake/x'); os.listdir('.snakemake')", WRITE.format(".snakemake/y")),
     ],
 )
-def test_what_the_workflow_has_not_read_may_change(tmp_path, read, change):
+def test_paths_that_the_workflow_has_not_read_may_change(tmp_path, read, change):
     assert changed(tmp_path, read, change) is None

@@ -1,4 +1,4 @@
-"""What a worker in an allocation sees of its controller."""
+"""A worker that a person releases, and what a worker in an allocation sees of its controller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from faulty_filesystem import FaultyFilesystem
 from snakemake_kochi.files import make_directory, to_json, write_atomically
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.processes import Node, ProcessIdentity
-from snakemake_kochi.queue import Capacity, Queue, Ticket, WorkerState, find_worker
+from snakemake_kochi.queue import (
+    Capacity,
+    Queue,
+    Ticket,
+    WorkerState,
+    allocate_ids,
+    find_worker,
+    order_release,
+)
 from snakemake_kochi.worker.orders import ControllerWatch
 from tests.worker.conftest import Site
 
@@ -32,7 +40,7 @@ WORKER = WorkerState(
 
 
 class Controller:
-    """On another host, with a heartbeat of a second, watched each second."""
+    """A controller on another host with a heartbeat of a second; a worker looks each second."""
 
     def __init__(self, machine: MachinePaths) -> None:
         self.machine = machine
@@ -64,7 +72,7 @@ def controller(tmp_path: Path) -> Controller:
     return Controller(Root(tmp_path).machine("own"))
 
 
-def test_one_whose_file_stands_still_is_doubted_then_dead_and_alive_when_it_beats(
+def test_a_controller_whose_file_stands_still_is_doubted_then_dead_and_alive_at_the_next_beat(
     controller: Controller,
 ) -> None:
     assert controller.seen == (False, False)
@@ -80,7 +88,7 @@ def test_one_whose_file_stands_still_is_doubted_then_dead_and_alive_when_it_beat
 
 
 @pytest.mark.parametrize("more", [{"heartbeat": None}, {}])
-def test_one_that_gives_no_sign_at_all_and_of_which_no_allocation_knows_is_not_taken_for_dead(
+def test_a_controller_that_this_worker_does_not_watch_is_not_presumed_dead(
     controller: Controller, more: dict[str, object]
 ) -> None:
     controller.beat(**more)
@@ -91,13 +99,13 @@ def test_one_that_gives_no_sign_at_all_and_of_which_no_allocation_knows_is_not_t
     assert controller.seen == (False, False)
 
 
-def test_one_that_left_is_dead_at_once(controller: Controller) -> None:
+def test_a_controller_that_left_is_dead_at_once(controller: Controller) -> None:
     controller.beat(left=True)
     controller.pass_seconds(1)
     assert controller.seen == (True, False)
 
 
-def test_one_that_ended_in_good_order_was_not_killed(controller: Controller) -> None:
+def test_a_controller_that_ended_normally_was_not_killed(controller: Controller) -> None:
     controller.pass_seconds(20)
     assert controller.seen == (True, False)
     controller.machine.controller("c").state.unlink()
@@ -105,7 +113,7 @@ def test_one_that_ended_in_good_order_was_not_killed(controller: Controller) -> 
     assert controller.seen == (False, False)
 
 
-def test_a_filesystem_that_does_not_answer_is_no_silence(tmp_path: Path) -> None:
+def test_a_filesystem_without_an_answer_says_nothing_about_the_controller(tmp_path: Path) -> None:
     with FaultyFilesystem(tmp_path / "backing", tmp_path / "shared") as filesystem:
         controller = Controller(Root(filesystem.path).machine("own"))
         controller.pass_seconds(1)
@@ -119,7 +127,7 @@ def test_a_filesystem_that_does_not_answer_is_no_silence(tmp_path: Path) -> None
         assert controller.seen == (False, False)
 
 
-def test_what_waits_is_cancelled_only_for_one_that_is_dead_and_for_whom_no_job_waits(
+def test_waiting_allocations_are_cancelled_only_if_the_controller_is_dead_and_no_job_waits(
     controller: Controller, tmp_path: Path
 ) -> None:
     command = ("touch", str(tmp_path / "cancelled"))
@@ -136,7 +144,7 @@ def test_what_waits_is_cancelled_only_for_one_that_is_dead_and_for_whom_no_job_w
     assert (tmp_path / "cancelled").exists()
 
 
-def test_a_worker_that_has_waited_long_enough_waits_until_it_knows_whether_others_are_of_use(
+def test_an_idle_worker_stays_until_it_knows_whether_its_controller_is_dead(
     site: Site,
 ) -> None:
     Controller(site.machine)
@@ -155,3 +163,61 @@ def test_a_worker_that_has_waited_long_enough_waits_until_it_knows_whether_other
         "the run that started it was killed, and it has no job"
     )
     assert (site.directory / "cancelled").exists()
+
+
+# ---- release
+
+
+def test_a_released_worker_claims_no_more_jobs_and_leaves_when_its_own_have_ended(site):
+    worker = site.start(stay=True)
+    site.submit("echo there > first; while [ ! -e go-on ]; do sleep 0.05; done; echo done")
+    site.wait_for("first")
+    order_release(site.machine, 0, "finish")
+    site.wait_until(lambda: find_worker(site.machine, 0).state == "finishing")
+    site.submit("true")
+    (site.directory / "go-on").touch()
+    assert worker.wait() == 0
+    assert site.job(0).result.ok
+    assert site.log(0) == "done\n"
+    assert site.job(1).state == "waiting"
+    left = find_worker(site.machine, 0)
+    assert (left.state, left.reason) == ("left", "released by kochi release")
+
+
+def test_a_worker_released_at_once_requeues_its_jobs_even_after_an_order_to_finish_them(site):
+    worker = site.start(stay=True)
+    site.submit("echo there > first; sleep 1000")
+    site.wait_for("first")
+    order_release(site.machine, 0, "finish")
+    site.wait_until(lambda: find_worker(site.machine, 0).state == "finishing")
+    order_release(site.machine, 0, "now")
+    assert worker.wait() == 0
+    assert (site.job(0).state, site.job(0).attempt) == ("waiting", 2)
+    assert find_worker(site.machine, 0).state == "left"
+
+
+def test_a_worker_on_another_node_finds_the_order_in_a_file(site):
+    worker = site.start_elsewhere(stay=True, idle_wait=0.2)
+    site.wait_until(lambda: site.machine.worker(0).state.exists())
+    # No notification reaches a worker on another node.
+    site.machine.worker(0).wakeup.unlink(missing_ok=True)
+    order_release(site.machine, 0, "finish")
+    assert worker.wait() == 0
+    assert find_worker(site.machine, 0).reason == "released by kochi release"
+
+
+def test_a_worker_that_was_released_before_its_start_leaves_at_once(site):
+    (number,) = allocate_ids(site.machine, "worker", 1)
+    site.machine.worker(number).directory.mkdir(parents=True, mode=0o700)
+    order_release(site.machine, number, "now")
+    site.submit("true")
+    assert site.start(stay=True, worker=number, queues=("q",)).wait() == 0
+    assert site.job(0).state == "waiting"
+
+
+def test_a_worker_whose_allocation_begins_again_gets_another_number(site):
+    (number,) = allocate_ids(site.machine, "worker", 1)
+    for _ in range(2):
+        worker = site.start(worker=number, queues=("q",), allocation="12")
+        assert worker.wait() == 0
+    assert [find_worker(site.machine, each).state for each in range(2)] == ["left"] * 2
