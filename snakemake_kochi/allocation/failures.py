@@ -12,13 +12,13 @@ from humanfriendly.text import concatenate, pluralize
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.packing import Supply
-from snakemake_kochi.allocation.worker_command import node_of
 from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.errors import DamagedFileError, WorkerError
 from snakemake_kochi.files import is_there, show_new_files
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Observer, Resources, WorkerState
 from snakemake_kochi.queue.heartbeat import SUPERVISOR_PATIENCE, presume_dead
+from snakemake_kochi.schedulers.environment import node_of
 from snakemake_kochi.schedulers.interface import Allocation
 
 # After this number of failed starts a node is avoided. It is free again at once, so the scheduler

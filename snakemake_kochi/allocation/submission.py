@@ -1,13 +1,16 @@
 """Submits and cancels allocations, with growing pauses after refusals and missing answers.
 
-At the end of a run it cancels all of them, and waits until they have ended.
+Also the script that each allocation runs, and the end of all allocations with their run.
 """
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 from tenacity import (
@@ -24,7 +27,6 @@ from snakemake_kochi.allocation.failures import FailedStarts
 from snakemake_kochi.allocation.packing import Supply
 from snakemake_kochi.allocation.sizing import Shape
 from snakemake_kochi.allocation.tracker import Tracker
-from snakemake_kochi.allocation.worker_command import WorkerCommand
 from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import has_room, make_directory
@@ -33,6 +35,7 @@ from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.queue import note_allocations
 from snakemake_kochi.schedulers.commands import Questions
+from snakemake_kochi.schedulers.environment import print_node
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
     UNKNOWN,
@@ -45,7 +48,7 @@ from snakemake_kochi.schedulers.interface import (
     not_ended,
 )
 from snakemake_kochi.worker.node.capacity import OWN_MB
-from snakemake_kochi.worker.settings import WorkerSettings
+from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
 
 # Seconds in which jobs may end after the scheduler's signal.
 GRACE = 20.0
@@ -63,6 +66,53 @@ _ANSWER_PAUSE = 2.0
 # The factor by which each pause is longer than the one before: nodes that end slowly do not cause
 # hundreds of questions.
 _PAUSE, _SLOWER, _LONGEST_PAUSE = 0.2, 1.3, 2.0
+
+
+@dataclass(frozen=True)
+class WorkerCommand:
+    """The start of the workers of alike allocations; see `WorkerScript`.
+
+    `setup` is a text for bash that comes first. `first_worker` is the number of the first worker,
+    if they were given numbers.
+    """
+
+    settings: WorkerSettings
+    setup: str = ""
+    first_worker: int | None = None
+
+    def script(
+        self, allocation: str, cores: str | None, output: Path | None = None, index: str = "0"
+    ) -> str:
+        """A script for bash that becomes the worker, which gets the signals for the script's shell.
+
+        The call writes the settings that the script names; raises OSError. `allocation`, the
+        scheduler's name for the allocation, and `cores`, the number of cores in it, are words for
+        bash. Without `cores`, the worker has the cores that it may run on. `index`: which of the
+        workers it is, as arithmetic of bash, from 0. `output`: a file for the script's output, if
+        the scheduler has none.
+        """
+        first = [] if output is None else [f"exec >{shlex.quote(str(output))} 2>&1"]
+        # The first line of the log, and the only one if the worker does not start.
+        first.append(print_node())
+        command = shlex.join(start_command(save_settings(self.settings)))
+        worker = f"exec {command} --allocation {allocation}"
+        if self.first_worker is not None:
+            worker += f" --worker $(({self.first_worker} + {index}))"
+        if cores is not None:
+            worker += f" --cores {cores}"
+        return "\n".join(["#!/bin/bash", *filter(None, [*first, self.setup]), worker, ""])
+
+    @property
+    def grace(self) -> float:
+        return self.settings.grace
+
+    @property
+    def machine(self) -> MachinePaths:
+        return self.settings.paths
+
+    def log(self, allocation: str) -> Path:
+        """The file for an allocation's output other than that of its jobs."""
+        return self.machine.allocation_log(self.settings.controller or "alloc", allocation)
 
 
 class Submitter:

@@ -17,7 +17,7 @@ from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory
 
 if TYPE_CHECKING:
-    from snakemake_kochi.allocation.worker_command import WorkerCommand
+    from snakemake_kochi.allocation.submission import WorkerCommand
     from snakemake_kochi.location import Location
     from snakemake_kochi.queue import WorkerState
     from snakemake_kochi.schedulers.commands import WaitReasons
@@ -174,7 +174,7 @@ def alloc_command(
 def _ask(
     location: Location, queue: str, spec: str | None, count: int, limit: str | None, blocking: bool
 ) -> list[_Asked]:
-    from snakemake_kochi.allocation.worker_command import WorkerCommand
+    from snakemake_kochi.allocation.submission import WorkerCommand
     from snakemake_kochi.allocation.workers import make_scheduler
     from snakemake_kochi.queue import AskedWorker, allocate_ids, assign_queues, note_asked
     from snakemake_kochi.schedulers.interface import Wanted

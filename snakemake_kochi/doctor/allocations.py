@@ -14,8 +14,7 @@ from typing import Any
 
 import humanfriendly
 
-from snakemake_kochi.allocation.submission import end_allocations
-from snakemake_kochi.allocation.worker_command import WorkerCommand
+from snakemake_kochi.allocation.submission import WorkerCommand, end_allocations
 from snakemake_kochi.allocation.workers import make_scheduler
 from snakemake_kochi.doctor.checks import Finding
 from snakemake_kochi.errors import KochiError

@@ -266,7 +266,7 @@ def _converse(pair: Pair) -> Generator[Finding]:
         Check("clock", None, partial(_clock, pair, node.host)),
         Check("rename", machine, partial(_rename_with, pair, node.host)),
     ]
-    # The answer to a failed check would be taken for that to the next.
+    # After a failed check, the next one would read its late answer.
     named = [each._replace(name=f"{each.name} {pair.what}", is_needed=True) for each in checks]
     yield from run(named, 2 * _PATIENCE)
 

@@ -1,11 +1,17 @@
-"""The allocation of a process, from its scheduler's environment variables."""
+"""The allocation and the node of a process, from its scheduler's environment variables."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 from snakemake_kochi.schedulers.slurm import environment as _slurm
+
+_ON_NODE = "on node "
+# The longest line with the name of a node, in bytes.
+_LONGEST = 512
 
 
 class Environment(Protocol):
@@ -61,9 +67,18 @@ def own_allocation(environment: Mapping[str, str]) -> OwnAllocation | None:
     return next((each for each in found if each is not None), None)
 
 
-def node_for_bash() -> str:
-    """An expression for bash on a node: the node's name in its scheduler's words."""
+def print_node() -> str:
+    """A command for bash that prints the node's name, in its scheduler's words, for `node_of`."""
     name = "$HOSTNAME"
     for each in _ENVIRONMENTS:
         name = f"${{{each.NODE_VARIABLE}:-{name}}}"
-    return name
+    return f'echo "{_ON_NODE}{name}"'
+
+
+def node_of(log: Path) -> str:
+    """The name of a node from the first line of a log, which `print_node` wrote; "" if unknown."""
+    with contextlib.suppress(OSError), log.open("rb") as stream:
+        first = stream.readline(_LONGEST).decode(errors="replace").strip()
+        if first.startswith(_ON_NODE):
+            return first.removeprefix(_ON_NODE)
+    return ""

@@ -19,9 +19,8 @@ from snakemake_kochi.allocation.allocated_workers import AllocatedWorkers
 from snakemake_kochi.allocation.failures import FailedStarts
 from snakemake_kochi.allocation.provision import Provision
 from snakemake_kochi.allocation.sizing import workers_to_request
-from snakemake_kochi.allocation.submission import Submitter, end_allocations
+from snakemake_kochi.allocation.submission import Submitter, WorkerCommand, end_allocations
 from snakemake_kochi.allocation.tracker import OrphanedAllocations, Tracker
-from snakemake_kochi.allocation.worker_command import WorkerCommand
 from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.machines import Machine

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from slurm_fake import FakeSlurm, says
 
-from snakemake_kochi.schedulers.environment import node_for_bash, own_allocation
+from snakemake_kochi.schedulers.environment import node_of, own_allocation, print_node
 
 JOB = {"SLURM_JOB_ID": "7"}
 
@@ -65,12 +65,11 @@ def test_jobs_do_not_get_the_binding_of_the_batch_step() -> None:
 
 
 @pytest.mark.parametrize(("variables", "name"), [({}, "host"), ({"SLURMD_NODENAME": "n1"}, "n1")])
-def test_a_node_has_the_name_that_its_scheduler_knows(variables: dict[str, str], name: str) -> None:
-    done = subprocess.run(
-        ["/bin/bash", "-c", f"HOSTNAME=host; echo {node_for_bash()}"],
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == f"{name}\n"
+def test_a_node_has_the_name_that_its_scheduler_knows(
+    tmp_path: Path, variables: dict[str, str], name: str
+) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        command = ["/bin/bash", "-c", f"HOSTNAME=host; {print_node()}"]
+        subprocess.run(command, env=variables, stdout=output, check=True)
+    assert node_of(log) == name
