@@ -34,13 +34,13 @@ from snakemake_kochi.artifacts.branch_content import (
 )
 from snakemake_kochi.artifacts.journal import (
     JournalEntry,
+    is_commit_promised,
     note_commit,
     pending,
     read_entry,
     remove_entries,
     set_aside,
 )
-from snakemake_kochi.artifacts.promise import is_commit_promised
 from snakemake_kochi.artifacts.published import branch_called
 from snakemake_kochi.artifacts.replaced import is_made_again, note_replaced, superseded_records
 from snakemake_kochi.errors import DamagedFileError, GitError, KochiError

@@ -1,9 +1,13 @@
-"""The journal: where a result is safe before it is committed.
+"""The journal, where a result is safe before it is committed, and the promises to commit it.
 
 journal/<identity>/     appears by one rename, complete and on disk; removed once committed
   entry.json            {"version", "identity", "time" (ns since 1970), "files": [{"dest", "file",
                         "size" (bytes)}], "record"}
   0, 1, ...             the files' contents
+
+A promise is a lock of the machine's kind, which is free once the process that held it was killed. A
+run that finds no promise, because it outlives the process that started it, commits its result
+itself.
 """
 
 from __future__ import annotations
@@ -13,8 +17,8 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -34,7 +38,8 @@ from snakemake_kochi.files import (
     to_json,
     write_new,
 )
-from snakemake_kochi.paths import ProjectPaths
+from snakemake_kochi.locks import LockSettings, find_lock_settings
+from snakemake_kochi.paths import ProjectLockPaths, ProjectPaths
 
 Found = TypeVar("Found")
 
@@ -45,7 +50,9 @@ SIZE_LIMIT = 100 * MEBIBYTE  # bytes; larger files do not go into git
 _BLOCK = MEBIBYTE
 _NOT_LEFT = (FileNotFoundError, NotADirectoryError, PermissionError)
 _COMMIT_INTERVAL = 5.0  # seconds
-_ABANDONED = 24 * 3600  # seconds; no copy of files below the size limit takes that long
+# Seconds after which the files of a killed process are removed: no copy of files below the size
+# limit takes that long.
+_ABANDONED = 24 * 3600
 
 _logger = logging.getLogger(__name__)
 
@@ -304,3 +311,48 @@ def _rename_new(beside: Path, entry: Path) -> None:
         # The same result, journaled by another process in the meantime, is just as good.
         if not is_there(entry):
             raise
+
+
+# ---- promises
+
+
+@contextmanager
+def promise_to_commit(paths: ProjectPaths, machine: str) -> Iterator[None]:
+    """Promise to read the journal of a machine after leaving this context."""
+    with ExitStack() as stack:
+        # If the lock is impossible, or the disk is full, nobody sees the promise, and each run
+        # commits.
+        with suppress(KochiError, OSError):
+            locks = find_lock_settings(paths.machine(machine))
+            own = locks.paths.project(paths).promise(secrets.token_hex(8))
+            _remove_old(locks, locks.paths.project(paths))
+            stack.callback(_remove, own)
+            stack.enter_context(locks.hold(own))
+        yield
+
+
+def is_commit_promised(paths: ProjectPaths, machine: str) -> bool:
+    """Whether another process will read the journal later than now, so that the caller need not
+    commit a result that is already in it."""
+    try:
+        locks = find_lock_settings(paths.machine(machine))
+        project = locks.paths.project(paths)
+        # Two processes may ask at once about one that was killed, and one of them may hear that the
+        # lock is held: by the other one, which commits for both.
+        return any(locks.is_held(project.promise(name)) for name in list_names(project.promises))
+    except (KochiError, OSError):
+        return False
+
+
+def _remove_old(locks: LockSettings, project: ProjectLockPaths) -> None:
+    for name in list_names(project.promises):
+        promise = project.promise(name)
+        with suppress(KochiError, OSError):  # another process has just removed it
+            if time.time() - os.stat(promise).st_mtime > _ABANDONED and not locks.is_held(promise):
+                _remove(promise)
+
+
+def _remove(promise: Path) -> None:
+    # Unlike other locks: nobody ever waits for it.
+    with suppress(OSError):
+        promise.unlink(missing_ok=True)

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 from support import git
 
-from snakemake_kochi.artifacts.journal import note_commit, pending
-from snakemake_kochi.artifacts.promise import promise_to_commit
+from snakemake_kochi.artifacts.journal import note_commit, pending, promise_to_commit
 from snakemake_kochi.paths import ProjectPaths, Root
 
 # Counts what Python calls in a dry run.
@@ -33,11 +32,10 @@ print("calls:", pstats.Stats(profile).total_calls)
 """
 # One run of a batch, which says what it opened and loaded.
 RUN = """
-import importlib, json, sys
+import json, sys
 opened = []
 sys.addaudithook(lambda event, given: event == "open" and opened.append(str(given[0])))
 from snakemake_kochi.phases.__main__ import main
-importlib.import_module("snakemake_kochi.artifacts.journal").COMMIT_INTERVAL = 1e9
 status = main(sys.argv[1:])
 print("seen:", json.dumps({"opened": opened, "loaded": list(sys.modules)}))
 sys.exit(status)
