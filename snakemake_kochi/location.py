@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from snakemake_kochi.errors import KochiError
+from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.locks import settle_locks
 from snakemake_kochi.paths import MachinePaths, ProjectPaths, Root
@@ -143,7 +143,9 @@ def find_location(
         known = project = load_project(top, common=common)
     name = machine or chosen_machine(known.machines, environment)
     if missing is not None and name not in known.machines:
-        raise _without_project(name, missing, directory)
+        if is_configured(directory):
+            raise missing
+        raise _no_machine(name, known.machines, Root.find(environment=environment).configuration)
     found = known.machine(name)
     unread = missing if is_configured(directory) else None
     if unread is not None:
@@ -158,13 +160,12 @@ def is_found(machine: Machine) -> bool:
     return machine.files == (str(Root.find().machine(machine.name).found),)
 
 
-def _without_project(machine: str, missing: KochiError, directory: Path) -> KochiError:
-    if is_configured(directory):
-        return missing
-    return KochiError(
-        f"machine '{machine}' is not known: {missing.message}",
-        "\n".join(filter(None, [missing.hint, how_to_describe(machine)])),
-    )
+def _no_machine(name: str, known: Mapping[str, Machine], file: Path) -> KochiError:
+    """The error of a directory without a project; `file` describes machines for all projects."""
+    said = nearest(name, known)
+    is_close = said.startswith("did you mean")
+    hint = None if is_close else how_to_describe(name, f"Write into {file}")
+    return NameNotFoundError(f"there is no machine '{name}', {said}", hint)
 
 
 def how_to_describe(machine: str, begin: str = "Then write into kochi.yaml") -> str:

@@ -23,8 +23,9 @@ from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
-from snakemake_kochi.project.experiment_file import is_experiment, load_experiment
+from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.recipes import Project
+from snakemake_kochi.project.shape import is_experiment
 from snakemake_kochi.queue.controllers import (
     ControllerState,
     OtherControllers,

@@ -120,8 +120,8 @@ class Library:
             other = by_name.setdefault(experiment.name, experiment)
             if other is not experiment:
                 raise ConfigError(
-                    f"{experiment.file}: {other.file} is called '{experiment.name}', too",
-                    "Rename one of the files: an experiment is called after its file.",
+                    f"{experiment.file}: {other.file} is also named '{experiment.name}'",
+                    "Rename one of the files: an experiment has the name of its file.",
                 )
         return loaded
 

@@ -37,9 +37,10 @@ from snakemake_kochi.phases.sources import SNAKEMAKE_STATE, local_sources
 from snakemake_kochi.project.configuration import configuration_file, find_project, load_project
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
-from snakemake_kochi.project.experiment_file import is_experiment, load_experiment
+from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.machines import CommonFile, Machine, common_files
 from snakemake_kochi.project.recipes import Project, Recipe, Requirement
+from snakemake_kochi.project.shape import is_experiment
 from snakemake_kochi.snapshot import (
     Entry,
     Snapshot,
@@ -211,7 +212,7 @@ def _difference(
         return difference(directory, paths.store, snapshot, matcher(outputs))
     except GitError as error:
         # It determines nothing: a shallow or partial clone need not have the files of the commit.
-        return f"[could not be had: {error.message}]\n"
+        return f"[not available: {error.message}]\n"
 
 
 def _own_outputs(start: Path, directory: Path, root: Root) -> list[str]:
@@ -243,8 +244,8 @@ def with_source_from(frozen: Freeze, git: str) -> Freeze:
     base = frozen.snapshot.base
     if base is None:
         raise GitError(
-            f"{frozen.directory} has no commit yet, so {git} cannot have it",
-            f"Commit, and push it there: git push {git}",
+            f"{frozen.directory} has no commit yet, so none can be fetched from {git}",
+            f"Commit, then type: git push {git} HEAD",
         )
     data = read_json(frozen.file, FREEZE_VERSION)
     data["snapshot"] = asdict(_fetch(frozen, git, base))

@@ -284,7 +284,7 @@ def current_installs(
     stale = [str(state.recipe) for state in states if state.state == "stale"]
     if stale:
         raise PhaseError(
-            f"{', '.join(stale)}: the recipe, or what it was built on, has changed since it was "
+            f"{', '.join(stale)}: the recipe or one of its dependencies has changed since it was "
             "installed",
             _line_to_type(stale),
         )

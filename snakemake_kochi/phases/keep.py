@@ -45,7 +45,7 @@ def keep_result(freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequenc
     if freeze.snapshot["base"] is None and not _is_repository(freeze.repository):
         # Or it is one, without a commit, whose .git is missing for a moment.
         disagree(paths, machine)
-        print(f"kochi: {freeze.directory} is no git repository: artifacts stay in results/ alone")
+        print(f"kochi: {freeze.directory} is not a git repository: artifacts are only in results/")
         return
     kept = {artifact["dest"] for artifact in record["artifacts"]}
     files = {each.destination: each.file for each in outputs if each.destination in kept}
@@ -59,7 +59,7 @@ def keep_result(freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequenc
     except OSError as error:
         disagree(paths, machine)
         print(
-            f"kochi: kept in results/ only for now: {error}\n"
+            f"kochi: the result is only in results/ for now: {error}\n"
             "The next run, or 'kochi artifact sync', commits it from there.",
             file=sys.stderr,
         )

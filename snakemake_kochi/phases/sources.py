@@ -99,8 +99,8 @@ def _refuse_around(mirror: Path, store: Path, recipe: Recipe) -> None:
         return
     if not any(is_there(each / ".git") for each in (mirror, *mirror.parents)):
         raise KochiError(
-            f"mirror_dir of {recipe}: {mirror} contains KOCHI_ROOT, where copies of it are kept",
-            "Name the directory of the sources alone in kochi.yaml.",
+            f"mirror_dir of {recipe}: {mirror} contains KOCHI_ROOT, and so its own copies",
+            "In kochi.yaml, name only the directory of the sources.",
         )
 
 
@@ -124,7 +124,7 @@ def find_source(freeze: Freeze, recipe: Recipe, before: Install | None) -> dict[
     if recipe.mirror:
         raise PhaseError(
             f"{recipe}: mirror_dir {recipe.mirror_dir} is not a directory "
-            f"(looked from {freeze.directory})",
+            f"(relative to {freeze.directory})",
             "Correct mirror_dir in kochi.yaml.",
         )
     if recipe.git is None:

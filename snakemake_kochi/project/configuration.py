@@ -48,8 +48,8 @@ def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Pa
     if configured is not None:
         if not configured.is_file():
             raise ConfigError(
-                f"there is no file {configured}, named by KOCHI_CONF",
-                "Correct it, or type: unset KOCHI_CONF",
+                f"KOCHI_CONF names {configured}, which does not exist",
+                "Correct the variable, or type: unset KOCHI_CONF",
             )
         return top or start.absolute()
     if top is None:
@@ -164,7 +164,7 @@ def _read_common(common: CommonFile) -> Document:
     if not check_shape(document, _SCHEMA):
         document.problems.raise_all()
     if common.is_of_site and "dependencies" in document.data:
-        said = "is for projects; in the file of a site there is only 'machines'"
+        said = "this key is for projects; the file of a site has only 'machines'"
         document.problems.add(("dependencies",), said)
     return document
 
@@ -185,14 +185,18 @@ def _dependencies(document: Document) -> FrozenDict[str, FrozenDict[str, Recipe]
         check_name("dependency", name, path, problems)
         other = variables.setdefault(environment_name(name), name)
         if other != name:
-            problems.add(path, f"'{name}' and '{other}' share their environment variables; rename")
+            problems.add(
+                path, f"'{name}' and '{other}' would share their environment variables; rename one"
+            )
         recipes: dict[str, Recipe] = {}
         for index, own in enumerate(data["recipes"]):
             if own is None:  # its shape was wrong; the recipes after it keep their index
                 continue
             recipe = _recipe(name, data, own, (*path, "recipes", index), problems)
             if recipe.name in recipes:
-                problems.add((*path, "recipes", index), f"'{recipe.name}' is there twice; rename")
+                problems.add(
+                    (*path, "recipes", index), f"there are two recipes '{recipe.name}'; rename one"
+                )
             recipes[recipe.name] = recipe
         dependencies[name] = FrozenDict(recipes)
     return FrozenDict(dependencies)
@@ -247,7 +251,7 @@ def _check_recipe(recipe: Recipe, path: KeyPath, problems: Problems) -> None:
     if recipe.git is None:
         for key in ("branch", "commit_hash"):
             if getattr(recipe, key):
-                problems.add((*path, key), f"{recipe} has a {key} but no key 'git' to take it from")
+                problems.add((*path, key), f"{recipe} has the key '{key}' but no key 'git'")
 
 
 def _check_places(recipe: Recipe, path: KeyPath, problems: Problems) -> None:
@@ -262,7 +266,7 @@ def _check_places(recipe: Recipe, path: KeyPath, problems: Problems) -> None:
         if wrong := path_problem(recipe.mirror_dir):
             problems.add(place("mirror_dir"), wrong)
         if os.path.normpath(recipe.mirror_dir) in ("/", "//"):
-            said = "all of this computer's files; the directory of the sources was expected"
+            said = "this is the whole filesystem; the directory of the sources was expected"
             problems.add(place("mirror_dir"), said)
 
 

@@ -24,12 +24,12 @@ def dest_problem(dest: str) -> str | None:
     if dest.startswith("/") or ".." in components or dest in ("", "."):
         return "a relative path without '..' was expected"
     if has_control_character(dest):
-        return "a control character (as a line break) is not possible in a path"
+        return "a path cannot contain control characters such as line breaks"
     if dest.startswith(".kochi"):
-        return "paths that start with '.kochi' belong to Kochi itself"
+        return "paths that start with '.kochi' are reserved for Kochi"
     for component in components:
         if _GIT_DIRECTORY.fullmatch(component):
-            return f"git does not keep files named '{component}'"
+            return f"git cannot store a file named '{component}'"
     return path_problem(dest)
 
 
@@ -39,7 +39,7 @@ def src_problem(src: str) -> str | None:
     if not src or src.startswith("/") or ".." in src.split("/"):
         return "a path relative to the workspace, without '..', was expected"
     if has_control_character(src):
-        return "a control character (as a line break) is not possible in a path"
+        return "a path cannot contain control characters such as line breaks"
     return path_problem(src)
 
 
@@ -125,8 +125,8 @@ class Destinations:
                     other, _, other_index = self._artifacts[parent]
                     if self._first("inside", owner, index, other, other_index):
                         of = "" if other is owner else f" of {other.called_by(owner)}"
-                        said = f"'{parent}'{of} would be a file and the directory of '{dest}'"
-                        owner.problems.add(owner.path(index), f"{said}; rename")
+                        said = f"'{parent}'{of} would be both a file and the directory of '{dest}'"
+                        owner.problems.add(owner.path(index), f"{said}; rename one")
             for taken in (dest, *_parents(dest)):
                 if taken in self._tables:
                     self._table(taken, dest, owner, index)
@@ -140,8 +140,8 @@ class Destinations:
         other = self._tables[table]
         if self._first("table", owner, index):
             whose = f"the table or plot of {other.called_by(owner)}"
-            said = f"is {whose}" if dest == table else f"is in the way of '{table}', {whose}"
-            owner.problems.add(owner.path(index), f"'{dest}' {said}; rename")
+            said = f"is {whose}" if dest == table else f"conflicts with '{table}', {whose}"
+            owner.problems.add(owner.path(index), f"'{dest}' {said}; rename the artifact")
 
     def _first(self, *kind: object) -> bool:
         """Whether this is the first problem of its kind: one example of thousands is enough."""

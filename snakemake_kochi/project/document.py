@@ -90,7 +90,9 @@ class _Converter:
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
         if id(node) in self._open:
-            self.problems.add(path, "an alias to something that contains it; write it out")
+            self.problems.add(
+                path, "the alias refers to a value that contains it; write the value out"
+            )
             return Scalar("", "null")
         self._open.add(id(node))
         try:
@@ -127,7 +129,7 @@ class _Converter:
         first: dict[str, int] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                self.problems.add((*path, "?"), "a key was expected to be text")
+                self.problems.add((*path, "?"), "a key must be a text")
                 continue
             key = self._text(key_node, path)
             if key_node.tag == f"{_PREFIX}merge":
@@ -136,7 +138,7 @@ class _Converter:
             if key in first:
                 # YAML libraries keep the last one silently.
                 self.lines[(*path, key)] = _line(key_node)
-                self.problems.add((*path, key), f"given twice, first in line {first[key]}")
+                self.problems.add((*path, key), f"duplicate key, first in line {first[key]}")
                 continue
             first[key] = self.lines[(*path, key)] = _line(key_node)
             own[key] = self.convert(value_node, (*path, key))
@@ -211,8 +213,8 @@ def compose(file: str, text: str) -> yaml.Node | None:
     if node is not None and (size := _expanded_size(node)) > MAXIMUM_NODES:
         about = str(size) if size < 10**9 else "more than a billion"
         raise ConfigError(
-            f"{file}: too much data, {about} keys and values with what its aliases stand for; at "
-            f"most {MAXIMUM_NODES} are possible"
+            f"{file}: too much data, {about} keys and values when its aliases are expanded; "
+            f"at most {MAXIMUM_NODES} are possible"
         )
     return node
 

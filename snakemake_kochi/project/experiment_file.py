@@ -8,16 +8,12 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-import yaml
-
-from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.checks import check_references, note_grid_problems, note_remarks
 from snakemake_kochi.project.destinations import dest_problem, normalise_dest, src_problem
 from snakemake_kochi.project.document import (
     Document,
     Scalar,
-    compose,
     names,
     optional_text,
     read_yaml,
@@ -47,29 +43,6 @@ from snakemake_kochi.project.values import (
 
 _DEFAULT_NAME = "ANON"
 _UNKNOWN_TYPE = "unknown"  # of an artifact whose shape is wrong
-
-
-def is_experiment(text: str) -> bool:
-    """Whether a text is an experiment: a YAML mapping with a mapping under the key `run`, or, if
-    it is only to be built, under both `build` and `batches`.
-
-    A text that is not valid YAML but has a line `run:` counts, too: reading it reports the error.
-    """
-    if "run" not in text and "batches" not in text:
-        return False
-    try:
-        node = compose("", text)
-    except ConfigError:
-        return re.search(r"^run\s*:", text, re.MULTILINE) is not None
-    if not isinstance(node, yaml.MappingNode):
-        return False
-    mappings = {
-        key.value
-        for key, value in node.value
-        if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.MappingNode)
-    }
-    # Files of other programs have a `build`, too.
-    return "run" in mappings or {"build", "batches"} <= mappings
 
 
 def load_experiment(file: str, text: str, project: Project | None) -> Experiment:
@@ -228,7 +201,8 @@ class _Reader:
                 continue
             if text in texts:
                 self.problems.add(
-                    (*path, index), f"the value '{text}' is there twice; use duplicates to repeat"
+                    (*path, index),
+                    f"the value '{text}' is in the list twice; to repeat runs, use 'duplicates'",
                 )
             texts[text] = None
         return tuple(texts)
@@ -241,7 +215,7 @@ class _Reader:
             if not isinstance(entry, dict):
                 self.problems.add(
                     (*path, index),
-                    "either all entries are values or all are {value: ..., machines: [...]}",
+                    "the entries must be either all values or all {value: ..., machines: [...]}",
                 )
                 self.problems.mark_unknown(path)
                 continue
@@ -291,7 +265,8 @@ class _Reader:
             dest, src = normalise_dest(str(entry["dest"])), optional_text(entry.get("src"))
             if entry["type"] == "file" and not src:
                 self.problems.add(
-                    (*path, index), "the key 'src' is missing: which file of the workspace to keep"
+                    (*path, index),
+                    "the key 'src' is missing; it names the file of the workspace to keep",
                 )
             dest = self._checked(dest, (*path, index, "dest"), dest_problem) or ""
             src = self._checked(src, (*path, index, "src"), src_problem)
@@ -310,7 +285,7 @@ class _Reader:
         if metrics and _UNKNOWN_TYPE not in types:
             self.problems.add(
                 (*path, "metrics"),
-                "metrics are read off a run's standard output; add an artifact of type stdout",
+                "metrics are read from a run's standard output; add an artifact of type stdout",
             )
         return FrozenDict()
 
@@ -326,8 +301,8 @@ class _Reader:
             if groups != 1:
                 self.problems.add(
                     (*path, name),
-                    f"one group, (...), around the number was expected, not {groups}; "
-                    "(?:...) groups without being one",
+                    f"one group (...) around the number was expected, not {groups}; "
+                    "write other groups as (?:...)",
                 )
         return {name: str(value) for name, value in data.items()}
 

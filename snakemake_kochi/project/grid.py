@@ -212,7 +212,7 @@ class PointTexts:
 def job_name_problem(name: str) -> str | None:
     """Why a text cannot be a job's name, or None."""
     if has_control_character(name):
-        return "a control character (as a line break) is not possible in a job's name"
+        return "a job's name cannot contain control characters such as line breaks"
     return None
 
 
@@ -328,7 +328,7 @@ def make_points(
         problems.add(path, f"{told} points; at most {MAXIMUM_POINTS} are possible")
         return ()
     if count >= _MANY_POINTS:
-        _log.warning("batch %s has %d points: to plan them takes minutes", batch.name, count)
+        _log.warning("batch %s has %d points; planning them takes minutes", batch.name, count)
     all_texts = PointTexts.parse(batch.job_name, batch.queue, batch.artifacts)
     encodings: dict[str, str] = {}
     known: dict[tuple[str, ...], PointTexts] = {}

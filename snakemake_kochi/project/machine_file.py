@@ -113,12 +113,19 @@ def _check(machine: Machine, data: Mapping[str, Any], path: KeyPath, problems: L
         if wrong := path_problem(getattr(machine, key) or ""):
             problems.add((*path, key), wrong)
     if machine.name == LOCAL and machine.hosts:
-        problems.add((*path, "hosts"), "'local' is any computer; name another machine for these")
+        problems.add(
+            (*path, "hosts"), "'local' stands for any computer; give these hosts to another machine"
+        )
     for pattern in machine.hosts:
         if not pattern.strip("*?"):
-            problems.add((*path, "hosts"), f"{pattern!r} is any computer; say more of the names")
+            problems.add(
+                (*path, "hosts"), f"{pattern!r} matches every host name; write a narrower pattern"
+            )
     if machine.scheduler is not None and machine.alloc_script:
-        problems.add((*path, "alloc_script"), "with 'scheduler' it is not used; leave one out")
+        problems.add(
+            (*path, "alloc_script"),
+            "'alloc_script' has no effect with 'scheduler'; remove one of them",
+        )
     if settings.min_workers > settings.max_workers:
         problems.add(
             (*path, "allocation", "min_workers"),
@@ -130,11 +137,11 @@ def _check(machine: Machine, data: Mapping[str, Any], path: KeyPath, problems: L
         users = [each for each in OPTIONS if key in (*OPTIONS[each].CONSTRAINTS, "arguments")]
         if users and machine.scheduler not in users:
             schedulers = " or ".join(f"'scheduler: {each}'" for each in users)
-            problems.add((*path, "allocation", key), f"is for machines with {schedulers}")
+            problems.add((*path, "allocation", key), f"this key is for machines with {schedulers}")
     if own is not None and "node_spec" in written:
         problems.add(
             (*path, "allocation", "node_spec"),
-            f"is for machines with an 'alloc_script'; {own.INSTEAD_OF_NODE_SPEC}",
+            f"this key is for machines with an 'alloc_script'; {own.INSTEAD_OF_NODE_SPEC}",
         )
 
 

@@ -129,8 +129,8 @@ def chosen_machine(
     found = [each.name for each in machines.values() if each.name != LOCAL and each.has_host(host)]
     if len(found) > 1:
         raise ConfigError(
-            f"this host, {host()}, belongs to several machines of kochi.yaml: {', '.join(found)}",
-            f"Name the one that is meant with -m, or type: export KOCHI_DEFAULT_MACHINE={found[0]}",
+            f"this host, {host()}, belongs to several machines: {', '.join(found)}",
+            f"Name one with -m, or type: export KOCHI_DEFAULT_MACHINE={found[0]}",
         )
     if not found and (name := environment.get(FOUND_VARIABLE, "")) in machines:
         return name
@@ -188,8 +188,8 @@ def site_file(environment: Mapping[str, str] = os.environ) -> Path | None:
     file = expand_user(named, SITE_VARIABLE).absolute()
     if not file.exists():
         raise ConfigError(
-            f"there is no file {file}, named by {SITE_VARIABLE}",
-            f"Correct it, or type: unset {SITE_VARIABLE}",
+            f"{SITE_VARIABLE} names {file}, which does not exist",
+            f"Correct the variable, or type: unset {SITE_VARIABLE}",
         )
     return file
 
@@ -200,7 +200,7 @@ def _read(file: Path, is_of_site: bool = False) -> CommonFile:
             _check_site(file)
         return CommonFile(str(file), read_text(file, str(file)), is_of_site)
     except ConfigError as error:
-        hint = f"To go on without it, type: export {SITE_VARIABLE}=" if is_of_site else ""
+        hint = f"To go on without it, type: export {SITE_VARIABLE}=" if is_of_site else None
         raise ConfigError(error.message, error.hint or hint) from error
 
 
@@ -208,7 +208,7 @@ def _check_site(file: Path) -> None:
     try:
         check_followed(file)
     except OthersError as error:
-        message = f"the machines in {file} are those of the site, and run commands as you, but "
+        message = f"the machines in {file} are for the whole site and run commands as you, but "
         raise ConfigError(f"{message}{error.message}", error.hint) from error
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from error

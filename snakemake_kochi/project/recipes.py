@@ -109,7 +109,7 @@ class Project:
         raise NameNotFoundError(
             f"there is no machine '{name}' in {' or '.join([self._source, *self.common_files])}, "
             f"{nearest(name, self.machines)}",
-            f"A new one is added under the key 'machines' of {self._source}.",
+            f"To add it, describe it under the key 'machines' of {self._source}.",
         )
 
     def requirement(self, text: str) -> Requirement:
@@ -132,7 +132,7 @@ class Project:
         problem = self.recipe_problem(requirement)
         if problem is not None:
             raise NameNotFoundError(
-                f"{requirement}: {problem}", "All recipes are shown by: kochi show installs"
+                f"{requirement}: {problem}", "To list all recipes, type: kochi show installs"
             )
         return self.dependencies[requirement.dependency][requirement.recipe]
 
@@ -177,7 +177,7 @@ class Project:
                     raise ConfigError(
                         f"two recipes of '{requirement.dependency}' on machine '{machine}':\n"
                         f"  {first}\n  {second}",
-                        "Make both ask for the same recipe.",
+                        "Make both require the same recipe.",
                     )
                 parents.setdefault(name, parent)
                 yield name

@@ -1,4 +1,4 @@
-"""The shape of a document, checked against its JSON schema and reported in plain words."""
+"""The shape of a document: whether it is an experiment, and what contradicts its JSON schema."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import jsonschema
 import yaml
 
-from snakemake_kochi.errors import nearest
-from snakemake_kochi.project.document import Document, Scalar
+from snakemake_kochi.errors import ConfigError, nearest
+from snakemake_kochi.project.document import Document, Scalar, compose
 from snakemake_kochi.project.problems import KeyPath
 from snakemake_kochi.resources import workflow_directory
 
@@ -54,6 +54,29 @@ def _validator(name: str) -> Any:
     )
     extend: Any = jsonschema.validators.extend
     return extend(base, {"minimum": _minimum}, type_checker=checker)(schema)
+
+
+def is_experiment(text: str) -> bool:
+    """Whether a text is an experiment: a YAML mapping with a mapping under the key `run`, or, if
+    it is only to be built, under both `build` and `batches`.
+
+    A text that is not valid YAML but has a line `run:` counts, too: reading it reports the error.
+    """
+    if "run" not in text and "batches" not in text:
+        return False
+    try:
+        node = compose("", text)
+    except ConfigError:
+        return re.search(r"^run\s*:", text, re.MULTILINE) is not None
+    if not isinstance(node, yaml.MappingNode):
+        return False
+    mappings = {
+        key.value
+        for key, value in node.value
+        if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.MappingNode)
+    }
+    # Files of other programs have a `build`, too.
+    return "run" in mappings or {"build", "batches"} <= mappings
 
 
 def check_shape(document: Document, schema: str) -> bool:
@@ -230,7 +253,7 @@ def _found(instance: Any) -> str:
     if instance.kind == "null":
         return "nothing"
     if instance.kind == "boolean":
-        return f"{instance} (quote it if a text is meant)"
+        return f"{instance} (quote it to make it a text)"
     kind = "text" if instance.kind == "string" else "number"
     return f"the {kind} '{_short(instance)}'"
 

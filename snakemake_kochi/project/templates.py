@@ -153,7 +153,7 @@ def _power(base: Any, exponent: Any) -> Any:
         _bounded(base.bit_length() * exponent)
     result = base**exponent
     if isinstance(result, complex):
-        raise TemplateError(f"{base} ** {exponent} is no real number")
+        raise TemplateError(f"{base} ** {exponent} is not a real number")
     return result
 
 
@@ -173,7 +173,7 @@ def _shift_left(value: Any, by: Any) -> Any:
 def _modulo(left: Any, right: Any) -> Any:
     # '%999999999d' would write a gigabyte.
     if isinstance(left, str) and re.search(r"%[^a-zA-Z%]*([0-9]{4}|\*)", left):
-        raise TemplateError("a width of more than 3 digits, or *, is not possible in a format")
+        raise TemplateError("a format cannot have * or a width of more than 3 digits")
     return left % right
 
 
@@ -315,7 +315,7 @@ class _Evaluation:
         formatting = isinstance(op, ast.Mod) and isinstance(left, str)
         if isinstance(left, tuple) or (isinstance(right, tuple) and not formatting):
             raise TemplateError(
-                "a list can only stand in a call, or after 'in', 'not in' or a text and %"
+                "a list is only allowed in a call, and after 'in', 'not in', or a text and %"
             )
         return _checked(_OPERATORS[type(op)](left, right))
 
@@ -351,7 +351,7 @@ class Expression:
             code += f"{prefix}{index}_{literal}"
             source += f"${{{name}}}{literal}"
         if len(code) > _MAXIMUM_SOURCE:
-            raise TemplateError(f"an expression of more than {_MAXIMUM_SOURCE} characters")
+            raise TemplateError(f"the expression has more than {_MAXIMUM_SOURCE} characters")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter(
@@ -393,14 +393,14 @@ class Expression:
 def _refuse_foreign(node: ast.AST, known: set[str]) -> None:
     if not isinstance(node, _NODES) or isinstance(node, ast.Is | ast.IsNot):
         raise TemplateError(
-            f"{type(node).__name__} is not possible here, only numbers, texts, $parameters, "
+            f"{type(node).__name__} is not allowed here; use only numbers, texts, $parameters, "
             "operators and calls"
         )
     if isinstance(node, ast.Call) and node.keywords:
-        raise TemplateError("arguments of a call have no names here")
+        raise TemplateError("a call cannot have named arguments")
     if isinstance(node, ast.Name) and node.id not in known | _LITERAL_NAMES.keys():
         shown = re.sub(r"parameter_+\d+_", "${...}", node.id)
-        raise TemplateError(f"'{shown}' has no meaning; a parameter is written $name")
+        raise TemplateError(f"'{shown}' has no meaning here; write a parameter as $name")
     if isinstance(node, ast.Constant) and not isinstance(node.value, bool | int | float | str):
         raise TemplateError(f"{node.value!r} is not possible here")
 

@@ -39,14 +39,14 @@ def name_problem(name: str) -> str | None:
     if name in TABLE_COLUMNS:
         return f"'{name}' is a column of every batch's table and cannot be a parameter; rename it"
     if not _NAME.fullmatch(name):
-        return "a parameter's name is letters, digits, _ and -, and starts with a letter or _"
+        return "a parameter's name has only letters, digits, _ and -, and starts with a letter or _"
     return None
 
 
 def metric_problem(name: str) -> str | None:
     """Why a text cannot be the name of a metric, or None."""
     if name in (*SUBSTITUTED, *TABLE_COLUMNS):
-        return f"'{name}' has a meaning of its own in every batch's table; rename the metric"
+        return f"'{name}' has another meaning in every batch's table; rename the metric"
     return None
 
 
@@ -64,7 +64,7 @@ def unusable_character(text: str) -> str | None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return "the value contains half a character (a lone surrogate)"
+        return "the value contains an incomplete character (a lone surrogate)"
     return None
 
 

@@ -212,7 +212,7 @@ def test_a_result_that_cannot_be_journaled_stays_in_results_and_is_committed_fro
     ):
         keep("b")
         assert can_be_noted or filesystem.count(fault)
-    assert "kept in results/ only for now" in capfd.readouterr().err
+    assert "the result is only in results/ for now" in capfd.readouterr().err
     assert commit_missing(repository, paths, MACHINE) == 1
     assert kept(repository) == {"a", "b"}
 

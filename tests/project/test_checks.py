@@ -90,7 +90,7 @@ def test_two_batches_that_name_the_batch_and_clash_are_told_to_rename() -> None:
 
 def test_a_dest_that_is_the_directory_of_another_batch_s_is_an_error() -> None:
     batches = f"  a: {{{artifacts('d/x')}}}\n  b: {{{artifacts('d/x/y')}}}"
-    expected = "'d/x' of batch 'a' would be a file and the directory of 'd/x/y'; rename"
+    expected = "'d/x' of batch 'a' would be both a file and the directory of 'd/x/y'; rename one"
     assert [line.split(": ", 2)[1:] for line in said(batches)] == [
         ["batches.b.artifacts[0].dest", expected]
     ]
@@ -99,10 +99,10 @@ def test_a_dest_that_is_the_directory_of_another_batch_s_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("dest", "expected"),
     [
-        ("e/a.csv", "'e/a.csv' is the table or plot of batch 'a'; rename"),
-        ("e/b.md", "'e/b.md' is the table or plot of batch 'b'; rename"),
-        ("e/b.png/x", "'e/b.png/x' is in the way of 'e/b.png', the table or plot of batch 'b'"),
-        ("e", "'e' is in the way of 'e/a.csv', the table or plot of batch 'a'; rename"),
+        ("e/a.csv", "'e/a.csv' is the table or plot of batch 'a'; rename the artifact"),
+        ("e/b.md", "'e/b.md' is the table or plot of batch 'b'; rename the artifact"),
+        ("e/b.png/x", "'e/b.png/x' conflicts with 'e/b.png', the table or plot of batch 'b'"),
+        ("e", "'e' conflicts with 'e/a.csv', the table or plot of batch 'a'; rename the artifact"),
     ],
 )
 def test_a_dest_that_is_a_batch_s_own_table_is_an_error(dest: str, expected: str) -> None:
@@ -124,7 +124,7 @@ def test_two_experiments_with_one_dest_are_an_error_that_names_both() -> None:
         check_experiments([first, second], "local")
     assert str(caught.value).splitlines() == [
         "e.yaml:3: batches.a.artifacts[1].dest: 'f/c.md' is the table or plot of batch 'c' of "
-        "sub/f.yaml; rename",
+        "sub/f.yaml; rename the artifact",
         "sub/f.yaml:3: batches.c.artifacts[1].dest: 'x' is also written by batch 'a' of e.yaml; "
         "rename one",
     ]

@@ -69,16 +69,27 @@ def test_without_kochi_yaml_every_host_is_local(
     assert find_location(start=tmp_path).machine.name == "local"
 
 
-def test_a_machine_that_is_named_where_there_is_no_kochi_yaml_is_described(
+def test_an_unknown_machine_where_there_is_no_kochi_yaml_is_refused_with_a_way_to_describe_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    with pytest.raises(KochiError, match="machine 'spica' is not known: there is no") as error:
+    with pytest.raises(KochiError, match="there is no machine 'spica', known: local") as error:
         find_location(environment={"KOCHI_DEFAULT_MACHINE": "spica"}, start=tmp_path)
-    assert "git init && kochi init" in str(error.value)
+    assert "conf.yaml" in str(error.value)
     text = "machines:\n  spica:\n    scheduler: slurm\n    kochi_root: DIRECTORY"
     assert text in str(error.value)
     assert load_project(tmp_path, text).machine("spica").kochi_root == "DIRECTORY"
+
+
+def test_a_misspelt_machine_where_there_is_no_kochi_yaml_is_refused_with_the_nearest_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    site = tmp_path / "site.yaml"
+    site.write_text(MACHINES)
+    with pytest.raises(KochiError) as error:
+        find_location("spika", {"KOCHI_SITE_CONF": str(site)}, start=tmp_path)
+    assert str(error.value) == "there is no machine 'spika', did you mean 'spica'?"
 
 
 def test_a_kochi_yaml_that_is_not_read_is_an_error_for_its_machines_and_a_warning_for_local(
@@ -104,8 +115,8 @@ def test_a_kochi_yaml_that_is_not_read_is_an_error_for_its_machines_and_a_warnin
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("machines: {local: {hosts: [a]}}", "'local' is any computer"),
-        ("machines: {m: {hosts: ['*']}}", "'*' is any computer"),
+        ("machines: {local: {hosts: [a]}}", "'local' stands for any computer"),
+        ("machines: {m: {hosts: ['*']}}", "'*' matches every host name"),
         ("machines: {m: {hosts: []}}", "the list is empty"),
         ("machines: {m: {host: a}}", "did you mean 'hosts'"),
     ],

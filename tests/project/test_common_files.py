@@ -116,7 +116,7 @@ def test_what_is_wrong_is_told_of_the_file_in_which_it_is(
         ("machines: [spica]\n", "{}:1: machines: "),
         ("machines: {\n", "{}:2: not valid YAML"),
         ("machines: {spica: {schedular: slurm}}\n", "did you mean 'scheduler'"),
-        ("dependencies: {}\n", "{}:1: dependencies: is for projects"),
+        ("dependencies: {}\n", "{}:1: dependencies: this key is for projects"),
     ],
 )
 def test_a_malformed_file_of_the_site_is_named(
@@ -132,7 +132,7 @@ def test_a_malformed_file_of_the_site_is_named(
 def test_a_file_of_the_site_that_is_missing_or_cannot_be_read_is_named(
     repository: Path, of_site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=f"there is no file {of_site}, named by KOCHI_SITE_CONF"):
+    with pytest.raises(ConfigError, match=f"KOCHI_SITE_CONF names {of_site}, which does not exist"):
         find_location()
     of_site.mkdir()
     with pytest.raises(ConfigError, match=f"{of_site} cannot be read") as caught:

@@ -9,9 +9,10 @@ import pytest
 from snakemake_kochi.errors import ConfigError
 from snakemake_kochi.project.configuration import load_project
 from snakemake_kochi.project.experiment import Experiment
-from snakemake_kochi.project.experiment_file import is_experiment, load_experiment
+from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import Phase
 from snakemake_kochi.project.recipes import Project, Requirement
+from snakemake_kochi.project.shape import is_experiment
 
 EXAMPLE = """
 depends: [{name: massivethreads, recipe: release}, {name: jemalloc, recipe: v5, machines: [local]}]
@@ -289,7 +290,7 @@ def test_the_environment_holds_only_what_the_phase_depends_on() -> None:
         ("run: {script: x}\ndefault_params: {a: '`2 % 0`'}", "default_params.a: `2 % 0`: integer"),
         ("run: {script: x}\ndefault_queue: a b", "default_queue: 'a b': the queue's name cannot"),
         ("run: {script: x}\nmetrics: {t: '('}", "metrics.t: not a Python regular expression"),
-        ("run: {script: x}\nmetrics: {t: 'a'}", "one group, (...), around the number was expected"),
+        ("run: {script: x}\nmetrics: {t: 'a'}", "one group (...) around the number was expected"),
         ("run: {script: x}\nmetrics: {t: '(a)(b)'}", "was expected, not 2"),
         ("run: {script: x}\ndepends: [{name: jemaloc, recipe: v5}]", "did you mean 'jemalloc'?"),
         (
@@ -314,12 +315,15 @@ def test_a_mistake_in_the_file_is_told_with_its_key(text: str, expected: str) ->
     [
         ("{parms: {}}", "batches.b.parms: unknown key, did you mean 'params'?"),
         ("{params: {a: []}}", "batches.b.params.a: the list is empty"),
-        ("{params: {a: [1, 2, 1]}}", "batches.b.params.a[2]: the value '1' is there twice"),
-        ("{params: {a: [yes, true]}}", "the value 'true' is there twice"),
-        ("{params: {a: [{value: [3, 3]}]}}", "params.a[0].value[1]: the value '3' is there twice"),
+        ("{params: {a: [1, 2, 1]}}", "batches.b.params.a[2]: the value '1' is in the list twice"),
+        ("{params: {a: [yes, true]}}", "the value 'true' is in the list twice"),
+        (
+            "{params: {a: [{value: [3, 3]}]}}",
+            "a[0].value[1]: the value '3' is in the list twice",
+        ),
         ("{params: {a: [{value: []}]}}", "params.a[0].value: the list is empty"),
         ("{params: {a: [{machines: [x]}]}}", "params.a[0]: the key 'value' is missing"),
-        ("{params: {a: [{value: 1}, 2]}}", "either all entries are values or all are"),
+        ("{params: {a: [{value: 1}, 2]}}", "the entries must be either all values or all"),
         ("{params: {a: [[1]]}}", "params.a[0]: a single value or a mapping"),
         ("{params: {a: $c}}", "batches.b.params.a: there is no parameter 'c'"),
         ("{params: {a: '$d', d: '$a'}}", "batches.b.params: parameters refer to each other in a"),
@@ -333,20 +337,23 @@ def test_a_mistake_in_the_file_is_told_with_its_key(text: str, expected: str) ->
         ),
         (
             "{metrics: {t: (x)}}",
-            "batches.b.metrics: metrics are read off a run's standard output; add an artifact of "
+            "batches.b.metrics: metrics are read from a run's standard output; add an artifact of "
             "type stdout",
         ),
         ("{metrics: {t: (x)}, artifacts: [{type: stats, dest: x}]}", "add an artifact of type st"),
         ("{metrics: {t: (x)}, artifacts: [{type: std, dest: x}]}", "did you mean 'stdout'?"),
         (
             "{metrics: {run_node: (x)}, artifacts: [{type: stdout, dest: x}]}",
-            "batches.b.metrics.run_node: 'run_node' has a meaning of its own in every batch's",
+            "batches.b.metrics.run_node: 'run_node' has another meaning in every batch's",
         ),
         ("{params: {run_started: 1}}", "'run_started' is a column of every batch's table"),
         ("{params: {a: '`1/0`'}}", "batches.b.params.a: `1/0`: division by zero"),
         ("{queue: ../x}", "batches.b.queue: '../x': the queue's name cannot be used in paths"),
         ("{queue: -$a}", "batches.b.queue: '-$a': the queue's name cannot be used in paths"),
-        ('{name: "a\\nb"}', "batches.b.name: 'a\\nb': a control character"),
+        (
+            '{name: "a\\nb"}',
+            "batches.b.name: 'a\\nb': a job's name cannot contain control characters",
+        ),
         ("x", "batches.b: a mapping (key: value) was expected, not the text 'x'"),
         ("{run: x}", "batches.b.run: a mapping (key: value) was expected"),
         ("{params: [a]}", "batches.b.params: a mapping (key: value) was expected"),
@@ -378,9 +385,9 @@ def test_a_mistake_in_the_file_is_told_with_its_key(text: str, expected: str) ->
         ("{artifacts: [{type: stats, dest: /x}]}", "a relative path without '..' was expected"),
         ("{artifacts: [{type: stats, dest: a/../x}]}", "a relative path without '..'"),
         ("{artifacts: [{type: stats, dest: .}]}", "a relative path without '..'"),
-        ('{artifacts: [{type: stats, dest: "a\\nb"}]}', "a control character"),
-        ("{artifacts: [{type: stats, dest: .kochi/x}]}", "belong to Kochi itself"),
-        ("{artifacts: [{type: stats, dest: a/.GIT/x}]}", "git does not keep files named '.GIT'"),
+        ('{artifacts: [{type: stats, dest: "a\\nb"}]}', "a path cannot contain control characters"),
+        ("{artifacts: [{type: stats, dest: .kochi/x}]}", "are reserved for Kochi"),
+        ("{artifacts: [{type: stats, dest: a/.GIT/x}]}", "git cannot store a file named '.GIT'"),
     ],
 )
 def test_a_mistake_in_a_batch_is_told_once_with_its_key(batch: str, expected: str) -> None:

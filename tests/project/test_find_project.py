@@ -123,7 +123,7 @@ def test_a_kochi_conf_that_does_not_exist_is_an_error(
     repository: Path, environment: dict[str, str]
 ) -> None:
     environment["KOCHI_CONF"] = "/nowhere/k.yaml"
-    with pytest.raises(ConfigError, match=r"no file /nowhere/k\.yaml, named by KOCHI_CONF"):
+    with pytest.raises(ConfigError, match=r"KOCHI_CONF names /nowhere/k\.yaml, which does not"):
         find_project(repository, environment)
 
 

@@ -159,7 +159,7 @@ def test_a_queue_name_that_cannot_be_a_directory_is_an_error(value: str) -> None
 
 
 def test_a_line_break_in_a_jobs_name_is_an_error() -> None:
-    assert "batches.b.name: 'x\\ny': a control character" in said(
+    assert "batches.b.name: 'x\\ny': a job's name cannot contain control characters" in said(
         'name: $a\n    params: {a: "x\\ny"}'
     )
 
@@ -196,7 +196,7 @@ def test_two_artifacts_with_one_dest_are_an_error() -> None:
 
 def test_a_dest_that_is_the_directory_of_another_is_an_error() -> None:
     message = said(artifacts("a/b/c", "a/bc", "a/b"))
-    assert "'a/b' would be a file and the directory of 'a/b/c'" in message
+    assert "'a/b' would be both a file and the directory of 'a/b/c'" in message
 
 
 def test_dests_that_only_begin_alike_are_fine() -> None:

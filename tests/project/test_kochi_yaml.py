@@ -221,8 +221,8 @@ def test_a_local_git_path_is_relative_to_the_project(written: str, remote: str) 
         ("{name: r}", "a:r has nothing to run: a key 'script'"),
         ("{name: r, script: ''}", "a:r has nothing to run"),
         ("{name: r, script: x, mirror: true}", "a key 'mirror_dir' was expected"),
-        ("{name: r, script: x, branch: b}", "a:r has a branch but no key 'git'"),
-        ("{name: r, script: x, commit_hash: c}", "a:r has a commit_hash but no key 'git'"),
+        ("{name: r, script: x, branch: b}", "a:r has the key 'branch' but no key 'git'"),
+        ("{name: r, script: x, commit_hash: c}", "a:r has the key 'commit_hash' but no key 'git'"),
         ("{name: ../r, script: x}", "the recipe name '../r' cannot be used in paths"),
         ("{script: x}", "the key 'name' is missing"),
         ("{name: r, script: x, envs: {A-B: 1}}", "environment variable was expected"),
@@ -254,11 +254,11 @@ def test_a_mistake_in_a_recipe_is_told_with_its_line_and_key(recipe: str, expect
         ("dependencies: {a/b: {recipes: [{name: r, script: x}]}}", "the dependency name 'a/b'"),
         (
             "dependencies: {a: {recipes: [{name: r, script: x}, {name: r, script: y}]}}",
-            "'r' is there twice",
+            "there are two recipes 'r'; rename one",
         ),
         (
             "dependencies:\n  a-b: &d {recipes: [{name: r, script: x}]}\n  a_B: *d",
-            "'a_B' and 'a-b' share their environment variables",
+            "'a_B' and 'a-b' would share their environment variables",
         ),
     ],
 )

@@ -109,7 +109,10 @@ def test_an_argument_may_have_its_value_in_an_entry_of_its_own() -> None:
     [
         ("{scheduler: pbs}", "machines.spica.scheduler: the text 'pbs' is not possible here"),
         ("{scheduler: pbs}", "known: slurm; for any other scheduler, use the key 'alloc_script'"),
-        ("{scheduler: slurm, alloc_script: x}", "with 'scheduler' it is not used; leave one out"),
+        (
+            "{scheduler: slurm, alloc_script: x}",
+            "'alloc_script' has no effect with 'scheduler'; remove one of them",
+        ),
         ("{allocation: {partition: short}}", "is for machines with 'scheduler: slurm'"),
         ("{scheduler: slurm, allocation: {node_spec: a}}", "for machines with an 'alloc_script'"),
         (

@@ -15,9 +15,10 @@ from support import calls_of
 from snakemake_kochi.errors import ConfigError, KochiError
 from snakemake_kochi.project.checks import check_experiments
 from snakemake_kochi.project.configuration import load_project
-from snakemake_kochi.project.experiment_file import is_experiment, load_experiment
+from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.grid import MAXIMUM_POINTS
 from snakemake_kochi.project.recipes import Project, Requirement
+from snakemake_kochi.project.shape import is_experiment
 
 HERE = Path("/project")
 
@@ -158,9 +159,9 @@ def test_any_text_is_read_or_refused_with_its_file(text: str) -> None:
     ("key", "value", "said"),
     [
         ("mirror_dir", '"a\\0b"', "NUL"),
-        ("mirror_dir", '"\\ud800"', "half a character"),
-        ("mirror_dir", "/", "all of this computer's files"),
-        ("mirror_dir", "//usr/..", "all of this computer's files"),
+        ("mirror_dir", '"\\ud800"', "an incomplete character"),
+        ("mirror_dir", "/", "this is the whole filesystem"),
+        ("mirror_dir", "//usr/..", "this is the whole filesystem"),
         ("mirror_dir", "x" * 300, "longer than 255 bytes"),
         ("git", "x" * 5000, "longer than 3000 bytes"),
         ("git", "https://" + "x" * 5000, "longer than 3000 bytes"),
