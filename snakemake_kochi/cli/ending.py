@@ -23,16 +23,16 @@ from snakemake_kochi.files import is_there
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.locks import read_lock_settings
 from snakemake_kochi.queue import (
-    AskedWorker,
     Release,
+    RequestedWorker,
     WorkerState,
-    asked_workers,
     cancel_all,
     find_worker,
     list_jobs,
     list_workers,
     order_release,
     read_queues,
+    requested_workers,
 )
 
 _SENTENCES = {
@@ -131,7 +131,7 @@ def release_command(
     for queue in queues:
         location.machine_paths.queue(queue)
     location.secure(location.machine_paths.directory)
-    asked = asked_workers(location.machine_paths)
+    asked = requested_workers(location.machine_paths)
     how: Release = "now" if now else "finish"
     outcomes = []
     has_failed = False
@@ -199,7 +199,7 @@ def _release(location: Location, worker: WorkerState, how: Release) -> tuple[str
 
 
 def release_before_it_comes(
-    location: Location, asked: AskedWorker, how: Release
+    location: Location, asked: RequestedWorker, how: Release
 ) -> tuple[str, str]:
     """Release a worker that has not come.
 

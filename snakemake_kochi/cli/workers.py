@@ -176,7 +176,7 @@ def _ask(
 ) -> list[_Asked]:
     from snakemake_kochi.allocation.submission import WorkerCommand
     from snakemake_kochi.allocation.workers import make_scheduler
-    from snakemake_kochi.queue import AskedWorker, allocate_ids, assign_queues, note_asked
+    from snakemake_kochi.queue import RequestedWorker, allocate_ids, assign_queues, note_requested
     from snakemake_kochi.schedulers.interface import Wanted
     from snakemake_kochi.schedulers.script import AllocScript
     from snakemake_kochi.worker.settings import WorkerSettings
@@ -219,7 +219,7 @@ def _ask(
     ids = scheduler.submit(wanted, command, ())
     for worker, each in zip(numbers, ids, strict=False):
         assign_queues(location.machine_paths, worker, [queue])
-        note_asked(location.machine_paths, AskedWorker(worker, each, name))
+        note_requested(location.machine_paths, RequestedWorker(worker, each, name))
         say(
             f"Requested worker {worker} for queue {queue}: allocation {each}, "
             f"log: {command.log(each)}"

@@ -54,19 +54,19 @@ from snakemake_kochi.queue.wakeup import (
     shared_workers,
 )
 from snakemake_kochi.queue.workers import (
-    AskedWorker,
     Capacity,
+    RequestedWorker,
     WorkerState,
-    asked_workers,
     find_worker,
     list_workers,
-    note_asked,
+    note_requested,
+    requested_workers,
 )
 
 __all__ = [
     "AllocationNote",
     "Answer",
-    "AskedWorker",
+    "RequestedWorker",
     "Attempt",
     "AttemptView",
     "Ended",
@@ -94,7 +94,7 @@ __all__ = [
     "Ticket",
     "WorkerState",
     "allocate_ids",
-    "asked_workers",
+    "requested_workers",
     "assign_queues",
     "attempts",
     "cancel",
@@ -111,7 +111,7 @@ __all__ = [
     "list_runs",
     "list_workers",
     "note_allocations",
-    "note_asked",
+    "note_requested",
     "order_release",
     "read_queues",
     "private_queue",

@@ -227,10 +227,10 @@ def find_worker(machine: MachinePaths, worker: int) -> WorkerState:
     try:
         return read_worker(machine, worker)
     except FileNotFoundError as error:
-        if worker in (asked := asked_workers(machine)):
+        if worker in (requested := requested_workers(machine)):
             raise NameNotFoundError(
                 f"worker {worker} on machine {machine.name} has not started yet: its allocation "
-                f"{asked[worker].allocation} is requested"
+                f"{requested[worker].allocation} is requested"
             ) from error
         known = nearest(str(worker), map(str, worker_numbers(machine)))
         raise NameNotFoundError(
@@ -256,7 +256,7 @@ def find_lost(machine: MachinePaths, workers: Iterable[int]) -> dict[int, Worker
 
 
 @dataclass(frozen=True)
-class AskedWorker:
+class RequestedWorker:
     """asked.json: a worker that a person has requested.
 
     `allocation` is the scheduler's name of the allocation in which it will run, and `owner` is the
@@ -268,13 +268,13 @@ class AskedWorker:
     owner: str
 
 
-def note_asked(machine: MachinePaths, asked: AskedWorker) -> None:
+def note_requested(machine: MachinePaths, requested: RequestedWorker) -> None:
     """Record a requested worker, after `assign_queues` has set its queues."""
-    content = to_json({"version": VERSION, **asdict(asked)})
-    write_atomically(machine.worker(asked.worker).asked, content)
+    content = to_json({"version": VERSION, **asdict(requested)})
+    write_atomically(machine.worker(requested.worker).asked, content)
 
 
-def asked_workers(machine: MachinePaths) -> dict[int, AskedWorker]:
+def requested_workers(machine: MachinePaths) -> dict[int, RequestedWorker]:
     """The requested workers that have not started and were not released meanwhile."""
     found = {}
     for worker in worker_numbers(machine):
@@ -283,5 +283,5 @@ def asked_workers(machine: MachinePaths) -> dict[int, AskedWorker]:
             continue
         with contextlib.suppress(DamagedFileError, KeyError, FileNotFoundError):
             data = read_json(paths.asked, VERSION)
-            found[worker] = AskedWorker(worker, str(data["allocation"]), str(data["owner"]))
+            found[worker] = RequestedWorker(worker, str(data["allocation"]), str(data["owner"]))
     return found

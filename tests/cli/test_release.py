@@ -13,7 +13,7 @@ from support import git, wait_until, worker_command
 from snakemake_kochi.cli.ending import release_before_it_comes
 from snakemake_kochi.location import find_location
 from snakemake_kochi.paths import MachinePaths, Root
-from snakemake_kochi.queue import AskedWorker, WorkerState, list_workers
+from snakemake_kochi.queue import RequestedWorker, WorkerState, list_workers
 
 from .conftest import Outcome
 
@@ -66,7 +66,7 @@ def test_a_worker_that_comes_at_this_moment_finishes_its_jobs(
     wait_until((own_surroundings / "there").exists)
     wait_until(lambda: kochi("show", "workers", "--json").data[0]["jobs"] == [0])
     # As it was before the worker came.
-    asked = AskedWorker(0, "1", "kochi-alloc")
+    asked = RequestedWorker(0, "1", "kochi-alloc")
     _, said = release_before_it_comes(find_location(None), asked, "finish")
     assert said == "Worker 0 was told to leave when it has finished job 0."
     (own_surroundings / "go-on").touch()

@@ -79,11 +79,11 @@ FAULTS: dict[str, list[str]] = {
         "tests/faults/test_every_step.py::test_who_cancels",
     ],
     "a queue's name writes outside of the root": [
-        f"{QUEUE}::test_a_queue_name_that_is_no_name_is_refused_and_nothing_is_written",
+        f"{QUEUE}::test_an_invalid_queue_name_is_refused_and_nothing_is_written",
         "tests/executor/test_runs.py::test_a_queue_name_that_leaves_its_directory_is_refused",
     ],
     "/ and line breaks in names": [
-        f"{QUEUE}::test_a_queue_name_that_is_no_name_is_refused_and_nothing_is_written",
+        f"{QUEUE}::test_an_invalid_queue_name_is_refused_and_nothing_is_written",
         "tests/queue/test_ticket.py::test_a_value_that_cannot_be_used_is_named",
         "tests/cli/test_show.py::test_a_name_cannot_write_to_the_terminal",
     ],

@@ -1,4 +1,4 @@
-"""Which locks a machine's processes use: all of them the same ones, or none at all."""
+"""The locks of a machine: all its processes use the same ones, or none."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def test_who_comes_first_settles_the_locks_and_others_find_them(machine: MachinePaths) -> None:
+def test_the_first_process_settles_the_locks_and_others_find_them(machine: MachinePaths) -> None:
     assert settle_locks(machine, kind="lease").kind == "lease"
     found = find_lock_settings(machine)
     assert (found.kind, found.paths) == ("lease", machine.locks)
@@ -67,7 +67,9 @@ def test_other_locks_than_those_in_use_are_refused(
         assert f"its configuration says {wanted}" in caught.value.message
         assert f"rm {machine.lock_settings}" in str(caught.value.hint)
     machine.lock_settings.unlink()
-    assert settle_locks(machine, *ways[-1]).kind == (ways[-1][1] or "flock"), "as it was advised"
+    assert settle_locks(machine, *ways[-1]).kind == (ways[-1][1] or "flock"), (
+        "as the message advises"
+    )
 
 
 def test_a_kind_that_does_not_exist_is_refused(machine: MachinePaths) -> None:
@@ -113,7 +115,7 @@ def test_locks_may_be_in_another_directory_which_is_private(
     assert len(list(lock_dir.iterdir())) == 2, "another root's are others"
 
 
-def test_a_lock_dir_that_is_not_there_is_not_made(machine: MachinePaths, tmp_path: Path) -> None:
+def test_a_missing_lock_dir_is_not_made(machine: MachinePaths, tmp_path: Path) -> None:
     with pytest.raises(KochiError, match=r"there is no directory .*/nothing"):
         settle_locks(machine, tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
@@ -208,7 +210,7 @@ def test_a_lease_keeps_processes_apart_and_a_queue_whole(machine: MachinePaths) 
 
 
 @pytest.mark.parametrize("kind", ["flock", "lease"])
-def test_a_lock_need_not_be_waited_for_for_ever(tmp_path: Path, kind: str) -> None:
+def test_the_wait_for_a_lock_can_be_limited(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "lock"
     with (
         hold(path, kind),  # type: ignore[arg-type]
@@ -265,7 +267,7 @@ def test_a_lease_is_removed_only_when_it_was_not_renewed_for_long(tmp_path: Path
     forsaken.look()
 
 
-def test_a_new_lease_in_the_place_of_a_dead_one_is_put_back(tmp_path: Path) -> None:
+def test_a_new_lease_in_the_place_of_a_dead_one_is_restored(tmp_path: Path) -> None:
     path = write(tmp_path / "lock", "dead\n")
     with open(path) as dead:
         path.unlink()

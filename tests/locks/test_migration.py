@@ -1,4 +1,4 @@
-"""What an earlier release left of a machine, with the names that it gave its files."""
+"""The files of a machine of an earlier release, with the names that it gave them."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_a_migration_that_is_killed_at_any_step_is_completed_by_the_next_process
     assert len(stages) > 20
 
 
-def test_two_that_migrate_at_one_time_do_it_once(earlier: Earlier) -> None:
+def test_two_processes_that_migrate_at_one_time_do_it_once(earlier: Earlier) -> None:
     code = "import sys; from pathlib import Path; from snakemake_kochi.paths import MachinePaths\n"
     code += "from snakemake_kochi.locks import settle_locks\n"
     code += "settle_locks(MachinePaths('local', Path(sys.argv[1])))"
@@ -260,7 +260,7 @@ USES: dict[str, tuple[Use, str, str]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_while_the_earlier_release_is_used_nothing_is_changed_and_it_is_said_who_does(
+def test_while_the_earlier_release_is_used_nothing_is_changed_and_its_process_is_named(
     earlier: Earlier, sleeper: ProcessIdentity, use: str
 ) -> None:
     begin, what, hint = USES[use]
@@ -274,7 +274,7 @@ def test_while_the_earlier_release_is_used_nothing_is_changed_and_it_is_said_who
     assert earlier.files() == before
 
 
-def test_one_on_another_host_that_stands_still_is_watched_and_told_should_it_wake(
+def test_a_silent_process_on_another_host_is_watched_and_finds_its_presumed_death(
     earlier: Earlier,
 ) -> None:
     earlier.worker(2, node=ELSEWHERE)
@@ -288,7 +288,7 @@ def test_one_on_another_host_that_stands_still_is_watched_and_told_should_it_wak
     assert last_adopter(earlier.machine, "third") == (0, None)
 
 
-def test_one_that_moves_while_it_is_watched_lives(earlier: Earlier) -> None:
+def test_a_process_whose_heartbeat_moves_while_it_is_watched_is_alive(earlier: Earlier) -> None:
     path = earlier.worker(2, node=ELSEWHERE, heartbeat_interval=1)
     words = ["sh", "-c", f"sleep 0.5; touch {path}"]
     with subprocess.Popen(words), pytest.raises(KochiError, match="worker 2 on n7"):
@@ -303,7 +303,7 @@ def test_after_a_person_removed_the_settings_of_the_locks_files_are_migrated_too
     earlier.check()
 
 
-def test_files_of_a_newer_release_are_left_alone_and_nobody_is_told_to_remove_them(
+def test_files_of_a_newer_release_are_left_alone_without_advice_to_remove_them(
     earlier: Earlier,
 ) -> None:
     (earlier.machine.directory / "locks.json").write_text(LOCKS.replace("1,", "3,", 1))

@@ -1,4 +1,4 @@
-"""Locks are tried before anybody relies on them: real ones, with the kernel's answers replaced."""
+"""Locks are tested before use: real ones, and real ones with replaced answers of the kernel."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_probes_at_the_same_time_do_not_take_each_other_for_a_fault(
 
 
 @pytest.mark.parametrize("kind", ["flock", "lease"])
-def test_a_lock_that_others_try_all_the_time_is_one_that_excludes(
+def test_a_lock_that_other_processes_hold_all_the_time_excludes(
     machine: MachinePaths, kind: str
 ) -> None:
     settings = settle_locks(machine, kind=kind)
@@ -180,7 +180,7 @@ def test_a_child_that_cannot_be_killed_is_not_waited_for(
     os.waitpid(group, 0)
 
 
-def test_a_python_that_does_not_begin_is_not_taken_for_a_lock_that_hangs(
+def test_a_python_that_does_not_begin_is_not_reported_as_a_lock_that_hangs(
     machine: MachinePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (

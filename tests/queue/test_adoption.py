@@ -1,4 +1,4 @@
-"""What is left of a controller that was killed, without Snakemake."""
+"""The orphans of a killed controller, without Snakemake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a job is where it is, in words."""
+"""The explanation of a job's state in words."""
 
 from __future__ import annotations
 
@@ -116,12 +116,12 @@ def dead_process():
     return identity
 
 
-def test_nobody_serves_its_queue(machine, ticket):
+def test_no_worker_serves_its_queue(machine, ticket):
     Queue(machine, "q").submit([ticket()])
     assert explain(machine, 0) == f"no worker serves queue q; {SERVE_IT}"
 
 
-def test_who_served_its_queue_has_left_or_died_or_serves_others(machine, ticket, serve):
+def test_the_workers_of_its_queue_have_left_or_died_or_serve_other_runs(machine, ticket, serve):
     Queue(machine, "q").submit([ticket(controller="me")])
     serve(0, state="left")
     serve(1, process=dead_process())
@@ -152,7 +152,7 @@ def test_no_worker_of_its_queue_could_ever_run_it(machine, ticket, serve):
     assert explain(machine, 2).endswith("; and 4 more workers")
 
 
-def test_its_workers_are_busy_and_others_are_before_it(machine, ticket, serve):
+def test_its_workers_are_busy_and_other_jobs_are_before_it(machine, ticket, serve):
     queue = Queue(machine, "q")
     whole = Resources(exclusive=True)
     queue.submit([ticket(resources=whole), *(ticket() for _ in range(600))])
@@ -165,9 +165,7 @@ def test_its_workers_are_busy_and_others_are_before_it(machine, ticket, serve):
     assert explain(machine, 600) == f"599 other jobs wait before it; {busy}"
 
 
-def test_several_jobs_of_a_worker_are_counted_and_a_slim_worker_is_told_apart(
-    machine, ticket, serve
-):
+def test_several_jobs_of_a_worker_are_counted_and_a_small_worker_is_named(machine, ticket, serve):
     queue = Queue(machine, "q")
     queue.submit([ticket(resources=Resources(cores=2)) for _ in range(4)])
     for claim in queue.claim(0, lambda _: "take", limit=3):
@@ -234,7 +232,7 @@ def test_it_waits_again_since_its_first_attempts_ended(machine, ticket, serve):
     ]
 
 
-def test_its_end_is_told_with_who_had_it(machine, ticket):
+def test_its_end_is_described_with_its_worker(machine, ticket):
     queue = Queue(machine, "q")
     queue.submit([ticket(), ticket(), ticket()])
     (claim,) = queue.claim(3, lambda _: "take")
@@ -275,7 +273,7 @@ def test_attempts_are_listed_with_their_ends_and_late_results(machine, ticket):
     ]
 
 
-def test_a_damaged_ticket_is_told(machine, ticket, caplog):
+def test_a_damaged_ticket_is_reported(machine, ticket, caplog):
     queue = Queue(machine, "q")
     queue.submit([ticket()])
     queue.paths.waiting_ticket(0, 1).write_text("{")

@@ -1,4 +1,4 @@
-"""What others do meanwhile: tickets that move while one looks, and locks that keep nobody out."""
+"""Concurrent changes: tickets that move during a look, and locks that do not exclude."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_tickets_of_other_controllers_are_skipped(machine, ticket):
     everybody.submit(
         [
             *(ticket("theirs", controller="they") for _ in range(300)),
-            ticket("nobody's"),
+            ticket("unowned"),
             ticket("mine", controller="me"),
             ticket("theirs", controller="they"),
             ticket("mine too", controller="me"),
@@ -134,7 +134,7 @@ def test_a_damaged_ticket_is_set_aside_by_a_controllers_worker_too(machine, tick
     assert len(list(queue.paths.damaged.iterdir())) == 1
 
 
-def test_a_removed_queue_leaves_nothing_and_is_not_made_again_by_who_still_looks(machine, ticket):
+def test_a_removed_queue_leaves_nothing_and_is_not_made_again_by_a_later_look(machine, ticket):
     queue = Queue(machine, "run-1")
     queue.submit([ticket()])
     assert not queue.remove(), "a ticket waits"
@@ -151,7 +151,7 @@ def test_a_removed_queue_leaves_nothing_and_is_not_made_again_by_who_still_looks
     assert list(machine.queues.iterdir()) == []
 
 
-def test_who_cancels_while_the_queue_is_removed_is_told_that_the_job_ended(machine, ticket):
+def test_a_job_cancelled_while_its_queue_is_removed_has_ended(machine, ticket):
     queue = Queue(machine, "run-1")
     queue.submit([ticket()])
     (claim,) = queue.claim(0, anything)
@@ -478,7 +478,7 @@ def test_a_damaged_counter_is_an_error_and_gives_no_number_twice(machine, ticket
 
 
 @pytest.mark.parametrize("name", ["../../x", "", ".", "a/b", "a\nb", "-q"])
-def test_a_queue_name_that_is_no_name_is_refused_and_nothing_is_written(machine, name, tmp_path):
+def test_an_invalid_queue_name_is_refused_and_nothing_is_written(machine, name, tmp_path):
     with pytest.raises(KochiError, match="cannot be used"):
         Queue(machine, name)
     assert list(tmp_path.iterdir()) == []
@@ -501,7 +501,7 @@ def test_what_is_written_is_private_and_plain_json(machine, ticket):
     inbox.close()
 
 
-def test_the_room_loads_neither_snakemake_nor_git_nor_pandas():
+def test_the_package_loads_neither_snakemake_nor_git_nor_pandas():
     code = "import snakemake_kochi.queue, snakemake_kochi.worker, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "snakemake_kochi.worker" in loaded.stdout.split()

@@ -1,4 +1,4 @@
-"""What a queue costs must not grow with what is in it, and what makes it cheap loses nothing."""
+"""The cost of a queue does not grow with its content, and the savings lose no ticket."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_all_or_no_tickets_wait_whatever_step_fails(machine, ticket, monkeypatch
     assert [c.ticket.name for c in queue.claim(0, take, limit=99)] == names
 
 
-def test_a_really_full_disk_refuses_all_tickets_and_keeps_nothing_of_them(tmp_path, ticket):
+def test_a_full_filesystem_refuses_all_tickets_and_keeps_none_of_them(tmp_path, ticket):
     from snakemake_kochi.paths import Root
 
     disk = tmp_path / "disk"
@@ -182,7 +182,7 @@ def test_a_directorys_time_is_not_relied_upon_for_ever(machine, ticket):
     assert [c.ticket.name for c in later.claim(1, take)] == ["mine"]
 
 
-def test_results_are_published_together_and_one_that_cannot_be_is_told(machine, ticket):
+def test_results_are_published_together_and_a_failed_one_is_reported(machine, ticket):
     inbox = Inbox.create(machine)
     queue = Queue(machine, "q")
     queue.submit([ticket(controller=inbox.identity) for _ in range(3)])

@@ -17,7 +17,7 @@ from snakemake_kochi.queue import WakeUp, notify, queue_lock
 from snakemake_kochi.queue.entries import QueueRemovedError
 
 
-def test_a_ring_before_the_wait_is_not_lost(tmp_path):
+def test_a_notification_before_the_wait_is_not_lost(tmp_path):
     wakeup = WakeUp(tmp_path / "wakeup")
     assert notify(wakeup.path)
     assert wakeup.wait(60)
@@ -25,7 +25,7 @@ def test_a_ring_before_the_wait_is_not_lost(tmp_path):
     wakeup.close()
 
 
-def test_another_process_wakes_who_waits(tmp_path):
+def test_another_process_wakes_a_waiting_one(tmp_path):
     wakeup = WakeUp(tmp_path / "wakeup")
     code = "import sys, pathlib, time; from snakemake_kochi.queue import notify; time.sleep(0.1);"
     code += "notify(pathlib.Path(sys.argv[1]))"
@@ -40,14 +40,14 @@ def test_notifying_never_blocks_and_never_fails(tmp_path):
     for _ in range(70_000):  # more than a pipe holds
         assert notify(wakeup.path)
     wakeup.close()
-    assert not notify(wakeup.path), "nobody listens any more"
+    assert not notify(wakeup.path), "no process listens any more"
     file = tmp_path / "file"
     file.write_text("")
     assert not notify(file)
     assert file.read_text() == ""
 
 
-def test_a_bell_is_private(tmp_path):
+def test_a_wakeup_fifo_is_private(tmp_path):
     wakeup = WakeUp(tmp_path / "wakeup")
     assert stat.S_IMODE(wakeup.path.stat().st_mode) == 0o600
     wakeup.close()
@@ -149,13 +149,13 @@ def test_a_lock_that_cannot_be_opened_is_an_error_for_people(tmp_path, kind):
     assert not (tmp_path / "no").exists()
 
 
-def test_the_lock_of_a_queue_that_is_not_there_makes_nothing(machine, tmp_path):
+def test_locking_a_missing_queue_makes_nothing(machine, tmp_path):
     with pytest.raises(QueueRemovedError), queue_lock(machine, "q"):
         pytest.fail("nothing was locked")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_waits_for_the_lock_of_a_queue_that_is_removed_learns_it(machine):
+def test_a_process_that_waits_for_the_lock_of_a_removed_queue_gets_an_error(machine):
     directory = machine.queue("q").make().directory
     waiting, said = threading.Event(), []
 
@@ -193,7 +193,7 @@ def test_queues_share_a_few_locks_always_the_same_ones(machine):
     assert machine.locks.queue("default").name == "queue-31"
 
 
-def test_a_bell_is_closed_once(tmp_path):
+def test_a_wakeup_fifo_is_closed_once(tmp_path):
     wakeup = WakeUp(tmp_path / "wakeup")
     wakeup.close()
     other = os.open(tmp_path, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Which other controllers of a directory live, as seen when one starts there."""
+"""The other controllers of a directory, as a new one sees them when it starts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def others(
     )
 
 
-def test_one_that_stands_still_for_long_is_dead_and_one_that_slept_saw_nothing(
+def test_a_controller_silent_for_long_is_dead_and_an_observer_that_slept_saw_nothing(
     machine: MachinePaths, tmp_path: Path, clock: Clock
 ) -> None:
     silent = elsewhere(machine, tmp_path)
@@ -86,7 +86,7 @@ def test_one_that_stands_still_for_long_is_dead_and_one_that_slept_saw_nothing(
     assert watch.dead == {silent.identity: 2 * HEARTBEAT_INTERVAL}
 
 
-def test_one_that_gives_a_sign_of_life_is_named_with_what_to_type(
+def test_a_controller_with_a_sign_of_life_is_named_with_what_to_type(
     machine: MachinePaths, tmp_path: Path, clock: Clock
 ) -> None:
     alive = elsewhere(machine, tmp_path)
@@ -121,7 +121,7 @@ def test_silence_is_not_counted_while_the_file_cannot_be_read(
     assert watch.dead == {}
 
 
-def test_how_long_is_waited_is_not_said_before_it_is_known(
+def test_the_length_of_the_wait_is_not_reported_before_it_is_known(
     machine: MachinePaths, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     inbox = elsewhere(machine, tmp_path)
@@ -145,7 +145,7 @@ def test_how_long_is_waited_is_not_said_before_it_is_known(
     assert f"waits {LOST_AFTER * HEARTBEAT_INTERVAL:.0f} s" in caplog.messages[0]
 
 
-def test_what_others_say_counts_of_one_that_is_silent_for_a_while(
+def test_other_sources_count_for_a_controller_that_is_silent_for_a_while(
     machine: MachinePaths, tmp_path: Path, clock: Clock
 ) -> None:
     inbox = elsewhere(machine, tmp_path)
@@ -168,7 +168,7 @@ def test_what_others_say_counts_of_one_that_is_silent_for_a_while(
         ([], ["a"], False),
     ],
 )
-def test_only_those_that_make_the_same_files_matter(
+def test_only_controllers_that_make_the_same_files_matter(
     machine: MachinePaths,
     tmp_path: Path,
     clock: Clock,
@@ -181,7 +181,7 @@ def test_only_those_that_make_the_same_files_matter(
     assert len(others(machine, tmp_path, clock, own).look()) == is_watched
 
 
-def test_the_adopter_of_one_that_makes_the_same_files_matters_whatever_it_makes(
+def test_the_adopter_of_a_controller_that_makes_the_same_files_matters_too(
     machine: MachinePaths, tmp_path: Path, clock: Clock
 ) -> None:
     dead, adopter = elsewhere(machine, tmp_path, ["a"]), elsewhere(machine, tmp_path, ["z"])
@@ -201,7 +201,7 @@ def test_a_directory_is_the_same_under_another_name(
     assert len(others(machine, tmp_path / "run", clock).look()) == 1
 
 
-def test_one_of_an_earlier_release_is_dead_when_a_person_says_so(
+def test_a_controller_of_an_earlier_release_is_dead_when_a_person_says_so(
     machine: MachinePaths, tmp_path: Path, clock: Clock
 ) -> None:
     inbox = elsewhere(machine, tmp_path)

@@ -171,7 +171,7 @@ def test_a_worker_gets_the_claims_made_before_an_error(
         queue.claim(1, accept, limit=2)
 
 
-def test_a_claim_that_was_done_and_whose_answer_was_lost_is_a_claim(
+def test_a_rename_whose_answer_was_lost_is_a_claim(
     ticket: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.submit([ticket("a")])
@@ -204,7 +204,7 @@ def test_a_delivery_that_cannot_be_read_is_a_failure(
     inbox.close()
 
 
-def test_a_delivery_that_cannot_be_put_away_now_is_told_once_and_put_away_later(
+def test_a_delivery_that_cannot_be_moved_is_reported_once_and_moved_later(
     machine: MachinePaths, ticket: Make, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inbox = Inbox.create(machine)
@@ -227,7 +227,7 @@ def test_a_delivery_that_cannot_be_put_away_now_is_told_once_and_put_away_later(
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_a_result_that_is_empty_after_a_power_failure_is_told_as_a_failure_once(
+def test_a_result_that_is_empty_after_a_power_failure_is_reported_as_a_failure_once(
     machine: MachinePaths, ticket: Make, queue: Queue, is_cancelled: bool
 ) -> None:
     inbox = Inbox.create(machine)
@@ -280,7 +280,7 @@ def test_a_cancellation_on_a_full_disk_reports_each_job_that_it_could_not_end(
     assert isinstance(outcomes[1], OSError)
 
 
-def test_jobs_of_a_queue_that_cannot_be_locked_are_named_as_not_cancelled(
+def test_jobs_of_a_queue_that_cannot_be_locked_are_reported_as_not_cancelled(
     machine: MachinePaths, ticket: Make, queue: Queue
 ) -> None:
     queue.submit([ticket("a")])
@@ -321,7 +321,7 @@ def test_a_dead_workers_ticket_whose_attempt_cannot_be_read_waits_for_its_proces
     assert [view.attempt for view in queue.waiting()] == [2]
 
 
-def test_an_attempt_of_another_node_that_cannot_be_read_holds_up_nothing(
+def test_an_unreadable_attempt_of_another_node_delays_nothing(
     machine: MachinePaths, ticket: Make, queue: Queue
 ) -> None:
     set_worker(machine, 7, node=ELSEWHERE, state="left")
@@ -378,7 +378,7 @@ def test_processes_that_cannot_be_ended_are_waited_for_once_and_killed_again_rar
         wakeup.close()
 
 
-def test_processes_are_killed_also_by_who_does_not_wait_for_them() -> None:
+def test_processes_are_killed_without_a_wait_for_them() -> None:
     from snakemake_kochi.processes import kill_job_processes
 
     left = subprocess.Popen(["sleep", "1000"], start_new_session=True)
@@ -388,7 +388,7 @@ def test_processes_are_killed_also_by_who_does_not_wait_for_them() -> None:
     assert left.wait() == -signal.SIGKILL
 
 
-def test_a_worker_that_died_on_another_node_without_a_ticket_serves_its_queues_no_more(
+def test_a_worker_that_died_idle_on_another_node_no_longer_serves_its_queues(
     machine: MachinePaths, queue: Queue, ticket: Make
 ) -> None:
     set_worker(machine, 3, node=ELSEWHERE)
