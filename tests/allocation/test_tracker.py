@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from support import worker_state
 from snakemake_kochi.allocation.failures import FailedStarts
 from snakemake_kochi.allocation.packing import Supply
 from snakemake_kochi.allocation.tracker import OrphanedAllocations, Tracker
-from snakemake_kochi.files import make_directory
-from snakemake_kochi.paths import Root
-from snakemake_kochi.queue import Capacity
+from snakemake_kochi.files import make_directory, to_json, write_atomically
+from snakemake_kochi.paths import MachinePaths, Root
+from snakemake_kochi.processes import ProcessIdentity, this_node
+from snakemake_kochi.queue import Capacity, allocate_ids
 from snakemake_kochi.schedulers.commands import Questions, WaitReasons
 from snakemake_kochi.schedulers.interface import (
     NO_REQUEST,
@@ -205,3 +207,39 @@ def test_running_allocations_and_missing_reasons_are_not_reported() -> None:
 def test_advice_is_reported_with_the_reason() -> None:
     held = Allocation("12", "pending", "JobHeldUser", advice="Let it go.")
     assert list(WaitReasons().lines([held])) == ["Allocation 12 waits: JobHeldUser. Let it go."]
+
+
+# ---- orphaned allocations
+
+
+def note(machine: MachinePaths, number: int, allocation: str, **running: Any) -> None:
+    process = ProcessIdentity.of(os.getpid())
+    assert process is not None
+    where: Any = {"process": process, "node": this_node(), "allocation": allocation}
+    state = worker_state(number, controller="dead", **where, **running)
+    path = machine.worker(number).state
+    make_directory(path.parent)
+    write_atomically(path, to_json(state.to_dict()))
+
+
+def test_idle_orphaned_allocations_are_cancelled_at_once_and_busy_ones_when_they_become_idle(
+    machine: MachinePaths, scheduler: Scheduler
+) -> None:
+    idle, busy = allocate_ids(machine, "worker", 2)
+    note(machine, idle, "1")
+    note(machine, busy, "2", running={7: "2026-01-01T00:00:00+00:00"})
+    scheduler.found = {id: Allocation(id, "running") for id in ("1", "2", "3")}
+    orphaned = OrphanedAllocations(machine, lambda controller: scheduler)
+    orphaned.adopt(["dead"])
+    assert orphaned.cancel_idle() == ["1", "3"]
+    assert not orphaned.have_room
+    note(machine, busy, "2")
+    assert orphaned.have_room
+    # The others are still ending: the user is told once.
+    assert orphaned.cancel_idle() == ["2"]
+    assert scheduler.cancelled[-3:] == ["1", "2", "3"]
+    assert not orphaned.have_room
+    assert orphaned
+    scheduler.found.clear()
+    assert orphaned.cancel_idle() == []
+    assert not orphaned

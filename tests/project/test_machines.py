@@ -77,11 +77,11 @@ def test_all_that_slurm_is_asked_for_stands_in_the_machine() -> None:
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
-        ("--output=x", "--output=x cannot be used: kochi sets it itself"),
+        ("--output=x", "--output=x cannot be used: kochi sets it,"),
         ("-N2", "-N2 cannot be used: use the key 'nodes'"),
         ("--part=long", "use the key 'partition'"),
         ("--qos=high", "use the key 'qos'"),
-        ("--mem=4G", "how much a node has at most says the key 'memory'"),
+        ("--mem=4G", "for the most that a node has, use the key 'memory'"),
         ("-c4", "the key 'cores'"),
         ("--ntasks=2", "one worker in each allocation"),
         ("--export=NONE", "a worker needs the run's environment"),

@@ -99,7 +99,7 @@ def test_three_commands_of_the_guide_lead_from_pip_to_two_hundred_jobs(
         )
         assert done.returncode == 0, done.stdout
     assert len(list((here / "squares").iterdir())) == 200
-    assert "this is machine own, as Slurm calls its cluster" in done.stdout
+    assert "This run uses machine own, the cluster of Slurm, " in done.stdout
     assert len(cluster.calls("sbatch")) - submitted in range(1, 5)
     assert cluster.jobs() == {}
     assert (home / ".kochi" / "machines" / "own").is_dir()

@@ -35,8 +35,8 @@ _SHORT = {
     "n": "ntasks", "o": "output", "P": "dependency", "p": "partition", "q": "qos", "t": "time",
     "W": "wait", "h": "help", "V": "version",
 }  # fmt: skip
-_OURS = "kochi sets it itself, to find its allocations and their workers again"
-_NOT_FOR_WORKERS = "a worker is started by kochi, in an allocation that begins when it may"
+_OURS = "kochi sets it, to find its allocations and their workers"
+_NOT_FOR_WORKERS = "kochi starts workers itself, in allocations that begin when Slurm has the nodes"
 _REFUSED = {
     **dict.fromkeys(("job-name", "output", "error", "array", "parsable", "open-mode"), _OURS),
     **dict.fromkeys(("chdir", "signal"), _OURS),
@@ -47,22 +47,22 @@ _REFUSED = {
 _REFUSED_TO_RULES = {
     **_REFUSED,
     "dependency": _NOT_FOR_WORKERS,
-    "account": "resource slurm_account is for that",
-    "partition": "resource slurm_partition is for that",
+    "account": "use resource slurm_account",
+    "partition": "use resource slurm_partition",
     "clusters": "all jobs of a run go to the cluster of its machine",
     "cluster": "all jobs of a run go to the cluster of its machine",
-    "mem": "resource mem_mb is for that",
-    "mem-per-cpu": "resource mem_mb_per_cpu is for that",
-    "time": "resource runtime is for that",
-    "nodes": "resource nodes is for that",
-    "ntasks": "resource tasks is for that",
-    "ntasks-per-node": "resource tasks_per_node is for that",
-    "ntasks-per-gpu": "resource tasks_per_gpu is for that",
-    "cpus-per-task": "threads, or resource cpus_per_task, are for that",
-    "cpus-per-gpu": "resource cpus_per_gpu is for that",
-    "gpus": "resource gpu is for that",
+    "mem": "use resource mem_mb",
+    "mem-per-cpu": "use resource mem_mb_per_cpu",
+    "time": "use resource runtime",
+    "nodes": "use resource nodes",
+    "ntasks": "use resource tasks",
+    "ntasks-per-node": "use resource tasks_per_node",
+    "ntasks-per-gpu": "use resource tasks_per_gpu",
+    "cpus-per-task": "use threads, or resource cpus_per_task",
+    "cpus-per-gpu": "use resource cpus_per_gpu",
+    "gpus": "use resource gpu",
 }
-_OF_JOBS = "kochi requests what its jobs need; how much a node has at most says the key"
+_OF_JOBS = "kochi requests what its jobs need; for the most that a node has, use the key"
 # Options with a key of a machine instead: a rule may override it, and it gives the size of workers.
 _REFUSED_TO_MACHINES = {
     **_REFUSED,
@@ -81,7 +81,7 @@ _REFUSED_TO_MACHINES = {
     "gpus": f"{_OF_JOBS} 'gpus'",
     **dict.fromkeys(
         ("ntasks", "ntasks-per-node", "ntasks-per-gpu"),
-        "kochi starts one worker in each allocation; how many nodes it leads says the key 'nodes'",
+        "kochi starts one worker in each allocation; for several nodes, use the key 'nodes'",
     ),
 }
 
