@@ -190,7 +190,7 @@ class Slots:
         for slot in self._slots:
             slot.poll()
             if slot.is_overdue:
-                _log.info("job %d has had its run time", slot.claim.ticket.job)
+                _log.info("job %d has reached its time limit", slot.claim.ticket.job)
                 slot.end("timeout", self._grace)
         # List them after the polls: when the end of a process is visible, the processes that it
         # left behind are already children of the worker.

@@ -166,7 +166,7 @@ class Worker:
 
     def _finish(self) -> None:
         names = ", ".join(map(str, self._slots.jobs))
-        _log.info("%s; jobs that it still finishes: %s", RELEASED, names or "none")
+        _log.info("%s; jobs that still run: %s", RELEASED, names or "none")
         self._state.update(state="finishing", reason=RELEASED)
         self._claims.requeue_held()
 

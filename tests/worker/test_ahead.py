@@ -83,7 +83,7 @@ def test_tickets_of_a_killed_worker_that_never_began_are_not_blamed(site):
     assert site.start(cores=1).wait() == 0
     (ticket,) = site.submit("true")
     left = find_worker(site.machine, 0)
-    # A third worker died that had claimed this ticket ahead.
+    # Each of these workers died after it had claimed the ticket ahead.
     for number in range(1, 5):
         dead = replace(left, worker=number, state="running", ahead=(ticket.job,))
         directory = site.machine.worker(number).directory

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from faulty_filesystem import FaultyFilesystem
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import write_exclusively
@@ -137,27 +138,15 @@ def test_an_empty_directory_proves_a_missing_mount_only_if_nobody_could_empty_it
     assert unmounted_above(missing, fstab=fstab) == place
 
 
-def test_a_shell_that_cannot_be_killed_is_not_waited_for(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-
-    class Hanging(subprocess.Popen[bytes]):
-        def __init__(self, command: list[str], **options: object) -> None:
-            super().__init__(["sleep", "1000"], **options)  # type: ignore[call-overload]
-            started.append(self)
-
-        def kill(self) -> None:
-            """Do nothing, as for a process in an uninterruptible system call."""
-
-    monkeypatch.setattr(subprocess, "Popen", Hanging)
-    judge = Health(site.machine, 0, os.environ, patience=0.1)
-    fault = judge.start_failed(OSError(errno.EIO, "Input/output error"), "/")
-    (process,) = started
-    assert process.poll() is None
-    process.terminate()
-    process.wait()
-    assert fault == "this node cannot execute /bin/sh: it takes longer than 0.1 seconds"
+def test_a_shell_that_cannot_be_killed_is_not_waited_for(site: Site, tmp_path: Path) -> None:
+    with FaultyFilesystem(tmp_path / "backing", tmp_path / "hanging") as hanging:
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(hanging.path)}
+        judge = Health(site.machine, 0, environment, patience=0.5)
+        # Not even SIGKILL ends a process while its call has no answer.
+        with hanging.fault("getattr", 0, "/?*", hangs=True) as met:
+            fault = judge.start_failed(OSError(errno.EIO, "Input/output error"), "/")
+            assert hanging.count(met)
+    assert fault == "this node cannot execute /bin/sh: it takes longer than 0.5 seconds"
 
 
 def test_a_worker_on_which_all_fails_that_succeeds_elsewhere_is_set_aside(site: Site) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn
 
 from snakemake_kochi.queue.ticket import Ticket
-from snakemake_kochi.worker.runners.interface import Child
+from snakemake_kochi.worker.runners.interface import Child, Runner
 from snakemake_kochi.worker.runners.job_process import (
     CANNOT_EXECUTE,
     await_release,
@@ -26,22 +26,12 @@ from snakemake_kochi.worker.runners.job_process import (
 )
 
 
-class CommandRunner:
-    """Executes a ticket's command; see `interface.Runner`."""
+class CommandRunner(Runner):
+    """Executes a ticket's command."""
 
     name = "command"
-    helpers = ()
-
-    def close(self) -> None:
-        """Do nothing: this runner has no helpers."""
 
     def can_run(self, ticket: Ticket) -> bool:
-        return True
-
-    def why_not(self, ticket: Ticket) -> str:
-        return ""
-
-    def is_ready(self, ticket: Ticket) -> bool:
         return True
 
     def start(

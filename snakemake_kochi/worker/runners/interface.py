@@ -107,27 +107,33 @@ class Watched(Protocol):
 
 
 class Runner(Protocol):
+    """A way to execute tickets. By default it has no processes, and is ready for every ticket."""
+
     @property
     def name(self) -> str: ...
 
     @property
     def helpers(self) -> Collection[int]:
         """The children of the worker that belong to this runner and to no job."""
+        return ()
 
     def close(self) -> None:
         """End the runner's processes when the worker ends."""
+        return
 
     def can_run(self, ticket: Ticket) -> bool:
         """Whether the runner can execute this ticket, now or soon."""
 
     def why_not(self, ticket: Ticket) -> str:
         """Why the runner cannot run the ticket, for people; "" if the ticket is not for it."""
+        return ""
 
     def is_ready(self, ticket: Ticket) -> bool:
         """Whether the runner can start a ticket that it can run without any delay.
 
         If not, the runner begins to prepare for the ticket.
         """
+        return True
 
     def start(
         self,
@@ -170,7 +176,7 @@ class Runners:
 
     def is_ready(self, ticket: Ticket) -> bool:
         """Whether the ticket can be started without making the worker's loop wait."""
-        return self._for(ticket)[0].is_ready(ticket)
+        return next(each for each in self._runners if each.can_run(ticket)).is_ready(ticket)
 
     def start(
         self,
@@ -199,9 +205,6 @@ class Runners:
         last = self._runners[-1]
         child = last.start(ticket, log, _told(environment, last), cpus)
         return child, "; ".join(skipped_runners)
-
-    def _for(self, ticket: Ticket) -> list[Runner]:
-        return [runner for runner in self._runners if runner.can_run(ticket)]
 
 
 def _told(environment: Mapping[str, str], runner: Runner) -> dict[str, str]:

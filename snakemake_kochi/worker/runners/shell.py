@@ -24,7 +24,7 @@ import snakemake_kochi
 from snakemake_kochi.queue.ticket import Benchmark, ShellJob, Ticket
 from snakemake_kochi.worker.runners import job_process
 from snakemake_kochi.worker.runners.command import fork_child
-from snakemake_kochi.worker.runners.interface import Child, RunnerUnavailableError
+from snakemake_kochi.worker.runners.interface import Child, Runner, RunnerUnavailableError
 from snakemake_kochi.worker.runners.job_process import (
     CANNOT_EXECUTE,
     NOT_FOUND,
@@ -42,8 +42,8 @@ _log = logging.getLogger(__name__)
 _MOST_BYTES = 128 * 1024
 
 
-class ShellRunner:
-    """Runs shell commands of Snakemake jobs; see `interface.Runner`."""
+class ShellRunner(Runner):
+    """Runs shell commands of Snakemake jobs."""
 
     name = "shell"
 
@@ -60,12 +60,6 @@ class ShellRunner:
 
     def can_run(self, ticket: Ticket) -> bool:
         return ticket.shell is not None
-
-    def why_not(self, ticket: Ticket) -> str:
-        return ""
-
-    def is_ready(self, ticket: Ticket) -> bool:
-        return True
 
     def start(
         self,

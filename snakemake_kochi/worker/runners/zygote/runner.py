@@ -18,7 +18,7 @@ from snakemake_kochi.files import TRANSIENT
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import WorkerPaths
 from snakemake_kochi.queue.ticket import Ticket
-from snakemake_kochi.worker.runners.interface import Child, RunnerUnavailableError
+from snakemake_kochi.worker.runners.interface import Child, Runner, RunnerUnavailableError
 from snakemake_kochi.worker.runners.snakemake_internals import JOB_OPTIONS
 from snakemake_kochi.worker.runners.zygote.link import ZygoteFailedError, ZygoteLink
 
@@ -107,11 +107,11 @@ class _Workflow:
 
 
 # A key, and the number of cores if the workflow read it during the parse.
-_Place = tuple[str, int | None]
+_PoolKey = tuple[str, int | None]
 
 
-class ZygoteRunner:
-    """Runs jobs in zygotes; see `interface.Runner` and `interface.Watched`."""
+class ZygoteRunner(Runner):
+    """Runs jobs in zygotes; see also `interface.Watched`."""
 
     name = "zygote"
 
@@ -135,7 +135,7 @@ class ZygoteRunner:
         self._cpus = cpus
         self._most_memory_mb = memory_mb * _MEMORY_SHARE
         self._workflows: dict[str, _Workflow] = defaultdict(_Workflow)
-        self._zygotes: dict[_Place, _Zygote] = {}
+        self._zygotes: dict[_PoolKey, _Zygote] = {}
         self._ending: list[tuple[ZygoteLink, float]] = []
         self._epoll = select.epoll()
         self._planned: tuple[Ticket, _Plan | None] | None = None
@@ -152,19 +152,20 @@ class ZygoteRunner:
             return ""
         if (plan := self._plan_of(ticket)) is not None:
             return self._workflows[plan.key].unfit or ""
-        unknown = ", ".join(sorted(_unknown_options(ticket))) or "a command of this form"
-        return f"it does not know {unknown}"
+        if unknown := sorted(_unknown_options(ticket)):
+            return f"unknown options: {', '.join(unknown)}"
+        return "the command does not run Snakemake by python -m snakemake"
 
     def is_ready(self, ticket: Ticket) -> bool:
         plan = self._plan_of(ticket)
         assert plan is not None
         self.attend()
-        zygote = self._zygotes.get(self._place(plan, ticket))
+        zygote = self._zygotes.get(self._pool_key(plan, ticket))
         if zygote is not None:
             return zygote.link.is_ready
         workflow = self._workflows[plan.key]
         if workflow.may_have_one:
-            self._begin(plan, ticket)
+            self._start_zygote(plan, ticket)
         return not workflow.may_have_one
 
     def start(
@@ -176,8 +177,8 @@ class ZygoteRunner:
     ) -> Child:
         plan = self._plan_of(ticket)
         assert plan is not None
-        place = self._place(plan, ticket)
-        zygote = self._zygotes.get(place)
+        pool_key = self._pool_key(plan, ticket)
+        zygote = self._zygotes.get(pool_key)
         if zygote is None or not zygote.link.is_ready:
             raise RunnerUnavailableError("no zygote is ready")
         if zygote.link.reads_cores and zygote.cores != (self._cpus if cpus is None else len(cpus)):
@@ -192,7 +193,7 @@ class ZygoteRunner:
             os.close(gate)
             if not isinstance(error, ZygoteFailedError):
                 raise
-            self._drop(place)
+            self._drop(pool_key)
             raise RunnerUnavailableError(str(error)) from error
         finally:
             os.close(held)
@@ -203,7 +204,7 @@ class ZygoteRunner:
             self._planned = ticket, _plan_of(ticket)
         return self._planned[1]
 
-    def _place(self, plan: _Plan, ticket: Ticket) -> _Place:
+    def _pool_key(self, plan: _Plan, ticket: Ticket) -> _PoolKey:
         reads_cores = self._workflows[plan.key].reads_cores
         return plan.key, self._cores(ticket) if reads_cores else None
 
@@ -215,12 +216,12 @@ class ZygoteRunner:
         )
 
     def close(self) -> None:
-        for place in list(self._zygotes):
-            self._end(place)
+        for pool_key in list(self._zygotes):
+            self._end(pool_key)
         deadline = time.monotonic() + _END_PATIENCE
         while self._ending and time.monotonic() < deadline:
             time.sleep(0.005)
-            self._see_to_ends()
+            self._reap_or_kill()
         for link, _ in self._ending:
             link.kill()
 
@@ -234,17 +235,17 @@ class ZygoteRunner:
         return {link.pid for link in self._links()}
 
     def attend(self) -> None:
-        for place, zygote in list(self._zygotes.items()):
+        for pool_key, zygote in list(self._zygotes.items()):
             was_ready = zygote.link.is_ready
             zygote.link.attend()
             if zygote.link.failure is not None:
-                self._drop(place)
+                self._drop(pool_key)
             elif zygote.link.is_ready and not was_ready:
-                self._take_in(place, zygote)
+                self._note_ready(pool_key, zygote)
         if self._ending:
-            self._see_to_ends()
+            self._reap_or_kill()
 
-    def _see_to_ends(self) -> None:
+    def _reap_or_kill(self) -> None:
         self._ending = [(link, due) for link, due in self._ending if not link.is_gone]
         for link, due in self._ending:
             if time.monotonic() >= due:
@@ -252,7 +253,7 @@ class ZygoteRunner:
 
     # ---- zygotes
 
-    def _begin(self, plan: _Plan, ticket: Ticket) -> None:
+    def _start_zygote(self, plan: _Plan, ticket: Ticket) -> None:
         while len(self._zygotes) >= _MOST_ZYGOTES:
             self._drop(self._least_used())
         cores = self._cores(ticket)
@@ -269,54 +270,54 @@ class ZygoteRunner:
                 self._give_up(plan.key, str(error))
             return
         self._notices.over("no zygote can be started now")
-        self._zygotes[self._place(plan, ticket)] = _Zygote(link, cores)
+        self._zygotes[self._pool_key(plan, ticket)] = _Zygote(link, cores)
         self._epoll.register(link, select.EPOLLIN)
         _log.info("zygote %d reads the workflow in %s", link.pid, ticket.directory)
 
-    def _take_in(self, place: _Place, zygote: _Zygote) -> None:
+    def _note_ready(self, pool_key: _PoolKey, zygote: _Zygote) -> None:
         """Note the needs of a zygote that is ready, and for which jobs it serves."""
         link = zygote.link
         taken = time.monotonic() - zygote.began
         _log.info("zygote %d is ready after %.1f s, %d MiB", link.pid, taken, link.memory_mb)
-        key, _ = place
+        key, _ = pool_key
         if link.reads_cores and not self._workflows[key].reads_cores:
             self._workflows[key].reads_cores = True
-            del self._zygotes[place]
-            place = key, zygote.cores
-            self._zygotes[place] = zygote
+            del self._zygotes[pool_key]
+            pool_key = key, zygote.cores
+            self._zygotes[pool_key] = zygote
         if link.memory_mb > self._most_memory_mb:
-            self._end(place)
+            self._end(pool_key)
             self._give_up(key, f"it takes {link.memory_mb} MiB")
             return
         while sum(z.link.memory_mb for z in self._zygotes.values()) > self._most_memory_mb:
             self._drop(self._least_used())
 
-    def _least_used(self) -> _Place:
-        return min(self._zygotes, key=lambda place: self._zygotes[place].link.used)
+    def _least_used(self) -> _PoolKey:
+        return min(self._zygotes, key=lambda pool_key: self._zygotes[pool_key].link.used)
 
-    def _drop(self, place: _Place) -> None:
+    def _drop(self, pool_key: _PoolKey) -> None:
         """End a zygote, and decide by its use whether another one is worthwhile."""
-        zygote = self._end(place)
-        link, workflow = zygote.link, self._workflows[place[0]]
+        zygote = self._end(pool_key)
+        link, workflow = zygote.link, self._workflows[pool_key[0]]
         why = link.failure or "other zygotes are used more"
         _log.info("zygote %d ends after %d jobs: %s", link.pid, link.served, why)
         if link.is_unfit:
-            self._give_up(place[0], f"{why} (see {link.log})")
+            self._give_up(pool_key[0], f"{why} (see {link.log})")
         elif link.served >= _WORTH_IT:
             workflow.wasted = 0
         elif time.monotonic() - link.used < _UNUSED:
             workflow.wasted += 1
             if workflow.wasted >= _MOST_WASTED:
                 self._give_up(
-                    place[0], f"{_MOST_WASTED} in a row were of little use; the last one: {why}"
+                    pool_key[0], f"{_MOST_WASTED} in a row were of little use; the last one: {why}"
                 )
 
-    def _end(self, place: _Place) -> _Zygote:
-        zygote = self._zygotes.pop(place)
+    def _end(self, pool_key: _PoolKey) -> _Zygote:
+        zygote = self._zygotes.pop(pool_key)
         self._epoll.unregister(zygote.link)
         zygote.link.end()
         self._ending.append((zygote.link, time.monotonic() + _END_PATIENCE))
-        self._see_to_ends()
+        self._reap_or_kill()
         return zygote
 
     def _give_up(self, key: str, why: str) -> None:
