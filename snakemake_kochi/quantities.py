@@ -66,6 +66,11 @@ def memory_of(text: str) -> int:
     return size
 
 
+def rough_duration(seconds: float) -> str:
+    """An estimated duration, in its largest unit: more digits would suggest too much precision."""
+    return str(humanfriendly.format_timespan(max(1, round(seconds)), max_units=1))
+
+
 def format_duration(seconds: float) -> str:
     """A duration for people, in its two largest units: "2 hours and 5 minutes", "40 seconds"."""
     return str(humanfriendly.format_timespan(int(seconds), max_units=2))

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import click
+from humanfriendly.text import pluralize
 
 from snakemake_kochi.artifacts.agreement import told_missed
 from snakemake_kochi.artifacts.branches import SyncReport, discard, initialise, log, synchronise
@@ -73,7 +74,7 @@ def sync_command(machine: str | None, as_json: bool) -> None:
         say(f"Committed {told_missed(report.missed, report.machine)}")
     if report.commits:
         where = report.directory / report.name
-        say(f"Merged {report.commits} commits of {name}: see {where}")
+        say(f"Merged {pluralize(report.commits, 'commit')} of {name}: see {where}")
     else:
         say(f"There is nothing new in {name}.")
     if (replaced := take_replaced(paths, location.machine.name)) is not None:
@@ -102,8 +103,8 @@ def discard_command(machine: str | None, yes: bool, as_json: bool) -> int:
     for ref, _ in refs_elsewhere(project.directory, branch):
         remote = ref.removeprefix("refs/remotes/").removesuffix(f"/{branch}")
         remark(
-            f"{remote} has this branch, too, and the next results go on from it, with those that "
-            f"are deleted here. To delete it there, type: git push {remote} --delete {branch}"
+            f"{remote} has this branch, too. The next results are added to it, with the results "
+            f"that are deleted here. To delete it there, type: git push {remote} --delete {branch}"
         )
     if not agreed(question, yes):
         return 1
@@ -112,7 +113,7 @@ def discard_command(machine: str | None, yes: bool, as_json: bool) -> int:
     if as_json:
         print_json({"machine": name, "results": results})
     else:
-        say(f"Deleted the branch {branch} with {results} results.")
+        say(f"Deleted the branch {branch} with {pluralize(results, 'result')}.")
     return 0
 
 
@@ -137,9 +138,9 @@ def log_command(machine: str | None, limit: int, as_json: bool) -> None:
 def _told_ahead(report: SyncReport, ref: str, count: int) -> str:
     merge = f"git -C {shlex.quote(os.fspath(report.directory))} merge"
     name = branch_called(report.name)
-    commits = "1 commit" if count == 1 else f"{count} commits"
+    commits = pluralize(count, "commit")
     if ref.endswith(f"/{name}"):
-        what = f"{ref} has {commits} that {name} lacks, of another clone"
+        what = f"{ref} has {commits} of another clone that {name} lacks"
         typed = f"{merge} -X ours {ref} && git branch -f {name} kochi_artifacts"
     else:
         what = f"{ref} has {commits} that kochi_artifacts lacks"

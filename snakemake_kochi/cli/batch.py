@@ -38,7 +38,7 @@ from snakemake_kochi.resources import workflow_directory
 
 _USES_OUR_RULES = re.compile(r"^\s*use\s+rule\s+\*\s+from\s+\w+\s*(#.*)?$", re.MULTILINE)
 
-_LOOK = 0.5
+_LOOK = 0.5  # seconds between two looks at a run that may be dead
 
 
 @click.command()
@@ -46,7 +46,7 @@ _LOOK = 0.5
 @click.argument("file", metavar="FILE.yaml")
 @click.argument("name")
 @git_remote_option
-@click.option("-n", "--dry-run", is_flag=True, help="Only show what would run.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would run, and run nothing.")
 @click.option(
     "--unlock",
     is_flag=True,
@@ -62,7 +62,7 @@ def command(
     unlock: bool,
     options: tuple[str, ...],
 ) -> None:
-    """Run batch NAME of an experiment: all runs that are not done yet, or out of date.
+    """Run batch NAME of an experiment: all its runs that are missing or out of date.
 
     The same as `snakemake EXPERIMENT_NAME --executor kochi`, in the project's directory.
     """
@@ -102,7 +102,7 @@ def command(
     else:
         table = f"{Directories(location.machine.name).collected(experiment.name, name)}.csv"
         again = _again({"-m": machine, "-g": git_remote}, [file, name], options)
-        see_to_left_lock(location.machine_paths, project.directory, table, unlock, again)
+        unlock_dead_run(location.machine_paths, project.directory, table, unlock, again)
     target = batch_rule(experiment.name, name)
     call_snakemake(location, [target], [*words, *options])
 
@@ -138,7 +138,8 @@ def path_in_project(project: Project, word: str) -> str:
         if candidate.is_relative_to(directory):
             return candidate.relative_to(directory).as_posix()
     raise KochiError(
-        f"{word} is outside of the project in {top}", "Experiments are files of their project."
+        f"{word} is outside of the project {top}",
+        "Move it there: an experiment is a file of its project.",
     )
 
 
@@ -203,7 +204,7 @@ def _snakefile_options(directory: Path) -> list[str]:
     return ["--snakefile", str(workflow_directory() / "Snakefile")]
 
 
-def see_to_left_lock(
+def unlock_dead_run(
     machine: MachinePaths,
     directory: Path,
     wanted: str,
@@ -211,12 +212,12 @@ def see_to_left_lock(
     how: str,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Before a run that makes the file `wanted`, offer to remove the lock of a dead run.
+    """Offer to remove the lock of a dead run, before a run that makes the file `wanted`.
 
     `wanted` is relative to the directory. `unlock`: remove it without asking. Takes a minute at
     most if the dead run was on another host. `how`: the command to suggest if standard input is no
     terminal. Raises KochiError if it is none, when the answer is no, and when the run that holds
-    the lock goes on, or tidies up, and makes the same file.
+    the lock goes on or is still ending, and makes the same file.
     """
     holders = [
         state
@@ -232,14 +233,14 @@ def see_to_left_lock(
         f"process {each.process.pid} on {each.node.host}, since {each.started}" for each in dead
     )
     said = f"the run that locked this directory is dead ({who}), and its lock is still there"
-    question = f"{said[0].upper()}{said[1:]}. Unlock it, and go on where it was?"
-    hint = f"To unlock the directory and go on where it was, type: {how}"
+    question = f"{said[0].upper()}{said[1:]}. Unlock the directory, and continue the run?"
+    hint = f"To unlock the directory and continue the run, type: {how}"
     if not unlock and not sys.stdin.isatty():
         raise KochiError(said, hint)
     if unlock:
         remark(f"Unlocked: {said.replace('is still', 'was still')}.")
     elif not agreed(question, False, hint):
-        raise KochiError("the directory stays locked, nothing was changed")
+        raise KochiError("the directory stays locked; nothing was changed")
     for lock in (lock for each in dead for lock in each.locks):
         if lock.is_there:
             with contextlib.suppress(FileNotFoundError):
@@ -254,7 +255,7 @@ def _is_dead(
 ) -> bool:
     """Whether the run is certainly dead, with its process.
 
-    Raises KochiError if that is not so, or not known, and the run makes the wanted file.
+    Raises KochiError if the run is alive, or perhaps alive, and makes the wanted file.
     """
     from snakemake_kochi.detached.control import Ends
 
@@ -268,34 +269,34 @@ def _is_dead(
                 told = True
                 remark(
                     f"A run on {holder.node.host} has locked this directory (process "
-                    f"{holder.process.pid}, since {holder.started}): waiting for a sign of life of "
-                    f"it, {left:.0f} s at most ..."
+                    f"{holder.process.pid}, since {holder.started}): waiting for a sign of its "
+                    f"life, {left:.0f} s at most ..."
                 )
             sleep(_LOOK)
         if others.ended:
-            return False  # in good order, it seems: Snakemake is about to remove its lock
+            return False  # it has ended by itself: Snakemake is about to remove its lock
         with contextlib.suppress(OSError, DamagedFileError):
             state = read_controller(machine, holder.identity)
             if not state.left or state.is_process_gone or is_over(state, True):
                 return True
-            raise _tidies_up(machine, state)
+            raise _still_ends(machine, state)
     except KochiError:
         if may_make(machine, holder.identity, wanted):
             raise
     return False
 
 
-def _tidies_up(machine: MachinePaths, state: ControllerState) -> KochiError:
+def _still_ends(machine: MachinePaths, state: ControllerState) -> KochiError:
     host, pid = state.node.host, state.process.pid
-    hint = "Wait a moment, and type the same again."
+    hint = "Wait a moment, and try again."
     if not this_node().can_see(state.node):
         gone = shlex.quote(str(machine.controller(state.identity).gone))
         hint += (
-            f" If it says the same then, look on {host} whether it goes on, with: ps {pid}\n"
-            f"If it is gone, type: touch {gone}"
+            f" If the error stays, see whether the process exists. On {host}, type: ps {pid}\n"
+            f"If it does not exist, type: touch {gone}"
         )
     return KochiError(
-        f"the run that locked this directory was interrupted, and tidies up (process {pid} on "
-        f"{host}, since {state.started})",
+        f"the run that locked this directory was interrupted, and is still ending (process {pid} "
+        f"on {host}, since {state.started})",
         hint,
     )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "--allocations",
     is_flag=True,
     help="Request two allocations of one core from the machine's scheduler, and test their nodes, "
-    "too. They are cancelled at the end.",
+    "too. The allocations are cancelled at the end.",
 )
 @click.option(
     "--wait",
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     type=duration,
     default="10s",
     show_default=True,
-    help="How long a check may take before it counts as hanging; checks between nodes have longer.",
+    help="How long a check may take before it fails; checks between nodes may take longer.",
 )
 @json_option
 def command(
@@ -63,7 +63,7 @@ def command(
     from snakemake_kochi.doctor import TrialAllocations, diagnose
 
     if allocations and queue is not None:
-        raise click.UsageError("--allocations or -q was expected, not both")
+        raise click.UsageError("either --allocations or -q was expected, not both")
     location = find_location(machine)
     location.require_here()
     if queue is not None:

@@ -37,7 +37,7 @@ from snakemake_kochi.queue import (
 
 _SENTENCES = {
     "cancelled": "Job {} was cancelled.",
-    "cancelling": "Job {} is being cancelled; its worker was told.",
+    "cancelling": "Job {} is being cancelled by its worker.",
     "ended": "Job {} had ended already.",
 }
 
@@ -72,7 +72,7 @@ def cancel_command(
         if jobs and not agreed(f"Cancel {len(jobs)} jobs: {' '.join(map(str, jobs))}?", yes):
             return 1
         if not jobs and not as_json:
-            say("This project has no jobs that wait or run.", quiet)
+            say("This project has no waiting or running jobs.", quiet)
     outcomes = []
     failed = False
     found = cancel_all(location.machine_paths, jobs)
@@ -107,7 +107,7 @@ def _jobs_of_project(location: Location) -> list[int]:
     multiple=True,
     help="Release all workers that serve this queue. May be given several times.",
 )
-@click.option("--now", is_flag=True, help="At once: running jobs are requeued.")
+@click.option("--now", is_flag=True, help="Release them at once, and requeue their running jobs.")
 @quiet_option
 @json_option
 @click.argument("workers", nargs=-1, type=WORKER, metavar="WORKER...")
@@ -121,8 +121,8 @@ def release_command(
 ) -> int:
     """Release workers and their allocations.
 
-    The workers take no more jobs, finish those that they have, and leave. A run ends its own
-    workers itself.
+    The workers take no more jobs, finish the jobs that they have, and leave. The workers that a run
+    has started end with the run.
     """
     if bool(workers) == bool(queues):
         raise click.UsageError("either numbers of workers or -q QUEUE was expected")
@@ -138,7 +138,7 @@ def release_command(
     for worker in dict.fromkeys(workers or _serving(location, queues, asked)):
         try:
             if worker in asked:
-                outcome, said = release_before_it_comes(location, asked[worker], how)
+                outcome, said = release_before_it_starts(location, asked[worker], how)
             else:
                 outcome, said = _release(location, find_worker(location.machine_paths, worker), how)
         except KochiError as error:
@@ -170,7 +170,7 @@ def _serving(location: Location, queues: Sequence[str], asked: Iterable[int]) ->
         raise KochiError(
             f"no worker that you started serves queue {' or '.join(queues)} on machine "
             f"{machine.name}",
-            "List them with: kochi show workers",
+            "To list the workers, type: kochi show workers",
         )
     return found
 
@@ -183,8 +183,8 @@ def _release(location: Location, worker: WorkerState, how: Release) -> tuple[str
         return state, f"Worker {number} {'had left already' if state == 'left' else 'is lost'}."
     if worker.controller is not None:
         raise KochiError(
-            f"worker {number} belongs to run {worker.controller}, which ends it itself",
-            "To end the run, type Ctrl-C there, or: kochi launch --stop",
+            f"worker {number} belongs to run {worker.controller}, and ends with it",
+            "To end the run, press Ctrl-C there, or type: kochi launch --stop",
         )
     order_release(location.machine_paths, number, how)
     back = f", which ends allocation {worker.allocation}" if worker.allocation else ""
@@ -198,13 +198,13 @@ def _release(location: Location, worker: WorkerState, how: Release) -> tuple[str
     return "finishing", f"Worker {number} was told to leave when it has finished {which}{back}."
 
 
-def release_before_it_comes(
+def release_before_it_starts(
     location: Location, asked: RequestedWorker, how: Release
 ) -> tuple[str, str]:
-    """Release a worker that has not come.
+    """Release a worker that has not started.
 
-    It may come at this moment. It then sees the release before it takes a job, or it is here
-    already, and may have one.
+    It may start at this moment. It then sees the release before it takes a job, or it has started
+    already and may have a job.
     """
     from snakemake_kochi.allocation.workers import make_scheduler
     from snakemake_kochi.schedulers.interface import UnreachableError
@@ -214,12 +214,12 @@ def release_before_it_comes(
         return _release(location, find_worker(location.machine_paths, asked.worker), how)
     begun = f"Worker {asked.worker} has not started yet"
     if location.machine.scheduler is None:
-        return "asked", f"{begun}: it will leave as soon as it comes."
+        return "asked", f"{begun}: it will leave as soon as it starts."
     scheduler = make_scheduler(location.machine, asked.owner, None)
     with contextlib.suppress(UnreachableError):
         found = scheduler.find()
         if found is not None and asked.allocation not in found:
             said = f"its allocation {asked.allocation} no longer exists"
-            return "gone", f"Worker {asked.worker} will not come: {said}."
+            return "gone", f"Worker {asked.worker} will not start: {said}."
     scheduler.cancel([asked.allocation])
     return "cancelled", f"{begun}: its allocation {asked.allocation} was cancelled."

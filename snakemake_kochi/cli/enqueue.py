@@ -94,7 +94,7 @@ class Request:
     is_flag=True,
     help="Run in a copy of the repository as it is now.",
 )
-@dependency_option(required=False)
+@dependency_option("An installed recipe to use.")
 @git_remote_option
 @click.option(
     "--shared",
@@ -243,8 +243,8 @@ def _directory_in_copy(freeze: Freeze) -> str:
     inside = here.relative_to(freeze.directory.resolve()).as_posix()
     if inside != "." and not any(e.path.startswith(f"{inside}/") for e in freeze.entries):
         raise KochiError(
-            f"{here} would not be in the copy: git ignores it, or it holds no file",
-            f"Type it in {freeze.directory}, or leave out -c.",
+            f"{here} would not be in the copy: git ignores it, or it contains no file",
+            f"Run the command in {freeze.directory}, or leave out -c.",
         )
     return inside
 

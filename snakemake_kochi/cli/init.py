@@ -89,11 +89,14 @@ _FILE = "config.yaml"
 def init_command(machine: bool, directory: Path) -> None:
     """Turn the git repository of DIRECTORY (by default the current one) into a project.
 
-    Writes kochi.yaml, a Snakefile and lines of .gitignore where they are missing. Changes nothing
+    Writes kochi.yaml, a Snakefile and lines of .gitignore if they are missing. Changes nothing
     else.
     """
     if not directory.is_dir():
-        raise KochiError(f"{directory}: no such directory", f"Type: git init {directory}")
+        raise KochiError(
+            f"{directory}: no such directory",
+            f"To create it as a git repository, type: git init {directory}",
+        )
     if machine and repository(directory) is None:
         root = Root.find()
         root.secure(root.directory)
@@ -111,7 +114,7 @@ def init_command(machine: bool, directory: Path) -> None:
     else:
         _keep_snakefile(existing)
     _ignore(top)
-    say("Next, for example:")
+    say("Next, type for example:")
     say("  snakemake --list-target-rules")
     say("  kochi artifact init " + shlex.quote(f"../{top.name}-artifacts"))
 
@@ -131,7 +134,7 @@ def _add_machine(file: Path) -> None:
         say(textwrap.indent(found.text, "  "))
         return
     edit_atomically(file, added.encode())
-    say(f"Wrote the machine {found.machine} into {file}")
+    say(f"Added the machine {found.machine} to {file}")
 
 
 def _write(path: Path, text: str) -> None:
@@ -222,7 +225,7 @@ def install_profile(name: str, force: bool) -> None:
     target = installed_file(name)
     if _state(source, target) == "changed" and not force:
         raise KochiError(
-            f"{target} exists already and differs from ours",
+            f"{target} exists already and differs from kochi's profile",
             f"To replace it, type: kochi profile install {name} --force",
         )
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -16,20 +16,22 @@ from snakemake_kochi.project.recipes import Recipe
 
 @click.command("install")
 @machine_option
-@dependency_option(required=True)
+@dependency_option("A recipe to install.", required=True)
 @click.option(
     "-q",
     "--queue",
     metavar="QUEUE",
-    help="Install by a worker of this queue; on a cluster, this applies only to recipes with "
+    help="Install on a worker of this queue; on a cluster, this applies only to recipes with "
     "'on_machine: true'.",
 )
-@click.option("--again", is_flag=True, help="Install recipes again that are installed already.")
+@click.option(
+    "--again", is_flag=True, help="Install the recipes again, even if they are installed."
+)
 @click.option(
     "--cores",
     type=COUNT,
     metavar="N",
-    help="How many installations run at a time; by default the number of processors.",
+    help="How many installations run at a time; by default the number of CPUs of this process.",
 )
 def install_command(
     machine: str | None,
@@ -38,11 +40,11 @@ def install_command(
     again: bool,
     cores: int | None,
 ) -> None:
-    """Install recipes, and what they depend on.
+    """Install recipes and their dependencies.
 
-    On a cluster this happens here, on the login node; recipes with 'on_machine: true' are installed
-    on a compute node. The branch of a remote repository is looked up each time. The previous
-    installation stays in use until the new one is complete.
+    On a cluster, recipes are installed here, on the login node; recipes with 'on_machine: true' are
+    installed on a compute node. The branch of a remote repository is looked up each time. The
+    previous installation stays in use until the new one is complete.
     """
     from snakemake_kochi.cli.batch import call_snakemake
     from snakemake_kochi.library.outputs import install_rule
@@ -121,12 +123,12 @@ def _is_remote(location: Location, recipe: Recipe) -> bool:
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
 @machine_option
-@dependency_option(required=False)
+@dependency_option("An installed recipe to use.")
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 def run_command(machine: str | None, dependencies: tuple[str, ...], words: tuple[str, ...]) -> None:
     """Run a command here, word for word, in the environment of installed recipes.
 
-    There is no shell. For a pipe, a variable or a `>`, start one: kochi run -- bash -c '...'
+    There is no shell. For a pipe, a variable or a redirection, type: kochi run -- bash -c '...'
     """
     from snakemake_kochi.phases.install import current_installs
     from snakemake_kochi.phases.job import command_in_environment, execute

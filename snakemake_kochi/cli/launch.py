@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.cli.options import json_option, machine_option
-from snakemake_kochi.cli.output import copy_from, print_json, print_pairs, remark, say
+from snakemake_kochi.cli.output import copy_from, print_json, print_pairs, readable, remark, say
 from snakemake_kochi.errors import KochiError
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ _LOOK = 0.1  # seconds between two looks at the output
 _CHECK = 0.5  # seconds between two looks at the state of the run
 _QUESTION = 10.0  # the same, if the scheduler has to be asked
 _TIME_UP = (
-    "its time limit ended it. Its jobs in other allocations go on; the same kochi launch again "
-    "adopts them"
+    "its time limit ended it. Its jobs in other allocations go on; to adopt them, type the same "
+    "kochi launch again"
 )
 _INTERRUPTED = 128 + signal.SIGINT  # the exit status of shells after an end by a signal
 _ALLOCATIONS = re.compile(r"--kochi-where[= ]allocations\b")
@@ -42,10 +43,12 @@ _SAYS_HOW = ("--profile", "--executor", "-e", "--workflow-profile")
 @click.option(
     "--stop", is_flag=True, help="Stop the run as Ctrl-C would, and wait; a second --stop kills it."
 )
-@click.option("--status", is_flag=True, help="Show the run's state: steps done and failed, an ETA.")
+@click.option(
+    "--status", is_flag=True, help="Show the run's state, its steps done and failed, and an ETA."
+)
 @click.option("--name", metavar="NAME", default="", help="A name for the run.")
 @click.option(
-    "--in-allocation", is_flag=True, help="Run it in a one-core job of the machine's Slurm."
+    "--in-allocation", is_flag=True, help="Run it in a one-core job of the machine's scheduler."
 )
 @click.option(
     *("-t", "--time-limit", "limit"),
@@ -72,17 +75,17 @@ def command(
 
     If the arguments name no profile and no executor, the profile is 'cluster' on a machine with a
     scheduler or an alloc_script, and 'local' elsewhere. --stop, --status and,
-    without arguments, --follow are about the last run launched in this directory. --follow ends
-    with the run's exit status; Ctrl-C ends only the following. After --stop or a crash,
-    type the same command again to continue the run.
+    without arguments, --follow apply to the last run launched in this directory. --follow ends with
+    the run's exit status; Ctrl-C ends only --follow. After --stop or a crash, type the same command
+    again to continue the run.
     """
     from snakemake_kochi.location import find_location
 
     asks = stop or status
     if asks and (arguments or in_allocation or (stop and status)):
-        raise click.UsageError("--stop and --status stand alone, or with --follow")
+        raise click.UsageError("--stop and --status can be combined with --follow only")
     if limit is not None and not in_allocation:
-        raise click.UsageError("-t is for --in-allocation")
+        raise click.UsageError("-t requires --in-allocation")
     location = find_location(machine)
     if arguments or in_allocation or not (asks or follow):
         location.require_here()
@@ -139,9 +142,8 @@ def _profile(location: Location, arguments: Sequence[str]) -> list[str]:
 
 def _tell(found: Found, as_json: bool) -> None:
     """Print the state of the run, and its progress."""
-    from humanfriendly import format_timespan
-
     from snakemake_kochi.detached.launches import steps_of
+    from snakemake_kochi.quantities import rough_duration
 
     steps = steps_of(found)
     eta = None
@@ -156,14 +158,12 @@ def _tell(found: Found, as_json: bool) -> None:
         return
     # For people, the command in a form that can be pasted.
     described["command"] = shlex.join(found.launch.command)
+    described["time_limit_reached"] = _TIME_UP if found.is_time_up else None
+    pairs = {readable(key): value for key, value in described.items() if key != "eta"}
     if eta is not None and steps is not None and steps.left is not None:
-        left = format_timespan(max(1, round(steps.left)), max_units=1)
-        described["eta"] = f"{eta:%Y-%m-%d %H:%M:%S}, in about {left}"
-    if found.is_time_up:
-        described["time_limit_reached"] = _TIME_UP
-    else:
-        del described["time_limit_reached"]
-    print_pairs(described)
+        left = rough_duration(steps.left)
+        pairs["ETA"] = f"{eta:%Y-%m-%d %H:%M:%S}, in about {left}"
+    print_pairs({key: value for key, value in pairs.items() if value not in (None, "")})
 
 
 def _last(location: Location) -> Found:
@@ -173,7 +173,7 @@ def _last(location: Location) -> Found:
     if found is None:
         raise KochiError(
             f"nothing was launched in this directory on machine {location.machine.name}",
-            "To launch what the Snakefile makes by default, type: kochi launch",
+            "To launch the default target of the Snakefile, type: kochi launch",
         )
     return found
 
@@ -186,7 +186,10 @@ def _stop(found: Found) -> int:
         return 0
     written = found.paths.output.stat().st_size if found.paths.output.exists() else 0
     stop(found)
-    remark("Told to stop. Ctrl-C ends only the waiting; to kill the run, type this once more.")
+    remark(
+        "The run was told to stop. Ctrl-C ends only this wait; to kill the run, type: "
+        "kochi launch --stop"
+    )
     ended = _show(found, written)
     say(f"{ended.launch.identity} {'was killed' if ended.state == 'killed' else 'has ended'}.")
     return 0
@@ -211,16 +214,15 @@ def _show(found: Found, position: int) -> Found:
     from snakemake_kochi.detached.control import Watch, settled
 
     watch = Watch()
-    check = question = time.monotonic()
+    check, question = Backoff(), Backoff()
     said = ""
     try:
         while True:
-            moment = time.monotonic()
-            if moment >= check:
-                check = moment + _CHECK
+            if check.is_due:
+                check.hold(_CHECK)
                 found = watch.look(found)
-                if moment >= question and not found.is_over:
-                    question = moment + _QUESTION
+                if question.is_due and not found.is_over:
+                    question.hold(_QUESTION)
                     found = settled(found)
                     if found.scheduler not in ("", said):
                         said = found.scheduler

@@ -24,10 +24,10 @@ _COMMANDS = {
     "init": ("snakemake_kochi.cli.init", "Turn a git repository into a project."),
     "profile": ("snakemake_kochi.cli.init", "Install or list Snakemake profiles."),
     "work": ("snakemake_kochi.cli.workers", "Run the jobs of queues in this terminal."),
-    "alloc": ("snakemake_kochi.cli.workers", "Get workers for a queue from the scheduler."),
+    "alloc": ("snakemake_kochi.cli.workers", "Request workers for a queue from the scheduler."),
     "release": ("snakemake_kochi.cli.ending", "Release workers and their allocations."),
-    "launch": ("snakemake_kochi.cli.launch", "Start a Snakemake that outlives the terminal."),
-    "enqueue": ("snakemake_kochi.cli.enqueue", "Submit one job."),
+    "launch": ("snakemake_kochi.cli.launch", "Start a run that goes on after logout."),
+    "enqueue": ("snakemake_kochi.cli.enqueue", "Submit one job to a queue."),
     "batch": ("snakemake_kochi.cli.batch", "Run a batch of an experiment."),
     "install": ("snakemake_kochi.cli.install", "Install recipes of dependencies."),
     "run": ("snakemake_kochi.cli.install", "Run a command with installed recipes."),
@@ -59,10 +59,10 @@ class Group(click.Group):
         return [*self._commands_in, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        place = self._commands_in.get(cmd_name)
-        if place is None:
+        entry = self._commands_in.get(cmd_name)
+        if entry is None:
             return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(place[0])
+        module = importlib.import_module(entry[0])
         command = getattr(module, f"{cmd_name}_command", None) or module.command
         assert isinstance(command, click.Command)
         command.name = cmd_name  # in the form of the command reference in the documentation
@@ -76,7 +76,10 @@ class Group(click.Group):
             known = self.list_commands(ctx)
             if name.isdecimal() and (numbered := [each for each in _NUMBERED if each in known]):
                 typed = " or: ".join(f"{ctx.command_path} {each} {name[:20]}" for each in numbered)
-                ctx.fail(f"{name[:20]} is the number of what? Type: {typed}")
+                ctx.fail(
+                    f"there is no command '{name[:20]}'. If it is the number of a "
+                    f"{' or a '.join(numbered)}, type: {typed}"
+                )
             ctx.fail(f"there is no command '{name}', {nearest(name, known)}")
         return super().resolve_command(ctx, args)
 
@@ -100,8 +103,10 @@ def kochi() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0, 1 (failed), 2 (wrong usage), 130 (interrupted), or the
-    status of the command that was run."""
+    """Run the command line, and exit.
+
+    The status is 0, 1 (failed), 2 (wrong usage), 130 (interrupted), or that of a user's command.
+    """
     sys.exit(run(arguments))
 
 

@@ -37,7 +37,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # not generic before 8
 
 
 COUNT = Number(1, 2**31 - 1, "a whole number of 1 or more")
-JOB = Number(0, 2**53, "the number of a job. To list them, type: kochi show jobs -t")
+JOB = Number(0, 2**53, "the number of a job. To list the jobs, type: kochi show jobs -t")
 WORKER = Number(
     0, 2**53, "the number of a worker. To list the workers, type: kochi show workers -a"
 )
@@ -61,23 +61,23 @@ def quiet_option(function: _Function) -> _Function:
 
 
 def yes_option(function: _Function) -> _Function:
-    return click.option("-y", "--yes", is_flag=True, help="Do not ask.")(function)
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(function)
 
 
-def dependency_option(required: bool) -> Callable[[_Function], _Function]:
+def dependency_option(help_text: str, required: bool = False) -> Callable[[_Function], _Function]:
     return click.option(
         *("-d", "--dependency", "dependencies"),
         metavar="DEPENDENCY:RECIPE",
         multiple=True,
         required=required,
-        help="An installed recipe. May be given several times.",
+        help=f"{help_text} May be given several times.",
     )
 
 
 def recipes_option(function: _Function) -> _Function:
     """Recipes as words of the command line, or as `-d` options; see `recipes_in`."""
     words = click.argument("words", nargs=-1, metavar="DEPENDENCY:RECIPE...")
-    return words(dependency_option(required=False)(function))
+    return words(dependency_option("A recipe.")(function))
 
 
 def recipes_in(words: Sequence[str], dependencies: Sequence[str]) -> list[str]:
@@ -92,8 +92,8 @@ def git_remote_option(function: _Function) -> _Function:
         *("-g", "--git-remote", "--git"),
         type=_address,
         metavar="URL",
-        help="Fetch the commit that is checked out here from this repository, with its submodules, "
-        "and apply the uncommitted changes. Implies a copy.",
+        help="Run in a copy: fetch the commit that is checked out here from this repository, with "
+        "its submodules, and apply the uncommitted changes.",
     )(function)
 
 
@@ -119,7 +119,7 @@ _FOR_A_SHELL = re.compile(r"[\s;|&<>$`*]")
 
 
 def refuse_shell_line(program: str) -> None:
-    """Refuse a whole shell line in the place of a program: `kochi run 'echo x'`.
+    """Refuse a whole shell line instead of a program: `kochi run 'echo x'`.
 
     Raises KochiError.
     """

@@ -13,6 +13,7 @@ from typing import Any
 import click
 from tabulate import tabulate
 
+from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.errors import KochiError
 
 _COLOURS = {
@@ -48,6 +49,11 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], nothin
     table = tabulate(cells, headers=list(headers), tablefmt="simple", disable_numparse=True)
     for line in table.splitlines():
         click.echo(line.rstrip())
+
+
+def readable(key: str) -> str:
+    """A key of JSON as a label for people: "Exit status" for "exit_status"."""
+    return key.replace("_", " ").capitalize()
 
 
 def print_pairs(pairs: Mapping[str, object]) -> None:
@@ -149,16 +155,16 @@ def show_file(path: Path, follow: bool, has_ended: Callable[[], bool]) -> None:
     With `follow`, continue as it grows.
     """
     position = 0
-    checked = -_CHECK_SECONDS
+    check = Backoff()
     ended = not follow
     while True:
         position = copy_from(path, position)
         if ended:
             return
-        if time.monotonic() - checked >= _CHECK_SECONDS:
+        if check.is_due:
             # One more round copies the output between the last look and the end.
             ended = has_ended()
-            checked = time.monotonic()
+            check.hold(_CHECK_SECONDS)
         if not ended:
             time.sleep(_LOOK_SECONDS)
 

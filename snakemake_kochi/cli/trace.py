@@ -21,9 +21,11 @@ from snakemake_kochi.queue import RunRecord, find_run, list_runs
 @click.option(
     *("-o", "--output", "file"),
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file to write; by default the trace is printed.",
+    help="The file to write; by default standard output.",
 )
-@click.option("--list", "list_them", is_flag=True, help="Only list the runs, newest first.")
+@click.option(
+    "--list", "list_them", is_flag=True, help="List the runs, newest first, and export nothing."
+)
 @json_option
 @click.argument("run", required=False, metavar="[RUN]")
 def command(
@@ -43,7 +45,7 @@ def command(
         _list(paths, as_json)
         return
     if file is None and sys.stdout.isatty():
-        raise click.UsageError("A trace is for a program: name a file with -o FILE.")
+        raise click.UsageError("-o FILE was expected: a trace is not for a terminal.")
     history = read_history(paths, _last_run(paths) if run is None else find_run(paths, run))
     if file is None:
         write_trace(history, sys.stdout)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.cli.options import COUNT, duration, machine_option, memory
 from snakemake_kochi.cli.output import remark, say
 from snakemake_kochi.errors import KochiError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from snakemake_kochi.schedulers.interface import Allocation, Scheduler
 
 _NODES = "${nodes}"
-# Seconds between two questions to the scheduler until a worker has come.
+# Seconds between two questions to the scheduler until a worker has started.
 _QUESTION = 5.0
 # Seconds before each question why allocations wait; a scheduler knows the reason a moment later.
 _LOOKS = (0.2, 0.6, 1.2)
@@ -39,7 +40,7 @@ _LOOKS = (0.2, 0.6, 1.2)
     required=True,
     help="The queue to serve. May be given several times; the first has priority.",
 )
-@click.option("-b", "--blocking", is_flag=True, help="Stay when the queues are empty.")
+@click.option("-b", "--blocking", is_flag=True, help="Do not leave when the queues are empty.")
 @click.option(
     "--cores",
     type=COUNT,
@@ -72,7 +73,7 @@ def work_command(
     gpus: str | None,
     walltime: float | None,
 ) -> int:
-    """Run the jobs of queues in this terminal, until there are none."""
+    """Run the jobs of queues in this terminal until there are none."""
     from snakemake_kochi.location import find_location
     from snakemake_kochi.worker.settings import WorkerSettings
     from snakemake_kochi.worker.start import run_worker
@@ -116,8 +117,8 @@ class _Asked:
     *("-n", "--nodes", "specs"),
     metavar="SPEC",
     multiple=True,
-    help="Which nodes. With 'scheduler: slurm' their number or names; an alloc_script gets the "
-    "text in KOCHI_ALLOC_NODE_SPEC. May be given several times, for an allocation each.",
+    help="The nodes. With 'scheduler: slurm' their number or names; an alloc_script gets the "
+    "text in KOCHI_ALLOC_NODE_SPEC. May be given several times; each requests an allocation.",
 )
 @click.option(
     *("-d", "--duplicates", "count"),
@@ -125,7 +126,7 @@ class _Asked:
     metavar="COUNT",
     default=1,
     show_default=True,
-    help="How many such allocations to request.",
+    help="How many allocations to request for each SPEC.",
 )
 @click.option(
     *("-t", "--time-limit", "limit"),
@@ -134,7 +135,9 @@ class _Asked:
     "the text in KOCHI_ALLOC_TIME_LIMIT.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Show what the workers print, until they leave.")
-@click.option("-b", "--blocking", is_flag=True, help="Stay when the queue is empty.")
+@click.option(
+    "-b", "--blocking", is_flag=True, help="The workers do not leave when the queue is empty."
+)
 def alloc_command(
     machine: str | None,
     queue: str,
@@ -146,15 +149,15 @@ def alloc_command(
 ) -> int:
     """Request workers for a queue from the machine's scheduler or by its alloc_script.
 
-    The workers run all jobs of that queue and leave when there are none. Ctrl-C ends -f, but no
-    worker.
+    The workers run all jobs of that queue and leave when there are none. Ctrl-C ends -f, not
+    the workers.
     """
     from snakemake_kochi.location import find_location
 
     location = find_location(machine)
     location.require_here()
     if _NODES in queue and not specs:
-        raise click.UsageError(f"{_NODES} in the queue's name: -n SPEC was expected")
+        raise click.UsageError(f"-n SPEC was expected, because the queue's name contains {_NODES}")
     queues = [queue.replace(_NODES, spec) for spec in specs] or [queue]
     for name in queues:
         location.machine_paths.queue(name)
@@ -164,7 +167,9 @@ def alloc_command(
         asked += _ask(location, name, spec, count, limit, blocking)
     if blocking:
         numbers = " ".join(str(each.worker) for each in asked)
-        remark(f"They stay until their time limit, or until you type: kochi release {numbers}")
+        remark(
+            f"The workers stay until their time limit, or until you type: kochi release {numbers}"
+        )
     if follow:
         return _follow(asked)
     _say_why_they_wait(asked)
@@ -187,9 +192,9 @@ def _ask(
         if location.unread is not None:
             raise location.unread
         raise KochiError(
-            f"machine {machine.name} has neither a scheduler nor an alloc_script: there is no way "
-            "to a compute node",
-            "Name the machine that has one with -m, or start a worker here: "
+            f"machine {machine.name} has neither a scheduler nor an alloc_script, by which "
+            "compute nodes are requested",
+            "Choose a machine that has one with -m, or start a worker here: "
             f"kochi work -q {queue}\n"
             "On a login node of a Slurm cluster, add it as a machine: kochi init --machine",
         )
@@ -225,7 +230,10 @@ def _ask(
             f"log: {command.log(each)}"
         )
         if isinstance(scheduler, AllocScript) and (process := scheduler.process(each)) is not None:
-            remark(f"Its alloc_script stays; to end it and its worker: kill -- -{process}")
+            remark(
+                "Its alloc_script keeps running. To end it and its worker, type: "
+                f"kill -- -{process}"
+            )
     return [
         _Asked(worker, each, scheduler, command) for worker, each in zip(numbers, ids, strict=False)
     ]
@@ -280,7 +288,7 @@ def _waiting(asked: list[_Asked]) -> list[Allocation]:
 def _follow(asked: list[_Asked]) -> int:
     """Show their logs, each from its beginning, until the workers have left.
 
-    Returns 1 if no worker came for one of the allocations.
+    Returns 1 if an allocation ended before its worker started.
     """
     from snakemake_kochi.cli.output import copy_from
     from snakemake_kochi.queue import list_workers
@@ -289,14 +297,14 @@ def _follow(asked: list[_Asked]) -> int:
     reasons = WaitReasons()
     positions = dict.fromkeys((each.id for each in asked), 0)
     left = {each.id: each for each in asked}
-    question = time.monotonic()
+    question = Backoff()
     has_failed = False
     while left:
         workers = list_workers(asked[0].command.machine)
         there = [worker for worker in workers if worker.allocation in left]
         ended = {each for each in left if _have_left(there, each)}
-        if time.monotonic() >= question:
-            question = time.monotonic() + _QUESTION
+        if question.is_due:
+            question.hold(_QUESTION)
             waiting = set(left) - {worker.allocation for worker in there}
             without = _ended_without_worker([left[each] for each in waiting], reasons)
             has_failed |= bool(without)

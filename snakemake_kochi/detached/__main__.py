@@ -15,6 +15,7 @@ from types import FrameType
 
 import psutil
 
+from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.detached.launches import (
     processes_file,
     read_launch,
@@ -30,7 +31,7 @@ _TIME_UP = signal.SIGUSR1
 _LOG = ".snakemake/log/*.snakemake.log"
 # Seconds between two looks for the log, at first and at most: Snakemake may wait before it opens
 # the log.
-_PAUSE, _GROWTH, _MOST_PAUSE = 0.1, 1.05, 5.0
+_PAUSE, _MOST_PAUSE = 0.1, 5.0
 _CANNOT_EXECUTE = 127
 _GIVEN_UP = 1
 
@@ -40,7 +41,7 @@ def main(directory: Path) -> int:
     paths = LaunchPaths(directory)
     launch = read_launch(paths)
     if paths.gone.exists():
-        print("kochi: it took too long to begin, and was given up", file=sys.stderr)
+        print("kochi: the run took too long to start and was given up", file=sys.stderr)
         return _GIVEN_UP
     # As nohup does; the run inherits this. A shell's background process ignores SIGINT, and the run
     # would inherit that, although SIGINT must stop it. The handler below prevents this, because
@@ -69,7 +70,7 @@ def main(directory: Path) -> int:
             launch.command, cwd=launch.directory, stdin=subprocess.DEVNULL, process_group=0
         )
     except OSError as error:
-        print(f"kochi: {launch.command[0]} cannot be run: {error}", file=sys.stderr)
+        print(f"kochi: {launch.command[0]} cannot be executed: {error}", file=sys.stderr)
         write_end(paths, _CANNOT_EXECUTE)
         return _CANNOT_EXECUTE
     file = processes_file(paths, process.pid)
@@ -88,15 +89,14 @@ def _wait(process: subprocess.Popen[bytes], paths: LaunchPaths) -> int:
 
     Other runs of Snakemake may have logs in the same directory.
     """
-    pause = _PAUSE
+    pauses = Backoff(_PAUSE, _MOST_PAUSE)
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(pause)
+            return process.wait(pauses.failed())
         if (log := _open_log(process.pid)) is not None:
             with contextlib.suppress(OSError):  # on a full disk
                 write_log(paths, log)
             return process.wait()
-        pause = min(pause * _GROWTH, _MOST_PAUSE)
 
 
 def _open_log(process: int) -> str | None:

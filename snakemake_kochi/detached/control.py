@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
+from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.detached.launches import (
     Found,
     Launch,
@@ -34,7 +35,7 @@ from snakemake_kochi.schedulers.native import system, system_of_host
 
 _PATIENCE = 20.0  # seconds within which a supervisor must start
 _MOST_PATIENCE = 60.0  # seconds after which a supervisor must no longer start
-_PAUSE = 0.02
+_PAUSE, _MOST_PAUSE = 0.01, 0.2  # seconds between two looks for it, at first and at most
 _LOOK = 0.5  # seconds between two looks at a run on another host
 _QUESTION = 10.0  # seconds between two questions to the scheduler
 _HOW = "To follow it, type: kochi launch --follow; to stop it: kochi launch --stop"
@@ -58,9 +59,9 @@ def launch(
     heartbeat_interval()  # raises KochiError: the supervisor could not report a wrong interval
     if in_allocation and location.machine.scheduler is None:
         raise KochiError(
-            f"machine {location.machine.name} has no scheduler to run it in",
-            "Leave out --in-allocation, or say 'scheduler: slurm' of the machine in kochi.yaml. On "
-            "a login node, this does it: kochi init --machine",
+            f"machine {location.machine.name} has no scheduler, which --in-allocation requires",
+            "Leave out --in-allocation, or add 'scheduler: slurm' to the machine in kochi.yaml. To "
+            "add the machine of this login node, type: kochi init --machine",
         )
     make_directory(machine.launches)
     _await_elsewhere(machine, say)
@@ -74,7 +75,7 @@ def launch(
             else:
                 _start(location, paths)
     except LockBusyError as error:
-        raise KochiError(f"another kochi launch does not end: {error}") from error
+        raise KochiError(f"another kochi launch has not ended: {error}") from error
     return look_at(paths)
 
 
@@ -105,8 +106,8 @@ def _await_elsewhere(machine: MachinePaths, say: Callable[[str], None]) -> None:
     first, sign = found.processes, _sign(found)
     if found.state == "elsewhere":
         say(
-            f"The last run launched in this directory is on {first.node.host}: for a sign of life "
-            f"of it this waits {LOST_AFTER * first.heartbeat_interval:.0f} s."
+            f"The last run launched in this directory is on {first.node.host}: waiting "
+            f"{LOST_AFTER * first.heartbeat_interval:.0f} s for a sign of its life ..."
         )
     while found.state == "elsewhere" and _sign(found) == sign:
         found = watch.look(found)
@@ -145,7 +146,7 @@ class Ends:
     def __init__(self, machine: MachinePaths) -> None:
         self._machine = machine
         self._launches: dict[str, LaunchPaths | None] = {}
-        self._due = 0.0
+        self._question = Backoff()
 
     def is_over(self, controller: ControllerState, is_silent: bool) -> bool:
         """Whether the controller is over.
@@ -161,8 +162,8 @@ class Ends:
         with contextlib.suppress(OSError, KochiError):
             if launch is not None and (state := look_at(launch).state) in ("ended", "killed"):
                 return state == "ended" or is_silent
-            if is_silent and controller.allocation and time.monotonic() >= self._due:
-                self._due = time.monotonic() + _QUESTION
+            if is_silent and controller.allocation and self._question.is_due:
+                self._question.hold(_QUESTION)
                 return system_of_host().has_ended(controller.allocation)
         return False  # unknown, which does not mean ended
 
@@ -193,18 +194,18 @@ def _start(location: Location, paths: LaunchPaths) -> None:
             # The terminal cannot reach the run: neither Ctrl-C nor a logout ends it.
             start_new_session=True,
         )
-    deadline = time.monotonic() + _PATIENCE
+    deadline, pauses = time.monotonic() + _PATIENCE, Backoff(_PAUSE, _MOST_PAUSE)
     while not (paths.process.exists() or paths.end.exists()):
         if process.poll() is not None and not paths.process.exists():
             write_gone(paths)
-            raise WorkerError(f"the run did not start, its output: {paths.output}")
+            raise WorkerError(f"the run did not start; its output is in {paths.output}")
         if time.monotonic() > deadline:
             # Do not kill it: processes that it may have started would go on without any record.
             raise WorkerError(
-                f"the run has not begun in {_PATIENCE:.0f} s, its output: {paths.output}",
-                "To see whether it does, type: kochi launch --status",
+                f"the run has not started in {_PATIENCE:.0f} s; its output is in {paths.output}",
+                "To see whether it starts later, type: kochi launch --status",
             )
-        time.sleep(_PAUSE)
+        time.sleep(pauses.failed())
 
 
 def _submit(location: Location, launched: Launch, paths: LaunchPaths, limit: str | None) -> None:
@@ -267,10 +268,10 @@ def stop(found: Found) -> None:
             scheduler.interrupt_controller(job)
         return
     if found.processes is None:
-        raise KochiError("the run is just being started", "Try again.")
+        raise KochiError("the run is still starting", "Try again in a few seconds.")
     if found.state == "elsewhere":
         raise KochiError(
-            f"the run is on {found.processes.node.host}, which is not this host",
+            f"the run is on {found.processes.node.host}, not on this host",
             "Type there, in this directory: kochi launch --stop",
         )
     if found.state == "running":

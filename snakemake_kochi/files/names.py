@@ -50,7 +50,7 @@ def expand_path(text: str, what: str, environment: Mapping[str, str] = os.enviro
         if not environment.get(name):
             raise KochiError(
                 f"{what}: the variable {name} in {text} is not set",
-                f"Type it on the machine, with: export {name}=DIRECTORY; or write the directory.",
+                f"Type on the machine: export {name}=DIRECTORY, or write the directory itself.",
             )
         return environment[name]
 
@@ -73,7 +73,7 @@ def expand_user(text: str, what: str) -> Path:
         # The message of pathlib does not name the user.
         user = text.split("/", 1)[0].removeprefix("~")
         if user:
-            raise KochiError(f"{what}: there is no user '{user}', whose home {text} is") from None
+            raise KochiError(f"{what}: there is no user '{user}' for {text}") from None
         raise KochiError(
             f"{what}: the home directory in {text} is not known",
             "Set it with: export HOME=DIRECTORY",

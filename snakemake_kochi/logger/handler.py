@@ -195,7 +195,10 @@ class LogHandler(LogHandlerBase):
             text += f", {len(self._failed)} failed"
         left = None if is_over else self._progress.left(len(self._failed))
         if left is not None:
-            text += f", about {_duration(left)} left"
+            # Imported here: every Snakemake loads this module.
+            from snakemake_kochi.quantities import rough_duration
+
+            text += f", about {rough_duration(left)} left"
         yield _replaced(record, text)
 
     # ---- failures
@@ -312,13 +315,6 @@ def _listed(wildcards: Mapping[str, Any]) -> str:
 
 def _joined(names: Sequence[str] | None) -> str:
     return ", ".join(names or ())
-
-
-def _duration(seconds: float) -> str:
-    """A duration like "3 minutes": more digits would suggest a precision that it does not have."""
-    from humanfriendly import format_timespan
-
-    return str(format_timespan(max(1, round(seconds)), max_units=1))
 
 
 class Progress:

@@ -53,7 +53,7 @@ def test_results_come_to_the_worktree_as_in_the_tutorial(
     monkeypatch.chdir(worktree)
     outcome = kochi("artifact", "sync", "-m", "local")
     assert outcome.status == 0, outcome.err
-    assert "Merged 1 commits of kochi_artifacts_local" in outcome.out
+    assert "Merged 1 commit of kochi_artifacts_local" in outcome.out
     assert (worktree / "local/fib/first.log").read_text() == "result first\n"
     assert "nothing new" in kochi("artifact", "sync").out
     # From the project, too.
@@ -145,7 +145,7 @@ def test_the_fetched_branch_of_a_machine_that_is_elsewhere_is_merged(
     file.write_text(yaml.safe_dump(configuration))
     outcome = kochi("artifact", "sync", "-m", "cluster")
     assert outcome.status == 0, outcome.err
-    assert "Merged 1 commits of kochi_artifacts_cluster" in outcome.out
+    assert "Merged 1 commit of kochi_artifacts_cluster" in outcome.out
     assert not elsewhere.exists()
 
 
@@ -177,7 +177,7 @@ def test_what_another_clone_has_pushed_is_told_and_joined_as_sync_says(
     add_result(project, "third")
     told = [line for line in kochi("artifact", "sync").err.splitlines() if "To join" in line]
     assert len(told) == 2
-    assert "origin/kochi_artifacts_local has 1 commit that kochi_artifacts_local lacks" in told[0]
+    assert "origin/kochi_artifacts_local has 1 commit of another clone that" in told[0]
     assert "origin/kochi_artifacts has 1 commit that kochi_artifacts lacks" in told[1]
     for line in told:
         typed(line, project)

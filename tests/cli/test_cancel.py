@@ -42,7 +42,7 @@ def test_waiting_and_running_jobs_are_cancelled_and_ended_ones_are_left(
     assert outcome.out.splitlines() == [
         "Job 0 had ended already.",
         "Job 2 was cancelled.",
-        "Job 1 is being cancelled; its worker was told.",
+        "Job 1 is being cancelled by its worker.",
     ]
     wait_for(kochi, 1, "cancelled")
     assert [state(kochi, job)[1] for job in range(3)] == ["success", "cancelled", "cancelled"]
@@ -75,7 +75,7 @@ def test_all_jobs_of_the_project_are_cancelled_and_no_others(
         {"job": 1, "outcome": "cancelled"},
     ]
     assert state(kochi, 0)[0] == "waiting"
-    assert kochi("cancel", "-a").out == "This project has no jobs that wait or run.\n"
+    assert kochi("cancel", "-a").out == "This project has no waiting or running jobs.\n"
 
 
 def test_all_jobs_are_cancelled_only_after_asking(

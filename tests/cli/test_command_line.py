@@ -104,7 +104,8 @@ def test_a_number_in_place_of_a_command_is_asked_what_it_is_of(kochi: Kochi) -> 
     ):
         outcome = kochi(*words, "99")
         assert outcome.status == 2
-        assert f"Error: 99 is the number of what? Type: {typed}\n" in outcome.err
+        assert "Error: there is no command '99'. If it is the number of a " in outcome.err
+        assert outcome.err.endswith(f", type: {typed}\n")
     assert "did you mean 'worker'?" in kochi("show", "log", "wroker", "1").err
     assert "did you mean 'sync'?" in kochi("artifact", "snyc").err
 

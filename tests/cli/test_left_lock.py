@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support import wait_until
 
-from snakemake_kochi.cli.batch import see_to_left_lock
+from snakemake_kochi.cli.batch import unlock_dead_run
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.paths import MachinePaths, Root
@@ -84,7 +84,7 @@ def test_a_batch_that_was_killed_is_unlocked_when_a_person_says_so(
     (project.parent / "go").touch()
     status, said = answer("y\n", "batch", "fib.yaml", "test")
     assert status == 0, said
-    assert "Unlock it, and go on where it was? [y/N]" in said
+    assert "Unlock the directory, and continue the run? [y/N]" in said
     assert (project / "results/local/fib/2_0.log").exists()
 
 
@@ -128,8 +128,8 @@ def test_a_run_on_another_host_is_dead_when_it_gives_no_sign_of_life(
     locked: tuple[MachinePaths, HeartbeatFile, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     machine, _, lock = locked
-    see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
-    assert "waiting for a sign of life" in capfd.readouterr().err
+    unlock_dead_run(machine, lock.parent, "mine.csv", True, "this")
+    assert "waiting for a sign of its life" in capfd.readouterr().err
     assert not lock.exists()
 
 
@@ -140,9 +140,9 @@ def test_a_run_that_lives_on_another_host_keeps_its_lock(
     file.start(lambda: True)
     try:
         with pytest.raises(KochiError, match="is alive on elsewhere") as error:
-            see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
+            unlock_dead_run(machine, lock.parent, "mine.csv", True, "this")
         assert "unlock" not in str(error.value)
-        see_to_left_lock(machine, lock.parent, "other.csv", True, "this")  # makes other files
+        unlock_dead_run(machine, lock.parent, "other.csv", True, "this")  # makes other files
     finally:
         file.stop()
     assert lock.exists()
@@ -154,7 +154,7 @@ def test_a_lock_that_was_made_anew_is_not_that_of_the_dead(
     machine, _, lock = locked
     lock.with_suffix(".new").touch()
     lock.with_suffix(".new").rename(lock)
-    see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
+    unlock_dead_run(machine, lock.parent, "mine.csv", True, "this")
     assert lock.exists()
 
 
@@ -169,7 +169,7 @@ def test_a_run_that_ends_while_it_is_watched_removes_its_lock_itself(
         # Snakemake tidies up, with its lock, when its executor has gone.
         shutil.rmtree(paths.directory) if how == "ended" else paths.state.write_text("{")
 
-    see_to_left_lock(machine, lock.parent, "mine.csv", True, "this", sleep=end)
+    unlock_dead_run(machine, lock.parent, "mine.csv", True, "this", sleep=end)
     assert lock.exists()
 
 
@@ -182,14 +182,16 @@ def test_a_run_that_was_interrupted_keeps_its_lock_until_its_process_has_ended(
             own = ProcessIdentity.of(process.pid)
             assert own is not None
             file.write(left=True, node=asdict(this_node()), process=asdict(own))
-            with pytest.raises(KochiError, match=rf"tidies up .*process {process.pid} on") as error:
-                see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
-            assert "type the same again" in error.value.sentences
-            see_to_left_lock(machine, lock.parent, "other.csv", True, "this")
+            with pytest.raises(
+                KochiError, match=rf"is still ending .*process {process.pid} on"
+            ) as error:
+                unlock_dead_run(machine, lock.parent, "mine.csv", True, "this")
+            assert "try again" in error.value.sentences
+            unlock_dead_run(machine, lock.parent, "other.csv", True, "this")
             assert lock.exists()
         finally:
             process.kill()
-    see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
+    unlock_dead_run(machine, lock.parent, "mine.csv", True, "this")
     assert not lock.exists()
 
 
@@ -200,9 +202,9 @@ def test_of_a_run_that_was_interrupted_elsewhere_a_person_says_that_it_is_gone(
     file.write(left=True)
     gone = machine.controller("theirs").gone
     with pytest.raises(KochiError, match="process 1 on elsewhere") as error:
-        see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
-    assert f"ps 1\nIf it is gone, type: touch {gone}" in error.value.sentences
+        unlock_dead_run(machine, lock.parent, "mine.csv", True, "this")
+    assert f"ps 1\nIf it does not exist, type: touch {gone}" in error.value.sentences
     assert lock.exists()
     gone.touch()
-    see_to_left_lock(machine, lock.parent, "mine.csv", True, "this")
+    unlock_dead_run(machine, lock.parent, "mine.csv", True, "this")
     assert not lock.exists()

@@ -10,7 +10,7 @@ import pytest
 from slurm_cluster import SlurmCluster
 from support import git, wait_until, worker_command
 
-from snakemake_kochi.cli.ending import release_before_it_comes
+from snakemake_kochi.cli.ending import release_before_it_starts
 from snakemake_kochi.location import find_location
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import RequestedWorker, WorkerState, list_workers
@@ -67,7 +67,7 @@ def test_a_worker_that_comes_at_this_moment_finishes_its_jobs(
     wait_until(lambda: kochi("show", "workers", "--json").data[0]["jobs"] == [0])
     # As it was before the worker came.
     asked = RequestedWorker(0, "1", "kochi-alloc")
-    _, said = release_before_it_comes(find_location(None), asked, "finish")
+    _, said = release_before_it_starts(find_location(None), asked, "finish")
     assert said == "Worker 0 was told to leave when it has finished job 0."
     (own_surroundings / "go-on").touch()
     assert process.wait() == 0
@@ -100,7 +100,7 @@ def test_a_worker_of_a_run_is_the_run_s(own_surroundings: Path, kochi: Kochi) ->
         wait_until(lambda: list_workers(machine))
         done = kochi("release", "0")
         assert done.status == 1
-        assert "worker 0 belongs to run own, which ends it itself" in done.err
+        assert "worker 0 belongs to run own, and ends with it" in done.err
         assert kochi("release", "-q", "q").status == 1
         assert not machine.worker(0).release.exists()
     finally:
@@ -155,7 +155,7 @@ def test_allocations_are_given_back_to_slurm(
     cluster.run("scancel", fourth)
     wait_until(lambda: in_queue(cluster) == ids)
     done = kochi("release", "-q", "r")
-    assert done.out == f"Worker 3 will not come: its allocation {fourth} no longer exists.\n"
+    assert done.out == f"Worker 3 will not start: its allocation {fourth} no longer exists.\n"
     assert "no worker that you started serves queue r" in kochi("release", "-q", "r").err
 
     done = kochi("release", "2", str(1 - busy))

@@ -74,8 +74,7 @@ def test_jobs_of_one_name_are_told_apart_and_those_that_failed_are_found(
     seconds = [job["seconds"] for job in kochi("show", "jobs", "--failed", "--json").data]
     assert all(each > 0 for each in seconds)
     assert (
-        kochi("show", "jobs", "--failed", "-n", "fib").err
-        == "This project has no jobs that failed.\n"
+        kochi("show", "jobs", "--failed", "-n", "fib").err == "This project has no failed jobs.\n"
     )
 
 

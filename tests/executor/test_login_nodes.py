@@ -202,7 +202,7 @@ def test_a_launched_run_on_another_host_is_left_alone_while_it_lives_and_then_re
     wait_until(lambda: len(counts(directory, "began")) == 2)
     refused = second.start(*LAUNCH, cwd=directory)
     assert refused.wait() == 1
-    assert "for a sign of life of it this waits 6 s" in refused.said
+    assert "waiting 6 s for a sign of its life" in refused.said
     assert "goes on" in refused.said and "login1" in refused.said
     first.lose()
     unlock(second, directory)

@@ -219,7 +219,7 @@ def test_the_found_machine_is_written_into_kochi_yaml_with_partitions_and_limits
         mine = "# mine\nmachines:\n    vega: {}  # another one\n"
         write(here / "kochi.yaml", mine)
         done = kochi("init", "--machine", cwd=here, env=environment(cluster))
-        assert f"Wrote the machine own into {here}/kochi.yaml" in done.stdout
+        assert f"Added the machine own to {here}/kochi.yaml" in done.stdout
         written = (here / "kochi.yaml").read_text()
         assert written.startswith("# mine\nmachines:\n    own:  # as Slurm calls its cluster\n")
         assert written.endswith("    vega: {}  # another one\n")
@@ -243,6 +243,6 @@ def test_outside_of_a_repository_the_found_machine_is_written_for_all_projects(
 ) -> None:
     done = kochi("init", "--machine", cwd=here, env=environment(cluster))
     file = Path(os.environ["HOME"], ".kochi", "conf.yaml")
-    assert done.stdout == f"Wrote the machine own into {file}\n"
+    assert done.stdout == f"Added the machine own to {file}\n"
     assert kochi("show", "path", "root", "-m", "own", cwd=here).returncode == 0
     assert [file.name for file in here.iterdir()] == ["Snakefile"]

@@ -16,6 +16,7 @@ from snakemake_kochi.cli.output import (
     print_json,
     print_pairs,
     print_table,
+    readable,
 )
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.phases.install import RecipeState, recipe_states
@@ -81,7 +82,7 @@ def _print(location: Location, state: RecipeState) -> None:
     }
     if install is not None:
         pairs |= {"Installed Time": local_time(state.since), "Prefix": install.prefix}
-        pairs |= {key.capitalize(): value for key, value in install.source.items() if value}
+        pairs |= {readable(key): value for key, value in install.source.items() if value}
     pairs["Depends on"] = [str(other) for other in found.depends if other.on(location.machine.name)]
     print_pairs({key: value for key, value in pairs.items() if value})
     if state.state != "installed":

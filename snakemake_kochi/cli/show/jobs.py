@@ -20,6 +20,7 @@ from snakemake_kochi.cli.output import (
     print_json,
     print_pairs,
     print_table,
+    readable,
     remark,
     shortened,
     shown,
@@ -48,7 +49,7 @@ _WIDTH = 48  # the width of the column that distinguishes jobs of one name
     "-t", "--terminated", "--show-terminated", is_flag=True, help="Also list jobs that ended."
 )
 @click.option(
-    "--failed", is_flag=True, help="Only list jobs that failed, and not those that were cancelled."
+    "--failed", is_flag=True, help="Only list jobs that failed; cancelled jobs are left out."
 )
 @click.option(
     *("-l", "--limit"),
@@ -110,7 +111,7 @@ def jobs_command(
         _nothing(location, terminated, failed, all_projects),
     )
     if len(found) > count:
-        remark(f"The newest {count}; to see more, add: -l {10 * count}")
+        remark(f"These are the newest {count}; to see more, add: -l {10 * count}")
 
 
 def _newest(
@@ -145,13 +146,11 @@ def _row(view: JobView) -> tuple[object, ...]:
 
 
 def _nothing(location: Location, terminated: bool, failed: bool, all_projects: bool) -> str:
-    whose = "no project" if all_projects or location.project is None else "this project"
-    text = "There are no jobs" if whose == "no project" else "This project has no jobs"
-    if failed:
-        return f"{text} that failed."
-    if terminated:
-        return f"{text}."
-    return f"{text} that wait or run; those that ended: kochi show jobs -t"
+    kind = "failed jobs" if failed else "jobs" if terminated else "waiting or running jobs"
+    is_of_all = all_projects or location.project is None
+    text = f"{'There are' if is_of_all else 'This project has'} no {kind}."
+    hint = "" if failed or terminated else " To list jobs that ended, type: kochi show jobs -t"
+    return text + hint
 
 
 @click.command("job")
@@ -190,7 +189,7 @@ def _pairs(machine: MachinePaths, view: JobView) -> dict[str, object]:
         pairs["Ended"] = local_time(result.ended)
     pairs["Running time"] = clock_duration(running_seconds(view), digits=3)
     if ticket is not None:
-        pairs |= {name.capitalize(): value for name, value in ticket.labels.items()}
+        pairs |= {readable(name): value for name, value in ticket.labels.items()}
         pairs["Takes"] = what_it_takes(ticket.resources)
         pairs["Directory"] = ticket.directory
         pairs["Executed"] = shlex.join(ticket.command)
