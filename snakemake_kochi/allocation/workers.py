@@ -38,8 +38,8 @@ HERE, ALLOCATIONS = "here", "allocations"
 WHERE = (HERE, ALLOCATIONS)
 _DEFAULT = "export KOCHI_DEFAULT_MACHINE={}"
 _TEXT = """\
-# What {title} tells of itself: its cluster's name. With more, for a file of yours, it is written
-# by: kochi init --machine
+# The cluster's name, as {title} reports it. To write it with more settings into a file of yours,
+# type: kochi init --machine
 machines:
   {name}:
     scheduler: {scheduler}

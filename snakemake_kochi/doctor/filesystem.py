@@ -97,8 +97,10 @@ def examine_filesystem(
     )
 
 
-def examine_space(directory: Path) -> Finding:
-    found = os.statvfs(directory)
+def examine_space(
+    directory: Path, statvfs: Callable[[Path], os.statvfs_result] = os.statvfs
+) -> Finding:
+    found = statvfs(directory)
     free, size = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     said = f"{format_size(free)} of {format_size(size)} free"
     is_short = free < _LEAST_BYTES or free < _LEAST_SHARE * size

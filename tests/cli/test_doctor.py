@@ -451,15 +451,12 @@ def test_a_filesystem_of_one_node_is_a_warning_if_other_nodes_need_it(tmp_path: 
     ],
 )
 def test_little_space_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch,
-    blocks: tuple[int, int],
-    inodes: tuple[int, int],
-    verdict: str,
+    blocks: tuple[int, int], inodes: tuple[int, int], verdict: str
 ) -> None:
     (size, free), (files_there, files_free) = blocks, inodes
     values = (4096, 4096, size, free, free, files_there, files_free, files_free, 0, 255)
-    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(values))
-    assert filesystem.examine_space(Path("/")).verdict == verdict
+    found = filesystem.examine_space(Path("/"), lambda _: os.statvfs_result(values))
+    assert found.verdict == verdict
 
 
 @pytest.mark.parametrize(
