@@ -18,28 +18,28 @@ from snakemake_kochi.queue import Ticket
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
-# Those whose modules take longest: begun last, each would run alone at the end.
+# The directories whose modules take longest. Begun last, each would run alone at the end.
 _FIRST = ("conformance", "workflow", "slurm", "faults", "bench", "docs", "executor")
 
-# A shell that starts the tests in the background has them ignore these, which everything that they
-# start would inherit: no interrupt would reach it.
+# A shell that starts the tests in the background makes them ignore these signals. Every process
+# that they start would ignore them, too, and no interrupt would reach it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
 
 
-# What is compiled once need not be compiled by each of some thousand processes.
+# Some thousand processes would compile the same modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The rooms with the longest tests come first; the order within a room stays."""
+    """Directories with the longest tests come first; the order within a directory stays."""
 
-    def place(item: pytest.Item) -> int:
-        room = item.path.parent.name
-        return _FIRST.index(room) if room in _FIRST else len(_FIRST)
+    def order(item: pytest.Item) -> int:
+        directory = item.path.parent.name
+        return _FIRST.index(directory) if directory in _FIRST else len(_FIRST)
 
-    items.sort(key=place)
+    items.sort(key=order)
 
 
 def pytest_unconfigure() -> None:

@@ -173,7 +173,7 @@ class Questions:
         self._next = self._clock() + _SHORT_QUESTION
 
     def later(self) -> None:
-        """Ask later: no news is expected for a while."""
+        """Ask later: no answer is expected for a while."""
         self._next = self._clock() + _QUESTION
 
     def answered(self) -> None:

@@ -387,6 +387,6 @@ def test_each_module_exists(page: Path) -> None:
 
 
 def test_the_architecture_page_names_each_package_and_no_others() -> None:
-    rooms = (REPOSITORY / "docs" / "architecture.md").read_text().partition("## Packages")[2]
-    listed = set(re.findall(r"^  (\w+)/ ", rooms.partition("\n## ")[0], re.M))
+    listing = (REPOSITORY / "docs" / "architecture.md").read_text().partition("## Packages")[2]
+    listed = set(re.findall(r"^  (\w+)/ ", listing.partition("\n## ")[0], re.M))
     assert listed == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}

@@ -81,7 +81,7 @@ class Stage:
         run_worker(WorkerSettings(root, "local", ("q",), cores=1, **waits))
 
     def register_dead_worker(self) -> int:
-        """One that claims (in this process) and whose death is no news to anybody."""
+        """A worker that claims tickets (in this process), and is dead for everybody who looks."""
         number = allocate_ids(self.machine, "worker", 1)[0]
         moment = now()
         state = WorkerState(
