@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ from snakemake_kochi.files import is_there, read_json
 from snakemake_kochi.library.outputs import (
     Directories,
     Kept,
-    RecipeKeys,
-    RuleNames,
+    Outputs,
     batch_rule,
     identifier,
 )
@@ -31,6 +30,7 @@ from snakemake_kochi.phases.products import digest_of
 from snakemake_kochi.phases.run import RECORD_VERSION, run_identity
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Grid, Phase, Point
+from snakemake_kochi.project.recipes import Recipe
 
 _MOST_SOURCE_PARAMS = 20
 _MOST_NAMED_SOURCES = 100
@@ -142,31 +142,19 @@ class BatchRules:
     determined_by: Mapping[str, Verbatim]
 
     @classmethod
-    def of(
-        cls,
-        freeze: Freeze,
-        directories: Directories,
-        names: RuleNames,
-        keys: RecipeKeys,
-        experiment: Experiment,
-        batch: str,
-    ) -> BatchRules:
+    def of(cls, outputs: Outputs, experiment: Experiment, batch: str) -> BatchRules:
+        freeze = outputs.freeze
         grid = experiment.grid(batch, freeze.machine_name)
         recipes = freeze.recipes(grid.requirements, f"{experiment.file}: batch {batch}")
-        installed = {
-            key: directories.manifest(recipe.dependency, recipe.name, key)
-            for recipe in recipes
-            for key in (keys.key(recipe),)
-        }
         label = batch_rule(experiment.name, batch)
         files = BatchFiles.of(experiment.name, grid)
         rules = cls(
-            name=names.take(label, f"batch {batch} of {experiment.file}"),
+            name=outputs.take(label, f"batch {batch} of {experiment.file}"),
             experiment=experiment,
             grid=grid,
             files=files,
-            build=_build_rule(freeze, directories, names, experiment, grid, installed),
-            installs=tuple(installed.values()),
+            build=_build_rule(outputs, experiment, grid, recipes),
+            installs=tuple(map(outputs.manifest, recipes)),
             load_environment=freeze.machine.load_env_on_machine,
             without_source=next(
                 filter(None, (freeze.without_source.get(str(recipe)) for recipe in recipes)), None
@@ -181,7 +169,7 @@ class BatchRules:
             },
         )
         for name in (f"collect_{label}", *map(rules.run_name, range(len(files.groups)))):
-            names.take(name, f"batch {batch} of {experiment.file}")
+            outputs.take(name, f"batch {batch} of {experiment.file}")
         return rules
 
     def run_name(self, index: int) -> str:
@@ -222,13 +210,9 @@ class BatchRules:
 
 
 def _build_rule(
-    freeze: Freeze,
-    directories: Directories,
-    names: RuleNames,
-    experiment: Experiment,
-    grid: Grid,
-    installed: Mapping[str, str],
+    outputs: Outputs, experiment: Experiment, grid: Grid, recipes: Sequence[Recipe]
 ) -> BuildRule:
+    freeze = outputs.freeze
     shared = grid.build == experiment.build and grid.requirements == experiment.requirements_on(
         freeze.machine_name
     )
@@ -242,21 +226,21 @@ def _build_rule(
             "sources": sources,
             "script": grid.build.script,
             "strict": grid.build.strict,
-            "installs": list(installed),
+            "installs": list(map(outputs.key, recipes)),
             "load_environment": freeze.machine.load_env_on_machine,
         }
     )
     owner = experiment.file if shared else f"batch {grid.batch} of {experiment.file}"
     return BuildRule(
-        name=names.take(name, f"the build of {owner}"),
+        name=outputs.take(name, f"the build of {owner}"),
         experiment=experiment,
         batch="" if shared else grid.batch,
         phase=grid.build,
-        output="/".join([directories.builds(name, key), *parts, "build.json"]),
+        output="/".join([outputs.directories.builds(name, key), *parts, "build.json"]),
         # Batches share a build rule, each with values of its own: any value is allowed that does
         # not contain a directory separator.
         constraints={wildcard_name(p): "[^/]+" for p in parameters},
-        installs=tuple(installed.values()),
+        installs=tuple(map(outputs.manifest, recipes)),
         values={
             tuple(short_component(value) for value in values): values
             for point in grid.points

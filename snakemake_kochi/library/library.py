@@ -21,7 +21,7 @@ from snakemake_kochi.errors import (
     nearest,
 )
 from snakemake_kochi.library.batch import BatchRules, BuildRule, verbatim
-from snakemake_kochi.library.outputs import Directories, Kept, RecipeKeys, RuleNames, install_rule
+from snakemake_kochi.library.outputs import Kept, Outputs, install_rule
 from snakemake_kochi.library.run_group import RunGroup
 from snakemake_kochi.library.unfinished import collect_at_exit
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze, with_source_from
@@ -70,24 +70,19 @@ class RecipeRule:
     @classmethod
     def of(
         cls,
-        freeze: Freeze,
-        directories: Directories,
-        names: RuleNames,
-        keys: RecipeKeys,
+        outputs: Outputs,
         recipe: Recipe,
     ) -> RecipeRule:
+        freeze = outputs.freeze
         owner = str(recipe)
         # Resolved for its errors: two recipes of one dependency are reported while parsing.
         freeze.recipes(recipe.depends, owner)
         return cls(
-            name=names.take(install_rule(recipe.dependency, recipe.name), f"recipe {owner}"),
+            name=outputs.take(install_rule(recipe.dependency, recipe.name), f"recipe {owner}"),
             requirement=Requirement(recipe.dependency, recipe.name, None),
-            manifest=directories.manifest(recipe.dependency, recipe.name, keys.key(recipe)),
-            activation=directories.activation(recipe.dependency, recipe.name, keys.key(recipe)),
-            depends=tuple(
-                directories.manifest(each.dependency, each.name, keys.key(each))
-                for each in keys.depends(recipe)
-            ),
+            manifest=outputs.manifest(recipe),
+            activation=outputs.activation(recipe),
+            depends=tuple(map(outputs.manifest, outputs.depends(recipe))),
             without_source=freeze.without_source.get(owner),
             on_login_node=freeze.machine.installs_on_login_node(recipe.on_machine),
         )
@@ -106,10 +101,8 @@ class Library:
         self.freeze = freeze
         self._is_checked = is_checked
         self._is_first = is_first
-        self.directories = Directories(freeze.machine_name)
         self.kept = Kept(workflow, forgets=is_first)
-        self._names = RuleNames()
-        self._keys = RecipeKeys(freeze)
+        self._outputs = Outputs(freeze)
 
     @cached_property
     @for_snakemake
@@ -130,7 +123,7 @@ class Library:
     def recipes(self) -> tuple[RecipeRule, ...]:
         """One install rule per recipe, in the order of kochi.yaml."""
         rules = tuple(
-            RecipeRule.of(self.freeze, self.directories, self._names, self._keys, recipe)
+            RecipeRule.of(self._outputs, recipe)
             for recipes in self.freeze.project.dependencies.values()
             for recipe in recipes.values()
         )
@@ -149,7 +142,7 @@ class Library:
             for remark in experiment.remarks:
                 _log.warning("%s", remark)
         return tuple(
-            BatchRules.of(self.freeze, self.directories, self._names, self._keys, experiment, batch)
+            BatchRules.of(self._outputs, experiment, batch)
             for experiment in self.experiments
             for batch in experiment.batches
         )

@@ -44,22 +44,6 @@ def install_rule(dependency: str, recipe: str) -> str:
     return f"install_{identifier(dependency)}_{identifier(recipe)}"
 
 
-@dataclass
-class RuleNames:
-    """The rule names of one library, so that two rules never share one."""
-
-    _owners: dict[str, str] = field(default_factory=dict)
-
-    def take(self, name: str, owner: str) -> str:
-        """Reserve a rule's name; ConfigError when another owner has it."""
-        other = self._owners.setdefault(name, owner)
-        if other != owner:
-            raise ConfigError(
-                f"{owner} and {other} would both become the rule '{name}'", "Rename one of them."
-            )
-        return name
-
-
 @dataclass(frozen=True)
 class Directories:
     """The directories to which rules write, relative to the working directory."""
@@ -84,11 +68,8 @@ class Directories:
 
     # Installations and builds are named by what determines them: a change that is undone leads to
     # the same names, whatever was tried in between.
-    def manifest(self, dependency: str, recipe: str, key: str) -> str:
-        return f"{self._state}/installs/{dependency}/{recipe}/{key}/{_MANIFEST}"
-
-    def activation(self, dependency: str, recipe: str, key: str) -> str:
-        return f"{self._state}/installs/{dependency}/{recipe}/{key}/{_ACTIVATION}"
+    def install(self, dependency: str, recipe: str, key: str) -> str:
+        return f"{self._state}/installs/{dependency}/{recipe}/{key}"
 
     def builds(self, rule: str, key: str) -> str:
         return f"{self._state}/builds/{rule}/{key}"
@@ -98,20 +79,49 @@ class Directories:
 
 
 @dataclass(frozen=True)
-class RecipeKeys:
-    """Names installations by what determines them, as far as it is known while a Snakefile is
-    parsed: the commit of a remote repository is looked up at the installation."""
+class Outputs:
+    """The names of one library's rules and of the files that they write.
+
+    What determines an installation is in its name, as far as it is known while a Snakefile is
+    parsed: the commit of a remote repository is looked up at the installation.
+    """
 
     freeze: Freeze
-    _known: dict[str, str] = field(default_factory=dict)
+    _owners: dict[str, str] = field(default_factory=dict)  # of the rules
+    _keys: dict[str, str] = field(default_factory=dict)  # of the recipes
+
+    @property
+    def directories(self) -> Directories:
+        return Directories(self.freeze.machine_name)
+
+    def take(self, name: str, owner: str) -> str:
+        """Reserve a rule's name; ConfigError when another owner has it."""
+        other = self._owners.setdefault(name, owner)
+        if other != owner:
+            raise ConfigError(
+                f"{owner} and {other} would both become the rule '{name}'", "Rename one of them."
+            )
+        return name
+
+    def manifest(self, recipe: Recipe) -> str:
+        """The file that stands for an installation of a recipe."""
+        return f"{self._install(recipe)}/{_MANIFEST}"
+
+    def activation(self, recipe: Recipe) -> str:
+        """The bash file that brings a recipe into a shell."""
+        return f"{self._install(recipe)}/{_ACTIVATION}"
+
+    def _install(self, recipe: Recipe) -> str:
+        return self.directories.install(recipe.dependency, recipe.name, self.key(recipe))
 
     def key(self, recipe: Recipe) -> str:
+        """A digest of what determines an installation."""
         name = str(recipe)
-        if name not in self._known:
+        if name not in self._keys:
             source = dict(self.freeze.sources.get(name, {}))
             # Only provenance: an empty commit there changes nothing.
             source.pop("base", None)
-            self._known[name] = digest_of(
+            self._keys[name] = digest_of(
                 {
                     "recipe": recipe_description(self.freeze.machine, recipe),
                     "activate_script": recipe.activate_script,
@@ -119,7 +129,7 @@ class RecipeKeys:
                     "depends": [self.key(each) for each in self.depends(recipe)],
                 }
             )
-        return self._known[name]
+        return self._keys[name]
 
     def depends(self, recipe: Recipe) -> list[Recipe]:
         """The recipes on which a recipe itself depends."""

@@ -37,6 +37,17 @@ def test_the_targets_have_names_a_person_would_guess(project: Any) -> None:
     }
 
 
+def test_two_dependencies_with_the_same_recipe_are_both_installed(project: Any) -> None:
+    recipe = "{recipes: [{name: one, script: 'true'}]}"
+    project.edit("kochi.yaml", "dependencies:", f"dependencies:\n  a: {recipe}\n  b: {recipe}")
+    project.edit(
+        "sum.yaml", "depends: [", "depends: [{name: a, recipe: one}, {name: b, recipe: one}, "
+    )
+    said = project.snakemake("-n", "sum_first")
+    assert "rule install_a_one:" in said
+    assert "rule install_b_one:" in said
+
+
 @pytest.mark.compatibility
 def test_a_batch_runs_through_workers_into_tables_and_a_branch(project: Any) -> None:
     before = git(project.directory, "log", "--oneline")
