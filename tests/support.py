@@ -16,8 +16,9 @@ from typing import IO, Any, TypeVar
 
 from preloaded_snakemake import PreloadedSnakemake, SnakemakeRun
 
-from snakemake_kochi.processes import Node, ProcessIdentity
-from snakemake_kochi.queue import Capacity, WorkerState
+from snakemake_kochi.processes import Node, ProcessIdentity, this_node
+from snakemake_kochi.queue import Capacity, Claim, Result, WorkerState
+from snakemake_kochi.queue.result import Reason
 
 Found = TypeVar("Found")
 
@@ -140,6 +141,25 @@ def worker_state(worker: int = 1, **given: Any) -> WorkerState:
         allocation="7",
     )
     return replace(state, **given)
+
+
+def result_of(claim: Claim, reason: Reason = "success", **given: Any) -> Result:
+    """The result of a claimed ticket on this node, unless `given` differs; always the same one."""
+    ticket = claim.ticket
+    result = Result(
+        job=ticket.job,
+        attempt=ticket.attempt,
+        nonce=claim.nonce,
+        worker=claim.worker,
+        node=this_node().host,
+        reason=reason,
+        exit_status=0 if reason == "success" else None,
+        signal=None,
+        started=ticket.submitted,
+        ended=ticket.submitted,
+        log="/log",
+    )
+    return replace(result, **given)
 
 
 def wait_until(condition: Callable[[], Found], what: str = "", seconds: float = 60) -> Found:

@@ -203,7 +203,8 @@ def read_ended_attempt(path: Path) -> EndedAttempt:
     except KeyError as error:
         raise DamagedFileError(f"{path}: key {error} is missing") from error
     if ended.reason not in get_args(UncountedReason):
-        raise DamagedFileError(f"{path}: key 'reason': {ended.reason!r} is not a reason")
+        expected = ", ".join(get_args(UncountedReason))
+        raise DamagedFileError(f"{path}: key 'reason': {ended.reason!r} is not one of: {expected}")
     return ended
 
 

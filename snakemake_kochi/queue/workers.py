@@ -188,7 +188,8 @@ def read_worker(machine: MachinePaths, worker: int) -> WorkerState:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedFileError(f"{path}: not a worker's state ({error!r})") from error
     if state.state not in get_args(State):
-        raise DamagedFileError(f"{path}: key 'state': {state.state!r} is not a state")
+        expected = ", ".join(get_args(State))
+        raise DamagedFileError(f"{path}: key 'state': {state.state!r} is not one of: {expected}")
     return state
 
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 from run_helpers import background
-from support import write
+from support import result_of, write
 
 from snakemake_kochi.executor.admission import JobQueues
 from snakemake_kochi.files import is_name
 from snakemake_kochi.paths import Root
-from snakemake_kochi.processes import this_node
-from snakemake_kochi.queue import Claim, Queue, Resources, Result, Ticket, remove_private_queues
+from snakemake_kochi.queue import Claim, Queue, Resources, Ticket, remove_private_queues
 
 
 class Job:
@@ -120,7 +119,7 @@ def test_all_queues_of_a_run_go_with_it_but_for_those_with_a_ticket_and_nobody_e
         machine_queue.submit([Ticket(name="x", command=("true",), directory=str(tmp_path))])
         if name != "run-a-1-full-0":
             (claim,) = machine_queue.claim(1, lambda _: "take")
-            assert machine_queue.finish(claim, result(claim, "success"))
+            assert machine_queue.finish(claim, result_of(claim, "success"))
     remove_private_queues(machine, "a-1")
     assert sorted(each.name for each in machine.queues.iterdir()) == [
         *("q", "run-a-1-full-0", "run-a-12")
@@ -142,22 +141,6 @@ def claimed(queue: Queue) -> Iterator[Claim]:
         yield from queue.claim(7, lambda _: "take")
         time.sleep(0.02)
     raise TimeoutError("no job came")
-
-
-def result(claim: Claim, reason: Any) -> Result:
-    return Result(
-        job=claim.ticket.job,
-        attempt=claim.ticket.attempt,
-        nonce=claim.nonce,
-        worker=claim.worker,
-        node=this_node().host,
-        reason=reason,
-        exit_status=0 if reason == "success" else None,
-        signal=None,
-        started=claim.ticket.submitted,
-        ended=claim.ticket.submitted,
-        log="/log",
-    )
 
 
 def test_out_of_memory_and_timeout_count_as_retries_that_ask_for_more_and_a_drain_as_none(
@@ -188,7 +171,7 @@ def test_out_of_memory_and_timeout_count_as_retries_that_ask_for_more_and_a_drai
                 continue
             if end == "success":
                 (tmp_path / "a.txt").touch()
-            assert queue.finish(claim, result(claim, end))
+            assert queue.finish(claim, result_of(claim, end))
         output, _ = controller.communicate(timeout=40)
     print(output)
     assert controller.returncode == 0

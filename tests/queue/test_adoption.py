@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import result_of
 
 from snakemake_kochi.paths import MachinePaths
-from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue import (
     Claim,
     Ended,
@@ -44,21 +44,7 @@ def end(queue: Queue, claim: Claim, outputs: Sequence[str] = ()) -> None:
         path = Path(claim.ticket.directory, name)
         path.write_text(name)
         seen[name] = (path.stat().st_mtime_ns, path.stat().st_size)
-    result = Result(
-        job=claim.ticket.job,
-        attempt=claim.ticket.attempt,
-        nonce=claim.nonce,
-        worker=claim.worker,
-        node=this_node().host,
-        reason="success",
-        exit_status=0,
-        signal=None,
-        started=claim.ticket.submitted,
-        ended=claim.ticket.submitted,
-        log="/log",
-        outputs=seen,
-    )
-    assert queue.finish(claim, result)
+    assert queue.finish(claim, result_of(claim, outputs=seen))
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from support import result_of
 
 from snakemake_kochi.errors import NameNotFoundError
 from snakemake_kochi.files import make_directory, to_json, write_exclusively
@@ -18,7 +18,6 @@ from snakemake_kochi.queue import (
     EndedAttempt,
     Queue,
     Resources,
-    Result,
     WorkerState,
     attempts,
     cancel,
@@ -86,27 +85,6 @@ def ended(machine, claim, reason, detail=""):
     )
     path = machine.job(claim.ticket.job).ended(claim.ticket.attempt)
     path.write_bytes(to_json(attempt.to_dict()))
-
-
-def result_of(claim, reason="success", seconds=0, **fields):
-    job, attempt = claim.ticket.job, claim.ticket.attempt
-    return (
-        Result(
-            job,
-            attempt,
-            claim.nonce,
-            claim.worker,
-            "n1",
-            reason,
-            0,
-            None,
-            ago(seconds),
-            now(),
-            "/l",
-        )
-        if not fields
-        else replace(result_of(claim, reason, seconds), **fields)
-    )
 
 
 def dead_process():
@@ -236,7 +214,8 @@ def test_its_end_is_described_with_its_worker(machine, ticket):
     queue = Queue(machine, "q")
     queue.submit([ticket(), ticket(), ticket()])
     (claim,) = queue.claim(3, lambda _: "take")
-    queue.finish(claim, result_of(claim, "timeout", detail="ran for longer than its 90 seconds"))
+    detail = "ran for longer than its 90 seconds"
+    queue.finish(claim, result_of(claim, "timeout", node="n1", detail=detail))
     assert explain(machine, 0) == (
         "timeout: ran for longer than its 90 seconds, attempt 1 on worker 3 on n1"
     )
@@ -261,8 +240,8 @@ def test_attempts_are_listed_with_their_ends_and_late_results(machine, ticket):
     assert before.seconds > 59
     assert (current.worker, current.ending, current.counts) == (2, None, True)
     assert current.seconds >= 29
-    assert not queue.finish(first, result_of(first, exit_status=7, reason="failed"))
-    assert queue.finish(second, result_of(second, seconds=30))
+    assert not queue.finish(first, result_of(first, "failed", exit_status=7))
+    assert queue.finish(second, result_of(second))
     told = [
         (a.attempt, a.worker, a.ending, a.counts) for a in attempts(machine, find_job(machine, 0))
     ]

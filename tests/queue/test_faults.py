@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import result_of
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory, to_json
@@ -21,11 +22,9 @@ from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue import (
     Attempt,
     Capacity,
-    Claim,
     Inbox,
     Observer,
     Queue,
-    Result,
     Ticket,
     WakeUp,
     WorkerState,
@@ -59,23 +58,6 @@ def write_attempt(machine: MachinePaths, worker: int, pid: int) -> None:
     attempt = Attempt(0, 1, "n", worker, this_node(), process, started="")
     make_directory(machine.job(0).directory)
     machine.job(0).attempt(1).write_bytes(to_json(attempt.to_dict()))
-
-
-def success(claim: Claim) -> Result:
-    ticket = claim.ticket
-    return Result(
-        job=ticket.job,
-        attempt=ticket.attempt,
-        nonce=claim.nonce,
-        worker=claim.worker,
-        node="node",
-        reason="success",
-        exit_status=0,
-        signal=None,
-        started=ticket.submitted,
-        ended=ticket.submitted,
-        log="/log",
-    )
 
 
 class FullDisk:
@@ -184,7 +166,7 @@ def test_a_rename_whose_answer_was_lost_is_a_claim(
 
     monkeypatch.setattr(os, "rename", retransmitted)
     (claim,) = queue.claim(1, take)
-    assert queue.finish(claim, success(claim))
+    assert queue.finish(claim, result_of(claim))
 
 
 def test_a_delivery_that_cannot_be_read_is_a_failure(
@@ -193,7 +175,7 @@ def test_a_delivery_that_cannot_be_read_is_a_failure(
     inbox = Inbox.create(machine)
     queue.submit([ticket("a", controller=inbox.identity)])
     (claim,) = queue.claim(1, take)
-    queue.finish(claim, success(claim))
+    queue.finish(claim, result_of(claim))
     path = machine.job(0).result
     # Written in place: the delivery is the same file.
     path.write_bytes(path.read_bytes().replace(b'"version": 2', b'"version": 3'))
@@ -210,7 +192,7 @@ def test_a_delivery_that_cannot_be_moved_is_reported_once_and_moved_later(
     inbox = Inbox.create(machine)
     queue.submit([ticket("a", controller=inbox.identity)])
     (claim,) = queue.claim(1, take)
-    queue.finish(claim, success(claim))
+    queue.finish(claim, result_of(claim))
     with monkeypatch.context() as patch:
 
         def full(source: Path, target: Path) -> None:

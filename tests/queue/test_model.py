@@ -23,6 +23,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from support import result_of
 
 from snakemake_kochi.files import make_directory, to_json, write_exclusively
 from snakemake_kochi.paths import Root
@@ -33,7 +34,6 @@ from snakemake_kochi.queue import (
     Inbox,
     Queue,
     Resources,
-    Result,
     Ticket,
     WorkerState,
     allocate_ids,
@@ -83,22 +83,6 @@ class Job:
     state: str = "waiting"
     worker: int | None = None
     cancelling: bool = False
-
-
-def result_of(claim, reason="success"):
-    return Result(
-        job=claim.ticket.job,
-        attempt=claim.ticket.attempt,
-        nonce=claim.nonce,
-        worker=claim.worker,
-        node=this_node().host,
-        reason=reason,
-        exit_status=0,
-        signal=None,
-        started=now(),
-        ended=now(),
-        log="/log",
-    )
 
 
 class QueueMachine(RuleBasedStateMachine):

@@ -13,16 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import result_of
 
 from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError
 from snakemake_kochi.files import to_json
 from snakemake_kochi.locks import find_lock_settings
-from snakemake_kochi.processes import this_node
 from snakemake_kochi.queue import (
     Inbox,
     Queue,
     Resources,
-    Result,
     allocate_ids,
     cancel,
     find_job,
@@ -36,24 +35,6 @@ from snakemake_kochi.queue.result import end_ticket
 
 def anything(_):
     return "take"
-
-
-def result_of(claim, **fields):
-    given = {
-        "job": claim.ticket.job,
-        "attempt": claim.ticket.attempt,
-        "nonce": claim.nonce,
-        "worker": claim.worker,
-        "node": this_node().host,
-        "reason": "success",
-        "exit_status": 0,
-        "signal": None,
-        "started": "2025-01-01T00:00:00.000000+00:00",
-        "ended": "2025-01-01T00:00:01.000000+00:00",
-        "log": "/log",
-        **fields,
-    }
-    return Result(**given)
 
 
 def all_files(directory):
