@@ -1,9 +1,9 @@
 """Snakemakes that need not import Snakemake: forks of one process that has.
 
 A Snakemake uses a second of a processor before it reads its command line, and the tests start some
-hundreds. The server here imports what a run with the local executor imports. Each run is a process
-of its own with its own arguments, directory, environment and streams, as after
-`python -m snakemake`; tests/package/test_preloaded_snakemake.py compares the two.
+hundreds. The server here imports what a run with the local executor imports, and the libraries that
+Kochi uses. Each run is a process of its own with its own arguments, directory, environment and
+streams, as after `python -m snakemake`; tests/package/test_preloaded_snakemake.py compares the two.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from typing import IO, Any, TextIO
 _COMMAND = (sys.executable, "-m", "snakemake")
 _MESSAGE = 1 << 20  # the bytes of a request, at most
 _NUMBER = 20  # the bytes of a process's number
+# What a run of Kochi's rules and its executor import of other projects; not our own, which is what
+# is tested. (Snakemake imports pandas when it first compares the `params` of a rule.)
+_FURTHER = ("attr", "filelock", "git", "jsonschema", "pandas", "pathspec")
 # Room for the environment of a run where the kernel shows that of a process.
 _ROOM = "ROOM_FOR_ANOTHER_ENVIRONMENT"
 _ROOM_BYTES = 100_000
@@ -242,7 +245,7 @@ def _serve(requests: socket.socket) -> tuple[dict[str, Any], int]:
 def _main() -> None:
     importlib.import_module("snakemake.cli")  # what is below it cannot be imported in any order
     own = {name: os.environ[name] for name in ("LC_CTYPE",) if name in os.environ}
-    for name in _modules_of_a_run():
+    for name in (*_modules_of_a_run(), *_FURTHER):
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
