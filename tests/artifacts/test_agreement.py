@@ -1,4 +1,4 @@
-"""That the branch has what lies in results/, whatever becomes of the branch or of .git."""
+"""The branch gets all results in results/, whatever happens to the branch or to .git."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "commit.gpgsign=false")
 
 
 def lay(directory: Path, identity: str, dest: str = "", text: str = "") -> Result:
-    """Leave a result and its record as a run does in this working directory; not journaled."""
+    """Leave a result and its record in a working directory as a run does, but do not journal it."""
     working = WorkingPaths(directory, MACHINE)
     dest = dest or f"{identity}.log"
     file = write(working.results / dest, text or identity)
@@ -97,7 +97,7 @@ def test_results_that_a_moved_branch_lost_are_committed_by_the_next_run(
     assert kept(repository) == {"first", "a", "b", "c"}
 
 
-def test_a_branch_deleted_right_after_its_commit_costs_no_journal_entry(
+def test_a_journal_entry_survives_if_the_branch_is_deleted_right_after_its_commit(
     repository: Path, paths: ProjectPaths, git_program: GitProgram
 ) -> None:
     journal(paths, MACHINE, lay(repository, "a"))
@@ -107,7 +107,7 @@ def test_a_branch_deleted_right_after_its_commit_costs_no_journal_entry(
     assert pending(paths, MACHINE) == ()
 
 
-def test_without_its_git_directory_a_project_keeps_its_results_in_the_journal(
+def test_without_a_git_directory_results_stay_in_the_journal(
     repository: Path, paths: ProjectPaths, tmp_path: Path
 ) -> None:
     # Git would find this one.
@@ -143,10 +143,10 @@ def test_results_whose_journal_was_removed_are_committed_by_a_sync(
     assert kept(repository) == {"first", "a"}
 
 
-def test_what_was_discarded_before_kochi_root_was_emptied_is_not_committed_by_a_run(
+def test_results_discarded_before_kochi_root_was_emptied_are_not_committed_by_a_run(
     repository: Path, paths: ProjectPaths
 ) -> None:
-    """Nor what an earlier release has discarded, which left no note of it."""
+    """Nor are results that an earlier release discarded without a note."""
     discard(repository, paths, MACHINE)
     shutil.rmtree(paths.directory)
     assert commit_missing(repository, paths, MACHINE) == 0
@@ -155,7 +155,7 @@ def test_what_was_discarded_before_kochi_root_was_emptied_is_not_committed_by_a_
     assert kept(repository) == {"a"}
 
 
-def test_a_disagreement_is_noted_without_any_note_before(
+def test_a_disagreement_is_noted_without_an_earlier_note(
     repository: Path, paths: ProjectPaths
 ) -> None:
     shutil.rmtree(paths.directory)
@@ -165,7 +165,7 @@ def test_a_disagreement_is_noted_without_any_note_before(
     assert kept(repository) == {"first", "a"}
 
 
-def test_a_run_with_nothing_to_commit_does_not_wait_for_others_that_commit(
+def test_a_run_with_nothing_to_commit_does_not_wait_for_the_lock(
     repository: Path, paths: ProjectPaths
 ) -> None:
     with committer_lock(paths, MACHINE, 0):
@@ -175,7 +175,7 @@ def test_a_run_with_nothing_to_commit_does_not_wait_for_others_that_commit(
             commit_missing(repository, paths, MACHINE)
 
 
-def test_the_result_of_a_damaged_journal_entry_is_committed_from_where_it_lies(
+def test_the_result_of_a_damaged_journal_entry_is_committed_from_the_results_directory(
     repository: Path, paths: ProjectPaths
 ) -> None:
     journal(paths, MACHINE, lay(repository, "a"))
@@ -185,10 +185,10 @@ def test_the_result_of_a_damaged_journal_entry_is_committed_from_where_it_lies(
     assert kept(repository) == {"first", "a"}
 
 
-def test_records_are_read_only_when_the_branch_lost_something(
+def test_records_are_read_only_if_the_branch_lost_commits(
     repository: Path, paths: ProjectPaths
 ) -> None:
-    """Or the end of each run would take the longer, the more results there are."""
+    """Otherwise the end of each run would take longer with each result."""
     lay(repository, "a")
     assert commit_missing(repository, paths, MACHINE) == 0
     assert commit_missing(repository, paths, MACHINE, thorough=True) == 1
@@ -209,7 +209,7 @@ def test_a_result_left_in_results_while_another_is_committed_is_not_forgotten(
     assert kept(repository) == {"first", "a", "alone1", "alone2"}
 
 
-def test_what_was_discarded_is_not_committed_again(repository: Path, paths: ProjectPaths) -> None:
+def test_discarded_results_are_not_committed_again(repository: Path, paths: ProjectPaths) -> None:
     discard(repository, paths, MACHINE)
     assert commit_missing(repository, paths, MACHINE, thorough=True) == 0
     assert branch(MACHINE) not in git(repository, "for-each-ref")
@@ -220,7 +220,7 @@ def test_what_was_discarded_is_not_committed_again(repository: Path, paths: Proj
     assert kept(repository) == {"a"}
 
 
-def test_what_a_commit_has_removed_is_not_committed_again(
+def test_results_that_a_commit_removed_are_not_committed_again(
     repository: Path, paths: ProjectPaths, tmp_path: Path
 ) -> None:
     place = tmp_path / "look"
@@ -233,7 +233,7 @@ def test_what_a_commit_has_removed_is_not_committed_again(
     assert kept(repository) == {"a"}
 
 
-def test_what_was_changed_since_its_run_is_named_and_not_committed_as_its_result(
+def test_files_that_changed_since_their_run_are_named_and_not_committed(
     repository: Path, paths: ProjectPaths, caplog: pytest.LogCaptureFixture
 ) -> None:
     lay(repository, "a")
@@ -249,7 +249,7 @@ def test_what_was_changed_since_its_run_is_named_and_not_committed_as_its_result
     assert f"{edited} was changed after the run" in caplog.text
 
 
-def test_results_in_every_directory_in_which_snakemake_was_run_are_looked_at(
+def test_results_in_every_directory_in_which_snakemake_ran_are_examined(
     repository: Path, paths: ProjectPaths
 ) -> None:
     note_directory(paths, MACHINE, repository / "sub")
@@ -260,7 +260,7 @@ def test_results_in_every_directory_in_which_snakemake_was_run_are_looked_at(
     assert kept(repository) == {"first", "below"}
 
 
-def test_a_working_directory_that_cannot_be_read_keeps_no_other_from_being_looked_at(
+def test_an_unreadable_working_directory_does_not_block_the_others(
     repository: Path, paths: ProjectPaths, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     loop, file = tmp_path / "a loop", tmp_path / "a file"
@@ -281,7 +281,7 @@ def test_a_working_directory_that_cannot_be_read_keeps_no_other_from_being_looke
     assert kept(repository) == {"first", "a", "b"}
 
 
-def test_a_promise_that_another_removes_meanwhile_costs_nobody_elses(
+def test_a_promise_survives_the_removal_of_another_one(
     paths: ProjectPaths,
 ) -> None:
     with promise_to_commit(paths, MACHINE):
@@ -294,7 +294,7 @@ def test_a_promise_that_another_removes_meanwhile_costs_nobody_elses(
             assert len(list(place.iterdir())) == 2
 
 
-def test_syncing_commits_what_is_in_no_commit_and_counts_it(
+def test_syncing_commits_and_counts_results_that_no_commit_has(
     repository: Path, paths: ProjectPaths, tmp_path: Path
 ) -> None:
     initialise(repository, tmp_path / "artifacts")
@@ -305,7 +305,7 @@ def test_syncing_commits_what_is_in_no_commit_and_counts_it(
     assert synchronise(repository, paths, MACHINE).missed == 0
 
 
-def test_a_branch_deleted_after_it_was_merged_goes_on_from_there_without_a_conflict(
+def test_a_branch_deleted_after_its_merge_continues_from_there_without_a_conflict(
     repository: Path, paths: ProjectPaths, tmp_path: Path
 ) -> None:
     initialise(repository, tmp_path / "artifacts")

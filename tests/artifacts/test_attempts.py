@@ -1,4 +1,4 @@
-"""That one record is left of a job that two attempts have ended."""
+"""One record is left of a job that two attempts have completed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def records(repository: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_result_of_an_attempt_that_a_later_one_has_made_again_is_kept_apart_and_not_committed(
+def test_a_result_that_a_later_attempt_made_again_is_set_aside_and_not_committed(
     repository: Path, paths: ProjectPaths, attempt: Any, at_once: bool
 ) -> None:
     attempt.give_up(1)
@@ -80,7 +80,7 @@ def test_a_result_of_an_attempt_that_a_later_one_has_made_again_is_kept_apart_an
 
 
 @pytest.mark.parametrize("given_up_first", [True, False])
-def test_the_record_of_an_attempt_that_was_given_up_goes_when_a_later_one_comes(
+def test_the_record_of_a_later_attempt_replaces_that_of_a_given_up_attempt(
     repository: Path, paths: ProjectPaths, attempt: Any, given_up_first: bool
 ) -> None:
     if given_up_first:
@@ -96,7 +96,7 @@ def test_the_record_of_an_attempt_that_was_given_up_goes_when_a_later_one_comes(
     assert json.loads(git(repository, "show", before))["attempt"] == "1"
 
 
-def test_of_a_job_with_many_results_those_count_that_no_later_attempt_has_made_again(
+def test_each_result_of_a_job_counts_until_a_later_attempt_has_made_it_again(
     repository: Path, paths: ProjectPaths, attempt: Any
 ) -> None:
     attempt.keep_point(1, "p1")
@@ -116,7 +116,7 @@ def test_of_a_job_with_many_results_those_count_that_no_later_attempt_has_made_a
     assert records(repository) == {"p1-2", "p2-1", "p3-2", "p4-2"}
 
 
-def test_a_number_that_was_given_to_another_job_before_gives_up_nobodys_attempt(
+def test_a_reused_job_number_does_not_give_up_an_attempt(
     repository: Path, paths: ProjectPaths, attempt: Any
 ) -> None:
     attempt.give_up(1)
@@ -136,7 +136,7 @@ print("goes on")
 """
 
 
-def test_an_attempt_that_was_given_up_stops_with_all_of_its_job_and_others_go_on(
+def test_a_given_up_attempt_stops_with_its_whole_job_and_other_attempts_continue(
     paths: ProjectPaths, attempt: Any, tmp_path: Path
 ) -> None:
     def run(number: int) -> subprocess.CompletedProcess[str]:
@@ -160,7 +160,7 @@ def test_an_attempt_that_was_given_up_stops_with_all_of_its_job_and_others_go_on
     assert list(tmp_path.glob("around*")) == [tmp_path / "around0"]
 
 
-def test_where_the_process_group_is_not_the_jobs_alone_it_is_an_error(
+def test_a_given_up_attempt_outside_a_process_group_of_its_own_is_an_error(
     paths: ProjectPaths, attempt: Any
 ) -> None:
     attempt.give_up(1)

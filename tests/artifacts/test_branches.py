@@ -42,7 +42,7 @@ def test_initialising_makes_an_orphan_branch_in_a_clean_worktree(
     assert git(repository, "branch", "--show-current").strip() == "main"
 
 
-def test_a_second_worktree_is_refused_with_where_the_first_one_is_and_how_to_move_it(
+def test_a_second_worktree_is_refused_with_the_path_of_the_first_and_how_to_move_it(
     repository: Path, worktree: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(KochiError) as caught:
@@ -60,7 +60,7 @@ def test_a_second_worktree_is_refused_with_where_the_first_one_is_and_how_to_mov
     assert "git worktree move" not in str(caught.value)
 
 
-def test_a_directory_with_something_in_it_is_not_taken(repository: Path, tmp_path: Path) -> None:
+def test_a_directory_that_is_not_empty_is_refused(repository: Path, tmp_path: Path) -> None:
     write(tmp_path / "full" / "x", "x")
     with pytest.raises(KochiError, match="an empty or a new directory"):
         initialise(repository, tmp_path / "full")
@@ -136,7 +136,7 @@ def test_syncing_before_init_says_what_to_type(repository: Path, paths: ProjectP
         synchronise(repository, paths, MACHINE)
 
 
-def test_changes_not_committed_in_the_worktree_are_named_and_kept(
+def test_uncommitted_changes_in_the_worktree_are_named_and_kept(
     repository: Path, paths: ProjectPaths, worktree: Path
 ) -> None:
     put(paths, "a", "a.log")
@@ -243,7 +243,7 @@ def test_a_worktree_among_the_files_of_git_or_of_kochi_is_refused(
     assert git(repository, "worktree", "list").count("\n") == 1
 
 
-def test_a_worktree_in_the_git_directory_of_another_place_is_refused(tmp_path: Path) -> None:
+def test_a_worktree_in_a_separate_git_directory_is_refused(tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet", "--separate-git-dir=elsewhere", "project")
     with pytest.raises(KochiError, match="git keeps a repository"):
         initialise(tmp_path / "project", tmp_path / "elsewhere" / "x")

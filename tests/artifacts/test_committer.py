@@ -185,7 +185,7 @@ def test_a_file_over_the_size_limit_is_named_with_its_size_and_the_limit(
 
 
 @pytest.mark.parametrize("damage", ["entry.json", "0", "content"])
-def test_a_damaged_entry_is_set_aside_and_blocks_nobody(
+def test_a_damaged_entry_is_set_aside_and_does_not_block_others(
     repository: Path, paths: ProjectPaths, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(paths, "bad", {"bad.log": b"bad"})
@@ -261,7 +261,7 @@ def test_a_committer_killed_at_any_point_loses_nothing_and_repeats_nothing(
     assert not paths.damaged_results(MACHINE).exists()
 
 
-def test_a_removal_cut_short_after_the_commit_is_completed(
+def test_an_interrupted_removal_after_the_commit_is_completed(
     repository: Path, paths: ProjectPaths
 ) -> None:
     put(paths, "a", {"a.log": b"a"})
@@ -419,7 +419,7 @@ def test_repositories_of_one_directory_name_share_no_journal(
 
 
 @pytest.mark.parametrize("machine", ["a..b", "a.lock", "a."])
-def test_a_machine_whose_name_git_refuses_for_a_branch_is_told_why(machine: str) -> None:
+def test_a_machine_name_that_git_refuses_for_a_branch_is_explained(machine: str) -> None:
     with pytest.raises(KochiError, match="git branch"):
         branch(machine)
 
@@ -436,7 +436,7 @@ def test_a_commit_is_due_when_the_last_one_was_some_time_ago(
     assert is_commit_due(paths, MACHINE, now=committed - 2000), "clocks that differ"
 
 
-def test_a_run_that_commits_does_not_stay_for_what_is_journaled_meanwhile(
+def test_a_run_that_commits_leaves_later_results_to_a_process_that_promised(
     repository: Path, paths: ProjectPaths, git_program: GitProgram
 ) -> None:
     put(paths, "a", {"a": b"a"})
@@ -454,7 +454,7 @@ def test_a_run_that_commits_does_not_stay_for_what_is_journaled_meanwhile(
     assert pending(paths, MACHINE) == ("late",)
 
 
-def test_what_is_journaled_while_a_run_commits_is_committed_by_it_when_nobody_else_will(
+def test_a_run_commits_results_journaled_meanwhile_if_no_other_process_promised(
     repository: Path, paths: ProjectPaths, git_program: GitProgram
 ) -> None:
     put(paths, "a", {"a": b"a"})
@@ -513,7 +513,9 @@ def test_a_promise_that_was_kept_leaves_nothing_behind(paths: ProjectPaths) -> N
         assert is_commit_promised(paths, MACHINE)
 
 
-def test_who_waits_for_the_committer_in_vain_is_told(repository: Path, paths: ProjectPaths) -> None:
+def test_a_process_that_cannot_get_the_committer_lock_reports_it(
+    repository: Path, paths: ProjectPaths
+) -> None:
     put(paths, "a", {"a": b"a"})
     with (
         committer.committer_lock(paths, MACHINE, 0),

@@ -1,4 +1,4 @@
-"""Journal and committer on a filesystem that refuses or is full."""
+"""The journal and the committer on a filesystem that fails or is full."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_an_entry_that_cannot_be_read_now_stays_in_the_journal_and_is_committed_
     assert kept(repository) == {"good", "bad"}
 
 
-def test_a_file_that_fails_while_it_is_committed_holds_up_no_other_result(
+def test_a_file_that_fails_while_it_is_committed_does_not_block_other_results(
     repository: Path, paths: ProjectPaths, filesystem: FaultyFilesystem, tmp_path: Path
 ) -> None:
     put(paths, tmp_path, "bad", "good")
@@ -86,7 +86,7 @@ def test_a_file_that_fails_while_it_is_committed_holds_up_no_other_result(
     assert kept(repository) == {"good", "bad"}
 
 
-def test_a_damaged_entry_that_cannot_be_set_aside_now_holds_up_no_other_result(
+def test_a_damaged_entry_that_cannot_be_set_aside_does_not_block_other_results(
     repository: Path, paths: ProjectPaths, filesystem: FaultyFilesystem, tmp_path: Path
 ) -> None:
     put(paths, tmp_path, "bad", "good")
@@ -159,7 +159,7 @@ def keep(paths: ProjectPaths, repository: Path) -> Any:
     return keep_one
 
 
-# Of the committer: its note, its lock and the directory of that, and where it works.
+# Files of the committer: its note, its lock, the directory of locks, and its temporary repository.
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("path", ["*/committed", "*/committer", "*/locks*", "*/.commit.*"])
 def test_a_full_disk_while_committing_fails_no_run_whose_result_is_journaled(
@@ -221,7 +221,7 @@ def test_a_result_that_cannot_be_journaled_stays_in_results_and_is_committed_fro
 def test_an_artifact_that_cannot_be_read_now_is_not_called_missing(
     paths: ProjectPaths, filesystem: FaultyFilesystem, call: str
 ) -> None:
-    """It would fail its run, and be deleted with it."""
+    """Otherwise its run would fail, and the artifact would be deleted."""
     source = write(filesystem.path / "results" / "a.log", "a")
     with (
         filesystem.fault(call, errno.EIO, "/results/a.log"),
@@ -246,7 +246,7 @@ def test_a_run_that_ends_while_git_is_away_loses_nothing(
     assert kept(repository) == {"a", "b", "c"}
 
 
-def test_a_promise_that_cannot_be_written_is_none(
+def test_a_promise_that_cannot_be_written_is_not_made(
     paths: ProjectPaths, filesystem: FaultyFilesystem
 ) -> None:
     with (

@@ -1,4 +1,4 @@
-"""Under which name results are published, and where a clone's branches begin."""
+"""The names under which results are published, and the first commit of a branch in a clone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ada(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    """A bare repository that everybody pushes to."""
+    """A bare repository to which everyone pushes."""
     first = tmp_path / "first"
     write(first / "main.c", "int main;\n")
     git(tmp_path, "init", "--quiet", "--initial-branch=main", "first")
@@ -70,7 +70,7 @@ def names(repository: Path, ref: str) -> set[str]:
     return {name for name in listed if "/.kochi/" not in name}
 
 
-def test_a_second_clone_goes_on_where_the_first_was_pushed(
+def test_a_second_clone_continues_from_the_pushed_branch(
     clone: Callable[[str], Path], tmp_path: Path
 ) -> None:
     first = clone("one")
@@ -88,7 +88,7 @@ def test_a_second_clone_goes_on_where_the_first_was_pushed(
     push(second, MINE, "kochi_artifacts")  # refused, if they were not descendants
 
 
-def test_a_clone_begins_with_the_machine_s_branch_where_nothing_was_merged(
+def test_a_clone_begins_with_the_branch_of_the_machine_if_nothing_was_merged(
     clone: Callable[[str], Path], tmp_path: Path
 ) -> None:
     first = clone("one")
@@ -129,7 +129,7 @@ def test_of_two_remotes_the_newer_branch_counts(
     assert git(second, "rev-parse", f"{MINE}~").strip() == later
 
 
-def test_a_name_stays_when_the_host_is_called_otherwise(
+def test_a_published_name_stays_when_the_host_is_renamed(
     clone: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = clone("one")
@@ -177,7 +177,7 @@ def test_a_node_that_takes_the_noted_name_for_missing_does_not_replace_it(
     assert names(repository, MINE) == {"ada-laptop/a.log", "ada-laptop/b.log"}
 
 
-def test_who_has_a_branch_of_local_keeps_it_and_a_colleague_s_is_not_taken(
+def test_an_existing_branch_of_local_is_kept_and_that_of_a_colleague_is_not_used(
     clone: Callable[[str], Path], tmp_path: Path
 ) -> None:
     old = clone("old")
@@ -216,7 +216,7 @@ def test_a_name_is_changed_when_all_is_merged(clone: Callable[[str], Path], tmp_
     assert published_name(repository, MACHINE) == "ada"
 
 
-def test_what_an_earlier_release_began_by_itself_is_joined_as_it_says(
+def test_branches_of_an_earlier_release_without_a_common_commit_are_merged_as_the_message_says(
     clone: Callable[[str], Path], tmp_path: Path
 ) -> None:
     first = clone("one")
@@ -238,7 +238,7 @@ def test_what_an_earlier_release_began_by_itself_is_joined_as_it_says(
     push(second, MINE)
 
 
-def test_names_are_made_of_what_a_branch_may_be_called() -> None:
+def test_default_names_are_valid_in_branch_names() -> None:
     assert default_name("Ada.L", "LAB_7") == "ada-l-lab_7"
     assert default_name("ähm", "") == "hm"
     assert default_name("", "") == "local"

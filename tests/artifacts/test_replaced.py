@@ -1,4 +1,4 @@
-"""That a commit which replaces newer results is told of."""
+"""A commit that replaces newer results is reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def put(paths: ProjectPaths, identity: str, dest: str, ended: str, **more: Any) 
     journal(paths, MACHINE, Result(identity, {dest: source}, record))
 
 
-def test_a_result_that_was_journaled_long_ago_and_is_committed_late_says_so(
+def test_a_late_commit_of_an_old_result_reports_the_newer_one_it_replaces(
     repository: Path, paths: ProjectPaths
 ) -> None:
     put(paths, "one", "a b.log", "2026-03-01T10:00:00+00:00")

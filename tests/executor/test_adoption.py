@@ -1,4 +1,4 @@
-"""The next run in a directory adopts what one that was killed left."""
+"""The next run in a directory adopts the jobs of a killed run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUN = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "8")
 IN_QUEUE = (*RUN, "--kochi-queue", "q")
 AGAIN = (*IN_QUEUE, "--rerun-incomplete")
 
-# Each job notes that it starts, waits for `go-<name>`, and would be noticed beside another one.
+# Each job notes its start, waits for `go-<name>`, and fails if another job writes beside it.
 STEP = (
     "mkdir {wildcards.name}.writer || echo >> trouble; echo >> {wildcards.name}.starts;"
     "until [ -e go-{wildcards.name} ]; do sleep 0.05; done;"
@@ -95,7 +95,7 @@ def read_until(controller: subprocess.Popen[str], words: str) -> str:
 
 
 @pytest.mark.compatibility
-def test_jobs_that_run_are_waited_for_and_those_that_ended_are_not_done_again(
+def test_running_jobs_are_adopted_and_ended_jobs_are_not_repeated(
     two: Path, snakemake: Any
 ) -> None:
     with worker(two):
@@ -118,7 +118,7 @@ def test_jobs_that_run_are_waited_for_and_those_that_ended_are_not_done_again(
         assert "Nothing to be done" in snakemake("-n", cwd=two).stdout
 
 
-def test_a_result_of_which_only_the_notice_was_read_is_adopted(two: Path) -> None:
+def test_a_result_whose_delivery_was_read_but_not_reported_is_adopted(two: Path) -> None:
     with worker(two):
         kill_when(lambda: starts(two) == {"a": 1, "b": 1}, two, *IN_QUEUE)
         with background(*AGAIN, "--jobs", "1", cwd=two) as controller:
@@ -190,7 +190,7 @@ def change_input(directory: Path) -> None:
     ],
     ids=["Snakefile", "input", "forceall", "forcerun"],
 )
-def test_a_running_job_that_is_another_one_now_ends_before_it_is_done_again(
+def test_a_running_job_whose_rule_has_changed_ends_before_the_new_job_starts(
     two: Path, change: Callable[[Path], None], options: tuple[str, ...]
 ) -> None:
     with worker(two):
@@ -210,7 +210,7 @@ def test_a_running_job_that_is_another_one_now_ends_before_it_is_done_again(
     assert "they write the same files" in output
 
 
-def test_what_no_rule_asks_for_goes_on_and_is_named_and_kept_for_a_later_run(
+def test_an_orphaned_job_that_is_not_needed_continues_and_is_named_and_kept_for_a_later_run(
     two: Path, snakemake: Any
 ) -> None:
     with worker(two):
@@ -226,7 +226,7 @@ def test_what_no_rule_asks_for_goes_on_and_is_named_and_kept_for_a_later_run(
     assert list(machine().glob("controllers/*")) == []
 
 
-def test_jobs_of_a_runs_own_workers_are_done_again_after_they_ended(two: Path) -> None:
+def test_jobs_of_the_workers_of_a_killed_run_are_repeated_after_their_end(two: Path) -> None:
     kill_when(lambda: starts(two) == {"a": 1, "b": 1}, two, *RUN)
     for name in "ab":
         (two / f"{name}.writer").rmdir()
@@ -243,7 +243,7 @@ def test_jobs_of_a_runs_own_workers_are_done_again_after_they_ended(two: Path) -
 
 
 @pytest.mark.compatibility
-def test_what_a_rule_can_have_is_adopted(tmp_path: Path, snakemake: Any) -> None:
+def test_jobs_of_rules_with_any_feature_are_adopted(tmp_path: Path, snakemake: Any) -> None:
     write(
         tmp_path / "Snakefile",
         f"""
@@ -303,7 +303,7 @@ def test_what_a_rule_can_have_is_adopted(tmp_path: Path, snakemake: Any) -> None
     assert "Nothing to be done" in snakemake("-n", cwd=tmp_path).stdout
 
 
-def test_a_job_that_outlives_the_run_that_cancelled_it_is_waited_for_by_the_next_run(
+def test_the_next_run_waits_for_a_job_that_outlives_its_cancelled_run(
     tmp_path: Path,
 ) -> None:
     write(

@@ -17,7 +17,7 @@ from snakemake_kochi.queue import Queue, Ticket
 LOGGER: Any = logging.getLogger("test")
 
 
-def test_jobs_that_cannot_be_told_to_end_are_named_once_and_not_waited_for(
+def test_jobs_that_cannot_be_cancelled_are_named_once_and_not_awaited(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with FaultyFilesystem(tmp_path / "backing", tmp_path / "shared") as filesystem:

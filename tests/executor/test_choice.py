@@ -1,4 +1,4 @@
-"""Which runner a job gets and why, and that a command is made as Snakemake itself makes it."""
+"""The runner of a job and its reason; a plain command is the one that Snakemake would make."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ main(sys.argv[1:])
 def tickets(
     directory: Path, *options: str, command: Sequence[str] = ("-m", "snakemake")
 ) -> tuple[dict[str, Ticket], str]:
-    """The tickets of all jobs that are ready, by rule, in a queue that nobody serves; and what the
+    """The tickets of all ready jobs, by rule, in a queue that no worker serves; and what the
     run says until they are there."""
     where = ("--kochi-queue", "q", "--jobs", "100", "--cores", "8")
     arguments = (*command, "--executor", "kochi", *where, *options)
@@ -67,13 +67,13 @@ def choice_of(ticket: Ticket) -> tuple[str, str, ShellJob | None]:
 
 
 def whys(directory: Path, snakefile: str, *options: str) -> dict[str, str]:
-    """Why not a shell; "" for those that have one."""
+    """The reason why a job is not a shell job; "" for a shell job."""
     found = choices(directory, snakefile, *options)
     assert all((runner == "shell") == (why == "") for runner, why, _ in found.values())
     return {name: why for name, (_, why, _) in found.items()}
 
 
-# What there is to be formatted, without what depends on the run.
+# All kinds of placeholders, without the values that depend on the run.
 TEMPLATES = r'''
 import os
 rule all:
@@ -203,7 +203,7 @@ CAPTURING = """\
 
 
 @pytest.mark.parametrize("shell_name", ["bash", "capture"])
-def test_commands_are_those_that_snakemake_would_execute(
+def test_plain_commands_are_the_commands_that_snakemake_would_execute(
     tmp_path: Path, snakemake: Any, shell_name: str
 ) -> None:
     """`bash` is the name of a shell that gets Snakemake's prefix."""
@@ -232,7 +232,9 @@ def test_commands_are_those_that_snakemake_would_execute(
     assert all(text.startswith("set -euo") == (shell_name == "bash") for text in texts["kochi"])
 
 
-def test_prefix_and_suffix_of_the_snakefile_are_there(tmp_path: Path, snakemake: Any) -> None:
+def test_a_plain_command_has_the_prefix_and_the_suffix_of_the_snakefile(
+    tmp_path: Path, snakemake: Any
+) -> None:
     text = """
         shell.prefix("PLACE=here; set -e; ")
         shell.suffix("; echo $PLACE ended >> {output}".replace("{output}", "a.txt"))
@@ -246,7 +248,7 @@ def test_prefix_and_suffix_of_the_snakefile_are_there(tmp_path: Path, snakemake:
     assert (tmp_path / "a.txt").read_text() == "here\nhere ended\n"
 
 
-def test_what_is_not_a_plain_shell_command_is_not_made_one(tmp_path: Path) -> None:
+def test_other_jobs_get_another_runner_and_the_reason(tmp_path: Path) -> None:
     write(tmp_path / "x.py", "")
     found = whys(
         tmp_path,
@@ -403,7 +405,7 @@ ONE_RULE = """
         ("", "", ["--kochi-runner", "command"], "-"),
     ],
 )
-def test_only_what_is_in_use_stands_in_the_way(
+def test_deployment_methods_that_are_not_in_use_do_not_prevent_a_plain_command(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     directive: str,
@@ -424,7 +426,7 @@ def test_only_what_is_in_use_stands_in_the_way(
         assert (runner, said) == ("zygote" if why else "shell", why)
 
 
-def test_what_goes_before_the_inner_command_only_the_command_has(tmp_path: Path) -> None:
+def test_only_the_runner_command_executes_a_precommand(tmp_path: Path) -> None:
     class Workflow:
         pass
 
@@ -451,7 +453,7 @@ def test_a_rule_that_is_cached_is_left_to_snakemake(
     assert whys(tmp_path, snakefile, "--cache") == {"kept": "cache", "other": ""}
 
 
-def test_a_job_for_a_shell_has_all_that_has_to_be_seen_to(tmp_path: Path) -> None:
+def test_a_shell_job_has_all_data_that_a_worker_needs(tmp_path: Path) -> None:
     write(tmp_path / "in.txt", "")
     snakefile = """
         rule one:
@@ -513,7 +515,7 @@ def test_without_a_private_part_of_snakemake_the_next_runner_serves(
         (lambda wildcards, **given: given["resources"].tmpdir, None),
     ],
 )
-def test_what_a_function_takes_of_the_resources_is_known_or_said_to_be_unclear(
+def test_the_resources_that_a_function_reads_are_known_or_unclear(
     function: Any, taken: set[str] | None
 ) -> None:
     def find() -> frozenset[str]:
@@ -526,9 +528,7 @@ def test_what_a_function_takes_of_the_resources_is_known_or_said_to_be_unclear(
         assert find() == taken
 
 
-def test_each_retry_has_the_resources_of_its_attempt_and_nothing_of_the_one_before(
-    tmp_path: Path, snakemake: Any
-) -> None:
+def test_each_retry_has_only_the_resources_of_its_attempt(tmp_path: Path, snakemake: Any) -> None:
     text = """
         rule a:
             output: "a.txt", directory("many")
@@ -545,7 +545,7 @@ def test_each_retry_has_the_resources_of_its_attempt_and_nothing_of_the_one_befo
     assert (tmp_path / "a.txt").read_text() == "200\n"
 
 
-# What is a job's own, and not its rule's.
+# Variables that belong to a job and not to its rule.
 OF_THE_JOB = ("KOCHI_JOB_ID=", "KOCHI_ATTEMPT_NONCE=", "KOCHI_QUEUE=", "KOCHI_WORKER_ID=")
 
 
@@ -586,7 +586,7 @@ def test_a_command_has_the_environment_that_the_inner_snakemake_gives_it(
         ('os.environ["NEW"] = "word"', ""),
     ],
 )
-def test_what_the_snakefile_does_to_its_process_a_command_has_or_is_left_to_snakemake(
+def test_a_plain_command_gets_the_variables_of_the_snakefile_or_another_runner_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, why: str
 ) -> None:
     monkeypatch.setenv("GIVEN", "one")

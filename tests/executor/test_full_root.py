@@ -1,4 +1,4 @@
-"""A KOCHI_ROOT without room."""
+"""A KOCHI_ROOT on a full disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from full_disk import FullDisk, mounted
 from support import Process, start, wait_until, write
 
-# Of two jobs that run while the disk is full, and one that is to be handed over meanwhile.
+# Two jobs run while the disk is full; one is submitted meanwhile.
 SNAKEFILE = """
     localrules: gate
 
@@ -65,7 +65,7 @@ def said(directory: Path) -> str:
     return (directory / "said").read_text()
 
 
-def test_a_run_that_is_started_while_it_is_full_says_so_in_one_message(
+def test_a_run_that_starts_on_a_full_disk_prints_one_message(
     tmp_path: Path, disk: FullDisk, snakemake
 ) -> None:
     write(tmp_path / "Snakefile", SNAKEFILE)
@@ -77,7 +77,7 @@ def test_a_run_that_is_started_while_it_is_full_says_so_in_one_message(
     assert ".py" not in done.stdout.partition("KOCHI_ROOT")[2]
 
 
-def test_one_that_becomes_full_is_told_once_and_the_run_goes_on_when_there_is_room(
+def test_a_disk_that_becomes_full_is_reported_once_and_the_run_continues_with_free_space(
     tmp_path: Path, disk: FullDisk
 ) -> None:
     with started(tmp_path) as run:
@@ -96,7 +96,7 @@ def test_one_that_becomes_full_is_told_once_and_the_run_goes_on_when_there_is_ro
         assert (tmp_path / f"began-{name}").read_text() == "x\n"
 
 
-def test_an_interrupt_on_a_full_one_waits_for_no_end_that_cannot_be_written(
+def test_an_interrupt_on_a_full_disk_waits_for_no_end_that_cannot_be_written(
     tmp_path: Path, disk: FullDisk, snakemake
 ) -> None:
     with started(tmp_path) as run:

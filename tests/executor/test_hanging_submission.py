@@ -1,4 +1,4 @@
-"""Results are reported while the filesystem does not answer the thread that hands over jobs."""
+"""Results are reported while the thread that submits jobs waits for the filesystem."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_result_of_one_job_is_reported_while_the_hand_over_of_another_one_ha
         assert "kochi job 1 in queue" not in said.read_text()
 
 
-def test_a_result_is_reported_that_comes_before_the_hand_over_of_its_job_has_returned(
+def test_a_result_that_arrives_before_the_end_of_its_hand_over_is_reported(
     tmp_path: Path, filesystem: FaultyFilesystem
 ) -> None:
     with started(tmp_path) as said:

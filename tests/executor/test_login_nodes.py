@@ -1,4 +1,4 @@
-"""Runs of one directory from two login nodes, of which neither sees the processes of the other."""
+"""Runs of one directory from two login nodes that do not see the processes of each other."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def controllers() -> list[Path]:
 
 
 @pytest.mark.parametrize("how", ["--unlock", "--nolock"])
-def test_a_run_that_goes_on_on_another_host_is_not_done_a_second_time(
+def test_a_run_that_continues_on_another_host_is_not_repeated(
     first: Host, second: Host, directory: Path, how: str
 ) -> None:
     run = begin(first, directory)
@@ -95,7 +95,7 @@ def test_a_run_that_goes_on_on_another_host_is_not_done_a_second_time(
     assert controllers() == []
 
 
-def test_a_run_of_other_files_goes_on_beside_one_on_another_host(
+def test_runs_of_different_files_share_a_directory_across_hosts(
     first: Host, second: Host, directory: Path
 ) -> None:
     run = begin(first, directory)
@@ -105,7 +105,7 @@ def test_a_run_of_other_files_goes_on_beside_one_on_another_host(
     assert counts(directory, "began") == {"0": 1, "1": 1, "2": 1}
 
 
-def test_what_runs_on_a_worker_when_its_controller_is_killed_is_waited_for_on_another_host(
+def test_a_run_on_another_host_adopts_the_running_jobs_of_a_killed_controller(
     first: Host, second: Host, tmp_path: Path, directory: Path
 ) -> None:
     work = (sys.executable, "-m", "snakemake_kochi.cli", "work", "-q", "q", "-b", "--cores", "2")
@@ -123,7 +123,7 @@ def test_what_runs_on_a_worker_when_its_controller_is_killed_is_waited_for_on_an
     assert controllers() == []
 
 
-def test_the_run_of_a_host_that_died_with_its_workers_is_finished_on_another_one(
+def test_a_run_on_another_host_completes_the_run_of_a_host_that_died(
     first: Host, second: Host, directory: Path
 ) -> None:
     begin(first, directory)
@@ -142,7 +142,7 @@ def test_the_run_of_a_host_that_died_with_its_workers_is_finished_on_another_one
     assert list(Root.find().machine("local").queues.iterdir()) == []
 
 
-def test_a_run_that_wakes_when_another_one_has_adopted_its_jobs_ends_and_touches_nothing(
+def test_a_run_that_wakes_up_after_its_adoption_ends_and_changes_nothing(
     first: Host, second: Host, tmp_path: Path, directory: Path
 ) -> None:
     work = (sys.executable, "-m", "snakemake_kochi.cli", "work", "-q", "q", "-b", "--cores", "2")
@@ -167,7 +167,7 @@ def test_a_run_that_wakes_when_another_one_has_adopted_its_jobs_ends_and_touches
     assert controllers() == []
 
 
-def test_a_run_of_an_earlier_release_on_another_host_is_asked_about(
+def test_a_run_of_an_earlier_release_on_another_host_is_checked(
     first: Host, second: Host, directory: Path
 ) -> None:
     begin(first, directory)
@@ -214,7 +214,7 @@ def test_a_launched_run_on_another_host_is_left_alone_while_it_lives_and_then_re
     assert controllers() == []
 
 
-def test_of_a_launched_run_that_was_killed_no_sign_of_life_is_waited_for(
+def test_no_sign_of_life_is_awaited_of_a_launched_run_that_was_killed(
     first: Host, second: Host, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Its silence would prove nothing for hours.

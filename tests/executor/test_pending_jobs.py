@@ -33,7 +33,7 @@ def job(tmp_path: Path) -> Callable[[int], PendingJob]:
     return make
 
 
-def test_an_interrupt_while_jobs_are_noted_hinders_no_cancelling(
+def test_jobs_can_be_cancelled_after_an_interrupt_while_they_are_noted(
     job: Callable[[int], PendingJob],
 ) -> None:
     pending = PendingJobs()

@@ -21,7 +21,7 @@ class TestKochiExecutor(TestWorkflowsLocalStorageBase):
         return ExecutorSettings()
 
 
-def test_a_snakemake_with_another_executor_imports_little_of_ours() -> None:
+def test_a_snakemake_with_another_executor_imports_few_of_our_modules() -> None:
     said = subprocess.run(
         [sys.executable, "-c", "import sys, snakemake.cli; print(*sys.modules)"],
         check=True,

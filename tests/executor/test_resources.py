@@ -19,7 +19,7 @@ from snakemake_kochi.queue import Claim, Queue, Resources, Ticket, remove_privat
 
 
 class Job:
-    """As much of a job as a request is read of."""
+    """The parts of a job that its request is read from."""
 
     name = "one"
 
@@ -59,7 +59,7 @@ def test_jobs_with_the_same_request_share_a_queue_and_others_do_not() -> None:
     assert "partition_long" in long
 
 
-def test_jobs_that_are_to_be_alone_have_workers_of_their_own_where_those_have_whole_nodes() -> None:
+def test_exclusive_jobs_have_workers_of_their_own_if_workers_have_whole_nodes() -> None:
     def assigned(own: str, are_granted: bool = True, **values: Any) -> tuple[str, bool]:
         log = Log()
         requests = JobQueues(own, are_granted, log)  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ def test_without_allocations_requests_are_ignored_silently_also_invalid_ones() -
     assert log.warnings == []
 
 
-def test_a_name_that_nobody_reads_is_told_once_with_the_nearest_one() -> None:
+def test_an_unknown_resource_is_reported_once_with_the_nearest_name() -> None:
     log = Log()
     requests = JobQueues("run-me", True, log)  # type: ignore[arg-type]
     for _ in range(2):
@@ -110,7 +110,7 @@ def test_a_name_that_nobody_reads_is_told_once_with_the_nearest_one() -> None:
     ]
 
 
-def test_all_queues_of_a_run_go_with_it_but_for_those_with_a_ticket_and_nobody_elses(
+def test_a_run_removes_its_own_empty_queues_and_no_others(
     tmp_path: Path,
 ) -> None:
     machine = Root(tmp_path / "root").machine("local")
@@ -143,7 +143,7 @@ def claimed(queue: Queue) -> Iterator[Claim]:
     raise TimeoutError("no job came")
 
 
-def test_out_of_memory_and_timeout_count_as_retries_that_ask_for_more_and_a_drain_as_none(
+def test_out_of_memory_and_timeout_count_as_retries_with_more_resources_and_a_drain_does_not(
     tmp_path: Path, queue: Queue
 ) -> None:
     write(

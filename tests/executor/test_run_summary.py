@@ -1,4 +1,4 @@
-"""What a run says at its end of what it took, and how that is measured."""
+"""The run summary, and the measurements in it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ def a_result(job: int, worker: int, start: float, end: float, **given: Any) -> R
     )
 
 
-def test_the_time_of_allocations_is_shared_out(machine: MachinePaths) -> None:
+def test_the_core_time_of_allocations_is_divided_into_useful_idle_startup_and_lost(
+    machine: MachinePaths,
+) -> None:
     worker = a_worker(machine, 10, 110)
     a_worker(machine, 0, 1000, controller="other-1")
     run_summary = RunSummary(machine, CONTROLLER)
@@ -103,7 +105,7 @@ def test_the_time_of_allocations_is_shared_out(machine: MachinePaths) -> None:
     )
 
 
-def test_of_an_allocation_of_several_nodes_the_cores_of_each_count(
+def test_the_cores_of_each_node_of_an_allocation_count(
     machine: MachinePaths,
 ) -> None:
     two = a_worker(machine, 10, 110)
@@ -144,7 +146,7 @@ def test_attempts_before_the_last_one_are_lost(machine: MachinePaths) -> None:
     assert "21 % useful, 42 % idle, 17 % start-up, 21 % lost" in time
 
 
-def test_jobs_of_which_nobody_was_told_any_more_are_in_it(machine: MachinePaths) -> None:
+def test_unreported_jobs_are_in_the_summary(machine: MachinePaths) -> None:
     worker = a_worker(machine, 10, 110)
     cancelled = a_result(3, worker, 10, 110, reason="cancelled", exit_status=None)
     make_directory(machine.job(3).directory)
@@ -153,7 +155,7 @@ def test_jobs_of_which_nobody_was_told_any_more_are_in_it(machine: MachinePaths)
     assert "0 % useful, 0 % idle, 9 % start-up, 91 % lost" in lines[0]
 
 
-def test_of_rules_it_says_what_was_used_of_what_was_asked_for(machine: MachinePaths) -> None:
+def test_the_summary_compares_usage_and_requests_of_each_rule(machine: MachinePaths) -> None:
     worker = a_worker(machine, 0, 8000)
     run_summary = RunSummary(machine, CONTROLLER)
     for job, (seconds, memory) in enumerate([(100, 1000), (190, 2000), (300, 2100)]):
@@ -184,14 +186,14 @@ def test_of_rules_it_says_what_was_used_of_what_was_asked_for(machine: MachinePa
         {},
     ],
 )
-def test_what_makes_no_difference_is_not_suggested(asked: dict[str, int]) -> None:
+def test_a_negligible_saving_is_not_suggested(asked: dict[str, int]) -> None:
     usage = RuleUsage()
     used = {"cpu_seconds": 300.0, "peak_memory_mb": 2000}
     usage.add(Resources(**asked), a_result(0, 0, 0, 301, **used), 301)
     assert list(usage.suggestions(in_allocations=True)) == []
 
 
-def test_nothing_is_suggested_where_jobs_of_a_rule_asked_for_different_things() -> None:
+def test_nothing_is_suggested_for_a_rule_whose_jobs_request_different_resources() -> None:
     usage = RuleUsage()
     for memory in (8000, 16000):
         usage.add(Resources(memory_mb=memory), a_result(0, 0, 0, 1, peak_memory_mb=5), 1)
@@ -208,7 +210,7 @@ def test_a_sample_of_many_numbers_stays_small_and_keeps_the_median() -> None:
     assert len(pickle.dumps(sample)) < 20_000
 
 
-def test_a_result_of_an_earlier_release_tells_nothing_of_what_was_used() -> None:
+def test_a_result_of_an_earlier_release_has_no_usage() -> None:
     data = a_result(0, 0, 0, 1, cpu_seconds=0.5, peak_memory_mb=10).to_dict()
     now = Result.from_dict(data, Path("result.json"))
     assert (now.cpu_seconds, now.peak_memory_mb) == (0.5, 10)
@@ -222,7 +224,7 @@ def test_a_result_of_an_earlier_release_tells_nothing_of_what_was_used() -> None
         Result.from_dict({**data, "cpu_seconds": "much"}, Path("result.json"))
 
 
-def test_an_allocation_began_when_slurm_says_so_or_its_process_did() -> None:
+def test_an_allocation_begins_when_slurm_says_so_or_when_its_process_began() -> None:
     assert find_beginning({"SLURM_JOB_ID": "7", "SLURM_JOB_START_TIME": "1767225600"}) == (
         "2026-01-01T00:00:00.000000+00:00"
     )
@@ -255,7 +257,7 @@ SCRIPT = "x = bytearray(200 << 20); sum(range(3000000)); open(snakemake.output[0
 
 
 @pytest.mark.parametrize("runner", [(), ("--kochi-runner", "command")])
-def test_memory_and_cpu_time_of_jobs_are_measured_whatever_executes_them(
+def test_memory_and_cpu_time_of_jobs_are_measured_with_each_runner(
     tmp_path: Path, snakemake: Any, runner: tuple[str, ...]
 ) -> None:
     write(tmp_path / "Snakefile", MEASURED)
@@ -273,9 +275,7 @@ def test_memory_and_cpu_time_of_jobs_are_measured_whatever_executes_them(
     assert "per job" not in done.stdout
 
 
-def test_a_run_without_waste_says_no_more_than_how_its_jobs_ran(
-    tmp_path: Path, snakemake: Any
-) -> None:
+def test_a_run_without_waste_prints_only_its_runners(tmp_path: Path, snakemake: Any) -> None:
     write(tmp_path / "Snakefile", 'rule a:\n    output: "a"\n    shell: "touch {output}"\n')
     done = snakemake("--executor", "kochi", "--jobs", "1", cwd=tmp_path)
     lines = done.stdout.splitlines()
@@ -283,7 +283,7 @@ def test_a_run_without_waste_says_no_more_than_how_its_jobs_ran(
     assert lines[last + 1].startswith("Complete log")
 
 
-def test_what_an_ill_filesystem_does_not_tell_is_left_out(tmp_path: Path) -> None:
+def test_the_summary_omits_data_that_cannot_be_read(tmp_path: Path) -> None:
     with FaultyFilesystem(tmp_path / "backing", tmp_path / "shared") as filesystem:
         machine = Root(filesystem.path).machine("local")
         worker = a_worker(machine, 0, 100)
@@ -298,3 +298,26 @@ def test_what_an_ill_filesystem_does_not_tell_is_left_out(tmp_path: Path) -> Non
                 assert len(run_summary.lines(worker)) <= len(whole)
                 assert filesystem.count(fault)
     assert whole
+
+
+# ---- a job that the chosen runner did not execute
+
+WITH_THREADS = """
+    import threading, time
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    rule one:
+        output: "one"
+        run:
+            open(output[0], "w").close()
+    """
+
+
+def test_the_run_summary_names_a_job_that_shows_the_reason(
+    tmp_path: Path, snakemake: Any, kochi: Any
+) -> None:
+    write(tmp_path / "Snakefile", WITH_THREADS)
+    done = snakemake("--executor", "kochi", "-j1", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "kochi ran 1 job: 1 by command (1 not by zygote: see kochi show job 0)" in done.stdout
+    shown = kochi("show", "job", "0", cwd=tmp_path)
+    assert "runner command (no zygote: its parse starts threads (see " in shown.stdout

@@ -38,7 +38,7 @@ def test_a_directory_without_git_or_configuration_runs_and_nothing_is_left(
     assert "Nothing to be done" in again.stdout
 
 
-def test_a_run_does_not_stay_for_the_period_of_its_rate_limit(
+def test_a_run_does_not_wait_for_the_period_of_its_rate_limit(
     tmp_path: Path, snakemake: Any
 ) -> None:
     write(tmp_path / "Snakefile", THREE_JOBS)
@@ -47,16 +47,16 @@ def test_a_run_does_not_stay_for_the_period_of_its_rate_limit(
     assert done.returncode == 0
 
 
-def test_the_log_of_each_job_is_pointed_to_and_holds_its_output(
-    tmp_path: Path, snakemake: Any
-) -> None:
+def test_the_log_of_each_job_is_named_and_has_its_output(tmp_path: Path, snakemake: Any) -> None:
     write(tmp_path / "Snakefile", 'rule one:\n    shell: "echo said by the job; exit 0"')
     done = snakemake("--executor", "kochi", "--jobs", "1", cwd=tmp_path)
     (line,) = [line for line in done.stdout.splitlines() if "log: " in line]
     assert "said by the job" in Path(line.split("log: ")[1]).read_text()
 
 
-def test_a_failed_job_shows_all_that_helps_to_find_out_why(tmp_path: Path, snakemake: Any) -> None:
+def test_a_failed_job_shows_its_node_status_wildcards_and_log(
+    tmp_path: Path, snakemake: Any
+) -> None:
     write(
         tmp_path / "Snakefile",
         """
@@ -99,7 +99,7 @@ def test_a_worker_of_the_users_outlives_runs_and_none_is_started(
     assert len(results()) == 6
 
 
-def test_a_queue_without_a_worker_is_pointed_out_once(tmp_path: Path) -> None:
+def test_a_queue_without_a_worker_is_reported_once(tmp_path: Path) -> None:
     write(tmp_path / "Snakefile", THREE_JOBS)
     run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "4")
     said = "No worker serves queue test yet; start one with: kochi work -q test -b"
@@ -116,7 +116,7 @@ def test_a_queue_without_a_worker_is_pointed_out_once(tmp_path: Path) -> None:
     assert said not in output
 
 
-def test_a_queue_of_a_worker_of_the_users_is_left_to_it_until_it_goes(tmp_path: Path) -> None:
+def test_a_queue_is_left_to_the_users_worker_until_that_leaves(tmp_path: Path) -> None:
     write(
         tmp_path / "Snakefile",
         """
@@ -197,7 +197,7 @@ def test_a_queue_name_that_cannot_be_used_is_refused_with_the_rules_name_before_
         (("--kochi-workers", "0"), "rule one names no queue, and with --kochi-workers 0"),
     ],
 )
-def test_options_with_which_nothing_could_run_are_refused(
+def test_options_that_let_no_job_run_are_refused(
     tmp_path: Path, snakemake: Any, options: tuple[str, ...], said: str
 ) -> None:
     write(tmp_path / "Snakefile", THREE_JOBS)
@@ -209,7 +209,7 @@ def test_options_with_which_nothing_could_run_are_refused(
     assert nothing_is_left()
 
 
-def test_a_rule_sends_its_jobs_to_the_queue_it_names(tmp_path: Path, snakemake: Any) -> None:
+def test_the_jobs_of_a_rule_go_to_the_queue_that_it_names(tmp_path: Path, snakemake: Any) -> None:
     write(
         tmp_path / "Snakefile",
         """
@@ -262,7 +262,7 @@ def test_a_job_of_a_killed_worker_is_done_by_another_one(tmp_path: Path, snakema
     assert our_processes() == []
 
 
-def test_an_interrupt_ends_everything_and_says_so_in_a_line(tmp_path: Path) -> None:
+def test_an_interrupt_ends_all_jobs_and_prints_one_line(tmp_path: Path) -> None:
     write(
         tmp_path / "Snakefile",
         """
@@ -286,7 +286,7 @@ def test_an_interrupt_ends_everything_and_says_so_in_a_line(tmp_path: Path) -> N
     assert nothing_is_left()
 
 
-def test_a_second_interrupt_hastens_the_end_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_second_interrupt_shortens_the_end_and_leaves_nothing(tmp_path: Path) -> None:
     write(
         tmp_path / "Snakefile",
         """
@@ -314,7 +314,7 @@ def test_a_second_interrupt_hastens_the_end_and_leaves_nothing(tmp_path: Path) -
     assert nothing_is_left()
 
 
-def test_a_terminated_controller_lets_what_runs_finish_and_starts_nothing_more(
+def test_a_terminated_controller_lets_running_jobs_finish_and_starts_no_others(
     tmp_path: Path,
 ) -> None:
     write(
@@ -349,7 +349,7 @@ def test_a_controller_that_is_killed_takes_its_workers_along(tmp_path: Path) -> 
         wait_until(lambda: our_processes() == [])
 
 
-def test_what_waited_when_a_controller_was_killed_is_handed_over_anew_and_only_that(
+def test_only_the_waiting_jobs_of_a_killed_controller_are_submitted_again(
     tmp_path: Path, snakemake: Any
 ) -> None:
     write(
@@ -385,7 +385,7 @@ def test_what_waited_when_a_controller_was_killed_is_handed_over_anew_and_only_t
     assert sorted(result["reason"] for result in results()) == ["cancelled"] + ["success"] * 2
 
 
-def test_jobs_run_beside_each_other_as_the_cores_allow(tmp_path: Path, snakemake: Any) -> None:
+def test_jobs_run_in_parallel_as_far_as_the_cores_allow(tmp_path: Path, snakemake: Any) -> None:
     write(
         tmp_path / "Snakefile",
         """
@@ -402,7 +402,7 @@ def test_jobs_run_beside_each_other_as_the_cores_allow(tmp_path: Path, snakemake
     assert done.returncode == 0
 
 
-def test_an_exclusive_job_has_no_neighbour(tmp_path: Path, snakemake: Any) -> None:
+def test_an_exclusive_job_runs_alone(tmp_path: Path, snakemake: Any) -> None:
     write(
         tmp_path / "Snakefile",
         """
@@ -418,7 +418,7 @@ def test_an_exclusive_job_has_no_neighbour(tmp_path: Path, snakemake: Any) -> No
     assert done.returncode == 0
 
 
-def test_a_job_that_wants_more_cores_than_there_are_runs_on_all_of_them(
+def test_a_job_that_requests_more_cores_than_exist_runs_on_all_of_them(
     tmp_path: Path, snakemake: Any
 ) -> None:
     write(
@@ -460,7 +460,7 @@ def test_a_group_with_a_temporary_and_a_protected_output_works(
     assert "Nothing to be done" in snakemake("-n", cwd=tmp_path).stdout
 
 
-def test_what_a_rule_can_have_works(tmp_path: Path, snakemake: Any) -> None:
+def test_jobs_of_rules_with_any_feature_work(tmp_path: Path, snakemake: Any) -> None:
     write(
         tmp_path / "Snakefile",
         """
@@ -532,7 +532,7 @@ def test_two_controllers_share_a_queue_and_each_works_on_its_own_jobs(tmp_path: 
     assert our_processes() == []
 
 
-def test_the_queue_of_a_killed_run_goes_with_the_next_run(tmp_path: Path, snakemake: Any) -> None:
+def test_the_next_run_removes_the_queue_of_a_killed_run(tmp_path: Path, snakemake: Any) -> None:
     write(tmp_path / "Snakefile", 'rule one:\n    shell: "touch started; test -e go || sleep 300"')
     run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "4")
     with background(*run, cwd=tmp_path) as controller:

@@ -1,5 +1,7 @@
-"""On nodes that take names for missing that others have made since, as clients of NFS do for up to
-a minute, no output and no input is missed."""
+"""Outputs and inputs on a filesystem that shows new files late.
+
+A client of NFS may report a file as missing for up to a minute after another node has made it.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,7 @@ def snakemake(project: Path, *arguments: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_outputs_of_another_node_are_there_when_their_success_is_reported(tmp_path: Path) -> None:
+def test_outputs_of_another_node_are_visible_when_success_is_reported(tmp_path: Path) -> None:
     files = ["start", *(f"new{n}/deep{n}/file" for n in range(1, 9))]
     steps = [STEP.format(n=n, before=files[n - 1], after=files[n]) for n in range(1, len(files))]
     backing = tmp_path / "backing"
@@ -106,7 +108,7 @@ def test_outputs_of_another_node_are_there_when_their_success_is_reported(tmp_pa
     assert len(results()) == 8
 
 
-def test_a_directory_is_listed_once_for_many_outputs_and_not_for_those_that_are_seen(
+def test_a_directory_is_listed_once_for_many_outputs_and_not_for_visible_ones(
     tmp_path: Path,
 ) -> None:
     backing = tmp_path / "backing"
@@ -164,7 +166,7 @@ COPY_IN_SHELL = 'shell: "cp {input} {output}"'
     ("runner", "how"),
     [("shell", COPY_IN_SHELL), ("zygote", COPY_IN_PYTHON), ("command", COPY_IN_SHELL)],
 )
-def test_an_input_that_a_node_once_missed_is_there_when_a_job_needs_it(
+def test_an_input_that_a_node_once_missed_is_visible_when_a_job_needs_it(
     tmp_path: Path, runner: str, how: str
 ) -> None:
     backing = tmp_path / "backing"
@@ -195,7 +197,7 @@ def test_a_list_of_awaited_files_is_read_though_it_is_new(tmp_path: Path) -> Non
         assert all(path.exists() for path in (*awaited, names))
 
 
-def test_what_cannot_be_listed_is_skipped(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_listed_is_skipped(tmp_path: Path) -> None:
     write(tmp_path / "file", "")
     show_new_files(tmp_path / "missing" / "deep")
     show_new_files(tmp_path / "file" / "deep")

@@ -1,4 +1,4 @@
-"""What of a Snakemake job's resources goes into its ticket."""
+"""The resources of a Snakemake job in its ticket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Rule:
 
 
 class Job:
-    """As much of a job as a ticket is made of."""
+    """The parts of a job that its ticket needs."""
 
     name = "one"
     jobid = 1
@@ -39,7 +39,7 @@ def ticket_of(job: Any) -> Any:
     )
 
 
-def test_resources_come_in_the_units_of_a_ticket() -> None:
+def test_resources_are_converted_to_the_units_of_a_ticket() -> None:
     ticket = ticket_of(Job(mem_mb=1000, runtime=2, gpu=1))
     needs = ticket.resources
     assert (needs.cores, needs.memory_mb, needs.gpus, needs.runtime_seconds) == (8, 1000, 1, 120)
@@ -47,17 +47,17 @@ def test_resources_come_in_the_units_of_a_ticket() -> None:
     assert ticket.outputs == ("a.txt", "b.txt", "/elsewhere/c.txt")
 
 
-def test_a_value_that_is_known_only_later_is_left_out() -> None:
+def test_a_value_that_is_not_known_yet_is_omitted() -> None:
     needs = ticket_of(Job(mem_mb="<TBD>", runtime="<TBD>")).resources
     assert (needs.memory_mb, needs.runtime_seconds) == (None, None)
 
 
-def test_a_resource_that_cannot_be_is_refused_with_the_rules_name() -> None:
+def test_an_invalid_resource_is_refused_with_the_rules_name() -> None:
     with pytest.raises(KochiError, match=r"rule one, resource runtime: 0 cannot be used"):
         ticket_of(Job(runtime=0))
 
 
-def test_an_amount_may_be_written_as_a_text_as_profiles_have_it() -> None:
+def test_an_amount_may_be_a_text_as_in_profiles() -> None:
     needs = ticket_of(Job(mem_mb="1000", gpu="1", runtime="")).resources
     assert (needs.memory_mb, needs.gpus, needs.runtime_seconds) == (1000, 1, None)
     with pytest.raises(KochiError, match=r"rule one, resource gpu: two cannot be used: a number"):

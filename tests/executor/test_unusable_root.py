@@ -65,14 +65,16 @@ def test_a_run_says_which_directory_cannot_be_used_who_chose_it_and_what_to_type
 @pytest.mark.parametrize(
     "command", [("launch", "-m", "own", "--", "one"), ("alloc", "-m", "own", "-q", "q")]
 )
-def test_commands_say_it_too(project: Path, kochi: Any, command: tuple[str, ...]) -> None:
+def test_commands_print_the_same_message(
+    project: Path, kochi: Any, command: tuple[str, ...]
+) -> None:
     done = kochi(*command, cwd=project)
     assert done.returncode == 1
     assert f"kochi: KOCHI_ROOT {NOWHERE} cannot be used: {NOWHERE}: " in done.stdout
     assert "Change machines: own: kochi_root in kochi.yaml to " in done.stdout
 
 
-def test_a_queue_that_nothing_can_be_written_to_any_more_ends_the_run_with_one_message(
+def test_a_queue_that_becomes_unwritable_ends_the_run_with_one_message(
     tmp_path: Path, snakemake: Any
 ) -> None:
     write(

@@ -1,10 +1,12 @@
-"""What is said of a queue whose workers cannot run a job."""
+"""The regular look at queues: jobs that no worker can run, and deleted files."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 from run_helpers import background
 from support import write
 
@@ -16,7 +18,7 @@ SNAKEFILE = """
     """
 
 
-def test_a_job_that_no_worker_of_a_queue_can_run_is_pointed_out_once(tmp_path: Path) -> None:
+def test_a_job_that_no_worker_of_a_queue_can_run_is_reported_once(tmp_path: Path) -> None:
     write(tmp_path / "Snakefile", SNAKEFILE)
     kochi = (sys.executable, "-m", "snakemake_kochi.cli", "work", "-q", "q", "-b")
     run = (sys.executable, "-m", "snakemake", "--executor", "kochi", "-j8", "--kochi-queue", "q")
@@ -33,3 +35,24 @@ def test_a_job_that_no_worker_of_a_queue_can_run_is_pointed_out_once(tmp_path: P
     assert controller.returncode == 0
     assert said not in output
     assert (tmp_path / "large").exists()
+
+
+@pytest.mark.parametrize("part", ["queues", "queues/*", "locks"])
+def test_a_run_whose_queues_or_locks_a_job_deletes_ends_and_names_them(
+    part: str, tmp_path: Path, isolated_environment: Path, snakemake: Any
+) -> None:
+    machine = isolated_environment / "machines" / "local"
+    write(
+        tmp_path / "Snakefile",
+        f"""
+        rule all:
+            output: "done"
+            shell: "rm -r {machine}/{part}; touch {{output}}"
+        """,
+    )
+    done = snakemake("--executor", "kochi", "-j2", cwd=tmp_path)
+    assert done.returncode == 1
+    where = machine / part.removesuffix("/*")
+    assert f"{where}" in done.stdout
+    assert "was deleted while jobs needed it" in done.stdout
+    assert "Traceback" not in done.stdout
