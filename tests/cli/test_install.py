@@ -15,6 +15,21 @@ from .conftest import Outcome
 
 Kochi = Callable[..., Outcome]
 
+SNAKEFILE = """\
+import os
+import sys
+
+from snakemake_kochi import snakefile
+
+print("the root is", os.environ["KOCHI_ROOT"], file=sys.stderr)
+
+module kochi:
+    snakefile: snakefile()
+    config: config
+
+use rule * from kochi
+"""
+
 
 def state(kochi: Kochi, recipe: str) -> str:
     return str(kochi("show", "install", recipe, "--json").data["state"])
@@ -100,15 +115,18 @@ def test_unknown_recipes_are_refused_before_snakemake_starts(project: Path, koch
 
 
 def test_a_worker_is_asked_for_when_the_queue_has_none(
-    project: Path, monkeypatch: pytest.MonkeyPatch, kochi: Kochi
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Kochi
 ) -> None:
-    called: list[object] = []
-    monkeypatch.setattr(os, "execve", lambda *words: called.append(words))
-    outcome = kochi("install", "-d", "tool:release", "-q", "nobody", "--cores", "3")
+    # In this profile Snakemake runs nothing: no worker would ever come for the job.
+    profile = tmp_path / "profile"
+    profile.mkdir()
+    (profile / "config.yaml").write_text("dry-run: true\n")
+    monkeypatch.setenv("SNAKEMAKE_PROFILE", str(profile))
+    (project / "Snakefile").write_text(SNAKEFILE)
+    outcome = shell("install", "-d", "tool:release", "-q", "nobody", "--cores", "3")
     assert "kochi work -q nobody" in outcome.err
-    ((_, command, variables),) = called  # type: ignore[misc]
-    assert "--kochi-queue nobody --jobs 3" in " ".join(command)
-    assert variables["KOCHI_ROOT"] == os.environ["KOCHI_ROOT"]
+    assert "--kochi-queue nobody --jobs 3" in outcome.err
+    assert f"the root is {os.environ['KOCHI_ROOT']}\n" in outcome.err
 
 
 def test_without_symbolic_links_an_installation_is_current_all_the_same(
