@@ -114,7 +114,7 @@ def test_unknown_recipes_are_refused_before_snakemake_starts(project: Path, koch
     assert not (project / ".snakemake").exists()
 
 
-def test_a_worker_is_asked_for_when_the_queue_has_none(
+def test_how_to_start_a_worker_is_told_when_the_queue_has_none(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Kochi
 ) -> None:
     # In this profile Snakemake runs nothing: no worker would ever come for the job.

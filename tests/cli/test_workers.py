@@ -1,9 +1,10 @@
-"""`kochi alloc`: workers for a queue, through an alloc_script or from a real Slurm."""
+"""`kochi work` and `kochi alloc`: workers that a person starts."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,9 +16,39 @@ from support import git, wait_until
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import list_workers
 
-from .conftest import Outcome
+from .conftest import COMMAND, Outcome
 
 Kochi = Callable[..., Outcome]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--walltime", "2x"), "'--walltime': '2x': a time like 90s, 30m, 2h or 1.5d was expected"),
+        (("--walltime", "0"), "'--walltime': '0': a time like"),
+        (("--memory", "lots"), "'--memory': 'lots': an amount of memory like 512M or 16G"),
+        (("--memory", "1000"), "'--memory': '1000': an amount"),
+        (("--walltime", "5s"), "a walltime of 5 seconds leaves no time for jobs"),
+        (("--gpus", "a,b"), "--gpus a,b: a number of GPUs was expected"),
+    ],
+)
+def test_a_limit_that_cannot_be_is_refused(
+    kochi: Kochi, arguments: tuple[str, ...], said: str
+) -> None:
+    done = kochi("work", "-q", "q", *arguments)
+    assert done.status != 0
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_the_limits_reach_the_worker(kochi: Kochi) -> None:
+    limits = ("--cores", "3", "--memory", "2G", "--gpus", "0,2", "--walltime", "1.5h")
+    subprocess.run([*COMMAND, "work", "-q", "q", *limits], check=True)
+    (worker,) = kochi("show", "workers", "-a", "--json").data
+    assert (worker["cores"], worker["memory_mb"], worker["gpus"]) == (3, 2048, 2)
+    assert worker["until"] is not None
+
+
 STAYS = "alloc_script: 'echo node=$KOCHI_ALLOC_NODE_SPEC limit=$KOCHI_ALLOC_TIME_LIMIT; " + (
     "$KOCHI_WORKER_LAUNCH_CMD'"
 )
@@ -147,7 +178,7 @@ def test_what_cannot_be_is_refused(
     assert list_workers(machine) == []
 
 
-def test_an_allocation_that_ends_before_a_worker_has_come_is_told(
+def test_an_allocation_that_ends_before_its_worker_starts_is_told(
     configure: Callable, kochi: Kochi
 ) -> None:
     configure("alloc_script: 'sleep 1.2; echo too late; exit 5'")
@@ -157,7 +188,7 @@ def test_an_allocation_that_ends_before_a_worker_has_come_is_told(
     assert "exit status 5, and printed:\ntoo late" in done.err
 
 
-def test_where_nodes_are_of_several_kinds_one_that_there_is_is_asked_for(
+def test_where_nodes_are_of_several_kinds_an_existing_one_is_requested(
     configure: Callable, kochi: Kochi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure("scheduler: slurm")
