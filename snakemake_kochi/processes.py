@@ -235,12 +235,13 @@ def kill_job_processes(leader: ProcessIdentity, nonce: str, patience: float = 5.
     Returns False after `patience` seconds (0: kill without waiting). A process that hangs in the
     kernel (a dead NFS server) cannot be ended, and may still write.
     """
-    deadline = time.monotonic() + patience
-    pause = 0.001
+    # Imported here: every process imports this module, and few of them kill a job.
+    from snakemake_kochi.backoff import Backoff
+
+    deadline, pauses = time.monotonic() + patience, Backoff(0.001, 0.1)
     while remaining := find_job_processes(leader, nonce):
         send_signal(remaining, signal.SIGKILL)
         if time.monotonic() > deadline:
             return False
-        time.sleep(pause)
-        pause = min(pause * 2, 0.1)
+        time.sleep(pauses.failed())
     return True
