@@ -29,8 +29,8 @@ from snakemake_kochi.locks import LockBusyError, find_lock_settings
 from snakemake_kochi.paths import LaunchPaths, MachinePaths
 from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.queue.controllers import ControllerState
-from snakemake_kochi.queue.explain import seconds_since
 from snakemake_kochi.queue.heartbeat import LOST_AFTER, Stillness, heartbeat_interval, sign_of_life
+from snakemake_kochi.queue.workers import seconds_since
 from snakemake_kochi.schedulers.native import system, system_of_host
 
 _PATIENCE = 20.0  # seconds within which a supervisor must start

@@ -4,16 +4,7 @@ from snakemake_kochi.queue.adoption import Ended, Orphans, Running
 from snakemake_kochi.queue.claiming import Answer, Claim
 from snakemake_kochi.queue.controllers import OtherControllers
 from snakemake_kochi.queue.entries import QueueRemovedError, allocate_ids, ids_lock, queue_lock
-from snakemake_kochi.queue.explain import (
-    AttemptView,
-    attempts,
-    explain,
-    reasons,
-    seconds_for_jobs,
-    seconds_in_all,
-    seconds_left,
-    seconds_since,
-)
+from snakemake_kochi.queue.explain import AttemptView, attempts, explain, reasons
 from snakemake_kochi.queue.heartbeat import Observer
 from snakemake_kochi.queue.inbox import Inbox
 from snakemake_kochi.queue.jobs import (
@@ -61,6 +52,10 @@ from snakemake_kochi.queue.workers import (
     list_workers,
     note_requested,
     requested_workers,
+    seconds_for_jobs,
+    seconds_in_all,
+    seconds_left,
+    seconds_since,
 )
 
 __all__ = [

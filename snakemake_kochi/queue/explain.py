@@ -10,7 +10,6 @@ import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from snakemake_kochi.errors import DamagedFileError, NameNotFoundError
 from snakemake_kochi.paths import MachinePaths
@@ -26,14 +25,10 @@ from snakemake_kochi.queue.result import (
 )
 from snakemake_kochi.queue.ticket import Ticket
 from snakemake_kochi.queue.wakeup import subscribers
-from snakemake_kochi.queue.workers import WorkerState, read_worker
+from snakemake_kochi.queue.workers import WorkerState, read_worker, seconds_for_jobs, seconds_since
 
 # A sentence for each of hundreds of workers would hide the useful one.
 _MOST_NAMED = 3
-# Seconds after its start during which a worker counts as new.
-FRESH = 20.0
-# Seconds by which two rounded times may differ.
-ROUNDING = 2.0
 
 
 @dataclass(frozen=True)
@@ -77,41 +72,6 @@ def reasons(machine: MachinePaths, view: JobView) -> list[str]:
     if view.state == "running":
         return list(_why_running(machine, view, view.ticket))
     return list(_why_waiting(machine, view, view.ticket))
-
-
-def seconds_since(time: str | None) -> float | None:
-    """Seconds from an ISO 8601 time to now, negative for a future time; None for no time."""
-    try:
-        return (datetime.now(UTC) - datetime.fromisoformat(time or "")).total_seconds()
-    except (ValueError, TypeError):
-        return None
-
-
-def seconds_left(worker: WorkerState) -> float | None:
-    """How long a worker will exist by its own account; None when nothing limits it."""
-    since = seconds_since(worker.until)
-    return None if since is None else max(0.0, -since)
-
-
-def seconds_in_all(worker: WorkerState) -> float | None:
-    """The whole duration of a worker's allocation; None when nothing limits it."""
-    left = seconds_left(worker)
-    if left is None:
-        return None
-    return left + (seconds_since(worker.allocation_began) or 0.0) + ROUNDING
-
-
-def seconds_for_jobs(worker: WorkerState, reserve: float = 0.0) -> float | None:
-    """The longest duration of a job that a worker may start now; None when nothing limits it.
-
-    A fresh worker counts with the whole time of its allocation: the time that it took to start is
-    no reason to refuse a job as long as an allocation may be. `reserve` is the part of their time
-    that other workers in an allocation keep back.
-    """
-    left = seconds_left(worker)
-    if left is None or worker.allocation is None:
-        return left
-    return seconds_in_all(worker) if worker.fresh else max(0.0, left - reserve)
 
 
 def _for(time: str | None) -> str:

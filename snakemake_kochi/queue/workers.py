@@ -1,4 +1,4 @@
-"""Workers: their capacity, their state files, and whether they are still alive."""
+"""Workers: their capacity, their state files, their remaining time, and their requests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 from humanfriendly.text import pluralize
@@ -23,6 +24,10 @@ _log = logging.getLogger(__name__)
 VERSION = 2
 # Seconds between two heartbeats of a worker, a controller or a launched run.
 HEARTBEAT_INTERVAL = 5.0
+# Seconds after its start during which a worker counts as new.
+FRESH = 20.0
+# Seconds by which two rounded times may differ.
+ROUNDING = 2.0
 State = Literal["running", "leaving", "finishing", "draining", "left"]
 
 
@@ -153,6 +158,41 @@ class WorkerState:
     def describe(self) -> str:
         """The state for people: as recorded, or "lost" when it died without recording that."""
         return "lost" if self.state != "left" and self.is_lost else self.state
+
+
+def seconds_since(time: str | None) -> float | None:
+    """Seconds from an ISO 8601 time to now, negative for a future time; None for no time."""
+    try:
+        return (datetime.now(UTC) - datetime.fromisoformat(time or "")).total_seconds()
+    except (ValueError, TypeError):
+        return None
+
+
+def seconds_left(worker: WorkerState) -> float | None:
+    """How long a worker will exist by its own account; None when nothing limits it."""
+    since = seconds_since(worker.until)
+    return None if since is None else max(0.0, -since)
+
+
+def seconds_in_all(worker: WorkerState) -> float | None:
+    """The whole duration of a worker's allocation; None when nothing limits it."""
+    left = seconds_left(worker)
+    if left is None:
+        return None
+    return left + (seconds_since(worker.allocation_began) or 0.0) + ROUNDING
+
+
+def seconds_for_jobs(worker: WorkerState, reserve: float = 0.0) -> float | None:
+    """The longest duration of a job that a worker may start now; None when nothing limits it.
+
+    A fresh worker counts with the whole time of its allocation: the time that it took to start is
+    no reason to refuse a job as long as an allocation may be. `reserve` is the part of their time
+    that other workers in an allocation keep back.
+    """
+    left = seconds_left(worker)
+    if left is None or worker.allocation is None:
+        return left
+    return seconds_in_all(worker) if worker.fresh else max(0.0, left - reserve)
 
 
 def read_worker(machine: MachinePaths, worker: int) -> WorkerState:

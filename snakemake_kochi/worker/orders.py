@@ -25,10 +25,9 @@ from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.quantities import format_duration
 from snakemake_kochi.queue.controllers import SILENT_AFTER, read_controller
 from snakemake_kochi.queue.entries import waiting_entries
-from snakemake_kochi.queue.explain import FRESH, ROUNDING
 from snakemake_kochi.queue.heartbeat import LOST_AFTER, Stillness, sign_of_life
 from snakemake_kochi.queue.wakeup import Release, read_release
-from snakemake_kochi.queue.workers import WorkerState
+from snakemake_kochi.queue.workers import FRESH, ROUNDING, WorkerState
 from snakemake_kochi.schedulers.environment import own_allocation
 from snakemake_kochi.worker.settings import START_AND_END
 
