@@ -17,6 +17,13 @@ from snakemake_kochi.queue.result import read_ended_attempt
 from snakemake_kochi.worker.orders import find_walltime
 
 
+def in_allocation(elapsed, left):
+    """The environment of a Slurm job that began and ends at these seconds before and after now."""
+    now = int(time.time())
+    times = {"SLURM_JOB_START_TIME": str(now - elapsed), "SLURM_JOB_END_TIME": str(now + left)}
+    return {**os.environ, "SLURM_JOB_ID": "7", **times}
+
+
 def is_running(pid):
     process = ProcessIdentity.of(int(pid))
     return process is not None and process.is_alive()
@@ -115,13 +122,8 @@ def test_slurm_tells_how_long_a_worker_may_live(site):
 def test_a_fresh_worker_claims_a_job_as_long_as_its_allocation(site):
     site.submit("true", runtime_seconds=330)
     site.submit("true", runtime_seconds=300)
-    now = int(time.time())
-    times = {
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_START_TIME": str(now - 20),
-        "SLURM_JOB_END_TIME": str(now + 280),
-    }
-    worker = site.start(allocation="7", env={**os.environ, **times})
+    environment = in_allocation(20, 280)
+    worker = site.start(allocation="7", env=environment)
     assert worker.wait() == 0
     assert [site.job(job).state for job in range(2)] == ["waiting", "ended"]
     assert site.job(1).result.ok
@@ -129,13 +131,8 @@ def test_a_fresh_worker_claims_a_job_as_long_as_its_allocation(site):
 
 def test_a_worker_publishes_that_it_is_no_longer_fresh(site):
     site.submit("true")
-    now = int(time.time())
-    times = {
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_START_TIME": str(now - 60),
-        "SLURM_JOB_END_TIME": str(now + 300),
-    }
-    assert site.start(allocation="7", env={**os.environ, **times}).wait() == 0
+    environment = in_allocation(60, 300)
+    assert site.start(allocation="7", env=environment).wait() == 0
     state = find_worker(site.machine, 0)
     assert not state.fresh
     assert seconds_for_jobs(state) <= 300
@@ -146,13 +143,8 @@ def test_a_worker_publishes_that_it_is_no_longer_fresh(site):
 
 def test_a_job_that_had_the_longest_possible_allocation_is_not_requeued(site):
     site.submit("sleep 1000", runtime_seconds=20)
-    now = int(time.time())
-    times = {
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_START_TIME": str(now - 8),
-        "SLURM_JOB_END_TIME": str(now + 12),
-    }
-    worker = site.start(allocation="7", grace=1, env={**os.environ, **times})
+    environment = in_allocation(8, 12)
+    worker = site.start(allocation="7", grace=1, env=environment)
     assert worker.wait() == 0
     result = site.ended(0).result
     assert (result.reason, result.attempt) == ("timeout", 1)
@@ -162,13 +154,8 @@ def test_a_job_that_had_the_longest_possible_allocation_is_not_requeued(site):
 def test_a_job_that_had_a_shorter_allocation_is_requeued(site):
     """An allocation for a job of 20 seconds has a minute more, to start and to end."""
     site.submit("sleep 1000", runtime_seconds=20)
-    now = int(time.time()) + 0.5
-    times = {
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_START_TIME": str(now - 72),
-        "SLURM_JOB_END_TIME": str(now + 8),
-    }
-    worker = site.start(allocation="7", grace=1, env={**os.environ, **times})
+    environment = in_allocation(71.5, 8.5)
+    worker = site.start(allocation="7", grace=1, env=environment)
     assert worker.wait() == 0
     ended = read_ended_attempt(site.machine.job(0).ended(1))
     assert (ended.reason, ended.detail) == ("out of time", "its walltime is over")
@@ -177,13 +164,8 @@ def test_a_job_that_had_a_shorter_allocation_is_requeued(site):
 
 def test_a_job_that_ends_because_a_person_wants_the_node_is_requeued(site):
     site.submit("echo x > began; sleep 1000", runtime_seconds=100)
-    now = int(time.time())
-    times = {
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_START_TIME": str(now - 8),
-        "SLURM_JOB_END_TIME": str(now + 100),
-    }
-    worker = site.start(allocation="7", grace=1, env={**os.environ, **times})
+    environment = in_allocation(8, 100)
+    worker = site.start(allocation="7", grace=1, env=environment)
     site.wait_for("began")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait() == 0
