@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.files import is_there, last_lines, make_directory, to_json, write_last
@@ -121,9 +119,7 @@ def build_experiment(
             "digest": digest,
             "experiment": experiment.file,
             "snapshot": freeze.snapshot.tree,
-            "node": platform.node(),
-            "started": datetime.fromtimestamp(watch.started, UTC).isoformat(),
-            "seconds": round(watch.seconds, 6),
+            **watch.record,
         }
         lock.require()
         write_last(place.manifest, to_json(record), place.directory)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -45,8 +43,8 @@ from snakemake_kochi.phases.sources import fetch, find_source
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.recipes import Recipe
 
-# Recipes, as DEPENDENCY:RECIPE and separated by blanks: those to install again, and those whose
-# repositories are asked for their newest commit.
+# Recipes, as DEPENDENCY:RECIPE and separated by blanks: those to install again, and those to
+# install from the newest commit of their repositories.
 AGAIN_VARIABLE = "KOCHI_INSTALL_AGAIN"
 NEWEST_VARIABLE = "KOCHI_INSTALL_NEWEST"
 State = Literal["installed", "stale", "NOT installed"]
@@ -174,7 +172,7 @@ def _install(
     place: InstallPaths,
     lock: Held,
 ) -> None:
-    # Without a manifest nobody uses the directory: it is left from a failed installation.
+    # No process uses a directory without a manifest: a failed installation left it.
     shutil.rmtree(place.directory, ignore_errors=True)
     make_directory(place.prefix)
     fetch(freeze, recipe, install.source, place.source)
@@ -211,9 +209,7 @@ def _install(
     record = asdict(install) | {
         "version": MANIFEST_VERSION,
         "machine": freeze.machine_name,
-        "node": platform.node(),
-        "started": datetime.fromtimestamp(watch.started, UTC).isoformat(),
-        "seconds": round(watch.seconds, 6),
+        **watch.record,
         "depends": [asdict(dependency) for dependency in dependencies],
     }
     write_atomically(place.record, to_json(record))

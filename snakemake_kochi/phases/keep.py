@@ -36,10 +36,10 @@ def keep_result(freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequenc
     """Journal a run's artifacts and record, and commit the journal if that is due.
 
     Raises KochiError for invalid artifacts. If they cannot be journaled or committed now (a full
-    disk, a branch that somebody holds), the run does not fail, which would lose its products: they
-    are in the results directory, with the record, and are committed later. Only there stay files
-    that are too large for git, those of a project outside of git, and those that are not among the
-    record's artifacts.
+    disk, a branch that another process holds), the run does not fail, which would lose its
+    products: they are in the results directory, with the record, and are committed later. Some
+    files stay only there: files that are too large for git, files of a project outside of git, and
+    files that are not among the record's artifacts.
     """
     paths, machine = freeze.paths, freeze.machine_name
     if freeze.snapshot["base"] is None and not _is_repository(freeze.repository):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import re
 import secrets
 import shlex
@@ -19,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from snakemake_kochi.errors import DamagedFileError
@@ -95,8 +97,10 @@ class Environment:
 
 
 def source_variables(base: str | None, dirty: bool) -> dict[str, str]:
-    """What a script is told of its source: the checked-out commit, "" without one, and whether the
-    snapshot differs from it."""
+    """Variables about the source of a script.
+
+    They have the checked-out commit, "" without one, and whether the snapshot differs from it.
+    """
     return {"KOCHI_COMMIT": base or "", "KOCHI_DIRTY": "true" if dirty else "false"}
 
 
@@ -189,7 +193,7 @@ def clean_up_on_sigterm() -> None:
 
 @dataclass
 class Stopwatch:
-    """Start and end of a phase: wall clock for people, monotonic clock for the difference."""
+    """Start and duration of a phase: wall clock for people, monotonic clock for the difference."""
 
     started: float = 0.0
     _monotonic: float = 0.0
@@ -201,6 +205,15 @@ class Stopwatch:
 
     def __exit__(self, *_: object) -> None:
         self.seconds = time.perf_counter() - self._monotonic
+
+    @property
+    def record(self) -> dict[str, str | float]:
+        """Where and when, as the records of installations and builds have it."""
+        return {
+            "node": platform.node(),
+            "started": datetime.fromtimestamp(self.started, UTC).isoformat(),
+            "seconds": round(self.seconds, 6),
+        }
 
 
 @contextmanager

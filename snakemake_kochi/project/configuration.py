@@ -87,7 +87,7 @@ def nearest_file(start: Path) -> Path | None:
 
 
 def is_configured(start: Path, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether somebody has written a configuration for the project of a directory, read or not."""
+    """Whether a configuration exists for the project of a directory, read or not."""
     return bool(environment.get("KOCHI_CONF")) or nearest_file(start) is not None
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAXIMUM_POINTS = 1_000_000
-# Nobody repeats one point so often; an extra zero is noticed before anything is made.
+# No benchmark repeats a point so often; the limit finds an extra zero before any point is made.
 MAXIMUM_DUPLICATES = 10_000
 # From here on, planning takes minutes and a gigabyte.
 _MANY_POINTS = 100_000

@@ -1,7 +1,7 @@
 """Machines: their data, which one is used when none is named, and the files for all projects.
 
 Three files describe machines for all projects: the user's, the site's, and one with what a
-scheduler told of itself.
+scheduler said about itself.
 """
 
 from __future__ import annotations
@@ -158,11 +158,11 @@ def common_files(
     environment: Mapping[str, str] = os.environ, machines: Collection[str | None] = ()
 ) -> tuple[CommonFile, ...]:
     """The existing files, the nearest first: $KOCHI_ROOT/conf.yaml, then $KOCHI_SITE_CONF, else
-    /etc/kochi/conf.yaml, then what a scheduler told about one of the `machines`, or about one that
+    /etc/kochi/conf.yaml, then what a scheduler said about one of the `machines`, or about one that
     the environment names.
 
     Raises ConfigError for a file that cannot be read, and for a missing $KOCHI_SITE_CONF;
-    KochiError when somebody else could have written a file: its scripts are executed.
+    KochiError when another user could have written a file: its scripts are executed.
     """
     root = Root.find(environment=environment)
     found = []

@@ -134,7 +134,7 @@ def _lost_with(place: KeyPath) -> KeyPath | None:
 def _stand_in(path: KeyPath) -> tuple[KeyPath, Any]:
     """Where to replace a wrong value at a key path, and by what. Nothing is removed from a list:
     the following entries would get wrong key paths."""
-    # Below these keys the next key is a name of the user's, which may equal one of ours.
+    # Below these keys the next key is a name that the user chose, and may equal one of our keys.
     depth = 2 if path[0] in ("batches", "dependencies", "machines") else 0
     if path[0] == "dependencies" and path[2:3] == ("recipes",) and len(path) > 3:
         depth = 4

@@ -22,7 +22,7 @@ SUBSTITUTED = (BATCH_NAME, "duplicate")
 TABLE_COLUMNS = ("run_seconds", "run_node", "run_started")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _SAFE = "._+=,@:-~"
-# YAML 1.1 takes 1e3 for a text, which nobody intends who calculates with it.
+# YAML 1.1 takes 1e3 for a text; in an expression it is meant as a number.
 _PLAIN_FLOAT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
 
 

@@ -45,7 +45,7 @@ def test_a_sound_experiment_passes() -> None:
     check_experiments([], "local")
 
 
-def test_the_problems_of_all_batches_are_told_at_once() -> None:
+def test_the_problems_of_all_batches_are_reported_at_once() -> None:
     lines = said(
         f"""\
   a:
@@ -83,7 +83,7 @@ def test_the_same_dest_in_two_batches_is_an_error() -> None:
     assert loaded(batches).grid("b", "local").points
 
 
-def test_two_batches_that_name_the_batch_and_clash_are_told_to_rename() -> None:
+def test_two_batches_that_name_the_batch_and_clash_get_the_advice_to_rename() -> None:
     (line,) = said(f"  a: {{{artifacts('b')}}}\n  b: {{{artifacts('${batch_name}')}}}")
     assert line.endswith("'b' is also written by batch 'a'; rename one")
 
@@ -130,7 +130,7 @@ def test_two_experiments_with_one_dest_are_an_error_that_names_both() -> None:
     ]
 
 
-def test_of_thousands_of_problems_a_few_of_each_kind_are_told() -> None:
+def test_of_thousands_of_problems_a_few_of_each_kind_are_reported() -> None:
     batches = (
         f"  a:\n    queue: q$n\n    params: {{n: {json.dumps([f'/{i}' for i in range(3000)])}, "
         "k: '`$n + 1`'}\n  b:\n    params: {q: ../x}\n    queue: $q"

@@ -1,4 +1,4 @@
-"""Which machine a command is for, where nobody names one."""
+"""Which machine a command uses when none is named."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_another_way_to_nodes_takes_the_place_of_the_one_below(
     assert (machine.allocation.constraints, machine.allocation.cores) == ({}, 4)
 
 
-def test_what_is_wrong_is_told_of_the_file_in_which_it_is(
+def test_a_problem_is_reported_for_its_own_file(
     repository: Path, of_user: Path, of_site: Path
 ) -> None:
     write(of_site, "machines:\n  spica:\n    scheduler: slurm\n    allocation: {min_workers: 9}\n")
@@ -200,7 +200,7 @@ def test_an_unknown_machine_is_looked_for_in_all_of_them(repository: Path, of_si
     assert said in str(caught.value)
 
 
-def test_what_a_machine_is_in_other_files_is_frozen_with_the_project(
+def test_descriptions_of_a_machine_in_other_files_are_frozen_with_the_project(
     repository: Path, of_site: Path
 ) -> None:
     write(of_site, "machines: {spica: {load_env_script: before}}\n")
@@ -210,7 +210,7 @@ def test_what_a_machine_is_in_other_files_is_frozen_with_the_project(
     assert load_project(repository).machine("spica").load_env_on_machine == "after"
 
 
-def test_what_is_started_finds_the_users_file_though_the_machine_has_another_root(
+def test_child_processes_find_the_users_file_though_the_machine_has_another_root(
     repository: Path, of_user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(of_user, f"machines: {{spica: {{kochi_root: {tmp_path}/other}}}}\n")

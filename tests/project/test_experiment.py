@@ -224,7 +224,7 @@ def test_a_queue_name_that_leaves_its_directory_is_an_error() -> None:
         found.point("local", {"a": "../1"})
 
 
-def test_all_that_is_wrong_with_a_point_is_told_at_once() -> None:
+def test_all_that_is_wrong_with_a_point_is_reported_at_once() -> None:
     text = "default_params: {a: 1}\ndefault_name: n$a\ndefault_queue: q$a\nrun: {script: x}"
     found = load_experiment("e.yaml", text, None)
     with pytest.raises(ConfigError, match=r"default_name: 'n\\n': .*\n.*default_queue: 'q\\n': "):
@@ -304,7 +304,7 @@ def test_the_environment_holds_only_what_the_phase_depends_on() -> None:
         ),
     ],
 )
-def test_a_mistake_in_the_file_is_told_with_its_key(text: str, expected: str) -> None:
+def test_a_mistake_in_the_file_is_reported_with_its_key(text: str, expected: str) -> None:
     message = said(text)
     assert expected in message
     assert len(message.splitlines()) == 1
@@ -390,7 +390,7 @@ def test_a_mistake_in_the_file_is_told_with_its_key(text: str, expected: str) ->
         ("{artifacts: [{type: stats, dest: a/.GIT/x}]}", "git cannot store a file named '.GIT'"),
     ],
 )
-def test_a_mistake_in_a_batch_is_told_once_with_its_key(batch: str, expected: str) -> None:
+def test_a_mistake_in_a_batch_is_reported_once_with_its_key(batch: str, expected: str) -> None:
     message = said(f"default_params: {{a: 1}}\nrun: {{script: x}}\nbatches:\n  b: {batch}\n")
     assert expected in message
     assert message.startswith("bench/fib.yaml:4: batches.b")
@@ -413,14 +413,14 @@ def test_parameters_may_be_called_like_other_measurements() -> None:
     assert list(experiment(text).default_parameters) == ["seconds", "node", "started", "runs"]
 
 
-def test_a_default_that_a_batch_lacks_a_parameter_for_is_told_with_the_batch() -> None:
+def test_a_default_that_a_batch_lacks_a_parameter_for_is_reported_with_the_batch() -> None:
     text = BATCH_ONLY + "default_name: x_$only\n"
     assert load_experiment("e.yaml", text, None).batches["b"].job_name == "x_$only"
     with pytest.raises(ConfigError, match="the parameter 'only' has no value in batch 'c'"):
         load_experiment("e.yaml", text.replace("}}}", "}}, c: {}}"), None)
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
+def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file() -> None:
     lines = said(
         """
 default_params: {a: $x}
@@ -474,7 +474,7 @@ def test_without_a_project_requirements_are_not_checked() -> None:
         ("{batches: {}, build: x}", False),
     ],
 )
-def test_an_experiment_is_told_by_its_keys(text: str, result: bool) -> None:
+def test_an_experiment_is_recognised_by_its_keys(text: str, result: bool) -> None:
     assert is_experiment(text) is result
 
 
@@ -485,7 +485,7 @@ def test_the_script_to_run_may_be_left_to_the_batches() -> None:
         found.point("local", {})
 
 
-def test_a_circle_on_one_machine_only_is_told_when_the_file_is_read() -> None:
+def test_a_circle_on_one_machine_only_is_reported_when_the_file_is_read() -> None:
     text = """
 default_params: {a: 1}
 run: {script: x}
@@ -603,7 +603,7 @@ def test_the_cores_of_a_run_follow_from_its_parameters(cores: str, expected: lis
         ("1.5", "run.cores: a text or a whole number was expected, not the number '1.5'"),
     ],
 )
-def test_impossible_cores_are_told_beforehand(cores: str, expected: str) -> None:
+def test_impossible_cores_are_reported_beforehand(cores: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_experiment("e.yaml", CORES.replace("CORES", cores), None).grid("all", "local")
     assert expected in str(caught.value)

@@ -216,7 +216,7 @@ def test_more_points_than_memory_are_an_error() -> None:
     assert "at most 1000000 are possible" in said(f"params: {{{lists}}}")
 
 
-def test_what_a_large_grid_takes_grows_with_its_points_and_not_with_pairs_of_them() -> None:
+def test_the_cost_of_a_large_grid_grows_with_its_points_and_not_with_pairs_of_them() -> None:
     def steps(number: int) -> int:
         many = list(range(number))
         dest = artifacts("$a/${b}_$c.log")

@@ -236,7 +236,9 @@ def test_a_local_git_path_is_relative_to_the_project(written: str, remote: str) 
         ("{name: r, script: x, depends: [{name: a, recipe: q}]}", "has no recipe 'q'"),
     ],
 )
-def test_a_mistake_in_a_recipe_is_told_with_its_line_and_key(recipe: str, expected: str) -> None:
+def test_a_mistake_in_a_recipe_is_reported_with_its_line_and_key(
+    recipe: str, expected: str
+) -> None:
     message = said(f"dependencies:\n  a:\n    recipes:\n    - {recipe}\n")
     assert expected in message
     assert message.startswith("kochi.yaml:4: dependencies.a.recipes[0]")
@@ -262,7 +264,7 @@ def test_a_mistake_in_a_recipe_is_told_with_its_line_and_key(recipe: str, expect
         ),
     ],
 )
-def test_a_mistake_is_told_with_its_key(text: str, expected: str) -> None:
+def test_a_mistake_is_reported_with_its_key(text: str, expected: str) -> None:
     assert expected in said(text)
 
 
@@ -277,7 +279,7 @@ def test_a_dependency_may_be_named_like_a_key(name: str) -> None:
     assert message == f"kochi.yaml:1: dependencies.{name}.recipes[0]: the key 'name' is missing"
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
+def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file() -> None:
     lines = said(
         "dependencies:\n  a:\n    recipes:\n"
         "    - {name: r}\n"
@@ -305,7 +307,7 @@ dependencies:
 """
 
 
-def test_circles_of_recipes_are_told_with_all_other_mistakes() -> None:
+def test_circles_of_recipes_are_reported_with_all_other_mistakes() -> None:
     lines = said(f"{CIRCLE}machine: {{}}\n".lstrip()).splitlines()
     told = "recipes depend on each other in a circle"
     assert lines == [
@@ -345,7 +347,7 @@ def test_a_wrong_value_hides_no_mistake_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("lost", ["a: x", "a: {recipes: x}", "a: {recipes: [x]}"])
-def test_what_only_follows_from_a_mistake_is_not_told(lost: str) -> None:
+def test_mere_consequences_of_a_mistake_are_not_reported(lost: str) -> None:
     message = said(
         f"dependencies:\n  {lost}\n"
         "  b: {script: x, recipes: [{name: r, depends: [{name: a, recipe: y}]}]}"

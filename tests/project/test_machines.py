@@ -1,4 +1,4 @@
-"""Machines with a scheduler, and what their allocations are asked for."""
+"""Machines with a scheduler, and what they request for their allocations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_machine_of_kochi_has_no_scheduler_and_what_every_machine_has() -> Non
     assert found.allocation == AllocationSettings()
 
 
-def test_all_that_slurm_is_asked_for_stands_in_the_machine() -> None:
+def test_a_machine_has_all_that_is_requested_from_slurm() -> None:
     found = machine(
         """
     scheduler: slurm
@@ -129,7 +129,7 @@ def test_an_argument_may_have_its_value_in_an_entry_of_its_own() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_key(text: str, said: str) -> None:
+def test_impossible_values_are_refused_with_their_key(text: str, said: str) -> None:
     assert said in problem(text)
 
 
@@ -153,7 +153,7 @@ def test_a_time_limit_is_read_as_slurm_reads_it_or_with_a_unit(text: str, second
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1:2:3:4", "1-", "infinite", "367-0", "0"])
-def test_what_is_no_time_limit_is_refused(text: str) -> None:
+def test_a_wrong_time_limit_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a time like"):
         walltime_of(text)
 

@@ -1,4 +1,4 @@
-"""Files that nobody writes by hand: each is refused with a line, and before it costs anything."""
+"""Files that no person writes: each is refused with a line, before it costs time or memory."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_chain_of_three_thousand_recipes_is_refused_in_a_line() -> None:
     )
 
 
-def test_a_circle_of_three_thousand_recipes_is_told_in_a_line() -> None:
+def test_a_circle_of_three_thousand_recipes_is_reported_in_a_line() -> None:
     with pytest.raises(
         ConfigError, match=r"in a circle: d0:r -> .* more \.\.\. -> .*d0:r"
     ) as caught:
@@ -253,7 +253,7 @@ def test_points_are_counted_before_they_are_made(given: str, message: str) -> No
     assert calls < 10_000  # fewer than points
 
 
-def test_a_number_of_points_that_cannot_be_written_out_is_told() -> None:
+def test_a_number_of_points_that_cannot_be_written_out_is_reported() -> None:
     params = ", ".join(f"p{i}: [{', '.join(map(str, range(10)))}]" for i in range(4400))
     text = f"run: {{script: x}}\nbatches:\n  b: {{params: {{{params}}}}}\n"
     experiment = load_experiment("e.yaml", text, None)
@@ -321,7 +321,7 @@ def test_large_files_are_read_by_the_loader_in_c() -> None:
     assert calls_of(load)[1] < 60_000
 
 
-def test_many_problems_are_told_in_a_hundred_lines() -> None:
+def test_many_problems_are_reported_in_a_hundred_lines() -> None:
     text = "run: {script: x}\n" + "".join(f"k{i}: 1\n" for i in range(1000))
     with pytest.raises(ConfigError) as caught:
         load_experiment("e.yaml", text, None)

@@ -26,6 +26,6 @@ def test_an_installed_directory_comes_before_the_checkouts(tmp_path: Path) -> No
     assert resources.profiles_directory(package) == package / "profiles"
 
 
-def test_an_incomplete_installation_is_told(tmp_path: Path) -> None:
+def test_an_incomplete_installation_is_reported(tmp_path: Path) -> None:
     with pytest.raises(KochiError, match="pip install"):
         resources.workflow_directory(tmp_path / "snakemake_kochi")

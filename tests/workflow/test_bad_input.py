@@ -62,7 +62,7 @@ def test_a_mistake_in_a_file_gets_its_message(project: Any, mistake: str) -> Non
     assert not (project.directory / "results").exists()
 
 
-def test_a_snakefile_that_names_a_dependency_alone_is_told_its_recipes(project: Any) -> None:
+def test_a_snakefile_that_names_a_dependency_alone_gets_a_list_of_its_recipes(project: Any) -> None:
     with (project.directory / "Snakefile").open("a") as stream:
         stream.write("\nfrom snakemake_kochi.library import load\n")
         stream.write('load(workflow, config).activation("tool")\n')
@@ -163,7 +163,7 @@ def test_a_source_of_this_computer_that_is_not_there_is_named_before_anything_ru
     assert "most recent call" not in failed.stdout
 
 
-def test_a_source_is_the_concern_of_what_needs_it_and_no_remote_is_asked_beforehand(
+def test_a_missing_source_concerns_only_its_users_and_no_remote_is_queried_beforehand(
     project: Any,
 ) -> None:
     project.edit("kochi.yaml", "{name: one,", "{name: one, git: ../libary,")

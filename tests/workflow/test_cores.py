@@ -12,7 +12,7 @@ from support import write
 
 
 def tickets() -> dict[str, dict[str, Any]]:
-    """What each job that was handed over asked for, by its name."""
+    """What each submitted job requested, by its name."""
     files = Path(os.environ["KOCHI_ROOT"]).glob("machines/local/jobs/*/*/ticket.json")
     found = [json.loads(file.read_text()) for file in files]
     return {each["name"]: each["resources"] for each in found}

@@ -101,7 +101,7 @@ def test_a_run_that_is_forced_after_the_root_was_emptied_is_done(finished_projec
     ]
 
 
-def test_what_is_installed_again_is_of_the_same_commit_until_somebody_asks_for_a_newer_one(
+def test_a_repeated_installation_has_the_same_commit_until_a_newer_one_is_requested(
     project: Any,
 ) -> None:
     top, source = project.directory, project.directory.parent / "base"
@@ -133,7 +133,7 @@ def test_what_is_installed_again_is_of_the_same_commit_until_somebody_asks_for_a
     ran = project.take_ran()
     assert [each for each in ran if each.startswith("run")] == [f"run sum {n}" for n in (1, 2, 3)]
 
-    # Nor is the older one's work taken for the newer one's when that is gone, too.
+    # The work of the older one does not count as that of the newer one when that is gone, too.
     write(source / "a.txt", "newest\n")
     git(source, "commit", "-qam", "newest")
     assert run(*kochi, "install", "-d", "base:one", cwd=top).returncode == 0

@@ -494,7 +494,7 @@ def test_runs_are_alone_under_the_local_executor_too(project: Any, tmp_path: Pat
     project.snakemake("sum_first", executor="local")
 
 
-def test_what_a_killed_run_left_is_removed_by_the_next(project: Any) -> None:
+def test_the_next_run_removes_the_files_of_a_killed_one(project: Any) -> None:
     project.edit("sum.yaml", 'echo "total', 'test -e "$RAN.go" || kill -9 $PPID; echo "total')
     assert project.try_snakemake("sum_first").returncode != 0
     workspaces = list(Path(os.environ["KOCHI_ROOT"]).glob("projects/*/workspaces/local"))

@@ -48,7 +48,7 @@ def committed(project: Any) -> list[str]:
     return [line for line in listed.splitlines() if line.endswith(".txt")]
 
 
-def test_where_files_cannot_be_locked_nothing_is_installed_and_it_is_said_what_to_configure(
+def test_where_files_cannot_be_locked_nothing_is_installed_and_the_message_says_what_to_configure(
     project: Any,
 ) -> None:
     done = without_flock(project.directory, *RUN)

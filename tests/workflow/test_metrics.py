@@ -1,4 +1,4 @@
-"""Metrics that match nothing are told of; and metrics read what the run itself has printed."""
+"""A metric that matches nothing is reported; metrics are read from the output of the run alone."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_metric_that_matches_in_no_run_is_an_error_beside_the_table(project: A
 
 @pytest.mark.compatibility
 @pytest.mark.parametrize("executor", ["local", "kochi"])
-def test_what_was_printed_is_kept_with_the_build_and_a_header_and_metrics_read_the_run(
+def test_the_output_is_kept_with_the_build_and_a_header_and_metrics_read_the_run(
     project: Any, executor: str
 ) -> None:
     project.edit("sum.yaml", BUILD, f"{BUILD}    echo total 77; seq -f 'cc %06g' 20000\n")

@@ -1,4 +1,4 @@
-"""What is legal and probably not meant is said once, and the run goes on."""
+"""A legal file that is probably a mistake causes one warning, and the run continues."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.mark.compatibility
-def test_what_is_probably_not_meant_is_said_once_in_a_run_of_many_processes(project: Any) -> None:
+def test_a_probable_mistake_is_reported_once_in_a_run_of_many_processes(project: Any) -> None:
     project.edit("sum.yaml", "{n: 1, debug: 0}", "{n: 1, debug: 0, debgu: 1}")
     project.edit("sum.yaml", "params: {n: [1, 2]}", "params: {n: [1, 2]}\n    duplicates: 1")
     options = ["--set-threads", "run_sum_fisrt=2", "--set-resources", "nothing_like_it:mem_mb=5"]

@@ -128,7 +128,9 @@ def test_runs_whose_build_failed_are_left_out_with_what_the_build_printed(
     assert values_in_table(project) == ["10", "10"]
 
 
-def test_without_keep_going_the_table_has_what_there_is_at_the_end(failing_project: Any) -> None:
+def test_without_keep_going_the_table_has_the_existing_results_at_the_end(
+    failing_project: Any,
+) -> None:
     project = failing_project
     # Elsewhere, where Snakemake is no longer when it ends.
     elsewhere = ("--snakefile", "Snakefile", "--directory", "below", "sum_first")
