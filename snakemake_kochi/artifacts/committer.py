@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.artifacts.agreement import (
@@ -89,14 +90,14 @@ def commit_pending(
     in the journal.
     """
     branch_called(machine)
-    committed = 0
+    committer, committed = _Committer(repository, paths, machine), 0
     # An entry that cannot be removed must not keep this loop running for ever.
     seen: tuple[str, ...] = ()
     while (waiting := pending(paths, machine)) and waiting != seen:
         seen = waiting
         try:
             with committer_lock(paths, machine, patience):
-                state, entries = _commit_journal(repository, paths, machine)
+                state, entries = committer.commit_journal()
         except LockBusyError:
             break
         committed += len(entries)
@@ -113,12 +114,12 @@ def commit_in_burst(
     Also raises KochiError if others hold the lock for longer than a `patience` above 0.
     """
     branch_called(machine)
-    committed = 0
+    committer, committed = _Committer(repository, paths, machine), 0
     try:
         with committer_lock(paths, machine, patience):
             # Noted already here: runs that end meanwhile do not come and find the lock held.
             note_commit(paths, machine)
-            state, entries = _commit_journal(repository, paths, machine)
+            state, entries = committer.commit_journal()
         committed = len(entries)
     except LockBusyError:
         if patience:
@@ -148,102 +149,169 @@ def commit_missing(
     not committed again. Raises GitError and OSError, and KochiError if others hold the lock for
     longer than `patience` (seconds).
     """
-    if not thorough and _is_agreed(repository, paths, machine, read_branch(repository, machine)):
+    committer = _Committer(repository, paths, machine)
+    if not thorough and committer.is_agreed(read_branch(repository, machine)):
         return 0  # checked without the lock first: others may hold it for long
     try:
         with committer_lock(paths, machine, patience):
-            state, entries = _commit_missing(repository, paths, machine, thorough)
+            state, entries = committer.commit_missing(thorough)
     except LockBusyError:
         raise _busy(patience) from None
     note_replaced(repository, paths, state, machine, entries)
     return len(entries)
 
 
-def _commit_journal(
-    repository: Path, paths: ProjectPaths, machine: str
-) -> tuple[Branch, list[JournalEntry]]:
-    """Returns the branch as it was before, and the committed entries."""
-    for _ in range(_MOVED_AT_MOST):
-        state = read_branch(repository, machine)
-        identities = pending(paths, machine)
-        there = recorded(repository, state, identities)
-        entries = _whole_entries(paths, machine, [i for i in identities if i not in there])
-        entries = _counting(repository, paths, state, machine, entries)
-        was_agreed = _is_agreed(repository, paths, machine, state)
-        done = _put_into_branch(repository, paths, state, machine, entries)
-        if done is None:
-            continue
-        commit, committed = done
-        if was_agreed:
-            agree(paths, machine, commit)
-        remove_entries(paths, machine, {*there, *(entry.identity for entry in committed)})
-        note_commit(paths, machine)
-        return state, committed
-    raise _moved_too_often(state)
+@dataclass(frozen=True)
+class _Committer:
+    """Commits results of one machine. Call its methods, except `is_agreed`, with the lock held."""
 
+    repository: Path
+    paths: ProjectPaths
+    machine: str
 
-def _commit_missing(
-    repository: Path, paths: ProjectPaths, machine: str, thorough: bool = False
-) -> tuple[Branch, list[JournalEntry]]:
-    """Returns the branch as it was before, and the committed entries."""
-    for _ in range(_MOVED_AT_MOST):
-        state = read_branch(repository, machine)
-        if not thorough and _is_agreed(repository, paths, machine, state):
-            return state, []
-        begin_to_agree(paths, machine)
-        there = ever_recorded(repository, state)
-        found, whole = missing_results(paths, machine, repository, there)
-        missing = [e for e in found if not is_made_again(repository, paths, state, e)]
-        done = _put_into_branch(repository, paths, state, machine, missing)
-        if done is None:
-            continue
-        commit, committed = done
-        if whole and len(committed) == len(missing):
-            agree(paths, machine, commit)
-        return state, committed
-    raise _moved_too_often(state)
+    def commit_journal(self) -> tuple[Branch, list[JournalEntry]]:
+        """Commit the journal; return the branch as it was before, and the committed entries."""
+        for _ in range(_MOVED_AT_MOST):
+            state = read_branch(self.repository, self.machine)
+            identities = pending(self.paths, self.machine)
+            there = recorded(self.repository, state, identities)
+            entries = self._whole_entries([i for i in identities if i not in there])
+            entries = self._without_redone(state, entries)
+            was_agreed = self.is_agreed(state)
+            done = self._put_into_branch(state, entries)
+            if done is None:
+                continue
+            commit, committed = done
+            if was_agreed:
+                agree(self.paths, self.machine, commit)
+            remove_entries(
+                self.paths, self.machine, {*there, *(entry.identity for entry in committed)}
+            )
+            note_commit(self.paths, self.machine)
+            return state, committed
+        raise _moved_too_often(state)
 
+    def commit_missing(self, thorough: bool) -> tuple[Branch, list[JournalEntry]]:
+        """Commit results that no commit has; return as `commit_journal`."""
+        for _ in range(_MOVED_AT_MOST):
+            state = read_branch(self.repository, self.machine)
+            if not thorough and self.is_agreed(state):
+                return state, []
+            begin_to_agree(self.paths, self.machine)
+            there = ever_recorded(self.repository, state)
+            found, whole = missing_results(self.paths, self.machine, self.repository, there)
+            missing = [e for e in found if not is_made_again(self.repository, self.paths, state, e)]
+            done = self._put_into_branch(state, missing)
+            if done is None:
+                continue
+            commit, committed = done
+            if whole and len(committed) == len(missing):
+                agree(self.paths, self.machine, commit)
+            return state, committed
+        raise _moved_too_often(state)
 
-def _put_into_branch(
-    repository: Path,
-    paths: ProjectPaths,
-    state: Branch,
-    machine: str,
-    entries: Sequence[JournalEntry],
-) -> tuple[str, list[JournalEntry]] | None:
-    """Commit entries, except those that cannot be read now.
+    def is_agreed(self, state: Branch) -> bool:
+        """Whether the branch still contains everything that was committed to it."""
+        agreed = agreed_commit(self.paths, self.machine)
+        return agreed is not None and (
+            agreed in ("", state.tip) or contains(self.repository, state.ref, agreed)
+        )
 
-    Returns the commit of the branch afterwards, and the entries in it; None when the branch has
-    moved: read it again.
-    """
-    commit, readable = state.tip, list(entries)
-    try:
-        while readable:
+    def _whole_entries(self, identities: Sequence[str]) -> list[JournalEntry]:
+        """The entries in the order of journaling. Damaged ones are set aside."""
+        entries = []
+        for identity in identities:
+            directory = self.paths.journal(self.machine) / identity
             try:
-                commit = _import(repository, paths, state, machine, readable)
-            except UnreadableEntryError as error:
-                _not_now(error.entry.identity, error)
-                readable = [entry for entry in readable if entry is not error.entry]
+                entry = read_entry(directory)
+            except DamagedFileError as damaged:
+                set_aside(self.paths.damaged_results(self.machine), directory, damaged.message)
+                # The files that the run left in its working directory may be intact.
+                disagree(self.paths, self.machine)
+            except FileNotFoundError:
+                continue  # without working locks another committer may have removed it
+            except (OSError, KochiError) as error:
+                _not_now(identity, error)
             else:
-                update_ref(repository, state.ref, commit, state.tip)
-                break
-    except GitError:
-        if tip_of(repository, state.ref) == state.tip:
-            raise
-        return None  # another process has moved the branch: build on its new commit
-    if not readable:
-        commit = state.tip
-    # The copies of the results are removed after this. `_is_agreed` notices if somebody deletes the
-    # branch later.
-    return (commit, readable) if contains(repository, state.ref, commit) else None
+                entries.append(entry)
+        return sorted(entries, key=lambda entry: (entry.time, entry.identity))
 
+    def _without_redone(self, state: Branch, entries: Sequence[JournalEntry]) -> list[JournalEntry]:
+        """The entries without those that a later attempt has made again, which are set aside."""
+        counting = []
+        for entry in entries:
+            if is_made_again(self.repository, self.paths, state, entry, entries):
+                why = (
+                    f"result {entry.identity} is of attempt {entry.record['attempt']} of job "
+                    f"{entry.record['job']}, which was given up: a later attempt has made it again"
+                )
+                set_aside(self.paths.late_results(self.machine), entry.directory, why)
+            else:
+                counting.append(entry)
+        return counting
 
-def _is_agreed(repository: Path, paths: ProjectPaths, machine: str, state: Branch) -> bool:
-    """Whether the branch still contains everything that was committed to it."""
-    agreed = agreed_commit(paths, machine)
-    return agreed is not None and (
-        agreed in ("", state.tip) or contains(repository, state.ref, agreed)
-    )
+    def _put_into_branch(
+        self, state: Branch, entries: Sequence[JournalEntry]
+    ) -> tuple[str, list[JournalEntry]] | None:
+        """Commit entries, except those that cannot be read now.
+
+        Returns the commit of the branch afterwards, and the entries in it; None when the branch has
+        moved: read it again.
+        """
+        commit, readable = state.tip, list(entries)
+        try:
+            while readable:
+                try:
+                    commit = self._import(state, readable)
+                except UnreadableEntryError as error:
+                    _not_now(error.entry.identity, error)
+                    readable = [entry for entry in readable if entry is not error.entry]
+                else:
+                    update_ref(self.repository, state.ref, commit, state.tip)
+                    break
+        except GitError:
+            if tip_of(self.repository, state.ref) == state.tip:
+                raise
+            return None  # another process has moved the branch: build on its new commit
+        # The copies of the results are removed after this. `is_agreed` notices if somebody deletes
+        # the branch later.
+        return (commit, readable) if contains(self.repository, state.ref, commit) else None
+
+    def _import(self, state: Branch, entries: Sequence[JournalEntry]) -> str:
+        """Write the objects of the commits and return the id of the last."""
+        superseded = [
+            path
+            for entry in entries
+            for path in superseded_records(self.repository, self.paths, state, entry)
+        ]
+        place = make_directory(self.paths.journal(self.machine))
+        with tempfile.TemporaryDirectory(
+            prefix=".commit.", suffix=".tmp", dir=place, ignore_cleanup_errors=True
+        ) as temporary:
+            words = ("init", "--quiet", "--bare", "--template=")
+            form = f"--object-format={state.object_format}"
+            # $GIT_DIR, because init in the current directory would find a repository above it.
+            scratch = {"GIT_DIR": temporary}
+            run_git(Path(temporary), *words, form, environment=scratch)
+            options = (
+                # The journal's copy is removed right after: the objects have to be on disk by then.
+                *("-c", "core.fsync=committed,loose-object", "-c", "core.fsyncMethod=batch"),
+                *self._sharing(),
+                *("fast-import", "--quiet", "--done", "--date-format=raw"),
+            )
+            answer = stream_git(
+                self.repository,
+                stream_commits(state.start, state.name, entries, superseded),
+                *options,
+                environment=scratch | {"GIT_OBJECT_DIRECTORY": os.fspath(state.objects)},
+            )
+        return answer.decode().strip()
+
+    def _sharing(self) -> Sequence[str]:
+        """The option that shares new objects as the user's repository is shared."""
+        found = run_git(self.repository, "config", "--get", "core.sharedRepository", accept=(0, 1))
+        value = os.fsdecode(found.removesuffix(b"\n"))
+        return ("-c", f"core.sharedRepository={value}") if value else ()
 
 
 def _busy(patience: float) -> KochiError:
@@ -260,89 +328,3 @@ def _moved_too_often(state: Branch) -> GitError:
 
 def _not_now(identity: str, why: Exception) -> None:
     _logger.warning("result %s cannot be read now, and is committed later: %s", identity, why)
-
-
-def _whole_entries(
-    paths: ProjectPaths, machine: str, identities: Sequence[str]
-) -> list[JournalEntry]:
-    """The entries in the order of journaling. Damaged ones are set aside."""
-    entries = []
-    for identity in identities:
-        directory = paths.journal(machine) / identity
-        try:
-            entry = read_entry(directory)
-        except DamagedFileError as damaged:
-            set_aside(paths.damaged_results(machine), directory, damaged.message)
-            # The files that the run left in its working directory may be intact.
-            disagree(paths, machine)
-        except FileNotFoundError:
-            continue  # where locks do not work, another committer may have committed and removed it
-        except (OSError, KochiError) as error:
-            _not_now(identity, error)
-        else:
-            entries.append(entry)
-    return sorted(entries, key=lambda entry: (entry.time, entry.identity))
-
-
-def _counting(
-    repository: Path,
-    paths: ProjectPaths,
-    state: Branch,
-    machine: str,
-    entries: Sequence[JournalEntry],
-) -> list[JournalEntry]:
-    """The entries without those that a later attempt has made again, which are set aside."""
-    counting = []
-    for entry in entries:
-        if is_made_again(repository, paths, state, entry, entries):
-            why = (
-                f"result {entry.identity} is of attempt {entry.record['attempt']} of job "
-                f"{entry.record['job']}, which was given up: a later attempt has made it again"
-            )
-            set_aside(paths.late_results(machine), entry.directory, why)
-        else:
-            counting.append(entry)
-    return counting
-
-
-def _import(
-    repository: Path,
-    paths: ProjectPaths,
-    state: Branch,
-    machine: str,
-    entries: Sequence[JournalEntry],
-) -> str:
-    """Write the objects of the commits and return the id of the last."""
-    superseded = [
-        path for entry in entries for path in superseded_records(repository, paths, state, entry)
-    ]
-    place = make_directory(paths.journal(machine))
-    with tempfile.TemporaryDirectory(
-        prefix=".commit.", suffix=".tmp", dir=place, ignore_cleanup_errors=True
-    ) as temporary:
-        form = f"--object-format={state.object_format}"
-        # $GIT_DIR, because init in the current directory would find a repository above it.
-        scratch = {"GIT_DIR": temporary}
-        run_git(
-            Path(temporary), "init", "--quiet", "--bare", "--template=", form, environment=scratch
-        )
-        options = (
-            # The journal's copy is removed right after: the objects have to be on disk by then.
-            *("-c", "core.fsync=committed,loose-object", "-c", "core.fsyncMethod=batch"),
-            *_sharing(repository),
-            *("fast-import", "--quiet", "--done", "--date-format=raw"),
-        )
-        answer = stream_git(
-            repository,
-            stream_commits(state.start, state.name, entries, superseded),
-            *options,
-            environment=scratch | {"GIT_OBJECT_DIRECTORY": os.fspath(state.objects)},
-        )
-    return answer.decode().strip()
-
-
-def _sharing(repository: Path) -> Sequence[str]:
-    """The option that shares new objects as the user's repository is shared."""
-    found = run_git(repository, "config", "--get", "core.sharedRepository", accept=(0, 1))
-    value = os.fsdecode(found.removesuffix(b"\n"))
-    return ("-c", f"core.sharedRepository={value}") if value else ()
