@@ -1,4 +1,4 @@
-"""What Snakemake's plugin discovery looks for under this name; the executor lives elsewhere."""
+"""The package that Snakemake's plugin discovery imports for `--executor kochi`."""
 
 from snakemake_kochi.executor import Executor, ExecutorSettings, common_settings
 

@@ -1,4 +1,4 @@
-"""What Snakemake's plugin discovery looks for under this name; the logger lives elsewhere."""
+"""The package that Snakemake's plugin discovery imports for `--logger kochi`."""
 
 from snakemake_kochi.logger import LogHandler
 
