@@ -39,7 +39,10 @@ def command() -> None:
 )
 @click.argument("directory", type=click.Path(path_type=Path))
 def init_command(machine: str | None, name: str | None, directory: Path) -> None:
-    """Check out the branch kochi_artifacts in DIRECTORY; create the branch if needed."""
+    """Check out the branch kochi_artifacts in DIRECTORY.
+
+    Creates the branch if it does not exist.
+    """
     location = _find_location(machine)
     repository, here = location.require_project().directory, location.machine.name
     name = initialise(repository, directory, location.root.directory, here, name)
@@ -119,7 +122,13 @@ def discard_command(machine: str | None, yes: bool, as_json: bool) -> int:
 
 @command.command("log")
 @machine_option
-@click.option("-l", "--limit", type=COUNT, default=30, show_default=True)
+@click.option(
+    *("-l", "--limit"),
+    type=COUNT,
+    default=30,
+    show_default=True,
+    help="How many commits to list, the newest first.",
+)
 @json_option
 def log_command(machine: str | None, limit: int, as_json: bool) -> None:
     """List the newest commits of a machine's branch."""

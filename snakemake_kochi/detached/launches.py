@@ -33,6 +33,7 @@ from snakemake_kochi.logger.handler import Progress
 from snakemake_kochi.paths import LaunchPaths, MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue.heartbeat import HeartbeatFile
+from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.workers import HEARTBEAT_INTERVAL
 
 VERSION = 1
@@ -164,8 +165,7 @@ def write_end(paths: LaunchPaths, status: int) -> None:
 
     `status`: as in the shell, 128 + N for an end by signal N.
     """
-    time = datetime.now(UTC).isoformat(timespec="seconds")
-    data = {"version": VERSION, "status": status, "time": time}
+    data = {"version": VERSION, "status": status, "time": now()}
     write_atomically(paths.end, to_json(data), durable=True)
 
 
@@ -204,8 +204,7 @@ def look_at(paths: LaunchPaths) -> Found:
 
 def write_time_up(paths: LaunchPaths) -> None:
     """Write time-up.json, as the supervisor, before it tells the run to end. Raises OSError."""
-    time = datetime.now(UTC).isoformat(timespec="seconds")
-    write_exclusively(paths.time_up, to_json({"version": VERSION, "time": time}))
+    write_exclusively(paths.time_up, to_json({"version": VERSION, "time": now()}))
 
 
 def is_time_up(paths: LaunchPaths) -> bool:
@@ -221,8 +220,7 @@ def write_gone(paths: LaunchPaths) -> None:
     This is when the run's job or heartbeat is gone, or when the run has not begun and must not
     begin.
     """
-    time = datetime.now(UTC).isoformat(timespec="seconds")
-    write_exclusively(paths.gone, to_json({"version": VERSION, "time": time}))
+    write_exclusively(paths.gone, to_json({"version": VERSION, "time": now()}))
 
 
 def _read_processes(paths: LaunchPaths) -> Processes | None:
@@ -310,8 +308,8 @@ def steps_of(found: Found) -> Steps | None:
     return None
 
 
-def read_steps(lines: Iterable[str], now: float, goes_on: bool) -> Steps | None:
-    """Count the steps in the lines of a log; `now` is the time in seconds."""
+def read_steps(lines: Iterable[str], present: float, goes_on: bool) -> Steps | None:
+    """Count the steps in the lines of a log; `present` is the time in seconds."""
     moment = 0.0
     progress = Progress(lambda: moment)
     done, total, counted = 0, None, 0
@@ -339,5 +337,5 @@ def read_steps(lines: Iterable[str], now: float, goes_on: bool) -> Steps | None:
         return None
     many = max(len(failed), counted)
     is_timed = moment > 0
-    moment = now
+    moment = present
     return Steps(done, total, many, progress.left(many) if goes_on and is_timed else None)

@@ -168,7 +168,7 @@ class WorkerPaths:
         return self.directory / "release.json"
 
     @property
-    def asked(self) -> Path:
+    def requested(self) -> Path:
         """Exists when a person has requested the worker; names its allocation."""
         return self.directory / "asked.json"
 

@@ -312,7 +312,7 @@ class RequestedWorker:
 def note_requested(machine: MachinePaths, requested: RequestedWorker) -> None:
     """Record a requested worker, after `assign_queues` has set its queues."""
     content = to_json({"version": VERSION, **asdict(requested)})
-    write_atomically(machine.worker(requested.worker).asked, content)
+    write_atomically(machine.worker(requested.worker).requested, content)
 
 
 def requested_workers(machine: MachinePaths) -> dict[int, RequestedWorker]:
@@ -320,9 +320,9 @@ def requested_workers(machine: MachinePaths) -> dict[int, RequestedWorker]:
     found = {}
     for worker in worker_numbers(machine):
         paths = machine.worker(worker)
-        if not is_there(paths.asked) or is_there(paths.state) or is_there(paths.release):
+        if not is_there(paths.requested) or is_there(paths.state) or is_there(paths.release):
             continue
         with contextlib.suppress(DamagedFileError, KeyError, FileNotFoundError):
-            data = read_json(paths.asked, VERSION)
+            data = read_json(paths.requested, VERSION)
             found[worker] = RequestedWorker(worker, str(data["allocation"]), str(data["owner"]))
     return found

@@ -447,23 +447,23 @@ def test_paths_are_told(installed: Path, kochi: Kochi, work: Work) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "hint"),
     [
-        ("job", "7"),
-        ("log", "job", "7"),
-        ("log", "worker", "7"),
-        ("installs",),
-        ("path", "project"),
-        ("jobs", "-m", "spica"),
+        (("job", "7"), "kochi show jobs"),
+        (("log", "job", "7"), "kochi show jobs"),
+        (("log", "worker", "7"), "kochi show workers"),
+        (("installs",), "git init"),
+        (("path", "project"), "git init"),
+        (("jobs", "-m", "spica"), "machines:\n  spica:\n"),
     ],
 )
-def test_what_is_not_there_is_an_error_with_what_to_type(
-    words: tuple[str, ...], kochi: Kochi
+def test_what_is_not_there_is_an_error_with_what_to_type_or_write(
+    words: tuple[str, ...], hint: str, kochi: Kochi
 ) -> None:
     outcome = kochi("show", *words)
     assert outcome.status == 1
     assert outcome.err.startswith("kochi: ")
-    assert "kochi " in outcome.err or "git init" in outcome.err
+    assert hint in outcome.err
 
 
 def test_a_damaged_ticket_is_listed_as_such(kochi: Kochi, worker: Worker) -> None:

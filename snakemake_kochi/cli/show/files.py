@@ -46,7 +46,10 @@ def root_path(machine: str | None, as_json: bool) -> None:
 @json_option
 @click.argument("name", required=False)
 def project_path(machine: str | None, as_json: bool, name: str | None) -> None:
-    """Show the directory below KOCHI_ROOT of this project, or of the one called NAME."""
+    """Show the directory of a project below KOCHI_ROOT.
+
+    NAME is a project that `kochi show projects` lists; by default this project.
+    """
     location = find_location(machine)
     paths = location.project_paths if name is None else find_project(location.root, name)
     _print(paths.directory, as_json)
@@ -68,7 +71,10 @@ def worker_path(machine: str | None, as_json: bool, worker: int) -> None:
 @json_option
 @click.argument("job", type=JOB)
 def job_path(machine: str | None, as_json: bool, job: int) -> None:
-    """Show the directory of a job, which exists once the job has started."""
+    """Show the directory of a job.
+
+    The directory exists once the job has started.
+    """
     paths = find_location(machine).machine_paths
     find_job(paths, job)
     _print(paths.job(job).directory, as_json)
@@ -215,7 +221,10 @@ def worker_log(machine: str | None, follow: bool, worker: int) -> None:
 def install_log(
     machine: str | None, follow: bool, words: tuple[str, ...], dependencies: tuple[str, ...]
 ) -> None:
-    """Show the output of a recipe's newest installation, whether it succeeded or not."""
+    """Show the output of a recipe's newest installation.
+
+    The installation may have failed, or may be running.
+    """
     location = find_location(machine)
     for wanted in recipes_in(words, dependencies):
         _show_install(location, location.require_project().requirement(wanted), follow)
