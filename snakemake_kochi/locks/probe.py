@@ -1,7 +1,7 @@
 """Tests whether the locks of a machine work, before a process relies on them.
 
 Some filesystems refuse locks, some grant a lock to every process, and on some the call never
-returns. So the test runs in a child process, which can be given up: `python -m
+returns. So the test runs in a child process, which can be given up: a fork, or `python -m
 snakemake_kochi.locks.probe DIRECTORY KIND PATIENCE`.
 """
 
@@ -17,8 +17,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import IO, NoReturn, cast
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.locks.lock import Kind, LockBusyError, advice, hold
@@ -34,19 +35,26 @@ _READY = "ready"
 
 
 def probe_locks(
-    machine: MachinePaths, deadline: float = 10.0, start_patience: float = _START_PATIENCE
+    machine: MachinePaths,
+    deadline: float = 10.0,
+    start_patience: float = _START_PATIENCE,
+    *,
+    may_fork: bool = False,
 ) -> None:
     """Have one process hold a lock of the machine, and check that another process is excluded.
 
-    Takes about 0.15 s. Raises KochiError when such locks are not supported, when they do not
-    exclude, or when they do not answer within `deadline` seconds after Python has begun to run.
-    Python may take `start_patience` seconds to begin.
+    With `may_fork` these processes are forks of the calling process, which must have no other
+    thread. Otherwise a new Python has to start, which takes about 0.15 s.
+
+    Raises KochiError when such locks are not supported, when they do not exclude, or when they do
+    not answer within `deadline` seconds after Python has begun to run. Python may take
+    `start_patience` seconds to begin.
     """
     settings = find_lock_settings(machine)
     path = settings.paths.probe(this_node().host)
     words = [str(settings.paths.directory), settings.kind, str(deadline / 2)]
     try:
-        process = _start(words)
+        process = _fork(words) if may_fork else _start(words)
     except OSError as error:
         raise _untried(settings, f"no process can be started ({error.strerror})") from error
     assert process.stdout is not None
@@ -84,7 +92,51 @@ def _start(words: list[str]) -> subprocess.Popen[bytes]:
     )
 
 
-def _give_up(process: subprocess.Popen[bytes]) -> None:
+@dataclass(frozen=True)
+class _Fork:
+    """A forked child, with what is needed of a Popen."""
+
+    pid: int
+    stdout: IO[bytes]
+
+    def wait(self) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def _fork(words: list[str]) -> _Fork:
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    try:
+        if (pid := os.fork()) == 0:
+            _become_probe(words, writer)
+    except OSError:
+        os.close(reader)
+        raise
+    finally:
+        # A signal may interrupt the child anywhere. It must not go on as the parent.
+        if os.getpid() != parent:
+            os._exit(1)
+        os.close(writer)
+    return _Fork(pid, open(reader, "rb", buffering=0))
+
+
+def _become_probe(words: list[str], output: int) -> NoReturn:
+    status = 1
+    try:
+        os.setsid()  # as in `_start`
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for stream, source in enumerate((nothing, output, output)):
+            os.dup2(source, stream)
+        # A reader of the parent's output must not wait for a process that hangs.
+        os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+        status = main(words)
+    except Exception as error:
+        _say(repr(error))
+    finally:
+        os._exit(status)
+
+
+def _give_up(process: subprocess.Popen[bytes] | _Fork) -> None:
     # There is no wait: in an uninterruptible call the process dies only when that call returns, if
     # it ever does.
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -153,6 +205,7 @@ def main(arguments: list[str]) -> int:
     It is one of "excluded", "admitted" and "refused", and a message.
     """
     directory, kind, patience = arguments
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_LIFETIME)
     path = LockPaths(Path(directory)).probe(this_node().host)
     _say(_READY)
@@ -221,7 +274,8 @@ def _try_once(path: Path, kind: Kind, patience: float) -> tuple[str, str]:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    # Not print: a fork has the parent's buffer, too.
+    os.write(1, f"{line}\n".encode())
 
 
 if __name__ == "__main__":

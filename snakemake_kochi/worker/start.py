@@ -93,7 +93,7 @@ def run_worker(settings: WorkerSettings, runners: MakeRunners = make_runners) ->
         *(settings.cores, settings.memory_mb, len(gpus.names), environment),
         settings.most_memory_mb,
     )
-    probe_locks(machine)
+    probe_locks(machine, may_fork=True)
     number, served = _number_and_queues(machine, settings)
     surroundings = Surroundings(
         _environment_for_jobs(environment, machine.worker(number).hosts),

@@ -4,13 +4,15 @@ A scene is a function; it runs in a fork of the test, so that nothing has to be 
 hundred deaths cost seconds. A step is whatever changes what other processes see: a file made,
 renamed, linked, removed, written or synced, a lock, a process started, signalled or waited for. The
 steps of all processes of a scene are counted together (a worker, and the fork that becomes a job),
-those of programs it executes are not.
+those of programs it executes are not, and neither are those of the test of the locks, which is a
+program in a fork.
 
 This sees calls of Python's; `strace.py` does the same, for a sample, in the kernel.
 """
 
 from __future__ import annotations
 
+import inspect
 import mmap
 import os
 import signal
@@ -19,7 +21,10 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
+
+from snakemake_kochi.locks import probe
 
 Scene = Callable[[], object]
 
@@ -111,6 +116,8 @@ class _Steps:
         return call
 
     def _step(self, can_fail: bool = True) -> None:
+        if _is_in(probe.main.__code__):
+            return
         number = _value(self._counter) + 1
         self._counter[:8] = struct.pack("q", number)
         if self._at is None or number < self._at:
@@ -121,6 +128,13 @@ class _Steps:
         elif number == self._at:
             # Not through os.kill, which would be a step itself.
             signal.raise_signal(signal.SIGKILL)
+
+
+def _is_in(function: CodeType) -> bool:
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not function:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _is_writing(arguments: tuple[Any, ...]) -> bool:

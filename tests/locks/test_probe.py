@@ -62,12 +62,13 @@ def child_that(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         yield
 
 
+@pytest.mark.parametrize("may_fork", [False, True])
 @pytest.mark.parametrize("kind", ["flock", "lease"])
 def test_locks_that_work_are_told_from_others_and_nothing_is_left(
-    machine: MachinePaths, kind: str
+    machine: MachinePaths, kind: str, may_fork: bool
 ) -> None:
     settle_locks(machine, kind=kind)
-    probe_locks(machine)
+    probe_locks(machine, may_fork=may_fork)
     left = list(machine.locks.directory.iterdir())
     if kind == "lease":
         assert left == []
@@ -144,13 +145,15 @@ def test_a_run_does_not_start_without_locks_and_leaves_nothing(
     assert (tmp_path / "out").exists()
 
 
-def test_a_lock_that_hangs_is_given_up_and_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("may_fork", [False, True])
+def test_a_lock_that_hangs_is_given_up_and_named(tmp_path: Path, may_fork: bool) -> None:
     code = (
         "import pathlib, sys, time\n"
         "from snakemake_kochi.paths import Root\n"
         "from snakemake_kochi.errors import KochiError\n"
         "from snakemake_kochi.locks.probe import probe_locks\n"
-        "try:\n    probe_locks(Root.find().machine('local'), deadline=0.3)\n"
+        "machine = Root.find().machine('local')\n"
+        f"try:\n    probe_locks(machine, deadline=0.3, may_fork={may_fork})\n"
         "except KochiError as error:\n    print(error)\n"
     )
     done = under_strace("flock:delay_enter=2s", "-c", code, cwd=tmp_path)
@@ -158,6 +161,26 @@ def test_a_lock_that_hangs_is_given_up_and_named(tmp_path: Path) -> None:
     said = f"locking hangs: flock did not return within 0.3 seconds on {path}\n"
     assert said in done.stdout, done.stdout
     assert "lock_dir" in done.stdout
+
+
+def test_a_forked_child_that_is_killed_is_no_verdict_and_leaves_the_caller_alone(
+    machine: MachinePaths,
+) -> None:
+    descriptors = set(os.listdir("/proc/self/fd"))
+    others = set(psutil.Process().children())
+
+    def kill() -> None:
+        (child,) = wait_until(lambda: set(psutil.Process().children()) - others)
+        child.kill()
+
+    settings = settle_locks(machine, kind="flock")
+    with hold(machine.locks.probe(this_node().host), settings.kind):
+        killer = threading.Thread(target=kill)
+        killer.start()
+        with pytest.raises(KochiError, match=r"could not be tested: .* ended with status -9"):
+            probe_locks(machine, may_fork=True)
+        killer.join()
+    assert set(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_a_child_that_cannot_be_killed_is_not_waited_for(
