@@ -66,9 +66,9 @@ def test_a_worker_and_its_jobs_die_with_the_supervisor(site):
 
 
 def test_processes_that_a_killed_supervisor_could_not_end_are_ended_before_the_next_attempt(site):
-    script = "setsid bash -c 'echo $$ > hidden; while :; do date +%N > beat; sleep 0.01; done' & "
+    script = "setsid bash -c 'echo $$ > hidden; while :; do echo >> beat; sleep 0.01; done' & "
     script += "while [ ! -s beat ]; do sleep 0.01; done; echo > main; wait"
-    site.submit(f"[ ! -e main ] || {{ cat beat; sleep 0.3; cat beat; exit 0; }}; {script}")
+    site.submit(f"[ ! -e main ] || {{ wc -l < beat; sleep 0.3; wc -l < beat; exit 0; }}; {script}")
     supervisor = site.start(stay=True)
     site.wait_for("main")
     supervisor.kill()
