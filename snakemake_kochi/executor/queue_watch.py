@@ -22,9 +22,7 @@ from snakemake_kochi.queue import (
     shared_workers,
 )
 
-# Seconds between two checks for free space: at first, and while there is none.
-_TRY = 10.0
-_TRY_AGAIN = 1.0
+_SPACE_SECONDS = 10.0  # between two checks for free space, while there is some
 
 
 class QueueWatch:
@@ -44,7 +42,7 @@ class QueueWatch:
         self._observer = Observer()  # of workers on other nodes
         self._unserved: set[str] = set()  # unserved queues of which a notice was given
         self._is_full = False
-        self._next_try = time.monotonic() + _TRY
+        self._next_try = time.monotonic() + _SPACE_SECONDS
 
     # ---- free space
 
@@ -53,10 +51,10 @@ class QueueWatch:
 
         No worker there can do so, and all nodes share KOCHI_ROOT.
         """
-        if time.monotonic() >= self._next_try:
+        if self._is_full or time.monotonic() >= self._next_try:
             with contextlib.suppress(OSError):  # not known now
                 self._note_space(has_room(self._machine.directory))
-            self._next_try = time.monotonic() + (_TRY_AGAIN if self._is_full else _TRY)
+            self._next_try = time.monotonic() + _SPACE_SECONDS
 
     def note_free_space(self) -> None:
         """Note that a write succeeded."""
@@ -65,7 +63,6 @@ class QueueWatch:
     def note_full_disk(self) -> None:
         """Note that a write failed because the disk is full."""
         self._note_space(False)
-        self._next_try = time.monotonic() + _TRY_AGAIN
 
     def _note_space(self, is_there: bool) -> None:
         if self._is_full and is_there:

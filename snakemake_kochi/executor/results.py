@@ -116,6 +116,9 @@ class Results:
     def _report(self, results: Sequence[Result]) -> None:
         found = [(self._run.pending.end(result.job), result) for result in results]
         ended = [(pending, result) for pending, result in found if pending is not None]
+        if ended:
+            # They were written, so a full disk may have space again; the run may end before a look.
+            self._run.queue_watch.check_free_space()
         show_outputs([(pending.ticket, result) for pending, result in ended if result.ok])
         for pending, result in ended:
             self._report_one(pending, result)

@@ -77,6 +77,6 @@ def test_a_run_is_adopted_sooner_if_slurm_reports_the_end_of_its_own_allocation(
     assert unlock.wait() == 0
     again = other.start(*here, cwd=project.directory, environment=environment)
     again.wait_for("This run waits 60 s for a sign of life")
-    wait_until(lambda: "A run in this directory was killed" in again.said, seconds=50)
+    wait_until(lambda: "An earlier run in this directory was killed" in again.said, seconds=50)
     # Its worker died with it. This is not known yet: only its silence shows it.
     assert project.lines("began") == {"0": [number]}
