@@ -66,7 +66,12 @@ def run_supervised(
     gc.freeze()  # otherwise the collector would copy memory that both processes can share
     supervisor = os.getpid()
     with _Forwarder(wake) as forwarder:
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            raise WorkerError(
+                f"worker {worker} on machine {machine.name} cannot be started: {error}"
+            ) from error
         if pid == 0:
             os.close(told)
             _become_worker(supervisor, forwarder, tell, lambda: work(wake))

@@ -124,14 +124,16 @@ def test_who_hands_over_is_told_what_is_wrong_and_nothing_is_handed_over(
         "rename,renameat,renameat2:error=EIO:when=4",
         "rename,renameat,renameat2:error=EIO:when=5",
         "mkdir,mkdirat:error=ENOSPC:when=2",
+        # The supervisor makes two processes, and the worker one for each job.
         "clone,clone3,fork,vfork:error=EAGAIN:when=2",
+        "clone,clone3,fork,vfork:error=EAGAIN:when=3",
     ],
 )
 def test_an_error_in_a_worker_costs_no_ticket(new_stage: Callable[[], Stage], inject: str) -> None:
     stage = new_stage()
-    stage.submit("a", "b")
+    stage.submit("a", "b", "c")
     done = work(stage, inject)
     assert "Traceback" not in done.stderr, done.stderr
     stage.repair()
-    assert {result.job: result.ok for result in stage.reported} == {0: True, 1: True}
-    stage.check({0: "a", 1: "b"})
+    assert {result.job: result.ok for result in stage.reported} == dict.fromkeys(range(3), True)
+    stage.check({0: "a", 1: "b", 2: "c"})
