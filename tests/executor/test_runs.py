@@ -13,9 +13,6 @@ import pytest
 from run_helpers import background, nothing_is_left, our_processes, results
 from support import wait_until, write
 
-pytestmark = pytest.mark.compatibility
-
-
 THREE_JOBS = """
     rule all:
         input: "a.txt", "b.txt", "c.txt"
@@ -25,6 +22,7 @@ THREE_JOBS = """
     """
 
 
+@pytest.mark.compatibility
 def test_a_directory_without_git_or_configuration_runs_and_nothing_is_left(
     tmp_path: Path, snakemake: Any
 ) -> None:
@@ -38,6 +36,7 @@ def test_a_directory_without_git_or_configuration_runs_and_nothing_is_left(
     assert "Nothing to be done" in again.stdout
 
 
+@pytest.mark.compatibility
 def test_a_run_does_not_wait_for_the_period_of_its_rate_limit(
     tmp_path: Path, snakemake: Any
 ) -> None:
@@ -47,6 +46,7 @@ def test_a_run_does_not_wait_for_the_period_of_its_rate_limit(
     assert done.returncode == 0
 
 
+@pytest.mark.compatibility
 def test_the_log_of_each_job_is_named_and_has_its_output(tmp_path: Path, snakemake: Any) -> None:
     write(tmp_path / "Snakefile", 'rule one:\n    shell: "echo said by the job; exit 0"')
     done = snakemake("--executor", "kochi", "--jobs", "1", cwd=tmp_path)
@@ -54,6 +54,7 @@ def test_the_log_of_each_job_is_named_and_has_its_output(tmp_path: Path, snakema
     assert "said by the job" in Path(line.split("log: ")[1]).read_text()
 
 
+@pytest.mark.compatibility
 def test_a_failed_job_shows_its_node_status_wildcards_and_log(
     tmp_path: Path, snakemake: Any
 ) -> None:
@@ -162,6 +163,7 @@ def test_a_queue_name_that_leaves_its_directory_is_refused(tmp_path: Path, snake
     assert nothing_is_left()
 
 
+@pytest.mark.compatibility
 def test_a_queue_name_that_cannot_be_used_is_refused_with_the_rules_name_before_any_job_begins(
     tmp_path: Path, snakemake: Any
 ) -> None:
@@ -189,6 +191,7 @@ def test_a_queue_name_that_cannot_be_used_is_refused_with_the_rules_name_before_
     assert nothing_is_left()
 
 
+@pytest.mark.compatibility
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -209,6 +212,7 @@ def test_options_that_let_no_job_run_are_refused(
     assert nothing_is_left()
 
 
+@pytest.mark.compatibility
 def test_the_jobs_of_a_rule_go_to_the_queue_that_it_names(tmp_path: Path, snakemake: Any) -> None:
     write(
         tmp_path / "Snakefile",
@@ -262,6 +266,7 @@ def test_a_job_of_a_killed_worker_is_done_by_another_one(tmp_path: Path, snakema
     assert our_processes() == []
 
 
+@pytest.mark.compatibility
 def test_an_interrupt_ends_all_jobs_and_prints_one_line(tmp_path: Path) -> None:
     write(
         tmp_path / "Snakefile",
@@ -286,6 +291,7 @@ def test_an_interrupt_ends_all_jobs_and_prints_one_line(tmp_path: Path) -> None:
     assert nothing_is_left()
 
 
+@pytest.mark.compatibility
 def test_a_second_interrupt_shortens_the_end_and_leaves_nothing(tmp_path: Path) -> None:
     write(
         tmp_path / "Snakefile",
@@ -314,6 +320,7 @@ def test_a_second_interrupt_shortens_the_end_and_leaves_nothing(tmp_path: Path) 
     assert nothing_is_left()
 
 
+@pytest.mark.compatibility
 def test_a_terminated_controller_lets_running_jobs_finish_and_starts_no_others(
     tmp_path: Path,
 ) -> None:
@@ -385,6 +392,7 @@ def test_only_the_waiting_jobs_of_a_killed_controller_are_submitted_again(
     assert sorted(result["reason"] for result in results()) == ["cancelled"] + ["success"] * 2
 
 
+@pytest.mark.compatibility
 def test_jobs_run_in_parallel_as_far_as_the_cores_allow(tmp_path: Path, snakemake: Any) -> None:
     write(
         tmp_path / "Snakefile",
@@ -418,6 +426,7 @@ def test_an_exclusive_job_runs_alone(tmp_path: Path, snakemake: Any) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.compatibility
 def test_a_job_that_requests_more_cores_than_exist_runs_on_all_of_them(
     tmp_path: Path, snakemake: Any
 ) -> None:

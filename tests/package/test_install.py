@@ -101,7 +101,6 @@ def install(way: str, source: Path, python: Path) -> Installed:
     return Installed(python, site_packages)
 
 
-@pytest.mark.compatibility
 def test_snakemake_knows_the_executor_however_it_was_installed(
     installed: Installed, tmp_path: Path
 ) -> None:

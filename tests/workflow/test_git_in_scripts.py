@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from support import git, write
 
 ASK = "git describe --tags --dirty; git log -1 --format=%s; echo $KOCHI_COMMIT $KOCHI_DIRTY"
 
 
-@pytest.mark.compatibility
 def test_git_in_a_build_and_in_a_run_says_what_it_says_in_the_working_tree(project: Any) -> None:
     top = project.directory
     project.edit("sum.yaml", "cp code.txt built.txt", f"({ASK}) > built.txt")

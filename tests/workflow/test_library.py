@@ -155,8 +155,9 @@ def test_a_run_works_in_a_private_copy(project: Any) -> None:
     assert (project.directory / "results/local/sum/first/3_0.txt").read_text() == "code\nfast\n"
 
 
-@pytest.mark.compatibility
-@pytest.mark.parametrize("executor", ["local", "kochi"])
+@pytest.mark.parametrize(
+    "executor", [pytest.param("local", marks=pytest.mark.compatibility), "kochi"]
+)
 def test_a_run_script_sees_the_environment_of_a_kochi_job(
     project: Any, executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

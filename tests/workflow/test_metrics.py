@@ -10,7 +10,6 @@ from support import printed
 BUILD = 'echo "build sum $KOCHI_PARAM_DEBUG" >> "$RAN"\n'
 
 
-@pytest.mark.compatibility
 def test_a_metric_that_matches_in_no_run_is_an_error_beside_the_table(project: Any) -> None:
     project.edit(
         "sum.yaml", "total: 'total", "low: 'total (1[0-9])', gone: 'totl ([0-9]+)', total: 'total"
@@ -46,7 +45,6 @@ def test_a_metric_that_matches_in_no_run_is_an_error_beside_the_table(project: A
     assert "Metric `low` has no value in 1 of 2 runs" in markdown
 
 
-@pytest.mark.compatibility
 @pytest.mark.parametrize("executor", ["local", "kochi"])
 def test_the_output_is_kept_with_the_build_and_a_header_and_metrics_read_the_run(
     project: Any, executor: str

@@ -36,8 +36,9 @@ def failing_project(project: Any) -> Any:
     return project
 
 
-@pytest.mark.compatibility
-@pytest.mark.parametrize("executor", ["local", "kochi"])
+@pytest.mark.parametrize(
+    "executor", ["local", pytest.param("kochi", marks=pytest.mark.compatibility)]
+)
 def test_a_failed_run_is_left_out_of_the_table_and_named_until_it_is_there(
     failing_project: Any, executor: str
 ) -> None:
