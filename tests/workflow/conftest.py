@@ -165,6 +165,12 @@ def finished_project(
     return ExampleProject(live / "sum project", live / "ran")
 
 
+def results(*runs: object) -> list[str]:
+    """The results of some runs, each its `n`, as targets: unlike the whole batch's, they need no
+    table and no plot."""
+    return [f"results/local/sum/first/{n}_0.txt" for n in runs]
+
+
 def base_prefix(project: ExampleProject) -> str:
     root = Path(os.environ["KOCHI_ROOT"])
     (link,) = root.glob("projects/*/installs/local/base/one/current")

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from support import git
 
+from .conftest import results
+
 BRANCH = "kochi_artifacts_local"
 
 
@@ -24,15 +26,16 @@ def kept(project: Any) -> set[str]:
 
 @pytest.mark.parametrize("executor", ["local", "kochi"])
 def test_results_of_a_branch_deleted_during_a_run_are_in_it_at_the_end(
-    project: Any, executor: str
+    finished_project: Any, executor: str
 ) -> None:
     # Each run deletes what the others have committed.
+    project = finished_project
     top = project.directory
     project.edit(
         "sum.yaml", 'echo "total', f"git -C '{top}' branch -D {BRANCH} || true; echo \"total"
     )
     project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
-    said = project.snakemake("sum_first", executor=executor)
+    said = project.snakemake(*results(1, 2, 3), executor=executor)
     assert kept(project) == {"1_0.log", "2_0.log", "3_0.log"}
     assert "in results/local that no commit had" in said
 
@@ -60,10 +63,10 @@ def test_a_run_during_which_git_is_away_loses_nothing(project: Any) -> None:
         'echo "total',
     )
     project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
-    project.snakemake("sum_first")
+    project.snakemake(*results(1, 2, 3))
     assert not (top / ".git").exists()
     (top / ".away").rename(top / ".git")
-    project.snakemake("sum_first")
+    project.snakemake(*results(1, 2, 3))
     assert kept(project) == {"1_0.log", "2_0.log", "3_0.log"}
     journals = Path(os.environ["KOCHI_ROOT"]).glob("projects/*/artifacts/local/journal/*")
     assert list(journals) == []
@@ -75,11 +78,11 @@ def test_an_old_worktree_says_once_that_it_replaces_newer_results(
     project = finished_project
     project.edit("code.txt", "code", "newer code")
     project.commit("newer")
-    assert "replaced" not in project.snakemake("sum_first")
+    assert "replaced" not in project.snakemake(*results(1, 2))
     newer = git(project.directory, "rev-parse", "HEAD").strip()
     git(project.directory, "worktree", "add", "--quiet", "--detach", str(tmp_path / "old"), "HEAD~")
     old = replace(project, directory=tmp_path / "old")
-    said = old.snakemake("sum_first")
+    said = old.snakemake(*results(1, 2))
     assert "2 newer results replaced by older work" in said
     assert f"from commit {newer[:12]}" in said
     # What it says to type shows the newer one.
@@ -87,5 +90,6 @@ def test_an_old_worktree_says_once_that_it_replaces_newer_results(
     assert typed is not None
     place = typed[1].replace(typed[1].rpartition(".")[2], "txt")
     assert git(old.directory, "show", place).startswith("newer code")
-    assert "replaced" not in old.snakemake("sum_first", "--forceall")
-    assert "replaced" not in project.snakemake("sum_first", "--forceall")
+    again = ("--forcerun", "run_sum_first", "--", *results(1, 2))
+    assert "replaced" not in old.snakemake(*again)
+    assert "replaced" not in project.snakemake(*again)

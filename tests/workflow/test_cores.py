@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from support import write
 
+from .conftest import results
+
 
 def tickets() -> dict[str, dict[str, Any]]:
     """What each submitted job requested, by its name."""
@@ -19,16 +21,17 @@ def tickets() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.compatibility
-def test_runs_have_the_cores_that_their_parameters_say(project: Any) -> None:
+def test_runs_have_the_cores_that_their_parameters_say(finished_project: Any) -> None:
+    project = finished_project
     project.edit("sum.yaml", "default_name: sum", "default_name: sum_$n")
     project.edit("sum.yaml", "run:\n", "run:\n  exclusive: false\n  cores: '`$n + 1`'\n")
-    project.snakemake("sum_first", "--kochi-cores", "4", executor="kochi")
+    project.snakemake(*results(1, 2), "--kochi-cores", "4", executor="kochi")
     asked = tickets()
     assert {name: asked[name]["cores"] for name in ("sum_1", "sum_2")} == {"sum_1": 2, "sum_2": 3}
     assert not asked["sum_1"]["exclusive"]
     # How many there are makes nothing stale.
     project.edit("sum.yaml", "cores: '`$n + 1`'", "cores: $n")
-    assert "Nothing to be done" in project.snakemake("sum_first")
+    assert "Nothing to be done" in project.snakemake(*results(1, 2))
 
 
 def test_an_experiment_without_run_is_built_in_a_batch_with_a_default_for_the_machine(

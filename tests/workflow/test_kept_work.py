@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from support import git, run, write
 
-from .conftest import base_prefix
+from .conftest import base_prefix, results
 
 
-def nothing_to_do(project: Any) -> bool:
-    return "Nothing to be done" in project.snakemake("sum_first") and project.take_ran() == []
+def nothing_to_do(project: Any, *targets: str) -> bool:
+    said = project.snakemake(*(targets or ["sum_first"]))
+    return "Nothing to be done" in said and project.take_ran() == []
 
 
 @pytest.mark.compatibility
@@ -23,13 +24,13 @@ def test_a_build_or_installation_that_failed_reruns_nothing_once_its_cause_is_pu
 ) -> None:
     source = finished_project.directory / "code.txt"
     source.rename(source.with_name("other.txt"))
-    assert finished_project.try_snakemake("sum_first").returncode != 0
+    assert finished_project.try_snakemake(*results(1, 2)).returncode != 0
     source.with_name("other.txt").rename(source)
     assert finished_project.take_ran() == ["build sum 0"]
     assert nothing_to_do(finished_project)
 
     finished_project.edit("kochi.yaml", "mkdir -p", "false; mkdir -p")
-    assert finished_project.try_snakemake("sum_first").returncode != 0
+    assert finished_project.try_snakemake(*results(1, 2)).returncode != 0
     finished_project.edit("kochi.yaml", "false; mkdir -p", "mkdir -p")
     assert nothing_to_do(finished_project)
     # What was installed is found again by the commands, too.
@@ -43,12 +44,12 @@ def test_a_misspelt_branch_reruns_nothing_once_it_is_put_back(project: Any) -> N
     git(source, "add", "-A")
     git(source, "commit", "-qm", "first")
     project.edit("kochi.yaml", "  base:\n", "  base:\n    git: ../base\n    branch: main\n")
-    project.snakemake("sum_first")
+    project.snakemake(*results(1, 2))
     project.take_ran()
     project.edit("kochi.yaml", "branch: main", "branch: mian")
-    assert project.try_snakemake("sum_first").returncode != 0
+    assert project.try_snakemake(*results(1, 2)).returncode != 0
     project.edit("kochi.yaml", "branch: mian", "branch: main")
-    assert nothing_to_do(project)
+    assert nothing_to_do(project, *results(1, 2))
 
 
 @pytest.mark.compatibility
@@ -62,18 +63,18 @@ def test_after_the_root_was_emptied_a_new_value_is_one_run_with_what_it_needs(
     assert finished_project.take_ran() == []
 
     finished_project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
-    finished_project.snakemake("sum_first")
+    finished_project.snakemake(*results(1, 2, 3))
     ran = finished_project.take_ran()
     assert ran[:2] == ["build sum 0", "install base -O1"]
     assert ran[2].startswith("install tool with ")
     assert ran[3:] == ["run sum 3"]
-    assert nothing_to_do(finished_project)
+    assert nothing_to_do(finished_project, *results(1, 2, 3))
 
 
 def test_after_the_root_was_emptied_what_really_changed_runs_again(finished_project: Any) -> None:
     shutil.rmtree(os.environ["KOCHI_ROOT"])
     finished_project.edit("code.txt", "code", "better code")
-    finished_project.snakemake("sum_first")
+    finished_project.snakemake(*results(1, 2))
     assert [each for each in finished_project.take_ran() if "install" not in each] == [
         "build sum 0",
         "run sum 1",
@@ -86,14 +87,14 @@ def test_after_the_root_was_emptied_what_really_changed_runs_again(finished_proj
 def test_a_deleted_result_is_made_again_after_the_root_was_emptied(finished_project: Any) -> None:
     shutil.rmtree(os.environ["KOCHI_ROOT"])
     (finished_project.directory / "results/local/sum/first/2_0.txt").unlink()
-    finished_project.snakemake("sum_first")
+    finished_project.snakemake(*results(1, 2))
     ran = finished_project.take_ran()
     assert [each for each in ran if "run" in each] == ["run sum 2"]
 
 
 def test_a_run_that_is_forced_after_the_root_was_emptied_is_done(finished_project: Any) -> None:
     shutil.rmtree(os.environ["KOCHI_ROOT"])
-    finished_project.snakemake("--forcerun", "run_sum_first", "--", "sum_first")
+    finished_project.snakemake("--forcerun", "run_sum_first", "--", *results(1, 2))
     assert [each for each in finished_project.take_ran() if "install" not in each] == [
         "build sum 0",
         "run sum 1",
@@ -114,14 +115,14 @@ def test_a_repeated_installation_has_the_same_commit_until_a_newer_one_is_reques
     git(top, "config", "--global", "protocol.file.allow", "always")
     project.edit("kochi.yaml", "  base:\n", "  base:\n    git: remote://base\n    branch: main\n")
     project.edit("kochi.yaml", '"install base $CFLAGS"', '"install base $(cat a.txt)"')
-    project.snakemake("sum_first")
+    project.snakemake(*results(1, 2))
     project.take_ran()
     write(source / "a.txt", "new\n")
     git(source, "commit", "-qam", "new")
 
     shutil.rmtree(os.environ["KOCHI_ROOT"])
     project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
-    project.snakemake("sum_first")
+    project.snakemake(*results(1, 2, 3))
     ran = project.take_ran()
     assert "install base old" in ran
     assert [each for each in ran if each.startswith("run")] == ["run sum 3"]
@@ -129,7 +130,7 @@ def test_a_repeated_installation_has_the_same_commit_until_a_newer_one_is_reques
     kochi = (sys.executable, "-P", "-m", "snakemake_kochi.cli")
     assert run(*kochi, "install", "-d", "base:one", cwd=top).returncode == 0
     assert project.take_ran() == ["install base new"]
-    project.snakemake("sum_first")
+    project.snakemake(*results(1, 2, 3))
     ran = project.take_ran()
     assert [each for each in ran if each.startswith("run")] == [f"run sum {n}" for n in (1, 2, 3)]
 
@@ -140,6 +141,6 @@ def test_a_repeated_installation_has_the_same_commit_until_a_newer_one_is_reques
     shutil.rmtree(os.environ["KOCHI_ROOT"])
     project.edit("sum.yaml", "n: [1, 2, 3]", "n: [1, 2, 3, 4]")
     project.take_ran()
-    project.snakemake("sum_first")
+    project.snakemake(*results(1, 2, 3, 4))
     ran = project.take_ran()
     assert [each for each in ran if each.startswith("run")] == [f"run sum {n}" for n in range(1, 5)]

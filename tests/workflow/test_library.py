@@ -17,6 +17,8 @@ from support import REPOSITORY, git, printed, run, start, wait_until, write
 from snakemake_kochi.results.measurements import draw, independent_parameters
 from snakemake_kochi.worker.node.devices import format_cpus
 
+from .conftest import results as results_of
+
 
 def base_prefix(project: Any) -> Path:
     root = Path(os.environ["KOCHI_ROOT"])
@@ -109,9 +111,9 @@ def test_both_executors_make_the_same_files(project: Any, tmp_path: Path) -> Non
             if path.suffix in (".log", ".txt")
         }
 
-    project.snakemake("sum_first", executor="kochi")
+    project.snakemake(*results_of(1, 2), executor="kochi")
     first = made()
-    project.snakemake("-F", "sum_first", executor="local")
+    project.snakemake("-F", *results_of(1, 2), executor="local")
     assert made() == first
     assert len(first) == 4
 
@@ -123,8 +125,8 @@ def test_edits_made_after_the_start_do_not_reach_a_run(project: Any, tmp_path: P
         "mkdir -p",
         f"touch '{go}.waits'; until [ -e '{go}' ]; do sleep 0.1; done; mkdir -p",
     )
-    command = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "5", "sum_first")
-    process = start(*command, cwd=project.directory)
+    command = (sys.executable, "-m", "snakemake", "--executor", "kochi", "--jobs", "5")
+    process = start(*command, *results_of(1, 2), cwd=project.directory)
     try:
         wait_until(lambda: Path(f"{go}.waits").exists() or process.poll() is not None)
         assert process.poll() is None
@@ -142,16 +144,17 @@ def test_edits_made_after_the_start_do_not_reach_a_run(project: Any, tmp_path: P
     assert result.read_text() == "code\nfast\n"
 
 
-def test_a_run_works_in_a_private_copy(project: Any) -> None:
+def test_a_run_works_in_a_private_copy(finished_project: Any) -> None:
+    project = finished_project
     project.edit("sum.yaml", "cat built.txt", "echo run >> code.txt; pwd > where; cat built.txt")
-    project.snakemake("sum_first", executor="kochi")
+    project.snakemake(*results_of(1, 2), executor="kochi")
     assert (project.directory / "code.txt").read_text() == "code\n"
     assert not (project.directory / "where").exists()
     left = list(Path(os.environ["KOCHI_ROOT"]).glob("projects/*/workspaces/local/*"))
     assert left == []
     # The build is not touched by what a run does to its copy.
     project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
-    project.snakemake("sum_first")
+    project.snakemake(*results_of(3))
     assert (project.directory / "results/local/sum/first/3_0.txt").read_text() == "code\nfast\n"
 
 
@@ -159,12 +162,13 @@ def test_a_run_works_in_a_private_copy(project: Any) -> None:
     "executor", [pytest.param("local", marks=pytest.mark.compatibility), "kochi"]
 )
 def test_a_run_script_sees_the_environment_of_a_kochi_job(
-    project: Any, executor: str, monkeypatch: pytest.MonkeyPatch
+    finished_project: Any, executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    project = finished_project
     monkeypatch.setenv("MKL_NUM_THREADS", "3")
     project.edit("sum.yaml", "default_name: sum", "default_name: sum_$n")
     project.edit("sum.yaml", 'echo "total', 'env | grep -E "^KOCHI_|_THREADS"; echo "total')
-    project.snakemake("sum_first", executor=executor)
+    project.snakemake(*results_of(2), executor=executor)
     log = (project.directory / "results/local/sum/first/2_0.log").read_text()
     seen = dict(line.split("=", 1) for line in printed(log).splitlines() if "=" in line)
     root = os.environ["KOCHI_ROOT"]
@@ -247,7 +251,7 @@ def test_a_project_in_a_difficult_state_runs_and_is_left_alone(
     )
     project.edit("sum.yaml", "src: out.txt", "src: seen")
     before = fingerprint(top)
-    project.snakemake("sum_first", executor="kochi")
+    project.snakemake(*results_of(1), executor="kochi")
     assert fingerprint(top) == before
     assert (top / "results/local/sum/first/1_0.txt").read_text() == (
         "lib.h\nint y;\nand edited\n5000000\nspaces\nunpushed\n"
@@ -268,7 +272,8 @@ def test_values_that_are_no_file_names_stay_apart_and_reach_the_script(project: 
 
 
 @pytest.mark.compatibility
-def test_artifacts_may_name_different_parameters(project: Any) -> None:
+def test_artifacts_may_name_different_parameters(finished_project: Any) -> None:
+    project = finished_project
     project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2], double: '`$n * 2`'")
     project.edit(
         "sum.yaml",
@@ -281,7 +286,10 @@ def test_artifacts_may_name_different_parameters(project: Any) -> None:
     assert "Nothing to be done" in project.snakemake("sum_first")
 
 
-def test_file_names_that_could_be_split_in_two_ways_still_find_their_point(project: Any) -> None:
+def test_file_names_that_could_be_split_in_two_ways_still_find_their_point(
+    finished_project: Any,
+) -> None:
+    project = finished_project
     project.edit("sum.yaml", "n: [1, 2]", "n: [1, 11], m: '`$n * 10 + 1`'")
     for ending in ("log", "txt", "json"):
         project.edit("sum.yaml", "/${n}_${duplicate}." + ending, "/${n}${m}${duplicate}." + ending)
@@ -313,7 +321,8 @@ def test_scripts_and_names_may_hold_what_snakemake_would_take_for_a_wildcard(pro
     assert "Nothing to be done" in project.snakemake("my__sum__first")
 
 
-def test_a_parameter_may_have_any_name(project: Any) -> None:
+def test_a_parameter_may_have_any_name(finished_project: Any) -> None:
+    project = finished_project
     names = ["n-workers", "count", "keys", "seconds", "node", "_names", "class"]
     first, *others = names
     one_each = ", ".join(f"{name}: [{number}]" for number, name in enumerate(others, 2))
@@ -336,7 +345,8 @@ def test_a_parameter_may_have_any_name(project: Any) -> None:
     ]
 
 
-def test_values_stay_the_texts_they_are_in_the_table(project: Any) -> None:
+def test_values_stay_the_texts_they_are_in_the_table(finished_project: Any) -> None:
+    project = finished_project
     project.edit("sum.yaml", "n: [1, 2]", "n: [1.10, 1.1, 007]")
     project.edit("sum.yaml", "$((KOCHI_PARAM_N * 10))", "10")
     project.snakemake("sum_first")
@@ -347,7 +357,8 @@ def test_values_stay_the_texts_they_are_in_the_table(project: Any) -> None:
     assert [row[1:3] for row in cells[4:]] == [["1.10", "1"], ["1.1", "1"], ["007", "1"]]
 
 
-def test_long_and_repetitive_values_make_no_impossible_file_names(project: Any) -> None:
+def test_long_and_repetitive_values_make_no_impossible_file_names(finished_project: Any) -> None:
+    project = finished_project
     project.edit("sum.yaml", "debug: 0", f"debug: {'-fsome-flag ' * 40}")
     project.edit("sum.yaml", "n: [1, 2]", "n: ['1000000000000000000000000000', 2]")
     project.edit("sum.yaml", "$((KOCHI_PARAM_N * 10))", "$KOCHI_PARAM_N")
@@ -385,13 +396,14 @@ def test_a_missing_artifact_file_fails_the_run_and_keeps_nothing(project: Any) -
     assert git(project.directory, "branch", "--list", "kochi_*") == ""
 
 
-def test_a_line_that_fails_fails_the_run_unless_strict_is_off(project: Any) -> None:
+def test_a_line_that_fails_fails_the_run_unless_strict_is_off(finished_project: Any) -> None:
+    project = finished_project
     project.edit("sum.yaml", 'echo "total', 'false\n    echo "total')
     failed = project.try_snakemake("sum_first")
     assert failed.returncode != 0
     assert "ended with exit status 1" in failed.stdout
     project.edit("sum.yaml", "run:\n  depend", "run:\n  strict: false\n  depend")
-    project.snakemake("sum_first")
+    project.snakemake(*results_of(1, 2))
 
 
 def test_a_failed_installation_leaves_the_good_one_in_place(finished_project: Any) -> None:
@@ -425,13 +437,13 @@ def test_a_mirror_is_installed_as_it_stands(project: Any, tmp_path: Path) -> Non
         "$KOCHI_INSTALL_PREFIX/level}",
     )
     project.edit("sum.yaml", "recipe: fast", "recipe: slow")
-    project.snakemake("sum_first")
+    project.snakemake(*results_of(1, 2))
     result = project.directory / "results/local/sum/first/1_0.txt"
     assert result.read_text() == "code\nuncommitted\n"
     git(mirror, "commit", "-aqm", "the same, committed")
-    assert "Nothing to be done" in project.snakemake("sum_first")
+    assert "Nothing to be done" in project.snakemake(*results_of(1, 2))
     (mirror / "level").write_text("edited\n")
-    project.snakemake("sum_first")
+    project.snakemake(*results_of(1, 2))
     assert result.read_text() == "code\nedited\n"
 
 
@@ -466,8 +478,8 @@ def test_a_root_inside_of_the_project_is_not_code(
     project.edit(
         "sum.yaml", "$KOCHI_INSTALL_PREFIX_TOOL/level", '"$KOCHI_INSTALL_PREFIX_TOOL/level"'
     )
-    project.snakemake("sum_first")
-    assert "Nothing to be done" in project.snakemake("sum_first")
+    project.snakemake(*results_of(1, 2))
+    assert "Nothing to be done" in project.snakemake(*results_of(1, 2))
 
 
 def test_an_emptied_root_is_filled_again_when_something_is_to_be_run(
@@ -476,7 +488,7 @@ def test_an_emptied_root_is_filled_again_when_something_is_to_be_run(
     shutil.rmtree(os.environ["KOCHI_ROOT"])
     assert "Nothing to be done" in finished_project.snakemake("sum_first")
     finished_project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
-    finished_project.snakemake("sum_first")
+    finished_project.snakemake(*results_of(3))
     ran = finished_project.take_ran()
     assert {"install base -O1", "build sum 0", "run sum 3"} <= set(ran)
 
@@ -484,34 +496,36 @@ def test_an_emptied_root_is_filled_again_when_something_is_to_be_run(
 def test_a_deleted_installation_is_made_again(finished_project: Any) -> None:
     shutil.rmtree(base_prefix(finished_project))
     finished_project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
-    finished_project.snakemake("sum_first")
+    finished_project.snakemake(*results_of(3))
     assert "install base -O1" in finished_project.take_ran()
 
 
-def test_runs_are_alone_under_the_local_executor_too(project: Any, tmp_path: Path) -> None:
+def test_runs_are_alone_under_the_local_executor_too(finished_project: Any, tmp_path: Path) -> None:
+    project = finished_project
     claim = f"mkdir '{tmp_path}/claimed'; sleep 0.3; rmdir '{tmp_path}/claimed'; echo"
     project.edit("sum.yaml", 'echo "total', f'{claim} "total')
     project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3, 4]")
-    project.snakemake("sum_first", executor="local")
+    project.snakemake(*results_of(1, 2, 3, 4), executor="local")
 
 
-def test_the_next_run_removes_the_files_of_a_killed_one(project: Any) -> None:
+def test_the_next_run_removes_the_files_of_a_killed_one(finished_project: Any) -> None:
+    project = finished_project
     project.edit("sum.yaml", 'echo "total', 'test -e "$RAN.go" || kill -9 $PPID; echo "total')
-    assert project.try_snakemake("sum_first").returncode != 0
+    assert project.try_snakemake(*results_of(1, 2)).returncode != 0
     workspaces = list(Path(os.environ["KOCHI_ROOT"]).glob("projects/*/workspaces/local"))
     assert list(workspaces[0].iterdir())
     Path(f"{project.ran}.go").touch()
-    project.snakemake("sum_first")
+    project.snakemake(*results_of(1, 2))
     assert not list(workspaces[0].iterdir())
 
 
 def test_an_artifact_too_large_for_git_stays_a_file(
-    project: Any, monkeypatch: pytest.MonkeyPatch
+    finished_project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    project = finished_project
     project.edit("sum.yaml", "cat built.txt", "truncate -s 101M out.txt; true; : cat built.txt")
     project.edit("sum.yaml", "KOCHI_INSTALL_PREFIX_TOOL/level > out.txt", "RAN")
-    project.edit("sum.yaml", "n: [1, 2]", "n: [1]")
-    said = project.snakemake("sum_first")
+    said = project.snakemake(*results_of(1))
     assert "not kept in git, only in results/" in said
     assert (project.directory / "results/local/sum/first/1_0.txt").stat().st_size == 101 << 20
 
@@ -546,14 +560,19 @@ def test_the_report_holds_table_and_plot(finished_project: Any) -> None:
     assert "first.md" in report
 
 
-def test_the_rich_logger_shows_a_run(project: Any) -> None:
-    project.snakemake("--logger", "rich", "--", "sum_first", executor="kochi")
-    assert (project.directory / "results/local/sum/first.md").exists()
+def test_the_rich_logger_shows_a_run(finished_project: Any) -> None:
+    project = finished_project
+    project.edit("sum.yaml", "* 10", "* 100")
+    project.snakemake("--logger", "rich", "--", *results_of(1), executor="kochi")
+    assert project.take_ran() == ["run sum 1"]
 
 
-def test_a_batch_names_its_queue_and_runs_without_a_worker_started_by_hand(project: Any) -> None:
+def test_a_batch_names_its_queue_and_runs_without_a_worker_started_by_hand(
+    finished_project: Any,
+) -> None:
+    project = finished_project
     project.edit("sum.yaml", "first:\n", "first:\n    queue: q_${batch_name}_${n}\n")
-    project.snakemake("sum_first", executor="kochi")
+    project.snakemake(*results_of(2), executor="kochi")
     stats = json.loads((project.directory / "results/local/sum/first/2_0.json").read_text())
     assert stats["queue"] == "q_first_2"
 

@@ -12,6 +12,8 @@ from support import git, write
 from snakemake_kochi.artifacts.committer import commit_missing
 from snakemake_kochi.paths import Root
 
+from .conftest import results
+
 LINE = "cat built.txt $KOCHI_INSTALL_PREFIX_TOOL/level > out.txt"
 
 
@@ -29,13 +31,13 @@ def test_a_link_that_leaves_the_project_is_not_published_and_the_run_succeeds(
     secret = write(tmp_path / "elsewhere" / "secret", "a private key\n")
     monkeypatch.setenv("SECRET", str(secret))
     project.edit("sum.yaml", LINE, line)
-    done = project.try_snakemake("sum_first")
+    done = project.try_snakemake(*results(1, 2))
     assert done.returncode == 0
     assert f"out.txt is a link to {secret}" in done.stdout
     assert "let the run script copy it" in done.stdout
     assert "Traceback" not in done.stdout
-    results = list(project.directory.glob("results/**/*.txt"))
-    assert {result.read_text() for result in results} == {"a private key\n"}
+    made = list(project.directory.glob("results/**/*.txt"))
+    assert {result.read_text() for result in made} == {"a private key\n"}
     paths = Root.find().project(project.directory)
     assert commit_missing(project.directory, paths, "local", 30, thorough=True) == 0
     assert "private key" not in git(project.directory, "log", "-p", "--all")
@@ -45,8 +47,9 @@ def test_a_link_that_leaves_the_project_is_not_published_and_the_run_succeeds(
 
 
 def test_a_link_within_the_workspace_the_project_or_the_root_is_the_file_it_leads_to(
-    project: Any,
+    finished_project: Any,
 ) -> None:
+    project = finished_project
     lines = {
         "1": "ln -s built.txt out.txt",
         "2": f'ln -s "{project.directory}/README.md" out.txt',
@@ -55,7 +58,7 @@ def test_a_link_within_the_workspace_the_project_or_the_root_is_the_file_it_lead
     cases = "\n".join(f"        {n}) {line};;" for n, line in lines.items())
     project.edit("sum.yaml", LINE, f"case $KOCHI_PARAM_N in\n{cases}\n        esac")
     project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
-    project.snakemake("sum_first")
+    project.snakemake(*results(1, 2, 3))
     for number, text in (("1", "code\n"), ("2", "About\n"), ("3", "fast\n")):
         result = project.directory / f"results/local/sum/first/{number}_0.txt"
         assert not os.path.islink(result)

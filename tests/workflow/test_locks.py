@@ -20,7 +20,9 @@ from snakemake_kochi.paths import Root
 from snakemake_kochi.phases.build import build_experiment
 from snakemake_kochi.phases.freeze import take_freeze
 
-RUN = ("-m", "snakemake", "--executor", "local", "--cores", "2", "sum_first")
+from .conftest import results
+
+RUN = ("-m", "snakemake", "--executor", "local", "--cores", "2", *results(1, 2))
 
 
 def without_flock(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -76,7 +78,7 @@ def test_the_locks_of_a_project_are_in_the_configured_directory(
 ) -> None:
     (tmp_path / "locks").mkdir()
     configure(project, lock_dir=tmp_path / "locks")
-    project.snakemake("sum_first")
+    project.snakemake(*results(1, 2))
     root = Root.find()
     locks = find_lock_settings(root.machine("local"))
     assert locks.paths.directory.parent == tmp_path / "locks"
@@ -149,7 +151,7 @@ def test_a_build_whose_lease_was_taken_away_does_not_count(
     project.edit("sum.yaml", '"$LOCK"', "$LOCK")
     freeze = take_freeze(project.directory, "local")
     experiment = freeze.experiment("sum.yaml")
-    with pytest.raises(LockLostError, match="taken away while it was held"):
+    with pytest.raises(LockLostError, match="this process lost the lock"):
         build_experiment(freeze, experiment, experiment.build, {"KOCHI_PARAM_DEBUG": "0"}, ())
     assert list(freeze.paths.directory.glob("builds/local/*/manifest.json")) == []
 

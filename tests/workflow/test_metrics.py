@@ -10,7 +10,10 @@ from support import printed
 BUILD = 'echo "build sum $KOCHI_PARAM_DEBUG" >> "$RAN"\n'
 
 
-def test_a_metric_that_matches_in_no_run_is_an_error_beside_the_table(project: Any) -> None:
+def test_a_metric_that_matches_in_no_run_is_an_error_beside_the_table(
+    finished_project: Any,
+) -> None:
+    project = finished_project
     project.edit(
         "sum.yaml", "total: 'total", "low: 'total (1[0-9])', gone: 'totl ([0-9]+)', total: 'total"
     )
@@ -47,8 +50,9 @@ def test_a_metric_that_matches_in_no_run_is_an_error_beside_the_table(project: A
 
 @pytest.mark.parametrize("executor", ["local", "kochi"])
 def test_the_output_is_kept_with_the_build_and_a_header_and_metrics_read_the_run(
-    project: Any, executor: str
+    finished_project: Any, executor: str
 ) -> None:
+    project = finished_project
     project.edit("sum.yaml", BUILD, f"{BUILD}    echo total 77; seq -f 'cc %06g' 20000\n")
     project.edit("sum.yaml", 'echo "total', 'echo to stderr >&2; printf "total')
     project.snakemake("sum_first", executor=executor)

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from .conftest import results
+
 ALL_RAN = ["run sum 1", "run sum 2"]
 
 
-def nothing_to_do(project: Any) -> bool:
-    return "Nothing to be done" in project.snakemake("sum_first") and project.take_ran() == []
+def nothing_to_do(project: Any, *targets: str) -> bool:
+    said = project.snakemake(*(targets or ["sum_first"]))
+    return "Nothing to be done" in said and project.take_ran() == []
 
 
 def test_a_second_run_does_nothing(finished_project: Any) -> None:
@@ -47,13 +50,14 @@ def test_another_recipe_and_another_experiment_rerun_nothing(finished_project: A
 
 def test_one_more_value_in_a_list_runs_only_the_new_points(finished_project: Any) -> None:
     finished_project.edit("sum.yaml", "n: [1, 2]", "n: [1, 3, 2]")
-    finished_project.snakemake("sum_first")
+    finished_project.snakemake(*results(1, 3, 2))
     assert finished_project.take_ran() == ["run sum 3"]
 
 
 def test_one_more_duplicate_runs_only_the_new_points(finished_project: Any) -> None:
     finished_project.edit("sum.yaml", "n: [1, 2]}", "n: [1, 2]}\n    duplicates: 2")
-    finished_project.snakemake("sum_first")
+    second = [target.replace("_0.", "_1.") for target in results(1, 2)]
+    finished_project.snakemake(*results(1, 2), *second)
     assert finished_project.take_ran() == ALL_RAN
 
 
@@ -73,24 +77,25 @@ def test_an_edited_source_rebuilds_and_reruns(finished_project: Any) -> None:
 
 def test_an_untracked_source_counts(finished_project: Any) -> None:
     (finished_project.directory / "new.c").write_text("int x;\n")
-    finished_project.snakemake("sum_first")
+    finished_project.snakemake(*results(1, 2))
     assert finished_project.take_ran() == ["build sum 0", *ALL_RAN]
 
 
-def test_sources_narrow_down_what_counts_as_code(project: Any) -> None:
+def test_sources_narrow_down_what_counts_as_code(finished_project: Any) -> None:
+    project = finished_project
     project.edit("sum.yaml", "default_name: sum", "default_name: sum\nsources: ['code.*']")
-    project.snakemake("sum_first")
+    project.snakemake(*results(1, 2))
     project.take_ran()
     (project.directory / "unrelated.c").write_text("int x;\n")
-    assert nothing_to_do(project)
+    assert nothing_to_do(project, *results(1, 2))
     project.edit("code.txt", "code", "better code")
-    project.snakemake("sum_first")
+    project.snakemake(*results(1, 2))
     assert project.take_ran() == ["build sum 0", *ALL_RAN]
 
 
 def test_a_changed_run_script_reruns_without_a_build(finished_project: Any) -> None:
     finished_project.edit("sum.yaml", "* 10", "* 100")
-    finished_project.snakemake("sum_first")
+    finished_project.snakemake(*results(1, 2))
     assert finished_project.take_ran() == ALL_RAN
 
 
@@ -98,10 +103,10 @@ def test_a_changed_build_parameter_rebuilds_and_a_former_build_is_used_again(
     finished_project: Any,
 ) -> None:
     finished_project.edit("sum.yaml", "debug: 0", "debug: 1")
-    finished_project.snakemake("sum_first")
+    finished_project.snakemake(*results(1, 2))
     assert finished_project.take_ran() == ["build sum 1", *ALL_RAN]
     finished_project.edit("sum.yaml", "debug: 1", "debug: 0")
-    finished_project.snakemake("sum_first")
+    finished_project.snakemake(*results(1, 2))
     assert "build sum 0" not in finished_project.take_ran()
 
 
@@ -111,7 +116,7 @@ def test_a_changed_recipe_is_installed_again_with_all_that_uses_it_and_only_that
     finished_project.snakemake("install_base_other", "install_tool_slow")
     finished_project.take_ran()
     finished_project.edit("kochi.yaml", "-O1", "-O2")
-    finished_project.snakemake("sum_first", "install_base_other")
+    finished_project.snakemake(*results(1, 2), "install_base_other")
     first, *others = finished_project.take_ran()
     assert first == "build sum 0"
     assert others[0] == "install base -O2"
@@ -128,7 +133,7 @@ def test_a_changed_activate_script_reruns_what_uses_the_recipe_but_installs_noth
     finished_project: Any,
 ) -> None:
     finished_project.edit("kochi.yaml", "LEVEL: fast}", "LEVEL: fast}, activate_script: export A=1")
-    finished_project.snakemake("sum_first")
+    finished_project.snakemake(*results(1, 2))
     assert finished_project.take_ran() == ["build sum 0", *ALL_RAN]
 
 
@@ -142,7 +147,7 @@ def test_another_default_parameter_that_no_script_sees_reruns_nothing(
 
 def test_another_recipe_of_a_dependency_reruns_what_uses_it(finished_project: Any) -> None:
     finished_project.edit("sum.yaml", "recipe: fast", "recipe: slow")
-    finished_project.snakemake("sum_first")
+    finished_project.snakemake(*results(1, 2))
     ran = finished_project.take_ran()
     assert ran[0] == "build sum 0"
     assert ran[1].startswith("install tool")
@@ -161,14 +166,14 @@ def test_a_changed_metric_is_read_off_the_output_without_a_rerun(finished_projec
 
 def test_a_deleted_artifact_is_made_again(finished_project: Any) -> None:
     (finished_project.directory / "results/local/sum/first/2_0.txt").unlink()
-    finished_project.snakemake("sum_first")
+    finished_project.snakemake(*results(1, 2))
     assert finished_project.take_ran() == ["run sum 2"]
 
 
 def test_lost_results_cost_runs_but_no_build_or_installation(finished_project: Any) -> None:
     shutil.rmtree(finished_project.directory / ".snakemake")
     shutil.rmtree(finished_project.directory / "results")
-    finished_project.snakemake("sum_first")
+    finished_project.snakemake(*results(1, 2))
     assert finished_project.take_ran() == ALL_RAN
 
 

@@ -29,11 +29,16 @@ def values_in_table(project: Any, below: str = "") -> list[str]:
     return [row.split(",")[-1] for row in rows]
 
 
-@pytest.fixture
-def failing_project(project: Any) -> Any:
+def make_failing(project: Any) -> Any:
     project.edit("sum.yaml", '    echo "total', f'{FAILS}    echo "total')
     project.edit("sum.yaml", "n: [1, 2]", "n: [1, 3]")
     return project
+
+
+@pytest.fixture
+def failing_project(finished_project: Any) -> Any:
+    """All of its results are to be made again."""
+    return make_failing(finished_project)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +97,9 @@ def test_a_failed_run_is_left_out_of_the_table_and_named_until_it_is_there(
     [("local", "k_"), pytest.param("kochi", "", marks=pytest.mark.compatibility)],
 )
 def test_runs_whose_build_failed_are_left_out_with_what_the_build_printed(
-    project: Any, executor: str, prefix: str
+    finished_project: Any, executor: str, prefix: str
 ) -> None:
+    project = finished_project
     project.edit("sum.yaml", "params: {n: [1, 2]}", "params: {debug: [0, 1]}")
     project.edit("sum.yaml", "${n}_${duplicate}", "${debug}_${duplicate}")
     build = 'echo "build sum $KOCHI_PARAM_DEBUG" >> "$RAN"\n'
@@ -145,8 +151,8 @@ def test_without_keep_going_the_table_has_the_existing_results_at_the_end(
     assert "no more beans for 2" in done.stdout.partition("1 of 3 runs has no result")[2]
 
 
-def test_a_batch_of_which_every_run_failed_says_so_in_a_file(failing_project: Any) -> None:
-    project = failing_project
+def test_a_batch_of_which_every_run_failed_says_so_in_a_file(project: Any) -> None:
+    make_failing(project)  # and has had no table yet
     fails(project, 1)
     # Without a chance to say why.
     project.edit(
