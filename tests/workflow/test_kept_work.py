@@ -115,32 +115,31 @@ def test_a_repeated_installation_has_the_same_commit_until_a_newer_one_is_reques
     git(top, "config", "--global", "protocol.file.allow", "always")
     project.edit("kochi.yaml", "  base:\n", "  base:\n    git: remote://base\n    branch: main\n")
     project.edit("kochi.yaml", '"install base $CFLAGS"', '"install base $(cat a.txt)"')
-    project.snakemake(*results(1, 2))
+    project.snakemake(*results(1))
     project.take_ran()
     write(source / "a.txt", "new\n")
     git(source, "commit", "-qam", "new")
 
     shutil.rmtree(os.environ["KOCHI_ROOT"])
-    project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
-    project.snakemake(*results(1, 2, 3))
+    project.snakemake(*results(1, 2))
     ran = project.take_ran()
     assert "install base old" in ran
-    assert [each for each in ran if each.startswith("run")] == ["run sum 3"]
+    assert [each for each in ran if each.startswith("run")] == ["run sum 2"]
 
     kochi = (sys.executable, "-P", "-m", "snakemake_kochi.cli")
     assert run(*kochi, "install", "-d", "base:one", cwd=top).returncode == 0
     assert project.take_ran() == ["install base new"]
-    project.snakemake(*results(1, 2, 3))
+    project.snakemake(*results(1, 2))
     ran = project.take_ran()
-    assert [each for each in ran if each.startswith("run")] == [f"run sum {n}" for n in (1, 2, 3)]
+    assert [each for each in ran if each.startswith("run")] == ["run sum 1", "run sum 2"]
 
     # The work of the older one does not count as that of the newer one when that is gone, too.
     write(source / "a.txt", "newest\n")
     git(source, "commit", "-qam", "newest")
     assert run(*kochi, "install", "-d", "base:one", cwd=top).returncode == 0
     shutil.rmtree(os.environ["KOCHI_ROOT"])
-    project.edit("sum.yaml", "n: [1, 2, 3]", "n: [1, 2, 3, 4]")
+    project.edit("sum.yaml", "n: [1, 2]", "n: [1, 2, 3]")
     project.take_ran()
-    project.snakemake(*results(1, 2, 3, 4))
+    project.snakemake(*results(1, 2, 3))
     ran = project.take_ran()
-    assert [each for each in ran if each.startswith("run")] == [f"run sum {n}" for n in range(1, 5)]
+    assert [each for each in ran if each.startswith("run")] == [f"run sum {n}" for n in (1, 2, 3)]
