@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 # The directories whose modules take longest. Begun last, each would run alone at the end.
 _FIRST = ("conformance", "workflow", "slurm", "faults", "bench", "docs", "executor")
+# The directory whose modules mostly wait. Side by side, they would leave the processors idle.
+_WAITING = "slurm"
 
 # A shell that starts the tests in the background makes them ignore these signals. Every process
 # that they start would ignore them, too, and no interrupt would reach it.
@@ -33,13 +36,20 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Directories with the longest tests come first; the order within a directory stays."""
+    """Directories with the longest tests come first; the order within a module stays. Modules that
+    wait alternate with those that compute."""
 
     def order(item: pytest.Item) -> int:
         directory = item.path.parent.name
         return _FIRST.index(directory) if directory in _FIRST else len(_FIRST)
 
-    items.sort(key=order)
+    waiting: dict[Path, list[pytest.Item]] = {}
+    computing: dict[Path, list[pytest.Item]] = {}
+    for item in sorted(items, key=order):
+        modules = waiting if item.path.parent.name == _WAITING else computing
+        modules.setdefault(item.path, []).append(item)
+    pairs = zip_longest(computing.values(), waiting.values(), fillvalue=[])
+    items[:] = [item for pair in pairs for module in pair for item in module]
 
 
 def pytest_unconfigure() -> None:
