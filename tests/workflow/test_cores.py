@@ -21,8 +21,7 @@ def tickets() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.compatibility
-def test_runs_have_the_cores_that_their_parameters_say(finished_project: Any) -> None:
-    project = finished_project
+def test_runs_have_the_cores_that_their_parameters_say(project: Any) -> None:
     project.edit("sum.yaml", "default_name: sum", "default_name: sum_$n")
     project.edit("sum.yaml", "run:\n", "run:\n  exclusive: false\n  cores: '`$n + 1`'\n")
     project.snakemake(*results(1, 2), "--kochi-cores", "4", executor="kochi")

@@ -572,6 +572,7 @@ def test_a_batch_names_its_queue_and_runs_without_a_worker_started_by_hand(
 ) -> None:
     project = finished_project
     project.edit("sum.yaml", "first:\n", "first:\n    queue: q_${batch_name}_${n}\n")
+    project.edit("sum.yaml", "* 10", "* 100")  # a queue alone makes nothing stale
     project.snakemake(*results_of(2), executor="kochi")
     stats = json.loads((project.directory / "results/local/sum/first/2_0.json").read_text())
     assert stats["queue"] == "q_first_2"
