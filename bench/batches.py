@@ -40,7 +40,7 @@ def measure(place: Path, size: Size) -> list[Row]:
     """A batch of one trivial run for each point: the dry run, which is parsing and making the DAG,
     the run, and a run that finds nothing to do, each divided by its number of points; what a batch
     of one point takes is taken off before."""
-    counts = size.numbers((100, 1000, 10_000), (4,))
+    counts = size.numbers((100, 1000, 10_000), (2,))
     runner = Runner(place)
     kinds = ("dry run", "run", "run with nothing to do")
     taken: dict[tuple[str, int], list[float]] = {}

@@ -20,7 +20,7 @@ echo $!
 def measure(place: Path, size: Size) -> list[Row]:
     """As many jobs at a time: that many are submitted, and asked for every second, which is the
     least, and without a limit to the rate."""
-    count = size.number(50, 3)
+    count = size.number(50, 2)
     submit = place / "submit"
     submit.write_text(_SUBMIT)
     submit.chmod(0o755)

@@ -36,7 +36,7 @@ def shell(place: Path, size: Size) -> list[Row]:
 
 def script(place: Path, size: Size) -> list[Row]:
     """How long do jobs take that are a Python script?"""
-    return _compare(place, size, "`script:`", SCRIPT, size.number(1000, 4), size.runs(3), 1.0)
+    return _compare(place, size, "`script:`", SCRIPT, size.number(1000, 2), size.runs(3), 1.0)
 
 
 def run(place: Path, size: Size) -> list[Row]:

@@ -26,7 +26,7 @@ def measure(place: Path, size: Size) -> list[Row]:
 
     Raises RuntimeError when a job was executed by another runner than was asked for.
     """
-    many, few = size.number(100, 3), 3 if size.quick else 10
+    many, few = size.number(100, 2), 1 if size.quick else 10
     rows = []
     for kind, (body, names) in _KINDS.items():
         counts = [few if name == "command" else many for name in names]

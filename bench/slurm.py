@@ -46,7 +46,7 @@ def measure(place: Path, size: Size) -> list[Row]:
     rows: list[Row] = []
     with import_of_tests("slurm_cluster").SlurmCluster(_NODES, _CPUS) as cluster:
         bench = _Bench(place, runner, cluster)
-        for count in size.numbers((20, 200), (3,)):
+        for count in size.numbers((20, 200), (2,)):
             rows += bench.compare(count, size.runs(1))
         if not (size.quick or size.jobs):
             rows += bench.alone(_MANY, size.runs(1))

@@ -11,13 +11,13 @@ from support import REPOSITORY, run
 # A line of each that only a measurement that came to its end prints.
 LINES = {
     "local": "10 one-line jobs, 2 at a time: kochi",
-    "script": "4 `script:` jobs, 2 at a time: kochi",
+    "script": "2 `script:` jobs, 2 at a time: kochi",
     "run": "2 `run:` jobs, 2 at a time: kochi",
-    "slurm": "3 one-line jobs, 8 at a time: kochi",
-    "generic": "3 one-line jobs, 2 at a time: kochi",
+    "slurm": "2 one-line jobs, 8 at a time: kochi",
+    "generic": "2 one-line jobs, 2 at a time: kochi",
     "runners": "a `run:` job by zygote",
     "growth": "local executor: a job of 10",
-    "batches": "run with nothing to do: a point of 4",
+    "batches": "run with nothing to do: a point of 2",
     "latency": "from handing over to the job's first instruction",
     "throughput": "jobs per second",
     "claims": "a claim, 1,000 waiting",

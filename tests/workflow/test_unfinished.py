@@ -41,9 +41,7 @@ def failing_project(finished_project: Any) -> Any:
     return make_failing(finished_project)
 
 
-@pytest.mark.parametrize(
-    "executor", ["local", pytest.param("kochi", marks=pytest.mark.compatibility)]
-)
+@pytest.mark.parametrize("executor", ["local", "kochi"])
 def test_a_failed_run_is_left_out_of_the_table_and_named_until_it_is_there(
     failing_project: Any, executor: str
 ) -> None:
