@@ -17,7 +17,7 @@ from support import start, wait_until, write
 
 from snakemake_kochi.paths import Root
 
-JOBS = 12
+JOBS = 6
 SNAKEFILE = f"""
 rule all:
     input: expand("out/{{i}}", i=range({JOBS})), expand("next/{{i}}", i=range({JOBS}))
