@@ -1,10 +1,26 @@
-"""Back-off: when a failed action is tried again."""
+"""Back-off: when to try or to look again."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Callable
+
+
+def wait_until(
+    condition: Callable[[], bool], patience: float, pause: float, longest: float | None = None
+) -> bool:
+    """Call the condition until it is true; return False if it is not within `patience` seconds.
+
+    The calls are `pause` seconds apart, which double up to `longest` if that is given.
+    """
+    deadline = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, longest or pause)
+    return True
 
 
 class Backoff:

@@ -236,12 +236,11 @@ def kill_job_processes(leader: ProcessIdentity, nonce: str, patience: float = 5.
     kernel (a dead NFS server) cannot be ended, and may still write.
     """
     # Imported here: every process imports this module, and few of them kill a job.
-    from snakemake_kochi.backoff import Backoff
+    from snakemake_kochi.backoff import wait_until
 
-    deadline, pauses = time.monotonic() + patience, Backoff(0.001, 0.1)
-    while remaining := find_job_processes(leader, nonce):
+    def are_killed() -> bool:
+        remaining = find_job_processes(leader, nonce)
         send_signal(remaining, signal.SIGKILL)
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(pauses.failed())
-    return True
+        return not remaining
+
+    return wait_until(are_killed, patience, 0.001, 0.1)

@@ -16,6 +16,7 @@ import humanfriendly
 
 from snakemake_kochi.allocation.submission import WorkerCommand, end_allocations
 from snakemake_kochi.allocation.workers import make_scheduler
+from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.doctor.checks import Finding
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import last_lines, make_directory
@@ -94,9 +95,7 @@ class TrialAllocations:
         with contextlib.suppress(OSError):
             os.rmdir(self._paths.controller(self._controller).directory)
         end_allocations(self._scheduler, self._log, lambda: False)
-        deadline = time.monotonic() + _LEAVE_PATIENCE
-        while any(map(self._workers, self._queues)) and time.monotonic() < deadline:
-            time.sleep(_LOOK)
+        wait_until(lambda: not any(map(self._workers, self._queues)), _LEAVE_PATIENCE, _LOOK)
         for queue in self._queues:
             # Jobs of an interrupted test.
             for job in Queue(self._paths, queue).jobs():

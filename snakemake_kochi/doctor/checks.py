@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
+from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory
 from snakemake_kochi.paths import TrialPaths
@@ -120,10 +120,13 @@ def _remove(made: list[Path]) -> bool:
     The others were made for the first, and remain if they are in use. Returns whether the first is
     left.
     """
-    deadline = time.monotonic() + _REMOVAL_PATIENCE
-    while made[0].exists() and time.monotonic() < deadline:
+
+    def is_removed() -> bool:
+        # Again and again: on NFS, a file that a process still has open leaves another behind.
         shutil.rmtree(made[0], ignore_errors=True)
-        time.sleep(0.01)
+        return not made[0].exists()
+
+    wait_until(is_removed, _REMOVAL_PATIENCE, 0.01)
     for path in made[1:]:
         with contextlib.suppress(OSError):
             path.rmdir()
@@ -237,6 +240,4 @@ def _end(child: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
         os.killpg(child, signal.SIGKILL)
-    deadline = time.monotonic() + _KILL_PATIENCE
-    while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
-        time.sleep(0.001)
+    wait_until(lambda: os.waitpid(child, os.WNOHANG) != (0, 0), _KILL_PATIENCE, 0.001)

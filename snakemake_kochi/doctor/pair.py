@@ -20,6 +20,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.doctor.checks import (
     INTERRUPTING,
     Check,
@@ -203,9 +204,7 @@ def _end(machine: MachinePaths, job: int) -> None:
 
 
 def _wait_for_end(machine: MachinePaths, job: int) -> None:
-    deadline = time.monotonic() + _END_PATIENCE
-    while find_job(machine, job).state != "ended" and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: find_job(machine, job).state == "ended", _END_PATIENCE, 0.02)
 
 
 def _told(pair: Pair, queue: str, job: int) -> Generator[Finding]:

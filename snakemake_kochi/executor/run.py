@@ -17,6 +17,7 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
 from snakemake_kochi.allocation.workers import WorkerProvider
+from snakemake_kochi.backoff import Backoff, wait_until
 from snakemake_kochi.executor.queue_watch import QueueWatch
 from snakemake_kochi.executor.run_summary import RunSummary
 from snakemake_kochi.executor.tickets import single_jobs
@@ -234,14 +235,17 @@ class Adoption:
                 "An earlier run in this directory was killed, or reached its time limit. "
                 f"{' '.join(found)}"
             )
-        deadline = time.monotonic() + _ENDING_SECONDS
-        look = 0.0
-        while (queues := self._orphans.queues_of_ending()) and time.monotonic() < deadline:
-            if time.monotonic() >= look:
-                look = time.monotonic() + _LOOK
+        look = Backoff()
+
+        def are_over() -> bool:
+            queues = self._orphans.queues_of_ending()
+            if queues and look.is_due:
+                look.hold(_LOOK)
                 for queue in queues:
                     look_after(queue)
-            time.sleep(_PAUSE)
+            return not queues
+
+        wait_until(are_over, _ENDING_SECONDS, _PAUSE)
 
     def find(self, job: JobExecutorInterface, ticket: Ticket) -> Running | Ended | None:
         """The same job of an earlier run, unless it must be executed again."""

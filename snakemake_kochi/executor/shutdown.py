@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 
+from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.executor.internals import keep_empty_directories, leave_to_adopter
 from snakemake_kochi.executor.results import Results
@@ -221,11 +221,14 @@ class Cancelling:
         is awaited.
         """
         patience = _PATIENCE if self._has_room() else _PATIENCE_ON_FULL_DISK
-        deadline = time.monotonic() + patience
-        left = self._not_ended(self._told)
-        while left and time.monotonic() < deadline and not is_urgent():
-            time.sleep(_PAUSE)
+        left = self._told
+
+        def is_over() -> bool:
+            nonlocal left
             left = self._not_ended(left)
+            return not left or is_urgent()
+
+        wait_until(is_over, patience, _PAUSE)
 
     def _has_room(self) -> bool:
         with contextlib.suppress(OSError):

@@ -8,12 +8,12 @@ import re
 import shlex
 import signal
 import subprocess
-import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.files import last_lines, make_directory, write_atomically
 from snakemake_kochi.queue import Capacity
 from snakemake_kochi.schedulers.interface import (
@@ -136,9 +136,7 @@ class AllocScript:
         within a second.
         """
         names = [self._start(wanted, worker) for _ in range(wanted.count)]
-        deadline = time.monotonic() + _EARLY
-        while time.monotonic() < deadline and any(map(self._is_running, names)):
-            time.sleep(_PAUSE)
+        wait_until(lambda: not any(map(self._is_running, names)), _EARLY, _PAUSE)
         for name in names:
             if failure := self.failure(name):
                 self.cancel(names)

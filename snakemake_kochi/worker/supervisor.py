@@ -23,6 +23,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
+from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.errors import DamagedFileError, KochiError, WorkerError
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, child_pids
@@ -203,15 +204,16 @@ class _Supervisor:
         """Kill (SIGKILL) the descendants: orphaned descendants become children of this process."""
         # This uses no library that must be loaded first: the worker may have been killed because
         # the filesystem with the programs does not answer.
-        deadline = time.monotonic() + _LEFTOVER_PATIENCE
-        pause = _KILL_PAUSE
-        while left := _kill_children():
-            if time.monotonic() > deadline:
-                pids = ", ".join(map(str, left))
-                self._say(f"processes {pids} of its jobs cannot be ended")
-                return
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_KILL_PAUSE)
+        left: list[int] = []
+
+        def are_ended() -> bool:
+            nonlocal left
+            left = _kill_children()
+            return not left
+
+        if not wait_until(are_ended, _LEFTOVER_PATIENCE, _KILL_PAUSE, _LONGEST_KILL_PAUSE):
+            pids = ", ".join(map(str, left))
+            self._say(f"processes {pids} of its jobs cannot be ended")
 
     def _say(self, message: str) -> None:
         # The supervisor opens the log only for this line, because the log belongs to the worker.

@@ -7,6 +7,7 @@ import logging
 import time
 from functools import partial
 
+from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
@@ -325,7 +326,6 @@ class Worker:
 
     def _leave(self) -> None:
         """End in all cases so that nothing of a job stays behind."""
-        deadline = time.monotonic() + self._settings.leave_patience
         if presumed_dead_by := self._state.presumed_dead_by:
             self._state.touch(reason=f"presumed dead by {presumed_dead_by}")
             self._claims.drop()
@@ -333,9 +333,13 @@ class Worker:
         else:
             self._claims.requeue_held()
             self._slots.requeue_all(0.0)
-        while self._slots and time.monotonic() < deadline:
-            self._advance()
-            time.sleep(0.01)
+
+        def has_none() -> bool:
+            if self._slots:
+                self._advance()
+            return not self._slots
+
+        wait_until(has_none, self._settings.leave_patience, 0.01)
         self._slots.kill_orphans()
         self._queues.leave()
         self._echo.pump(everything=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+from snakemake_kochi.backoff import wait_until
 from snakemake_kochi.files import TRANSIENT
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import WorkerPaths
@@ -218,10 +219,12 @@ class ZygoteRunner(Runner):
     def close(self) -> None:
         for pool_key in list(self._zygotes):
             self._end(pool_key)
-        deadline = time.monotonic() + _END_PATIENCE
-        while self._ending and time.monotonic() < deadline:
-            time.sleep(0.005)
+
+        def have_ended() -> bool:
             self._reap_or_kill()
+            return not self._ending
+
+        wait_until(have_ended, _END_PATIENCE, 0.005)
         for link, _ in self._ending:
             link.kill()
 
