@@ -332,7 +332,7 @@ def test_the_next_run_waits_for_a_job_that_outlives_its_cancelled_run(
         assert results() == []
         assert len(list(machine().glob("controllers/*"))) == 1
         with background(*AGAIN, cwd=tmp_path) as controller:
-            output = read_until(controller, "still needed")
+            output = read_until(controller, "starts again if this run needs it")
             os.kill(pid, signal.SIGCONT)
             wait_until(results)
             assert starts(tmp_path) == {"a": 1}
