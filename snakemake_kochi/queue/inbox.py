@@ -233,8 +233,9 @@ class Inbox:
     def wait(self, timeout: float) -> list[Result]:
         """Sleep until notified, at most `timeout` seconds, and return the results that came in.
 
-        Each result is returned once. Damaged tickets of other controllers are delivered, too, so
-        the caller must skip jobs that are not its own. Raises KochiError when another controller
+        It lists the inbox in both cases, because no notification arrives from other nodes. Each
+        result is returned once. Damaged tickets of other controllers are delivered, too, so the
+        caller must skip jobs that are not its own. Raises KochiError when another controller
         adopted the jobs: the results are then for the adopter.
         """
         self._wakeup.wait(timeout)
