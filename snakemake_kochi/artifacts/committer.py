@@ -64,7 +64,7 @@ def committer_lock(
     KochiError when it cannot be held.
     """
     locks = find_lock_settings(paths.machine(machine))
-    return locks.hold(locks.paths.project(paths).committer, patience=timeout)
+    return locks.hold(locks.paths.project(paths.directory).committer, patience=timeout)
 
 
 def commit_pending(

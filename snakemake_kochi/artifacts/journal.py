@@ -324,8 +324,8 @@ def promise_to_commit(paths: ProjectPaths, machine: str) -> Iterator[None]:
         # commits.
         with suppress(KochiError, OSError):
             locks = find_lock_settings(paths.machine(machine))
-            own = locks.paths.project(paths).promise(secrets.token_hex(8))
-            _remove_old(locks, locks.paths.project(paths))
+            own = locks.paths.project(paths.directory).promise(secrets.token_hex(8))
+            _remove_old(locks, locks.paths.project(paths.directory))
             stack.callback(_remove, own)
             stack.enter_context(locks.hold(own))
         yield
@@ -336,7 +336,7 @@ def is_commit_promised(paths: ProjectPaths, machine: str) -> bool:
     commit a result that is already in it."""
     try:
         locks = find_lock_settings(paths.machine(machine))
-        project = locks.paths.project(paths)
+        project = locks.paths.project(paths.directory)
         # Two processes may ask at once about one that was killed, and one of them may hear that the
         # lock is held: by the other one, which commits for both.
         return any(locks.is_held(project.promise(name)) for name in list_names(project.promises))

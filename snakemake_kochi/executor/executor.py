@@ -16,19 +16,20 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_kochi.allocation.workers import HERE, check_where, location_of_run, make_workers
 from snakemake_kochi.detached.control import Ends
-from snakemake_kochi.errors import KochiError, for_snakemake
+from snakemake_kochi.errors import KochiError, for_snakemake, nearest
 from snakemake_kochi.executor.admission import Admission, unknown_rules
 from snakemake_kochi.executor.internals import SchedulerWakes, locks_of_run
-from snakemake_kochi.executor.plugin import Executor, check_settings
+from snakemake_kochi.executor.plugin import Executor, ExecutorSettings
 from snakemake_kochi.executor.queue_watch import QueueWatch
 from snakemake_kochi.executor.results import Results
 from snakemake_kochi.executor.run import Adoption, Run, await_others
 from snakemake_kochi.executor.run_summary import RunSummary
 from snakemake_kochi.executor.shutdown import Shutdown
 from snakemake_kochi.executor.submission import Submission
-from snakemake_kochi.executor.tickets import Tickets, outputs_of_run
+from snakemake_kochi.executor.tickets import RUNNERS, Tickets, outputs_of_run
 from snakemake_kochi.location import Location
 from snakemake_kochi.locks.probe import probe_locks
+from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Inbox, OtherControllers, RunFile, private_queue
 from snakemake_kochi.schedulers.environment import own_allocation
 
@@ -54,7 +55,7 @@ class KochiExecutor(Executor):
         settings, directory = self.workflow.executor_settings, self.workflow.workdir_init
         machine = location.machine_paths
         # All checks that may refuse the run come first, before any file that would be left behind.
-        count = check_settings(settings, machine)
+        count = _check_settings(settings, machine)
         where = check_where(settings.where, location)
         probe_locks(location.prepare_machine())
         allocation = own_allocation(os.environ)
@@ -168,3 +169,27 @@ class KochiExecutor(Executor):
         atexit.unregister(self._shutdown.end_unused)
         self._wakes.end_timers()
         super().shutdown()
+
+
+def _check_settings(settings: ExecutorSettings, machine: MachinePaths) -> int:
+    """Check the settings and return the number of workers to start.
+
+    Raises KochiError, naming the option, for an invalid setting.
+    """
+    if settings.cores is not None and settings.cores < 1:
+        raise KochiError(f"--kochi-cores {settings.cores}: a number from 1 was expected")
+    if settings.workers is not None and settings.workers < 0:
+        raise KochiError(f"--kochi-workers {settings.workers}: a number from 0 was expected")
+    if settings.runner is not None and settings.runner not in RUNNERS:
+        raise KochiError(
+            f"--kochi-runner {settings.runner}: one of {', '.join(RUNNERS)} was expected",
+            nearest(settings.runner, RUNNERS),
+        )
+    if settings.queue is not None:
+        try:
+            machine.queue(settings.queue)
+        except KochiError as error:
+            raise KochiError(f"--kochi-queue: {error.message}", error.hint) from error
+    if settings.workers is not None:
+        return settings.workers
+    return 1 if settings.queue is None else 0

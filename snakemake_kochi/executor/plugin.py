@@ -7,18 +7,12 @@ Snakemake of a job. The rest of the package takes a quarter of such a start. It 
 
 # No `from __future__ import annotations`: Snakemake calls a setting's type on the option's text.
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 
-from snakemake_kochi.errors import KochiError, nearest
-
-if TYPE_CHECKING:
-    from snakemake_kochi.paths import MachinePaths
-
-# The cheapest first.
-RUNNERS = ("shell", "zygote", "command")
+from snakemake_kochi.errors import KochiError
 
 common_settings = CommonSettings(
     non_local_exec=True,
@@ -124,27 +118,3 @@ class ExecutorSettings(ExecutorSettingsBase):
             "required": False,
         },
     )
-
-
-def check_settings(settings: ExecutorSettings, machine: "MachinePaths") -> int:
-    """Check the settings and return the number of workers to start.
-
-    Raises KochiError, naming the option, for an invalid setting.
-    """
-    if settings.cores is not None and settings.cores < 1:
-        raise KochiError(f"--kochi-cores {settings.cores}: a number from 1 was expected")
-    if settings.workers is not None and settings.workers < 0:
-        raise KochiError(f"--kochi-workers {settings.workers}: a number from 0 was expected")
-    if settings.runner is not None and settings.runner not in RUNNERS:
-        raise KochiError(
-            f"--kochi-runner {settings.runner}: one of {', '.join(RUNNERS)} was expected",
-            nearest(settings.runner, RUNNERS),
-        )
-    if settings.queue is not None:
-        try:
-            machine.queue(settings.queue)
-        except KochiError as error:
-            raise KochiError(f"--kochi-queue: {error.message}", error.hint) from error
-    if settings.workers is not None:
-        return settings.workers
-    return 1 if settings.queue is None else 0

@@ -11,8 +11,8 @@ from datetime import datetime
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.executor.plugin import RUNNERS
 from snakemake_kochi.executor.rule_usage import RuleUsage
+from snakemake_kochi.executor.tickets import RUNNERS
 from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Result, Ticket, WorkerState, find_worker, list_allocations

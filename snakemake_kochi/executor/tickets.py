@@ -26,8 +26,10 @@ from snakemake_kochi.executor.internals import (
     source_of_script,
 )
 from snakemake_kochi.executor.plain import PlainShells, relative_to
-from snakemake_kochi.executor.plugin import RUNNERS
 from snakemake_kochi.queue import Resources, ShellJob, Ticket
+
+# The cheapest first.
+RUNNERS = ("shell", "zygote", "command")
 
 
 class Tickets:

@@ -7,7 +7,6 @@ import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from snakemake_kochi.files import name_of, safe_name
 from snakemake_kochi.paths.queue import (
@@ -18,10 +17,6 @@ from snakemake_kochi.paths.queue import (
     QueuePaths,
     WorkerPaths,
 )
-
-if TYPE_CHECKING:
-    from snakemake_kochi.paths.root import ProjectPaths
-
 
 QUEUE_LOCKS = 64
 
@@ -115,8 +110,9 @@ class LockPaths:
         """Held while a process checks for another launched run and launches its own."""
         return self.directory / "launches"
 
-    def project(self, project: ProjectPaths) -> ProjectLockPaths:
-        return ProjectLockPaths(self.directory / "projects" / project.directory.name)
+    def project(self, directory: Path) -> ProjectLockPaths:
+        """`directory`: that of the project's files, `ProjectPaths.directory`."""
+        return ProjectLockPaths(self.directory / "projects" / directory.name)
 
     def settled(self, nonce: str) -> Path:
         """Exists if this is the settled directory itself.

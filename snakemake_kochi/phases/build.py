@@ -76,7 +76,7 @@ def build_experiment(
     digest = digest_of(description)
     place = freeze.paths.build(freeze.machine_name, digest)
     locks = find_lock_settings(freeze.root.machine(freeze.machine_name))
-    own = locks.paths.project(freeze.paths).build(digest)
+    own = locks.paths.project(freeze.paths.directory).build(digest)
     with freeze.root.explaining(), locks.hold(own) as lock:
         if is_there(place.manifest):
             return Build(digest, place.tree)

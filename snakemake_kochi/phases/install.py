@@ -81,11 +81,13 @@ def install_recipe(
     installation changes nothing that worked. Raises PhaseError when the script fails, GitError when
     the source is not available.
     """
-    source = find_source(freeze, recipe, None if newest else before)
+    source = find_source(
+        recipe, freeze.sources.get(str(recipe)), freeze.directory, None if newest else before
+    )
     paths, machine = freeze.paths, freeze.machine_name
     digest = digest_of(_description(freeze.machine, recipe, dependencies, source))
     locks = find_lock_settings(freeze.root.machine(machine))
-    own = locks.paths.project(paths).install(recipe.dependency, recipe.name)
+    own = locks.paths.project(paths.directory).install(recipe.dependency, recipe.name)
     with freeze.root.explaining(), locks.hold(own) as lock:
         serial = _serial(paths, machine, recipe, digest, again, before)
         name = digest if serial == 1 else f"{digest}-{serial}"
@@ -175,7 +177,7 @@ def _install(
     # No process uses a directory without a manifest: a failed installation left it.
     shutil.rmtree(place.directory, ignore_errors=True)
     make_directory(place.prefix)
-    fetch(freeze, recipe, install.source, place.source)
+    fetch(recipe, install.source, freeze.paths.store, freeze.directory, place.source)
     environment = Environment(
         load_environment=freeze.machine.load_env_for_install(recipe.on_machine),
         installs=dependencies,

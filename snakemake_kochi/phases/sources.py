@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from snakemake_kochi.errors import ConfigError, GitError, KochiError, PhaseError, nearest
 from snakemake_kochi.files import expand_user, is_there, make_directory
@@ -13,9 +12,6 @@ from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.phases.products import Install
 from snakemake_kochi.project.recipes import Project, Recipe
 from snakemake_kochi.snapshot import fetch_source, freeze, materialise, resolve_source
-
-if TYPE_CHECKING:
-    from snakemake_kochi.phases.freeze import Freeze
 
 # Snakemake's own state is never part of the code, whatever .gitignore says.
 SNAKEMAKE_STATE = (".snakemake/",)
@@ -115,21 +111,25 @@ def _local_path(git: str, directory: Path) -> Path:
     return directory / expand_user(git.removeprefix("file://"), "git")
 
 
-def find_source(freeze: Freeze, recipe: Recipe, before: Install | None) -> dict[str, str]:
-    """The source to install, as in `Install`; `before` is the last installation, whose commit of a
-    remote repository is used. Raises PhaseError, and GitError when it is not available."""
-    frozen = freeze.sources.get(str(recipe))
+def find_source(
+    recipe: Recipe, frozen: Mapping[str, str] | None, project: Path, before: Install | None
+) -> dict[str, str]:
+    """The source to install, as in `Install`.
+
+    `frozen`: the source in the freeze; `project`: the directory of kochi.yaml; `before`: the last
+    installation, whose commit of a remote repository is used. Raises PhaseError, and GitError if
+    the repository is not available.
+    """
     if frozen is not None:
         return dict(frozen)
     if recipe.mirror:
         raise PhaseError(
-            f"{recipe}: mirror_dir {recipe.mirror_dir} is not a directory "
-            f"(relative to {freeze.directory})",
+            f"{recipe}: mirror_dir {recipe.mirror_dir} is not a directory (relative to {project})",
             "Correct mirror_dir in kochi.yaml.",
         )
     if recipe.git is None:
         return {}
-    where = local_repository(recipe.git, freeze.directory) or recipe.git
+    where = local_repository(recipe.git, project) or recipe.git
     if where == recipe.git and before is not None and before.source.get("git") == recipe.git:
         # Finished work is based on it; a branch is looked up only on request.
         return dict(before.source)
@@ -139,12 +139,17 @@ def find_source(freeze: Freeze, recipe: Recipe, before: Install | None) -> dict[
     }
 
 
-def fetch(freeze: Freeze, recipe: Recipe, source: Mapping[str, str], directory: Path) -> None:
-    """Fill a new directory with a source; it is empty for a recipe without one."""
+def fetch(
+    recipe: Recipe, source: Mapping[str, str], store: Path, project: Path, directory: Path
+) -> None:
+    """Fill a new directory with a source; it stays empty for a recipe without one.
+
+    `store`: the repository with the snapshots; `project`: as in `find_source`.
+    """
     if recipe.mirror:
-        materialise(freeze.paths.store, source["tree"], directory)
+        materialise(store, source["tree"], directory)
     elif recipe.git is not None:
-        where = local_repository(recipe.git, freeze.directory) or recipe.git
-        fetch_source(where, recipe.branch, source["commit"], freeze.paths.store, directory)
+        where = local_repository(recipe.git, project) or recipe.git
+        fetch_source(where, recipe.branch, source["commit"], store, directory)
     else:
         make_directory(directory)

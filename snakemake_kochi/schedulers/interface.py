@@ -330,3 +330,21 @@ class Scheduler(Protocol):
 def not_ended(found: Mapping[str, Allocation]) -> dict[str, Allocation]:
     """The allocations in an answer of `Scheduler.find` that run, or may still run."""
     return {id: each for id, each in found.items() if each.state != "ended"}
+
+
+@dataclass(frozen=True)
+class Description:
+    """A machine's name, and an entry for it in `machines:`, without indentation."""
+
+    machine: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ControllerJob:
+    """The allocation of a controller, in the scheduler's words."""
+
+    id: str
+    state: str
+    reason: str
+    is_waiting: bool

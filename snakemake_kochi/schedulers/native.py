@@ -7,7 +7,6 @@ All readers of kochi.yaml load its module `options`; `system` contains all the r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,7 +14,13 @@ from snakemake_kochi.schedulers.slurm import options as _slurm_options
 
 if TYPE_CHECKING:
     from snakemake_kochi.schedulers.commands import Pace
-    from snakemake_kochi.schedulers.interface import AllocationSettings, Scheduler, SettingsAt
+    from snakemake_kochi.schedulers.interface import (
+        AllocationSettings,
+        ControllerJob,
+        Description,
+        Scheduler,
+        SettingsAt,
+    )
 
 
 # ---- options: a machine's settings for its allocations
@@ -43,24 +48,6 @@ OPTIONS: Mapping[str, Options] = {"slurm": _slurm_options}
 
 
 # ---- system: the rest
-
-
-@dataclass(frozen=True)
-class Description:
-    """A machine's name, and an entry for it in `machines:`, without indentation."""
-
-    machine: str
-    text: str
-
-
-@dataclass(frozen=True)
-class ControllerJob:
-    """The allocation of a controller, in the scheduler's words."""
-
-    id: str
-    state: str
-    reason: str
-    is_waiting: bool
 
 
 class BatchSystem(Protocol):

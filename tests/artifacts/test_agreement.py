@@ -285,7 +285,7 @@ def test_a_promise_survives_the_removal_of_another_one(
     paths: ProjectPaths,
 ) -> None:
     with promise_to_commit(paths, MACHINE):
-        place = find_lock_settings(paths.machine(MACHINE)).paths.project(paths).promises
+        place = find_lock_settings(paths.machine(MACHINE)).paths.project(paths.directory).promises
         # It is listed, and not there when it is looked at.
         gone = place / "gone"
         gone.symlink_to("nowhere")

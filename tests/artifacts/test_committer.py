@@ -498,7 +498,7 @@ def test_a_promise_to_commit_is_seen_by_all_and_ends_with_the_last_process_that_
 
 
 def test_a_promise_that_was_kept_leaves_nothing_behind(paths: ProjectPaths) -> None:
-    locks = find_lock_settings(paths.machine(MACHINE)).paths.project(paths)
+    locks = find_lock_settings(paths.machine(MACHINE)).paths.project(paths.directory)
     with promise_to_commit(paths, MACHINE):
         (promise,) = locks.promises.iterdir()
     assert list(locks.promises.iterdir()) == []

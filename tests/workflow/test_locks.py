@@ -82,7 +82,7 @@ def test_the_locks_of_a_project_are_in_the_configured_directory(
     root = Root.find()
     locks = find_lock_settings(root.machine("local"))
     assert locks.paths.directory.parent == tmp_path / "locks"
-    own = locks.paths.project(root.project(project.directory))
+    own = locks.paths.project(root.project(project.directory).directory)
     (build,) = (own.directory / "builds").iterdir()
     for lock in (own.install("base", "one"), own.install("tool", "fast"), own.committer, build):
         assert lock.is_file() and lock.stat().st_mode & 0o777 == 0o600

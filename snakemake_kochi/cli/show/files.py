@@ -243,6 +243,8 @@ def _show_install(location: Location, wanted: Requirement, follow: bool) -> None
     locks = read_lock_settings(location.machine_paths) or intended_lock_settings(
         location.machine_paths, location.machine.lock_directory, location.machine.lock_kind
     )
-    lock = locks.paths.project(location.project_paths).install(found.dependency, found.name)
+    lock = locks.paths.project(location.project_paths.directory).install(
+        found.dependency, found.name
+    )
     # A running installation holds the lock.
     show_file(log, follow, lambda: not locks.is_held(lock))

@@ -26,12 +26,13 @@ from snakemake_kochi.files import is_name
 from snakemake_kochi.schedulers.commands import ONCE, NoProgramError, Pace, trying_again
 from snakemake_kochi.schedulers.interface import (
     AllocationSettings,
+    ControllerJob,
+    Description,
     RefusedError,
     Scheduler,
     SettingsAt,
     UnreachableError,
 )
-from snakemake_kochi.schedulers.native import ControllerJob, Description
 from snakemake_kochi.schedulers.slurm.answers import run
 from snakemake_kochi.schedulers.slurm.options import controller_arguments
 from snakemake_kochi.schedulers.slurm.partitions import LISTED, Partition, read_partitions
