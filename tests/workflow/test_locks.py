@@ -146,7 +146,7 @@ def test_a_build_whose_lease_was_taken_away_does_not_count(
     project.edit("sum.yaml", "cp code.txt", 'rm "$LOCK" && sleep 2\n        cp code.txt')
     freeze = take_freeze(project.directory, "local")
     experiment = freeze.experiment("sum.yaml")
-    builds = Root.find().machine("local").locks.project(freeze.paths).directory / "builds"
+    builds = Root.find().machine("local").locks.project(freeze.paths.directory).directory / "builds"
     monkeypatch.setenv("LOCK", f"{builds}/*")
     project.edit("sum.yaml", '"$LOCK"', "$LOCK")
     freeze = take_freeze(project.directory, "local")
