@@ -137,7 +137,7 @@ class Provision:
         raise WorkerError(
             f"rule {ticket.labels.get('rule', ticket.name)}: several allocations were started for "
             f"it, one after the other, and none can run it: {why}",
-            "Set what a node has and the longest time, or request other nodes: "
+            "Request other nodes, or set what a node has and the longest time: "
             f"{self._machine.allocation_at(['cores', 'memory', 'gpus', 'time'])}.",
         )
 

@@ -127,7 +127,7 @@ def make_workers(
     return AllocatedWorkers(
         location.root,
         location.machine_paths,
-        machine,
+        _with_file_to_edit(machine),
         lambda name: make_scheduler(machine, f"kochi-{name}"),
         controller,
         logger,
@@ -139,15 +139,19 @@ def make_scheduler(machine: Machine, name: str, limit: str | None = None) -> Sch
 
     `limit`: a time limit as the user wrote it, for an alloc_script.
     """
-    settings_at = machine.allocation_at
+    settings_at = _with_file_to_edit(machine).allocation_at
     if machine.scheduler is None:
         script, at = machine.alloc_script, machine.script_at
         return AllocScript(name, script, machine.allocation, at, settings_at, limit)
-    if is_found(machine):
-        # No one may edit its file: a new one takes its place.
-        new = "kochi.yaml, which is written by: kochi init --machine"
-        settings_at = replace(machine, files=(new,)).allocation_at
     return system(machine.scheduler).allocations(name, machine.allocation, settings_at)
+
+
+def _with_file_to_edit(machine: Machine) -> Machine:
+    """The machine for messages that name the file with its settings."""
+    if not is_found(machine):
+        return machine
+    # No one may edit the file of a machine that was found: a new one takes its place.
+    return replace(machine, files=("kochi.yaml, which is written by: kochi init --machine",))
 
 
 # ---- where

@@ -23,6 +23,9 @@ from snakemake_kochi.queue import (
 )
 
 _SPACE_SECONDS = 10.0  # between two checks for free space, while there is some
+# Seconds after a failed write in which nothing checks. A check writes less than a hand-over needs:
+# on an almost full disk, the notices of both would alternate.
+_FULL_SECONDS = 1.0
 
 
 class QueueWatch:
@@ -51,10 +54,11 @@ class QueueWatch:
 
         No worker there can do so, and all nodes share KOCHI_ROOT.
         """
-        if self._is_full or time.monotonic() >= self._next_try:
+        if time.monotonic() >= self._next_try:
             with contextlib.suppress(OSError):  # not known now
                 self._note_space(has_room(self._machine.directory))
-            self._next_try = time.monotonic() + _SPACE_SECONDS
+            if not self._is_full:
+                self._next_try = time.monotonic() + _SPACE_SECONDS
 
     def note_free_space(self) -> None:
         """Note that a write succeeded."""
@@ -63,6 +67,7 @@ class QueueWatch:
     def note_full_disk(self) -> None:
         """Note that a write failed because the disk is full."""
         self._note_space(False)
+        self._next_try = time.monotonic() + _FULL_SECONDS
 
     def _note_space(self, is_there: bool) -> None:
         if self._is_full and is_there:

@@ -139,7 +139,9 @@ class Shutdown:
         try:
             step()
         except (OSError, KochiError) as error:
-            self._run.logger.warning(f"The files of this run could not all be removed: {error}")
+            self._run.logger.warning(
+                f"The run has ended, but not all of its last steps worked: {error}"
+            )
 
     def _give_summary(self) -> None:
         self._run.record.end()

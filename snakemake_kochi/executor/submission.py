@@ -135,7 +135,7 @@ class Submission:
         This is the case after a full disk or a transient fault of the filesystem once jobs of the
         run were submitted. Raises OSError and KochiError.
         """
-        problem = f"jobs for queue {queue} cannot be submitted now"
+        problem = f"jobs for queue {queue} cannot be submitted now, and are tried again"
         try:
             step()
         except (OSError, KochiError) as error:

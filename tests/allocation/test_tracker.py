@@ -153,7 +153,7 @@ def test_an_allocation_that_runs_for_minutes_without_a_worker_is_reported_once(
     caplog.set_level(logging.INFO)
     scheduler.found = {"7": Allocation("7", "running")}
     tracker.look([])
-    assert "has not come" not in caplog.text
+    assert "has not started" not in caplog.text
     for _ in range(3):
         clock.time += 300
         tracker.look([])
