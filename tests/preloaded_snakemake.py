@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TextIO
 
+_REPOSITORY = Path(__file__).resolve().parents[1]
 _COMMAND = (sys.executable, "-m", "snakemake")
 _MESSAGE = 1 << 20  # the bytes of a request, at most
 _NUMBER = 20  # the bytes of a process's number
@@ -49,7 +50,8 @@ class PreloadedSnakemake:
     def serves(self, command: Sequence[str], environment: Mapping[str, str]) -> bool:
         """Whether the command is a Snakemake, for whose interpreter nothing else is set."""
         if self._server is None:
-            self._fixed = _of_interpreter(os.environ)
+            # The first test of a process may have another path than the tests after it.
+            self._fixed = {**_of_interpreter(os.environ), "PYTHONPATH": str(_REPOSITORY)}
         is_snakemake = tuple(command[: len(_COMMAND)]) == _COMMAND
         return is_snakemake and _of_interpreter(environment) == self._fixed
 
@@ -96,7 +98,7 @@ class PreloadedSnakemake:
             self._server = subprocess.Popen(
                 # -P: this file's directory is on no run's path.
                 [sys.executable, "-P", __file__, str(theirs.fileno())],
-                env={**environment, _ROOM: " " * _ROOM_BYTES},
+                env={**environment, **self._fixed, _ROOM: " " * _ROOM_BYTES},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
