@@ -15,7 +15,6 @@ from types import FrameType
 
 import psutil
 
-from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.detached.launches import (
     processes_file,
     read_launch,
@@ -29,9 +28,10 @@ from snakemake_kochi.paths import LaunchPaths
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _TIME_UP = signal.SIGUSR1
 _LOG = ".snakemake/log/*.snakemake.log"
-# Seconds between two looks for the log, at first and at most: Snakemake may wait before it opens
-# the log.
-_PAUSE, _MOST_PAUSE = 0.1, 5.0
+# Seconds between two looks for the log, at first and at most, and the growth of this pause:
+# Snakemake may wait before it opens the log. The growth is slow: the log of a run of seconds must
+# be found, too.
+_PAUSE, _MOST_PAUSE, _GROWTH = 0.1, 5.0, 1.05
 _CANNOT_EXECUTE = 127
 _GIVEN_UP = 1
 
@@ -85,18 +85,19 @@ def main(directory: Path) -> int:
 
 
 def _wait(process: subprocess.Popen[bytes], paths: LaunchPaths) -> int:
-    """Wait for the end of the run, and record its log as soon as the run has opened it.
+    """Wait for the end of the run, and record its log soon after the run has opened it.
 
     Other runs of Snakemake may have logs in the same directory.
     """
-    pauses = Backoff(_PAUSE, _MOST_PAUSE)
+    pause = _PAUSE
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(pauses.failed())
+            return process.wait(pause)
         if (log := _open_log(process.pid)) is not None:
             with contextlib.suppress(OSError):  # on a full disk
                 write_log(paths, log)
             return process.wait()
+        pause = min(pause * _GROWTH, _MOST_PAUSE)
 
 
 def _open_log(process: int) -> str | None:

@@ -35,7 +35,7 @@ from snakemake_kochi.schedulers.native import system, system_of_host
 
 _PATIENCE = 20.0  # seconds within which a supervisor must start
 _MOST_PATIENCE = 60.0  # seconds after which a supervisor must no longer start
-_PAUSE, _MOST_PAUSE = 0.01, 0.2  # seconds between two looks for it, at first and at most
+_PAUSE, _MOST_PAUSE = 0.01, 0.02  # seconds between two looks for it, at first and at most
 _LOOK = 0.5  # seconds between two looks at a run on another host
 _QUESTION = 10.0  # seconds between two questions to the scheduler
 _HOW = "To follow it, type: kochi launch --follow; to stop it: kochi launch --stop"
