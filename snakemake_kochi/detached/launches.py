@@ -33,7 +33,6 @@ from snakemake_kochi.logger.handler import Progress
 from snakemake_kochi.paths import LaunchPaths, MachinePaths
 from snakemake_kochi.processes import Node, ProcessIdentity, this_node
 from snakemake_kochi.queue.heartbeat import HeartbeatFile
-from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.workers import HEARTBEAT_INTERVAL
 
 VERSION = 1
@@ -160,12 +159,17 @@ def processes_file(paths: LaunchPaths, run: int) -> HeartbeatFile:
     return HeartbeatFile(paths.process, {"version": _PROCESSES_VERSION, **data})
 
 
+def _now() -> str:
+    """The time as in launch.json: ISO 8601 in UTC with seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def write_end(paths: LaunchPaths, status: int) -> None:
     """Write end.json, as the supervisor.
 
     `status`: as in the shell, 128 + N for an end by signal N.
     """
-    data = {"version": VERSION, "status": status, "time": now()}
+    data = {"version": VERSION, "status": status, "time": _now()}
     write_atomically(paths.end, to_json(data), durable=True)
 
 
@@ -204,7 +208,7 @@ def look_at(paths: LaunchPaths) -> Found:
 
 def write_time_up(paths: LaunchPaths) -> None:
     """Write time-up.json, as the supervisor, before it tells the run to end. Raises OSError."""
-    write_exclusively(paths.time_up, to_json({"version": VERSION, "time": now()}))
+    write_exclusively(paths.time_up, to_json({"version": VERSION, "time": _now()}))
 
 
 def is_time_up(paths: LaunchPaths) -> bool:
@@ -220,7 +224,7 @@ def write_gone(paths: LaunchPaths) -> None:
     This is when the run's job or heartbeat is gone, or when the run has not begun and must not
     begin.
     """
-    write_exclusively(paths.gone, to_json({"version": VERSION, "time": now()}))
+    write_exclusively(paths.gone, to_json({"version": VERSION, "time": _now()}))
 
 
 def _read_processes(paths: LaunchPaths) -> Processes | None:
