@@ -76,7 +76,7 @@ def difference(
         options = ("-r", "-p", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
         words = ("diff-tree", *options, *between, "--", *shown)
         text = run_in_store(store, *words, environment=variables)
-    remarks = {"too large": left, "not in this partial clone": missing}
+    remarks = {"too much": left, "not in this partial clone": missing}
     return _told(text, {**remarks, "their names suggest secrets": secret})
 
 

@@ -62,7 +62,7 @@ def test_secrets_submodules_and_what_is_large_are_left_out_and_named(tmp_path: P
     assert "library" not in text
     assert "+k\\xe4se\n" in text
     assert "Binary files /dev/null and b/small.bin differ" in text
-    assert "[left out, as too large: data.bin]\n" in text
+    assert "[left out, as too much: data.bin]\n" in text
     assert text.endswith(
         "[left out, as their names suggest secrets: .env, my-Credentials.json, server.KEY]\n"
     )
@@ -117,7 +117,7 @@ def test_a_long_one_is_cut_at_a_line_and_says_so(tmp_path: Path) -> None:
     shown, cut, left, end = text.rsplit("\n", 3)
     assert shown.splitlines()[-1].startswith("+int i")
     assert cut.startswith("[cut: ")
-    assert left.startswith("[left out, as too large: many/")
+    assert left.startswith("[left out, as too much: many/")
     assert left.endswith(" and 81 more]")
     assert end == ""
 
