@@ -127,7 +127,7 @@ def _launch(
 
 def _profile(location: Location, arguments: Sequence[str]) -> list[str]:
     """The options that the user left to us."""
-    from snakemake_kochi.cli.init import installed_file
+    from snakemake_kochi.cli.profile import installed_file
     from snakemake_kochi.resources import profiles_directory
 
     is_said = any(word.split("=")[0] in _SAYS_HOW for word in arguments)

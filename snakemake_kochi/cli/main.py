@@ -22,7 +22,7 @@ INTERRUPTED = 130  # 128 + SIGINT, the exit status of shells
 # Command -> its module, and a line about its purpose.
 _COMMANDS = {
     "init": ("snakemake_kochi.cli.init", "Turn a git repository into a project."),
-    "profile": ("snakemake_kochi.cli.init", "Install or list Snakemake profiles."),
+    "profile": ("snakemake_kochi.cli.profile", "Install or list Snakemake profiles."),
     "work": ("snakemake_kochi.cli.workers", "Run the jobs of queues in this terminal."),
     "alloc": ("snakemake_kochi.cli.workers", "Request workers for a queue from the scheduler."),
     "release": ("snakemake_kochi.cli.ending", "Release workers and their allocations."),
