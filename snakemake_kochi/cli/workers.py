@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from snakemake_kochi.backoff import Backoff
 from snakemake_kochi.cli.options import COUNT, duration, machine_option, memory
-from snakemake_kochi.cli.output import remark, say
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import make_directory
 
 if TYPE_CHECKING:
     from snakemake_kochi.allocation.submission import WorkerCommand
@@ -96,7 +93,7 @@ def work_command(
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _RequestedAllocation:
     """A requested allocation: its worker, its id, its scheduler and its command."""
 
     worker: int
@@ -152,6 +149,7 @@ def alloc_command(
     The workers run all jobs of that queue and leave when there are none. Ctrl-C ends -f, not
     the workers.
     """
+    from snakemake_kochi.cli.output import remark
     from snakemake_kochi.location import find_location
 
     location = find_location(machine)
@@ -162,25 +160,27 @@ def alloc_command(
     for name in queues:
         location.machine_paths.queue(name)
     location.prepare_machine()
-    asked = []
+    requested = []
     for name, spec in zip(queues, specs or (None,), strict=True):
-        asked += _ask(location, name, spec, count, limit, blocking)
+        requested += _request(location, name, spec, count, limit, blocking)
     if blocking:
-        numbers = " ".join(str(each.worker) for each in asked)
+        numbers = " ".join(str(each.worker) for each in requested)
         remark(
             f"The workers stay until their time limit, or until you type: kochi release {numbers}"
         )
     if follow:
-        return _follow(asked)
-    _say_why_they_wait(asked)
+        return _follow(requested)
+    _say_why_they_wait(requested)
     return 0
 
 
-def _ask(
+def _request(
     location: Location, queue: str, spec: str | None, count: int, limit: str | None, blocking: bool
-) -> list[_Asked]:
+) -> list[_RequestedAllocation]:
     from snakemake_kochi.allocation.submission import WorkerCommand
     from snakemake_kochi.allocation.workers import make_scheduler
+    from snakemake_kochi.cli.output import remark, say
+    from snakemake_kochi.files import make_directory
     from snakemake_kochi.queue import RequestedWorker, allocate_ids, assign_queues, note_requested
     from snakemake_kochi.schedulers.interface import Wanted
     from snakemake_kochi.schedulers.script import AllocScript
@@ -235,7 +235,8 @@ def _ask(
                 f"kill -- -{process}"
             )
     return [
-        _Asked(worker, each, scheduler, command) for worker, each in zip(numbers, ids, strict=False)
+        _RequestedAllocation(worker, each, scheduler, command)
+        for worker, each in zip(numbers, ids, strict=False)
     ]
 
 
@@ -248,34 +249,35 @@ def _seconds(limit: str) -> float:
         raise click.BadParameter(f"{limit!r}: {error}", param_hint="-t") from error
 
 
-def _say_why_they_wait(asked: list[_Asked]) -> None:
+def _say_why_they_wait(requested: list[_RequestedAllocation]) -> None:
     """Report why allocations wait, as far as the scheduler knows it soon.
 
     An allocation that never begins is no error: its obstacle may be removed.
     """
+    from snakemake_kochi.cli.output import remark
     from snakemake_kochi.schedulers.commands import WaitReasons
 
     reasons = WaitReasons()
     for pause in _LOOKS:
         time.sleep(pause)
-        waiting = _waiting(asked)
+        waiting = _waiting(requested)
         lines = list(reasons.lines(waiting))
         for line in lines:
             remark(line)
         if any(each.advice for each in waiting):
-            words = {each.scheduler.how_to_cancel: None for each in asked}
+            words = {each.scheduler.how_to_cancel: None for each in requested}
             remark(f"To cancel these allocations, type: {'; '.join(words)}")
         if lines or not waiting:
             return
 
 
-def _waiting(asked: list[_Asked]) -> list[Allocation]:
+def _waiting(requested: list[_RequestedAllocation]) -> list[Allocation]:
     """The allocations that wait, as far as this is known."""
     from snakemake_kochi.schedulers.interface import UnreachableError
 
-    ids = {each.id for each in asked}
+    ids = {each.id for each in requested}
     found: dict[str, Allocation] = {}
-    for scheduler in {id(each.scheduler): each.scheduler for each in asked}.values():
+    for scheduler in {id(each.scheduler): each.scheduler for each in requested}.values():
         with contextlib.suppress(UnreachableError):
             found |= scheduler.find() or {}
     return [
@@ -285,22 +287,23 @@ def _waiting(asked: list[_Asked]) -> list[Allocation]:
     ]
 
 
-def _follow(asked: list[_Asked]) -> int:
+def _follow(requested: list[_RequestedAllocation]) -> int:
     """Show their logs, each from its beginning, until the workers have left.
 
     Returns 1 if an allocation ended before its worker started.
     """
+    from snakemake_kochi.backoff import Backoff
     from snakemake_kochi.cli.output import copy_from
     from snakemake_kochi.queue import list_workers
     from snakemake_kochi.schedulers.commands import WaitReasons
 
     reasons = WaitReasons()
-    positions = dict.fromkeys((each.id for each in asked), 0)
-    left = {each.id: each for each in asked}
+    positions = dict.fromkeys((each.id for each in requested), 0)
+    left = {each.id: each for each in requested}
     question = Backoff()
     has_failed = False
     while left:
-        workers = list_workers(asked[0].command.machine)
+        workers = list_workers(requested[0].command.machine)
         there = [worker for worker in workers if worker.allocation in left]
         ended = {each for each in left if _have_left(there, each)}
         if question.is_due:
@@ -323,15 +326,16 @@ def _have_left(workers: list[WorkerState], allocation: str) -> bool:
     return bool(own) and all(worker.is_gone for worker in own)
 
 
-def _ended_without_worker(asked: list[_Asked], reasons: WaitReasons) -> set[str]:
+def _ended_without_worker(requested: list[_RequestedAllocation], reasons: WaitReasons) -> set[str]:
     """The ids of the allocations that have ended, as far as this can be known.
 
     Reports each of them, and why others wait.
     """
+    from snakemake_kochi.cli.output import remark
     from snakemake_kochi.schedulers.interface import UnreachableError
 
     ended = set()
-    for each in asked:
+    for each in requested:
         try:
             found = each.scheduler.find()
         except UnreachableError as error:
