@@ -6,12 +6,11 @@ import importlib.util
 import itertools
 import shlex
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.measure import REPOSITORY, Row, Size, alternate, import_of_tests
+from bench.measure import REPOSITORY, Row, Size, alternate, import_of_tests, wait_until
 from bench.snakemake_runs import CLUSTER_PROFILE, PROFILE, SHELL, Runner
 from snakemake_kochi.queue import shared_workers
 
@@ -158,5 +157,4 @@ class _Bench:
         return seconds
 
     def _wait_for_workers(self, queue: str) -> None:
-        while len(shared_workers(self._runner.machine, queue)) < _NODES:
-            time.sleep(0.1)
+        wait_until(lambda: len(shared_workers(self._runner.machine, queue)) >= _NODES, 0.1)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 import click
+from humanfriendly.text import pluralize
 
 from snakemake_kochi.cli.options import (
     JOB,
@@ -69,7 +70,8 @@ def cancel_command(
         location.secure(location.machine_paths.directory)
     if all_jobs:
         jobs = _jobs_of_project(location)
-        if jobs and not agreed(f"Cancel {len(jobs)} jobs: {' '.join(map(str, jobs))}?", yes):
+        which = f"{pluralize(len(jobs), 'job')}: {' '.join(map(str, jobs))}"
+        if jobs and not agreed(f"Cancel {which}?", yes):
             return 1
         if not jobs and not as_json:
             say("This project has no waiting or running jobs.", quiet)
@@ -131,14 +133,14 @@ def release_command(
     for queue in queues:
         location.machine_paths.queue(queue)
     location.secure(location.machine_paths.directory)
-    asked = requested_workers(location.machine_paths)
+    requested = requested_workers(location.machine_paths)
     how: Release = "now" if now else "finish"
     outcomes = []
     has_failed = False
-    for worker in dict.fromkeys(workers or _serving(location, queues, asked)):
+    for worker in dict.fromkeys(workers or _serving(location, queues, requested)):
         try:
-            if worker in asked:
-                outcome, said = release_before_it_starts(location, asked[worker], how)
+            if worker in requested:
+                outcome, said = release_before_it_starts(location, requested[worker], how)
             else:
                 outcome, said = _release(location, find_worker(location.machine_paths, worker), how)
         except KochiError as error:
@@ -154,7 +156,7 @@ def release_command(
     return int(has_failed)
 
 
-def _serving(location: Location, queues: Sequence[str], asked: Iterable[int]) -> list[int]:
+def _serving(location: Location, queues: Sequence[str], requested: Iterable[int]) -> list[int]:
     """The workers that serve one of the queues and belong to no run, and those that will."""
     machine = location.machine_paths
     found = [
@@ -162,7 +164,7 @@ def _serving(location: Location, queues: Sequence[str], asked: Iterable[int]) ->
         for worker in list_workers(machine)
         if not worker.is_gone and worker.controller is None and {*worker.queues} & {*queues}
     ]
-    for number in asked:
+    for number in requested:
         with contextlib.suppress(FileNotFoundError, DamagedFileError):
             if {*read_queues(machine, number)} & {*queues}:
                 found.append(number)
@@ -199,7 +201,7 @@ def _release(location: Location, worker: WorkerState, how: Release) -> tuple[str
 
 
 def release_before_it_starts(
-    location: Location, asked: RequestedWorker, how: Release
+    location: Location, requested: RequestedWorker, how: Release
 ) -> tuple[str, str]:
     """Release a worker that has not started.
 
@@ -209,17 +211,17 @@ def release_before_it_starts(
     from snakemake_kochi.allocation.workers import make_scheduler
     from snakemake_kochi.schedulers.interface import UnreachableError
 
-    order_release(location.machine_paths, asked.worker, how)
-    if is_there(location.machine_paths.worker(asked.worker).state):
-        return _release(location, find_worker(location.machine_paths, asked.worker), how)
-    begun = f"Worker {asked.worker} has not started yet"
+    order_release(location.machine_paths, requested.worker, how)
+    if is_there(location.machine_paths.worker(requested.worker).state):
+        return _release(location, find_worker(location.machine_paths, requested.worker), how)
+    begun = f"Worker {requested.worker} has not started yet"
     if location.machine.scheduler is None:
         return "asked", f"{begun}: it will leave as soon as it starts."
-    scheduler = make_scheduler(location.machine, asked.owner, None)
+    scheduler = make_scheduler(location.machine, requested.owner, None)
     with contextlib.suppress(UnreachableError):
         found = scheduler.find()
-        if found is not None and asked.allocation not in found:
-            said = f"its allocation {asked.allocation} no longer exists"
-            return "gone", f"Worker {asked.worker} will not start: {said}."
-    scheduler.cancel([asked.allocation])
-    return "cancelled", f"{begun}: its allocation {asked.allocation} was cancelled."
+        if found is not None and requested.allocation not in found:
+            said = f"its allocation {requested.allocation} no longer exists"
+            return "gone", f"Worker {requested.worker} will not start: {said}."
+    scheduler.cancel([requested.allocation])
+    return "cancelled", f"{begun}: its allocation {requested.allocation} was cancelled."

@@ -6,14 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import git
+from support import git, wait_until
 
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.cli.main import run
@@ -191,8 +190,7 @@ def worker() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         assert process.stdout is not None
         number = int(process.stdout.readline().split()[2])
         machine = Root.find().machine("local")
-        while not any(number in view.workers for view in list_queues(machine)):
-            time.sleep(0.02)
+        wait_until(lambda: any(number in view.workers for view in list_queues(machine)))
         return process
 
     yield start

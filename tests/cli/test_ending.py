@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from snakemake_kochi.queue import RequestedWorker, WorkerState, list_workers
 from .conftest import Outcome, make_repository
 
 Kochi = Callable[..., Outcome]
-Worker = Callable[..., object]
+Worker = Callable[..., "subprocess.Popen[str]"]
 
 
 def submit(kochi: Kochi, *words: str) -> None:
@@ -32,8 +31,7 @@ def state(kochi: Kochi, job: int) -> tuple[str, str | None]:
 
 
 def wait_for(kochi: Kochi, job: int, wanted: str) -> None:
-    while state(kochi, job)[0] != wanted:
-        time.sleep(0.02)
+    wait_until(lambda: state(kochi, job)[0] == wanted)
 
 
 def test_waiting_and_running_jobs_are_cancelled_and_ended_ones_are_left(
@@ -93,7 +91,7 @@ def test_all_jobs_are_cancelled_only_after_asking(
     for answer in ("n\n", ""):
         outcome = shell("cancel", "-a", stdin=answer)
         assert outcome.status == 1
-        assert "Cancel 1 jobs: 0?" in outcome.err
+        assert "Cancel 1 job: 0?" in outcome.err
         assert state(kochi, 0)[0] == "waiting"
     # Without an answer, as without a terminal.
     assert "no answer was given; nothing was changed\nTo agree in advance, add: -y" in outcome.err
@@ -113,9 +111,6 @@ def test_quietly_nothing_is_said(kochi: Kochi) -> None:
     submit(kochi, "true")
     outcome = kochi("cancel", 0, "--quiet")
     assert (outcome.status, outcome.out, outcome.err) == (0, "", "")
-
-
-Worker = Callable[..., "subprocess.Popen[str]"]
 
 
 def waiting(kochi: Kochi) -> list[int]:

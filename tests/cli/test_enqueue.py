@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import git
+from support import git, wait_until
 
 from snakemake_kochi.paths import Root
 from snakemake_kochi.queue import Resources, find_job
@@ -429,11 +428,9 @@ def test_a_cancelled_command_gets_the_time_to_clean_up(
     worker()
     script = "trap 'sleep 0.2; echo cleaned up; exit 0' TERM; echo ready; sleep 300 & wait"
     kochi("enqueue", "-q", "test", "-c", "sh", "-c", script)
-    while "ready" not in kochi("show", "log", "job", "0").out:
-        time.sleep(0.02)
+    wait_until(lambda: "ready" in kochi("show", "log", "job", "0").out)
     kochi("cancel", "0")
-    while kochi("show", "job", "0", "--json").data["state"] != "cancelled":
-        time.sleep(0.02)
+    wait_until(lambda: kochi("show", "job", "0", "--json").data["state"] == "cancelled")
     assert kochi("show", "log", "job", "0").out == "ready\ncleaned up\n"
 
 
@@ -443,13 +440,11 @@ def test_a_cancelled_job_leaves_no_copy_behind(
     worker()
     ready = project.parent / "ready"
     enqueue(kochi, f"-q test -c -- sh -c 'pwd > {ready}.tmp; mv {ready}.tmp {ready}; sleep 300'")
-    while not ready.exists():
-        time.sleep(0.02)
+    wait_until(ready.exists)
     place = Path(ready.read_text().strip())
     assert place.exists()
     kochi("cancel", "0")
-    while kochi("show", "job", "0", "--json").data["state"] != "cancelled":
-        time.sleep(0.02)
+    wait_until(lambda: kochi("show", "job", "0", "--json").data["state"] == "cancelled")
     assert not place.exists()
 
 
