@@ -96,7 +96,7 @@ def test_a_name_in_place_of_a_number_is_told_where_the_numbers_are(kochi: Kochi)
         assert expected in outcome.err
 
 
-def test_a_number_in_place_of_a_command_is_asked_what_it_is_of(kochi: Kochi) -> None:
+def test_a_number_or_a_misspelt_word_in_place_of_a_command_gets_what_to_type(kochi: Kochi) -> None:
     for words, typed in (
         (["show", "log"], "kochi show log job 99 or: kochi show log worker 99"),
         (["show", "path"], "kochi show path job 99 or: kochi show path worker 99"),
