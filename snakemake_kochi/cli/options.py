@@ -15,7 +15,6 @@ import click
 from snakemake_kochi.errors import KochiError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_Decorator = Callable[[_Function], _Function]
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.3

@@ -68,11 +68,7 @@ class RecipeRule:
         return self.depends
 
     @classmethod
-    def of(
-        cls,
-        outputs: Outputs,
-        recipe: Recipe,
-    ) -> RecipeRule:
+    def of(cls, outputs: Outputs, recipe: Recipe) -> RecipeRule:
         freeze = outputs.freeze
         owner = str(recipe)
         # Resolved for its errors: two recipes of one dependency are reported while parsing.

@@ -116,7 +116,7 @@ def find_source(
 ) -> dict[str, str]:
     """The source to install, as in `Install`.
 
-    `frozen`: the source in the freeze; `project`: the directory of kochi.yaml; `before`: the last
+    `frozen`: the source in the freeze; `project`: the project's directory; `before`: the last
     installation, whose commit of a remote repository is used. Raises PhaseError, and GitError if
     the repository is not available.
     """

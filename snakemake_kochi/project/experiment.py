@@ -150,10 +150,6 @@ class Experiment:
         dependency."""
         return override((*self.requirements, *extra), machine)
 
-    def metrics_of(self, batch_name: str) -> Mapping[str, str]:
-        """The metrics of the experiment and of one of its batches. Raises NameNotFoundError."""
-        return self.batch(batch_name).metrics
-
     def without_effect(self, overrides: Iterable[str]) -> Iterator[str]:
         """A message about each of the names that `point` accepts although nothing in the file,
         except its batches, uses it."""

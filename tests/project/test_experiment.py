@@ -97,7 +97,7 @@ def test_a_batch_takes_name_queue_and_duplicates_from_the_defaults() -> None:
 
 
 def test_a_batch_has_the_metrics_of_the_file_and_its_own() -> None:
-    assert experiment().metrics_of("batch_test") == {
+    assert experiment().grid("batch_test", "local").metrics == {
         "time": r"Execution Time: (\d+) ns",
         "result": r"= (\d+)",
     }
@@ -105,9 +105,7 @@ def test_a_batch_has_the_metrics_of_the_file_and_its_own() -> None:
 
 
 def test_a_batch_that_keeps_no_standard_output_has_no_metrics() -> None:
-    found = experiment()
-    assert found.metrics_of("plain") == {}
-    assert found.grid("plain", "local").metrics == {}
+    assert experiment().grid("plain", "local").metrics == {}
 
 
 def test_requirements_count_on_their_machines_and_extra_ones_replace_them() -> None:
