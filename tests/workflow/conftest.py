@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -89,6 +90,10 @@ class ExampleProject:
         command = (sys.executable, "-m", "snakemake", "--executor", executor, *cores, *arguments)
         return run(*command, cwd=self.directory)
 
+    def planned_rules(self, *targets: str) -> list[str]:
+        """The rules that a dry run lists, sorted."""
+        return sorted(re.findall(r"^rule (\w+):$", self.snakemake("-n", *targets), re.MULTILINE))
+
     def take_ran(self) -> list[str]:
         """What ran since this was asked last, sorted."""
         lines = sorted(self.ran.read_text().splitlines()) if self.ran.exists() else []
@@ -169,6 +174,10 @@ def results(*runs: object) -> list[str]:
     """The results of some runs, each its `n`, as targets: unlike the whole batch's, they need no
     table and no plot."""
     return [f"results/local/sum/first/{n}_0.txt" for n in runs]
+
+
+# The rules of the batch when its runs are finished, but not its table and its plot.
+TABLE_RULES = ["collect_sum_first", "sum_first"]
 
 
 def base_prefix(project: ExampleProject) -> str:

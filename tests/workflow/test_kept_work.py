@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import git, run, write
 
-from .conftest import base_prefix, results
+from .conftest import TABLE_RULES, base_prefix, results
 
 
 def nothing_to_do(project: Any, *targets: str) -> bool:
@@ -69,6 +69,7 @@ def test_after_the_root_was_emptied_a_new_value_is_one_run_with_what_it_needs(
     assert ran[2].startswith("install tool with ")
     assert ran[3:] == ["run sum 3"]
     assert nothing_to_do(finished_project, *results(1, 2, 3))
+    assert finished_project.planned_rules("sum_first") == TABLE_RULES
 
 
 def test_after_the_root_was_emptied_what_really_changed_runs_again(finished_project: Any) -> None:
