@@ -47,7 +47,7 @@ def probe_locks(
     thread. Otherwise a new Python has to start, which takes about 0.15 s.
 
     Raises KochiError when such locks are not supported, when they do not exclude, or when they do
-    not answer within `deadline` seconds after Python has begun to run. Python may take
+    not answer within `deadline` seconds after the other process has begun to run. It may take
     `start_patience` seconds to begin.
     """
     settings = find_lock_settings(machine)
@@ -69,11 +69,10 @@ def probe_locks(
         return
     _give_up(process)
     if _READY not in lines:
-        raise _untried(
-            settings,
-            f"{sys.executable} did not begin to run within {start_patience:g} seconds; its "
-            "filesystem may not answer",
-        )
+        late = f"did not begin to run within {start_patience:g} seconds"
+        if may_fork:
+            raise _untried(settings, f"the test process {late}")
+        raise _untried(settings, f"{sys.executable} {late}; its filesystem may not answer")
     call = "flock" if settings.kind == "flock" else "making the file"
     raise KochiError(
         f"locking hangs: {call} did not return within {deadline:g} seconds on {path}",
@@ -100,7 +99,10 @@ class _Fork:
     stdout: IO[bytes]
 
     def wait(self) -> int:
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        except ChildProcessError:  # SIGCHLD is ignored, so the status is lost: as in subprocess
+            return 0
 
 
 def _fork(words: list[str]) -> _Fork:

@@ -215,6 +215,12 @@ def test_a_python_that_does_not_begin_is_not_reported_as_a_lock_that_hangs(
         probe_locks(machine, start_patience=0.2)
 
 
+def test_a_fork_that_does_not_begin_is_called_the_test_process(machine: MachinePaths) -> None:
+    settle_locks(machine)
+    with pytest.raises(KochiError, match="the test process did not begin to run within 0 seconds"):
+        probe_locks(machine, start_patience=0.0, may_fork=True)
+
+
 def test_a_child_that_fails_otherwise_is_no_verdict_on_the_locks(
     machine: MachinePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
