@@ -145,7 +145,8 @@ def find_location(
     if missing is not None and name not in known.machines:
         if is_configured(directory):
             raise missing
-        raise _no_machine(name, known.machines, Root.find(environment=environment).configuration)
+        file = Root.find(environment=environment).configuration
+        raise _no_machine(name, known.machines, missing, file)
     found = known.machine(name)
     unread = missing if is_configured(directory) else None
     if unread is not None:
@@ -160,12 +161,24 @@ def is_found(machine: Machine) -> bool:
     return machine.files == (str(Root.find().machine(machine.name).found),)
 
 
-def _no_machine(name: str, known: Mapping[str, Machine], file: Path) -> KochiError:
-    """The error of a directory without a project; `file` describes machines for all projects."""
+def _no_machine(
+    name: str, known: Mapping[str, Machine], missing: KochiError, file: Path
+) -> KochiError:
+    """The error of a directory without a project, which `missing` is about.
+
+    `file` describes machines for all projects.
+    """
     said = nearest(name, known)
-    is_close = said.startswith("did you mean")
-    hint = None if is_close else how_to_describe(name, f"Write into {file}")
-    return NameNotFoundError(f"there is no machine '{name}', {said}", hint)
+    hints = [
+        f"No kochi.yaml was read: {missing.message}.",
+        "If a project describes the machine, go to the project's directory.",
+        missing.hint,
+    ]
+    if not said.startswith("did you mean"):
+        begin = f"To describe the machine for all projects, write into {file}"
+        hints.append(how_to_describe(name, begin))
+    message = f"there is no machine '{name}', {said}"
+    return NameNotFoundError(message, "\n".join(filter(None, hints)))
 
 
 def how_to_describe(machine: str, begin: str = "Then write into kochi.yaml") -> str:

@@ -75,9 +75,13 @@ def test_an_unknown_machine_where_there_is_no_kochi_yaml_is_refused_with_a_way_t
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     with pytest.raises(KochiError, match="there is no machine 'spica', known: local") as error:
         find_location(environment={"KOCHI_DEFAULT_MACHINE": "spica"}, start=tmp_path)
-    assert "conf.yaml" in str(error.value)
+    said = str(error.value)
+    assert f"No kochi.yaml was read: there is no kochi.yaml in {tmp_path}, and this" in said
+    assert "not in a git repository" in said
+    assert said.index("go to the project's directory") < said.index("git init && kochi init")
+    assert said.index("git init && kochi init") < said.index("conf.yaml")
     text = "machines:\n  spica:\n    scheduler: slurm\n    kochi_root: DIRECTORY"
-    assert text in str(error.value)
+    assert text in said
     assert load_project(tmp_path, text).machine("spica").kochi_root == "DIRECTORY"
 
 
@@ -89,7 +93,10 @@ def test_a_misspelt_machine_where_there_is_no_kochi_yaml_is_refused_with_the_nea
     site.write_text(MACHINES)
     with pytest.raises(KochiError) as error:
         find_location("spika", {"KOCHI_SITE_CONF": str(site)}, start=tmp_path)
-    assert str(error.value) == "there is no machine 'spika', did you mean 'spica'?"
+    assert error.value.message == "there is no machine 'spika', did you mean 'spica'?"
+    assert "No kochi.yaml was read" in str(error.value)
+    assert "git init && kochi init" in str(error.value)
+    assert "machines:" not in str(error.value)
 
 
 def test_a_kochi_yaml_that_is_not_read_is_an_error_for_its_machines_and_a_warning_for_local(
