@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+from humanfriendly.text import pluralize
+
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import answered, is_there, make_directory, to_json, write_exclusively
 from snakemake_kochi.notices import Notices
@@ -230,9 +232,6 @@ def _write_header(log: int, claim: Claim) -> int:
     return os.lseek(log, 0, os.SEEK_END)
 
 
-_log = logging.getLogger(__name__)
-
-
 class Ends:
     """Publishes the ends of one worker's jobs, counts them, and passes them to its `Health`.
 
@@ -267,7 +266,8 @@ class Ends:
         for slot in over:
             had_its_time = slot.stop == "requeue" and self._had_its_time(slot)
             if had_its_time and self._had_longest_allocation(slot):
-                slot.time_out(f"its worker had less time than its limit of {slot.limit} seconds")
+                limit = pluralize(slot.limit or 0, "second")
+                slot.time_out(f"its worker had less time than the job's limit of {limit}")
             if slot.stop == "requeue":
                 reason: UncountedReason = "out of time" if had_its_time else "drained"
                 done += self._requeue(slot, reason, self._state.state.reason)

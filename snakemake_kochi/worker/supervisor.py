@@ -71,7 +71,9 @@ def run_supervised(
             pid = os.fork()
         except OSError as error:
             raise WorkerError(
-                f"worker {worker} on machine {machine.name} cannot be started: {error}"
+                f"worker {worker} on machine {machine.name} cannot be started: {error}",
+                "You may have too many processes on this node, or its memory may be full: start "
+                "fewer workers there.\nTo see the limit of processes, type: ulimit -u",
             ) from error
         if pid == 0:
             os.close(told)

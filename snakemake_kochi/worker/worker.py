@@ -326,6 +326,7 @@ class Worker:
 
     def _leave(self) -> None:
         """End in all cases so that nothing of a job stays behind."""
+        began = time.monotonic()
         if presumed_dead_by := self._state.presumed_dead_by:
             self._state.touch(reason=f"presumed dead by {presumed_dead_by}")
             self._claims.drop()
@@ -339,7 +340,8 @@ class Worker:
                 self._advance()
             return not self._slots
 
-        wait_until(has_none, self._settings.leave_patience, 0.01)
+        left = self._settings.leave_patience - (time.monotonic() - began)
+        wait_until(has_none, max(0.0, left), 0.01)
         self._slots.kill_orphans()
         self._queues.leave()
         self._echo.pump(everything=True)

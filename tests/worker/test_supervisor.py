@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 
 import pytest
 from support import wait_until
@@ -111,6 +112,31 @@ def test_a_closed_terminal_changes_nothing_under_nohup(site):
     (site.directory / "go").touch()
     assert supervisor.wait() == 0
     assert (site.job(0).result.ok, site.job(0).result.attempt) == (True, 1)
+
+
+def test_a_worker_starts_although_its_parent_ignored_the_ends_of_children(site):
+    site.submit("echo done")
+    assert site.start(prefix=("env", "--ignore-signal=CHLD")).wait() == 0
+    assert site.ended(0).result.ok
+
+
+def test_a_worker_for_which_there_is_no_process_says_how_to_see_the_limit(site):
+    change = """
+        import errno, os
+        supervisor, fork, forks = os.getpid(), os.fork, []
+        def fork_once():
+            if os.getpid() == supervisor:
+                forks.append(1)
+                if len(forks) == 2:  # the first one tests the locks
+                    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            return fork()
+        os.fork = fork_once
+    """
+    worker = site.start_changed(change, stderr=subprocess.PIPE)
+    _, said = worker.communicate()
+    assert worker.returncode != 0
+    assert "worker 0 on machine local cannot be started: [Errno 11]" in said
+    assert "type: ulimit -u" in said
 
 
 def test_a_worker_that_gives_no_sign_of_life_is_ended_with_its_jobs(site):

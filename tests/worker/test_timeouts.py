@@ -148,7 +148,7 @@ def test_a_job_that_had_the_longest_possible_allocation_is_not_requeued(site):
     assert worker.wait() == 0
     result = site.ended(0).result
     assert (result.reason, result.attempt) == ("timeout", 1)
-    assert result.detail == "its worker had less time than its limit of 20 seconds"
+    assert result.detail == "its worker had less time than the job's limit of 20 seconds"
 
 
 def test_a_job_that_had_a_shorter_allocation_is_requeued(site):
