@@ -70,7 +70,7 @@ def reasons(machine: MachinePaths, view: JobView) -> list[str]:
     if view.ticket is None:
         return ["its ticket is damaged: the job fails when a worker tries to claim it"]
     if view.state == "running":
-        return list(_why_running(machine, view, view.ticket))
+        return list(_why_running(machine, view))
     return list(_why_waiting(machine, view, view.ticket))
 
 
@@ -92,7 +92,7 @@ def _how_it_ended(view: JobView) -> str:
     return f"{result.describe()}, attempt {result.attempt} on {where}"
 
 
-def _why_running(machine: MachinePaths, view: JobView, ticket: Ticket) -> Iterator[str]:
+def _why_running(machine: MachinePaths, view: JobView) -> Iterator[str]:
     assert view.worker is not None
     worker = _read_worker_or_none(machine, view.worker)
     name = f"worker {view.worker}" + (f" on {worker.node.host}" if worker else "")

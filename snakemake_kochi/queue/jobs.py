@@ -196,9 +196,6 @@ def list_jobs(machine: MachinePaths, ended: bool = False, limit: int = 100) -> l
     return list(unique.values())
 
 
-_log = logging.getLogger(__name__)
-
-
 def jobs_in(machine: MachinePaths, queue: str) -> list[JobView]:
     """All jobs of a queue that wait or run, by number, also if their tickets move meanwhile.
 

@@ -169,7 +169,7 @@ def read_queues(machine: MachinePaths, worker: int) -> tuple[str, ...]:
     return tuple(queues)
 
 
-def subscribe(machine: MachinePaths, worker: int, queue: QueuePaths) -> None:
+def subscribe(queue: QueuePaths, worker: int) -> None:
     """Have a worker's wake-up FIFO notified of each ticket that comes into the queue."""
     queue.make()
     queue.subscription(worker).touch(mode=0o600)

@@ -80,7 +80,7 @@ class ServedQueues:
         if list(wanted) == list(self._queues):
             return
         for queue in wanted.values():
-            subscribe(self._machine, worker, queue.paths)
+            subscribe(queue.paths, worker)
         for name in set(self._queues) - set(wanted):
             unsubscribe(self._queues[name].paths, worker)
         self._queues = wanted

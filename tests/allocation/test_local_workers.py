@@ -70,7 +70,7 @@ def note_worker(machine: MachinePaths, node: Node) -> WorkerState:
     state = WorkerState(7, "running", process, node, ("a",), Capacity(1, 1), "", "")
     files.make_directory(machine.worker(7).directory)
     machine.worker(7).state.write_bytes(files.to_json(state.to_dict()))
-    subscribe(machine, 7, machine.queue("a"))
+    subscribe(machine.queue("a"), 7)
     return state
 
 

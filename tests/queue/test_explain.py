@@ -55,7 +55,7 @@ def serve(machine):
         state = WorkerState(number, **given)
         make_directory(machine.worker(number).directory)
         machine.worker(number).state.write_bytes(to_json(state.to_dict()))
-        subscribe(machine, number, machine.queue("q"))
+        subscribe(machine.queue("q"), number)
         return state
 
     return register

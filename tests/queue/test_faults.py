@@ -322,7 +322,7 @@ def test_processes_that_cannot_be_ended_are_waited_for_once_and_killed_again_rar
     queue.claim(7, take)
     # A living worker of this queue, which is notified of each ticket.
     set_worker(machine, 3, process=ProcessIdentity.of(os.getpid()))
-    subscribe(machine, 3, machine.queue("q"))
+    subscribe(machine.queue("q"), 3)
     wakeup = WakeUp(machine.worker(3).wakeup)
     left = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     write_attempt(machine, 7, left.pid)
@@ -333,6 +333,7 @@ def test_processes_that_cannot_be_ended_are_waited_for_once_and_killed_again_rar
         raise PermissionError(errno.EPERM, "Operation not permitted")  # as after a setuid program
 
     time = 1000.0
+    assert Observer().kill_patience == 5.0
     observer = Observer(lambda: time, kill_patience=0.1)
     try:
         with monkeypatch.context() as patch:
@@ -374,7 +375,7 @@ def test_a_worker_that_died_idle_on_another_node_no_longer_serves_its_queues(
     machine: MachinePaths, queue: Queue, ticket: Make
 ) -> None:
     set_worker(machine, 3, node=ELSEWHERE)
-    subscribe(machine, 3, machine.queue("q"))
+    subscribe(machine.queue("q"), 3)
     assert [worker.worker for worker in shared_workers(machine, "q")] == [3]
     time = 1000.0
     observer = Observer(lambda: time)
