@@ -112,8 +112,9 @@ def hear(
 
     Raises SilenceError, the problem, and KochiError with the fault that the other side has met.
     """
-    deadline, pause = time.monotonic() + patience, 0.001
-    while True:
+    heard: list[dict[str, Any]] = []
+
+    def is_told() -> bool:
         found = problem()
         # Listed, as in the queue: NFS remembers for longer that a single name did not exist.
         try:
@@ -128,13 +129,15 @@ def hear(
                 message = read_json(trial.message(each), _VERSION)
                 if each == fault:
                     raise KochiError(str(message["message"]), message["hint"])
-                return {key: message[key] for key in message if key != "version"}
+                heard.append({key: message[key] for key in message if key != "version"})
+                return True
         if found is not None:
             raise found
-        if time.monotonic() > deadline:
-            raise SilenceError(f"no answer from the other node within {patience:g} seconds")
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        return False
+
+    if not wait_until(is_told, patience, 0.001, _LONGEST_PAUSE):
+        raise SilenceError(f"no answer from the other node within {patience:g} seconds")
+    return heard[0]
 
 
 # ---- this node
