@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from file_calls import note_calls
 
 from snakemake_kochi.files import to_json
 from snakemake_kochi.queue import Capacity, Kind, Queue, Resources, cancel, find_worker
@@ -192,24 +190,16 @@ def test_jobs_for_which_a_worker_was_requested_are_claimed_before_earlier_ones(s
 
 
 def test_a_worker_looks_only_a_little_way_ahead_for_its_own_kind(site, preferring):
-    opened = []
-    waiting = site.machine.queue("q").waiting
-
-    def note(event, arguments):
-        is_path = event == "open" and isinstance(arguments[0], str | os.PathLike)
-        if is_path and Path(arguments[0]).parent.parent == waiting:
-            opened.append(arguments[0])
-
-    sys.addaudithook(note)  # for good, but only for this test's paths
     site.submit(*["true"] * 1500, runtime_seconds=60)
     site.submit("true", runtime_seconds=600)
-    assert preferring() == [0, 1]
-    assert 1000 <= len(opened) < 1010
-    opened.clear()
-    for job in range(2, 42, 2):
-        assert preferring() == [job, job + 1]
+    with note_calls() as calls:
+        assert preferring() == [0, 1]
+        assert 1000 <= len(calls.tickets()) < 1010
+        calls.clear()
+        for job in range(2, 42, 2):
+            assert preferring() == [job, job + 1]
     # Each claim opens the two, the next one, which does not fit, and two new ones.
-    assert len(opened) <= 20 * 5
+    assert len(calls.tickets()) <= 20 * 5
 
 
 def test_the_first_ticket_is_not_skipped_for_ever(site, preferring):

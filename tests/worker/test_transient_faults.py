@@ -18,7 +18,7 @@ from snakemake_kochi.queue import Queue, find_worker
 from snakemake_kochi.queue.heartbeat import PresumedDead
 from snakemake_kochi.queue.result import Attempt
 from snakemake_kochi.queue.ticket import now
-from tests.worker.conftest import COUNT_WAKE_UPS, Site, children_of
+from tests.worker.conftest import COUNT_WAKE_UPS, Site, is_running
 
 UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
 SOON = {"idle_wait": 0.1}
@@ -231,9 +231,10 @@ def test_a_worker_that_ends_while_jobs_may_run_does_not_say_that_it_left(
             site.submit(f"exec cat {hanging.path}/file")
             worker = site.start(cores=1, heartbeat=0.1, leave_patience=0.3, stderr=-3)
             site.wait_until(lambda: hanging.count(fault))
+            own = site.worker_of(worker)
             presumed = PresumedDead(0, "elsewhere", 60.0, now())
             site.machine.worker(0).presumed_dead.write_bytes(to_json(presumed.to_dict()))
-            site.wait_until(lambda: not children_of(site.worker_of(worker)))
+            site.wait_until(lambda: not is_running(own))
             state = find_worker(site.machine, 0)
             assert (state.state, state.reason) == ("draining", "presumed dead by elsewhere")
         assert worker.wait() == 1
