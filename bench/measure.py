@@ -9,7 +9,6 @@ import platform
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from typing import Any
 import psutil
 import tabulate
 
+from snakemake_kochi import backoff
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.queue import Ticket, list_workers
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
@@ -186,8 +186,5 @@ def import_of_tests(name: str) -> Any:
 
 def wait_until(condition: Callable[[], object], interval: float = 0.01) -> None:
     """Raises TimeoutError when it does not happen."""
-    deadline = time.monotonic() + _PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"did not happen within {_PATIENCE:.0f} s")
-        time.sleep(interval)
+    if not backoff.wait_until(lambda: bool(condition()), _PATIENCE, interval):
+        raise TimeoutError(f"did not happen within {_PATIENCE:.0f} s")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
-from snakemake_kochi.backoff import Backoff
+from snakemake_kochi.backoff import Backoff, wait_until
 from snakemake_kochi.detached.launches import (
     Found,
     Launch,
@@ -35,7 +35,7 @@ from snakemake_kochi.schedulers.native import system, system_of_host
 
 _PATIENCE = 20.0  # seconds within which a supervisor must start
 _MOST_PATIENCE = 60.0  # seconds after which a supervisor must no longer start
-_PAUSE, _MOST_PAUSE = 0.01, 0.02  # seconds between two looks for it, at first and at most
+_PAUSE = 0.02  # seconds between two looks for it
 _LOOK = 0.5  # seconds between two looks at a run on another host
 _QUESTION = 10.0  # seconds between two questions to the scheduler
 _HOW = "To follow it, type: kochi launch --follow; to stop it: kochi launch --stop"
@@ -194,18 +194,21 @@ def _start(location: Location, paths: LaunchPaths) -> None:
             # The terminal cannot reach the run: neither Ctrl-C nor a logout ends it.
             start_new_session=True,
         )
-    deadline, pauses = time.monotonic() + _PATIENCE, Backoff(_PAUSE, _MOST_PAUSE)
-    while not (paths.process.exists() or paths.end.exists()):
+
+    def has_started() -> bool:
+        if paths.process.exists() or paths.end.exists():
+            return True
         if process.poll() is not None and not paths.process.exists():
             write_gone(paths)
             raise WorkerError(f"the run did not start; its output is in {paths.output}")
-        if time.monotonic() > deadline:
-            # Do not kill it: processes that it may have started would go on without any record.
-            raise WorkerError(
-                f"the run has not started in {_PATIENCE:.0f} s; its output is in {paths.output}",
-                "To see whether it starts later, type: kochi launch --status",
-            )
-        time.sleep(pauses.failed())
+        return False
+
+    if not wait_until(has_started, _PATIENCE, _PAUSE):
+        # Do not kill it: processes that it may have started would go on without any record.
+        raise WorkerError(
+            f"the run has not started in {_PATIENCE:.0f} s; its output is in {paths.output}",
+            "To see whether it starts later, type: kochi launch --status",
+        )
 
 
 def _submit(location: Location, launched: Launch, paths: LaunchPaths, limit: str | None) -> None:

@@ -125,7 +125,7 @@ def make_launch(
         name=name,
         directory=str(Path.cwd()),
         command=tuple(command),
-        time=moment.isoformat(timespec="seconds"),
+        time=_time(moment),
         job_name=f"kochi-launch-{identity}" if is_job else None,
     )
     paths = machine.launch(identity)
@@ -159,9 +159,9 @@ def processes_file(paths: LaunchPaths, run: int) -> HeartbeatFile:
     return HeartbeatFile(paths.process, {"version": _PROCESSES_VERSION, **data})
 
 
-def _now() -> str:
-    """The time as in launch.json: ISO 8601 in UTC with seconds."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def _time(moment: datetime | None = None) -> str:
+    """A moment, by default now, as in the files of a launch: ISO 8601 in UTC with seconds."""
+    return (moment or datetime.now(UTC)).isoformat(timespec="seconds")
 
 
 def write_end(paths: LaunchPaths, status: int) -> None:
@@ -169,7 +169,7 @@ def write_end(paths: LaunchPaths, status: int) -> None:
 
     `status`: as in the shell, 128 + N for an end by signal N.
     """
-    data = {"version": VERSION, "status": status, "time": _now()}
+    data = {"version": VERSION, "status": status, "time": _time()}
     write_atomically(paths.end, to_json(data), durable=True)
 
 
@@ -208,7 +208,7 @@ def look_at(paths: LaunchPaths) -> Found:
 
 def write_time_up(paths: LaunchPaths) -> None:
     """Write time-up.json, as the supervisor, before it tells the run to end. Raises OSError."""
-    write_exclusively(paths.time_up, to_json({"version": VERSION, "time": _now()}))
+    write_exclusively(paths.time_up, to_json({"version": VERSION, "time": _time()}))
 
 
 def is_time_up(paths: LaunchPaths) -> bool:
@@ -224,7 +224,7 @@ def write_gone(paths: LaunchPaths) -> None:
     This is when the run's job or heartbeat is gone, or when the run has not begun and must not
     begin.
     """
-    write_exclusively(paths.gone, to_json({"version": VERSION, "time": _now()}))
+    write_exclusively(paths.gone, to_json({"version": VERSION, "time": _time()}))
 
 
 def _read_processes(paths: LaunchPaths) -> Processes | None:
