@@ -1,11 +1,11 @@
 # make check    formatter, linters, types
-# make test     all tests, also with the oldest supported Snakemake
-# make demo     the example, from nothing to a plot
-# make docs     the site of the documentation, in build/docs
-# make bench    measurements, against other executors, too; BENCH="local --cores 4" chooses
-# make clean    delete what these made
+# make test     all tests, and some again with the oldest supported Snakemake
+# make demo     run the example, from nothing to a plot
+# make docs     build the documentation in build/docs
+# make bench    all benchmarks; BENCH="local --cores 4" selects one, with options
+# make clean    delete everything that these commands made
 #
-# Each sets up the virtual environment it needs; PYTHON=... chooses the interpreter.
+# Each command sets up the virtual environment that it needs. PYTHON=... selects the interpreter.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -13,27 +13,27 @@ SHELL := /bin/bash
 .PHONY: help check lint test test-oldest demo docs bench clean
 .PHONY: environment environment-oldest environment-slurm
 
-# Paths are relative throughout: make cannot handle spaces in the path of the checkout.
+# All paths are relative, because make cannot handle spaces in the path of the checkout.
 VENV := .venv
 VENV_OLDEST := .venv-oldest
 VENV_SLURM := .venv-slurm
-# A wrong user-wide installation or configuration must not leak in.
+# The user's installations and configuration must not affect the results.
 unexport PYTHONPATH PYTHONHOME SNAKEMAKE_PROFILE
 export PYTHONNOUSERSITE := 1
 
 OLDEST_SNAKEMAKE := $(shell sed -n 's/.*"snakemake>=\([0-9.]*\).*/\1/p' setup.py)
 PYTEST_OPTIONS ?=
-# A module stays together; tests/conftest.py has the longest ones begin first.
+# All tests of a module run in one process; tests/conftest.py starts the longest modules first.
 SPREAD := --dist loadscope --no-loadscope-reorder
 
-# What tests and measurements need besides Python, by Debian's names; package:program, where they
-# differ. With a database, Slurm remembers its jobs.
+# The Debian packages that tests and benchmarks need; PACKAGE:PROGRAM if the names differ. Slurm needs
+# the database to remember ended jobs.
 PROGRAMS := strace munge slurmctld slurmd
 DATABASE := slurmdbd mariadb-server-core:mariadbd
-# Filesystems with faults, and one that two nodes share.
+# FUSE for filesystems with faults, GlusterFS for a filesystem that two nodes share.
 FILESYSTEMS := fuse3:fusermount3 glusterfs-server:glusterd glusterfs-client:glusterfs
 
-# What is run below may call make itself, and must not take itself for a part of this one.
+# The commands below may call make, which must not take itself for a submake of this one.
 APART := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
 
 help:
@@ -58,13 +58,13 @@ check: environment
 lint: environment
 	$(APART) PATH="$$PWD/$(VENV)/bin:$$PATH" $(VENV)/bin/python tools/lint.py build/lint
 
-# Four on two cores: many a test waits for a time to pass.
+# Four processes on two cores, because many tests only wait.
 test: environment environment-slurm
 	@tools/programs.sh $(PROGRAMS) $(DATABASE) $(FILESYSTEMS)
 	$(APART) $(VENV)/bin/python -m pytest -n 4 $(SPREAD) --durations 10 $(PYTEST_OPTIONS)
 	$(MAKE) --no-print-directory test-oldest
 
-# Only the modules that have such tests: to collect all takes longer than some of them run.
+# Only modules with such tests: collecting all modules takes longer than some of these tests.
 test-oldest: environment-oldest
 	$(APART) $(VENV_OLDEST)/bin/python -m pytest -n 3 $(SPREAD) -m compatibility $(PYTEST_OPTIONS) \
 		$$(grep -rl --include='test_*.py' mark.compatibility tests | sort)
@@ -74,7 +74,7 @@ demo: environment
 
 docs: environment
 	$(APART) $(VENV)/bin/python -m sphinx -W --keep-going -q docs build/docs
-	@echo "The site: $$PWD/build/docs/index.html"
+	@echo "The documentation: $$PWD/build/docs/index.html"
 
 bench: environment environment-slurm
 	@tools/programs.sh $(PROGRAMS)

@@ -1,4 +1,4 @@
-"""How snakemake_kochi is packaged; the settings of the tools are in pyproject.toml."""
+"""Metadata, requirements and data of the package. pyproject.toml has the settings of the tools."""
 
 import re
 import shutil
@@ -13,10 +13,10 @@ DOCUMENTATION = "https://snakemake-kochi.readthedocs.io/en/latest/"
 DATA_DIRECTORIES = ("workflow", "profiles")
 
 RUNS_ON = [
-    # The oldest here is what `make test-oldest` tests with (9.0 and 9.1 rerun nothing when params
-    # changed, unless told to by --rerun-triggers); 10 may move what the executor uses.
+    # `make test-oldest` tests with the lower bound. By default, 9.0 and 9.1 rerun nothing when
+    # params changed. 10 may move functions that the executor uses.
     "snakemake>=9.3.0,<10",
-    # What the plugins are written against; Snakemake's plugin catalog reads compatibility here.
+    # The interfaces of the plugins. Snakemake's plugin catalog derives compatibility from them.
     "snakemake-interface-common>=1.17.4,<2",
     "snakemake-interface-executor-plugins>=9.3.2,<10",
     "snakemake-interface-logger-plugins>=1.2,<3",
@@ -24,54 +24,54 @@ RUNS_ON = [
     "pyyaml>=6.0",
     # Snapshots and artifact branches.
     "gitpython>=3.1.30",
-    # The queue's lock; 4 brought fallback_to_soft and preserve_lock_file.
+    # The locks of the queue. Version 4 added fallback_to_soft and preserve_lock_file.
     "filelock>=4.0,<5",
     # Parameter grids (Snakemake's Paramspace) and result tables.
     "pandas>=2.0",
     # The plots of a batch.
     "matplotlib>=3.7",
-    # `snakemake --report` asks for it; every batch brings a table and a plot for the report.
+    # `snakemake --report` requires it. Every batch has a table and a plot for the report.
     "pygments>=2.15",
     # The command `kochi`.
     "click>=8.1",
-    # Globs of `sources:` with the rules of .gitignore.
+    # The patterns of `sources:`, with the rules of .gitignore.
     "pathspec>=1.0",
-    # Imported here and by Snakemake: the shape of YAML files, tables, directories.
+    # Shapes of YAML files, tables, directories of the user. Snakemake imports them, too.
     "jsonschema>=4.18",
     "tabulate>=0.9",
     "platformdirs>=4.0",
-    # Durations as people write and read them; Snakemake's own resources are read by it.
+    # Durations for people. Snakemake parses its resources with it, too.
     "humanfriendly>=10.0",
-    # Submissions to a scheduler that is away for a moment; Snakemake retries by it, too.
+    # Repeats commands of a scheduler that is away for a moment. Snakemake uses it, too.
     "tenacity>=8.2",
-    # Which log a launched Snakemake has open; Snakemake imports it, too.
+    # Finds the log that a launched Snakemake has open. Snakemake uses it, too.
     "psutil>=5.9",
 ]
 TESTS = [
     "hypothesis",
-    # Filesystems that refuse, delay and lose answers (tests/faulty_filesystem.py).
+    # A filesystem that refuses calls, delays them or loses answers (tests/faulty_filesystem.py).
     "mfusepy>=3.0",
     "pytest>=8.0",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.7",
-    # Rules with `notebook:` are executed by these, in the conformance tests.
+    # They execute rules with `notebook:` in the conformance tests.
     "ipykernel>=6.0",
     "nbconvert>=7.0",
-    # `--logger rich` has to work with us.
+    # `--logger rich` must work with the executor.
     "snakemake-logger-plugin-rich",
-    # The tests of the package build it without a network.
+    # The tests of the package build it without network access.
     "setuptools>=70.1",
 ]
 BENCHMARKS = [
-    # What our executor is compared with: a Snakemake for each job, without a batch system.
+    # Compared with the kochi executor: a Snakemake for each job, without a batch system.
     "snakemake-executor-plugin-cluster-generic>=1.0",
 ]
 SLURM_BENCHMARK = [
-    # The same with Slurm; apart from the others, as it slows down every start of a Snakemake.
+    # The same with Slurm, in an environment of its own: it slows down each start of Snakemake.
     "snakemake-executor-plugin-slurm>=2.8",
 ]
 CHECKS = [
-    # Below the next minor versions: a new formatter's taste must not fail an old commit.
+    # Below the next minor versions: a change of style in a formatter must not fail old commits.
     "mypy>=2.4,<2.5",
     "ruff>=0.17.5,<0.18",
     "snakefmt>=2.1,<2.2",
@@ -82,7 +82,7 @@ CHECKS = [
     "types-tabulate",
 ]
 SITE = [
-    # `make docs`: the theme, Markdown, and the reference of commands out of click's own data.
+    # `make docs`: the theme, Markdown, and the reference of commands, which click describes.
     "furo>=2024.8.6",
     "myst-parser>=4.0",
     "sphinx>=8.0",
@@ -91,7 +91,7 @@ SITE = [
 
 
 def version() -> str:
-    # Not imported: while this runs, what the package imports is not installed yet.
+    # Read, not imported: while this runs, the requirements of the package are not installed yet.
     text = (HERE / "snakemake_kochi" / "__init__.py").read_text(encoding="utf-8")
     found = re.search(r'^__version__ = "(.+?)"', text, re.MULTILINE)
     if found is None:
@@ -107,16 +107,16 @@ def description() -> str:
 
 
 class BuildWithData(build_py):
-    """Puts workflow/ and profiles/ into the built package snakemake_kochi.
+    """Copies workflow/ and profiles/ into the built package snakemake_kochi.
 
-    Mapping them with `package_dir` would do it too, but then setuptools no longer sees a plain
-    layout, installs `pip install -e .` through an import hook, and Snakemake, which lists the
-    directories of sys.path, does not find the plugin.
+    A mapping in `package_dir` would do the same, but setuptools would no longer recognise a plain
+    layout. `pip install -e .` would then install an import hook, and Snakemake, which lists the
+    directories of sys.path, would not find the plugin.
     """
 
     def run(self) -> None:
         if not self.editable_mode:
-            # What an earlier build left there, and is deleted since, would be installed again.
+            # Otherwise files of an earlier build, deleted since, would be installed again.
             for name in self.distribution.packages:
                 shutil.rmtree(Path(self.build_lib, name.split(".")[0]), ignore_errors=True)
         super().run()
@@ -152,7 +152,7 @@ setup(
         "bench": BENCHMARKS,
         "bench-slurm": SLURM_BENCHMARK,
     },
-    # The root is named so that setuptools knows the layout as plain: see BuildWithData.
+    # With the root, setuptools recognises the layout as plain: see BuildWithData.
     package_dir={"": "."},
     packages=find_packages(include=["snakemake_kochi*", "snakemake_*_plugin_kochi"]),
     cmdclass={"build_py": BuildWithData},

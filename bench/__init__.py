@@ -1,1 +1,1 @@
-"""Measurements of the queue and its workers: `python -m bench --help`. See docs/benchmarks.md."""
+"""Benchmarks of runs, the queue and the workers: `python -m bench --help`, docs/benchmarks.md."""

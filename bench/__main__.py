@@ -1,4 +1,4 @@
-"""`python -m bench [NAME...] [--quick]`: measure, and print tables."""
+"""`python -m bench [NAME...] [--quick]`: run benchmarks and print tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bench import (
 )
 from bench.measure import Row, Size, facts, table
 
-# By the name on the command line: what it measures of a place on disk.
+# The benchmarks by their names on the command line. Each gets an empty directory.
 BENCHES: dict[str, Callable[[Path, Size], list[Row]]] = {
     "local": local.shell,
     "script": local.script,
@@ -48,39 +48,41 @@ BENCHES: dict[str, Callable[[Path, Size], list[Row]]] = {
 }
 
 
-@click.command(help=f"Measure all, or those named: {', '.join(BENCHES)}.")
+@click.command(help=f"Run all benchmarks, or only the named ones: {', '.join(BENCHES)}.")
 @click.argument("names", metavar="[NAME]...", nargs=-1, type=click.Choice(list(BENCHES)))
-@click.option("--quick", is_flag=True, help="Tiny sizes: only to see that it works.")
+@click.option(
+    "--quick", is_flag=True, help="Use tiny sizes, only to test that the benchmarks work."
+)
 @click.option(
     "--jobs",
     multiple=True,
     metavar="N",
     type=click.IntRange(min=2),
-    help="How many jobs, tickets or results. For those that compare several numbers (slurm, "
-    "growth) it may be given several times.",
+    help="The number of jobs, tickets, points or results. Benchmarks that compare several numbers "
+    "(slurm, growth, batches) accept the option several times.",
 )
 @click.option(
     "--rounds",
     metavar="N",
     type=click.IntRange(min=1),
-    help="How often what is compared is measured, in turns.",
+    help="How many times to measure each side of a comparison. The sides alternate.",
 )
 @click.option(
     "--cores",
     metavar="N",
     type=click.IntRange(min=1),
-    help="How many jobs run at a time. Default: as many as there are processors.",
+    help="How many jobs run at a time. Default: the number of processors.",
 )
 @click.option(
     "--directory",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Measure on the filesystem of this directory. Default: that of temporary files.",
+    help="Measure on the filesystem of this directory. Default: the filesystem of temporary files.",
 )
 @click.option(
     "--write",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write what is printed there, too, as Markdown, after each measurement.",
+    help="Also write the tables to this file, as Markdown, after each benchmark.",
 )
 def main(
     names: tuple[str, ...],
@@ -96,10 +98,10 @@ def main(
         text = facts(Path(made))
         click.echo(text)
         for name in names or BENCHES:
-            place = Path(made, name)
-            place.mkdir(mode=0o700)
+            own = Path(made, name)
+            own.mkdir(mode=0o700)
             click.echo(f"\n{name}\n")
-            shown = table(BENCHES[name](place, size))
+            shown = table(BENCHES[name](own, size))
             click.echo(shown)
             text += f"\n\n### `{name}`\n\n{_description(name)}\n\n{shown}"
             if write is not None:
@@ -107,7 +109,7 @@ def main(
 
 
 def _description(name: str) -> str:
-    """What the measurement says of itself; where it says nothing, its module does."""
+    """The first paragraph of the docstring of the benchmark, after that of a module of its own."""
     measure = BENCHES[name]
     module = inspect.getmodule(measure)
     said = [

@@ -1,4 +1,4 @@
-"""Does a point of a batch cost the same however large the batch is?"""
+"""Does the cost of a point depend on the size of its batch?"""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from bench.measure import Row, Size, alternate
 from bench.snakemake_runs import PROFILE, Runner, kochi_executor
 
-_LIMIT = 1.3  # of the largest number of points to the one before
+_LIMIT = 1.3  # of the largest batch to the second largest, per point
 _DRY = ("--profile", str(PROFILE), "-n", "--quiet", "all")
-# Runs beside each other: what is measured is what a point costs us, not what it does.
+# The runs may overlap: the benchmark measures the overhead of a point, not its work.
 _EXPERIMENT = """\
 batches:
   grid:
@@ -36,21 +36,21 @@ use rule * from kochi
 """
 
 
-def measure(place: Path, size: Size) -> list[Row]:
-    """A batch of one trivial run for each point: the dry run, which is parsing and making the DAG,
-    the run, and a run that finds nothing to do, each divided by its number of points; what a batch
-    of one point takes is taken off before."""
+def measure(directory: Path, size: Size) -> list[Row]:
+    """Batches of points that do nothing: the time per point of the dry run (which parses and makes
+    the DAG), of the run, and of a run with nothing to do. The time of a batch of one point is
+    subtracted before the division."""
     counts = size.numbers((100, 1000, 10_000), (2,))
-    runner = Runner(place)
+    runner = Runner(directory)
     kinds = ("dry run", "run", "run with nothing to do")
     taken: dict[tuple[str, int], list[float]] = {}
 
     def stages(count: int) -> float:
-        directory = _project(place, f"{count}-{len(taken.get(('run', count), ()))}", count)
+        project = _project(directory, f"{count}-{len(taken.get(('run', count), ()))}", count)
         options = kochi_executor(size.slots)
         began = time.perf_counter()
         for kind, arguments in zip(kinds, (_DRY, options, options), strict=True):
-            taken.setdefault((kind, count), []).append(_time(runner, directory, arguments))
+            taken.setdefault((kind, count), []).append(_time(runner, project, arguments))
         return time.perf_counter() - began
 
     measures: list[Callable[[], float]] = [partial(stages, count) for count in (1, *counts)]
@@ -67,28 +67,31 @@ def measure(place: Path, size: Size) -> list[Row]:
             if before is not None:
                 ratio = statistics.median(a / b for a, b in zip(each, before, strict=True))
             limit = _LIMIT if before is not None and count == counts[-1] else None
-            rows.append(Row(f"{kind}: a point of {count:,}", each, "ms", ratio, limit))
+            rows.append(Row(f"{kind}: one of {count:,} points", each, "ms", ratio, limit))
             before = each
     return rows
 
 
-def _project(place: Path, name: str, points: int) -> Path:
-    directory = place / f"project-{name}"
-    directory.mkdir()
-    (directory / "kochi.yaml").write_text("{}\n")
-    (directory / "grid.yaml").write_text(_EXPERIMENT.format(values=list(range(points))))
-    (directory / "Snakefile").write_text(_SNAKEFILE)
-    subprocess.run(["git", "init", "--quiet", str(directory)], check=True)
-    return directory
+def _project(directory: Path, name: str, points: int) -> Path:
+    project = directory / f"project-{name}"
+    project.mkdir()
+    (project / "kochi.yaml").write_text("{}\n")
+    (project / "grid.yaml").write_text(_EXPERIMENT.format(values=list(range(points))))
+    (project / "Snakefile").write_text(_SNAKEFILE)
+    subprocess.run(["git", "init", "--quiet", str(project)], check=True)
+    return project
 
 
-def _time(runner: Runner, directory: Path, arguments: tuple[str, ...]) -> float:
-    """Seconds. Raises RuntimeError, with the end of the output, when it fails."""
+def _time(runner: Runner, project: Path, arguments: tuple[str, ...]) -> float:
+    """The seconds that the run takes.
+
+    Raises RuntimeError, with the end of the output, if it fails.
+    """
     command = [runner.python, "-m", "snakemake", *arguments, "--", "grid_grid"]
     began = time.perf_counter()
     done = subprocess.run(
         command,
-        cwd=directory,
+        cwd=project,
         env=runner.environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -1,7 +1,6 @@
-"""Thousands of short jobs while workers and their controller are killed: nothing lost, or twice.
+"""Thousands of short jobs while workers and their controller are killed: none is lost or doubled.
 
-The harness is that of the tests. It compares job by job what was handed over, executed and
-reported.
+The harness of the tests compares the submitted, executed and reported jobs one by one.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from pathlib import Path
 from bench.measure import Row, Size, import_of_tests
 
 
-def measure(place: Path, size: Size) -> list[Row]:
-    """Raises RuntimeError, with a line for each job with which something is wrong."""
+def measure(directory: Path, size: Size) -> list[Row]:
+    """Raises RuntimeError, with a line for each job that was lost or reported twice."""
     harness = import_of_tests("faults.chaos")
     jobs = size.number(10_000, 60)
     plan = (
@@ -20,7 +19,7 @@ def measure(place: Path, size: Size) -> list[Row]:
         if size.quick
         else harness.Chaos(jobs=jobs)
     )
-    outcome = harness.run_chaos(place, plan, 1200.0)
+    outcome = harness.run_chaos(directory, plan, 1200.0)
     if outcome.problems:
         raise RuntimeError("\n".join(outcome.problems))
     return [

@@ -1,4 +1,4 @@
-"""Does a claim cost the same however many tickets wait, whosever they are?"""
+"""Does the cost of a claim depend on the number of waiting tickets, or on their controllers?"""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from bench.measure import Row, Size, alternate, machine_at, make_tickets
 from snakemake_kochi.queue import Queue, Ticket
 from snakemake_kochi.queue.claiming import Answer
 
-_CLAIMS = 15  # of which one run takes the median
-_SETTLED = 3.5  # seconds after which shards of foreign tickets are known
+_CLAIMS = 15  # per run, which has their median as its value
+_SETTLED = 3.5  # seconds until a worker no longer lists unchanged shards of foreign tickets
 
 
 def _take(_: Ticket) -> Answer:
     return "take"
 
 
-def measure(place: Path, size: Size) -> list[Row]:
+def measure(directory: Path, size: Size) -> list[Row]:
     few, many, runs = 100, size.number(100_000, 1000), size.runs(5, 2)
-    machine = machine_at(place)
+    machine = machine_at(directory)
     small, large = Queue(machine, "small"), Queue(machine, "large")
-    small.submit(make_tickets(place, few))
-    large.submit(make_tickets(place, many))
+    small.submit(make_tickets(directory, few))
+    large.submit(make_tickets(directory, many))
     mine = Queue(machine, "large", controller="me")
-    mine.submit(make_tickets(place, few, controller="me"))
+    mine.submit(make_tickets(directory, few, controller="me"))
     first = _claim(mine)
     if not size.quick:
         time.sleep(_SETTLED)
@@ -34,10 +34,10 @@ def measure(place: Path, size: Size) -> list[Row]:
         runs, lambda: _claims(small), lambda: _claims(large), lambda: _claims(mine), scale=1000
     )
     return [
-        Row(f"a claim, {few:,} waiting", values[0], "ms"),
-        Row(f"a claim, {many:,} waiting", values[1], "ms", ratios[1]),
-        Row(f"a claim, {many:,} of other controllers before", values[2], "ms", ratios[2]),
-        Row("the first claim there", [first * 1000], "ms"),
+        Row(f"a claim, {few:,} tickets waiting", values[0], "ms"),
+        Row(f"a claim, {many:,} tickets waiting", values[1], "ms", ratios[1]),
+        Row(f"a claim behind {many:,} tickets of other controllers", values[2], "ms", ratios[2]),
+        Row("the first claim behind them", [first * 1000], "ms"),
     ]
 
 

@@ -1,6 +1,6 @@
-"""How many results a second reach the artifact branch?
+"""How many results per second reach the artifact branch?
 
-`python -m bench.commits REPOSITORY ROOT NAME COUNT`: what one of several processes does.
+`python -m bench.commits REPOSITORY ROOT NAME COUNT` is one of several committing processes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _MACHINE = "local"
 _AT_ONCE = 4
 
 
-def measure(place: Path, size: Size) -> list[Row]:
+def measure(directory: Path, size: Size) -> list[Row]:
     """A result is a file of one line and its record.
 
-    Raises RuntimeError when some are missing in the branch afterwards.
+    Raises RuntimeError if results are missing in the branch afterwards.
     """
     count, runs = size.number(1000, 20), size.runs(5)
     together: list[float] = []
@@ -32,40 +32,40 @@ def measure(place: Path, size: Size) -> list[Row]:
     journaled: list[float] = []
     for run in range(runs):
         for into, measurement in ((together, _together), (alone, _alone), (several, _several)):
-            own = place / f"{measurement.__name__}-{run}"
+            own = directory / f"{measurement.__name__}-{run}"
             seconds = measurement(own, count, journaled)
             _check(own, count)
             into.append(count / seconds)
     return [
-        Row(f"journaling: results, {count:,} one by one", journaled, "1/s"),
-        Row("a committer that finds all in the journal: results", together, "1/s"),
-        Row("a committer called after each: results", alone, "1/s"),
-        Row(f"{_AT_ONCE} processes that journal and commit: results", several, "1/s"),
+        Row(f"journaling {count:,} results one by one", journaled, "1/s"),
+        Row("committing all journaled results at once", together, "1/s"),
+        Row("journaling and committing one by one", alone, "1/s"),
+        Row(f"{_AT_ONCE} processes that journal and commit one by one", several, "1/s"),
     ]
 
 
-def _together(place: Path, count: int, journaled: list[float]) -> float:
-    repository, root = _repository(place)
+def _together(directory: Path, count: int, journaled: list[float]) -> float:
+    repository, root = _repository(directory)
     paths = root.project(repository)
     began = time.perf_counter()
     for number in range(count):
-        _journal(place / "work", paths, f"result{number}")
+        _journal(directory / "work", paths, f"result{number}")
     journaled.append(count / (time.perf_counter() - began))
     began = time.perf_counter()
     commit_pending(repository, paths, _MACHINE)
     return time.perf_counter() - began
 
 
-def _alone(place: Path, count: int, _: list[float]) -> float:
-    repository, root = _repository(place)
+def _alone(directory: Path, count: int, _: list[float]) -> float:
+    repository, root = _repository(directory)
     began = time.perf_counter()
     _produce(repository, root, "result", count)
     return time.perf_counter() - began
 
 
-def _several(place: Path, count: int, _: list[float]) -> float:
-    """Without the start of the processes: from the first that works to the last that ends."""
-    repository, root = _repository(place)
+def _several(directory: Path, count: int, _: list[float]) -> float:
+    """The seconds from the release of the processes, after their imports, to the last exit."""
+    repository, root = _repository(directory)
     command = [sys.executable, "-m", "bench.commits", str(repository), str(root.directory)]
     shares = [len(range(first, count, _AT_ONCE)) for first in range(_AT_ONCE)]
     processes = [
@@ -86,7 +86,7 @@ def _several(place: Path, count: int, _: list[float]) -> float:
         process.stdin.close()
     statuses = [process.wait() for process in processes]
     if any(statuses):
-        raise RuntimeError("a process that commits has failed")
+        raise RuntimeError("a committing process failed")
     seconds = time.perf_counter() - began
     for process in processes:
         assert process.stdout is not None
@@ -95,7 +95,7 @@ def _several(place: Path, count: int, _: list[float]) -> float:
 
 
 def _produce(repository: Path, root: Root, name: str, count: int) -> None:
-    """As runs do that end one after the other."""
+    """Journal and commit results one by one, as runs that end one after the other do."""
     paths = root.project(repository)
     for number in range(count):
         _journal(repository.parent / "work", paths, f"{name}{number}")
@@ -110,21 +110,23 @@ def _journal(work: Path, paths: ProjectPaths, identity: str) -> None:
     journal(paths, _MACHINE, Result(identity, files, {"identity": identity, "exit_status": 0}))
 
 
-def _repository(place: Path) -> tuple[Path, Root]:
-    repository = place / "project"
+def _repository(directory: Path) -> tuple[Path, Root]:
+    repository = directory / "project"
     repository.mkdir(parents=True)
     _git(repository, "init", "--quiet")
-    return repository, Root(place / "root")
+    return repository, Root(directory / "root")
 
 
-def _check(place: Path, count: int) -> None:
-    repository = place / "project"
-    left = pending(Root(place / "root").project(repository), _MACHINE)
+def _check(directory: Path, count: int) -> None:
+    repository = directory / "project"
+    left = pending(Root(directory / "root").project(repository), _MACHINE)
     branch = branch_called(published_name(repository, _MACHINE))
     names = _git(repository, "ls-tree", "-r", "--name-only", branch).splitlines()
     logs = sum(name.endswith(".log") for name in names)
     if left or (logs, len(names)) != (count, 2 * count):
-        raise RuntimeError(f"{logs} of {count} results are in the branch, {len(left)} wait")
+        raise RuntimeError(
+            f"{logs} of {count} results are in the branch, {len(left)} are in the journal"
+        )
 
 
 def _git(repository: Path, *arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""Our executor against cluster-generic, which starts a Snakemake for each job."""
+"""The kochi executor compared with cluster-generic, which starts a Snakemake for each job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.measure import Row, Size, alternate
 from bench.snakemake_runs import PROFILE, SHELL, Runner, kochi_executor
 
-# As fast as no scheduler answers: it runs the script in the background, at once.
+# Faster than any scheduler: it starts the job script in the background at once.
 _SUBMIT = """\
 #!/bin/sh
 "$1" </dev/null >/dev/null 2>&1 &
@@ -17,11 +17,11 @@ echo $!
 """
 
 
-def measure(place: Path, size: Size) -> list[Row]:
-    """As many jobs at a time: that many are submitted, and asked for every second, which is the
-    least, and without a limit to the rate."""
+def measure(directory: Path, size: Size) -> list[Row]:
+    """Both sides run the same number of jobs at a time. cluster-generic asks for their states every
+    second, the shortest interval that it accepts, and without a limit to the rate."""
     count = size.number(50, 2)
-    submit = place / "submit"
+    submit = directory / "submit"
     submit.write_text(_SUBMIT)
     submit.chmod(0o755)
     generic = (
@@ -29,7 +29,7 @@ def measure(place: Path, size: Size) -> list[Row]:
         *("--cluster-generic-submit-cmd", shlex.quote(str(submit))),
         *("--seconds-between-status-checks", "1", "--max-status-checks-per-second", "1000"),
     )
-    runner = Runner(place)
+    runner = Runner(directory)
     values, ratios = alternate(
         size.runs(3),
         partial(runner.time, SHELL, count, generic),

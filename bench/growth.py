@@ -1,4 +1,4 @@
-"""Does a job cost the same however many there are?"""
+"""Does the cost of a job depend on the number of jobs?"""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from bench.measure import Row, Size, alternate
 from bench.snakemake_runs import SHELL, Runner, kochi_executor, local_executor
 
-_LIMIT = 1.3  # of the largest number to the one before
+_LIMIT = 1.3  # of the largest number of jobs to the second largest, per job
 
 
-def measure(place: Path, size: Size) -> list[Row]:
-    """Runs of one-line jobs, each divided by its number of jobs; what a run of a single job takes
-    is taken off before, as it would make the small numbers look dear."""
+def measure(directory: Path, size: Size) -> list[Row]:
+    """Runs of one-line jobs: the time per job. The time of a run of a single job is subtracted
+    before the division, because it would dominate the small runs."""
     counts = size.numbers((100, 1000, 10_000), (10,))
-    runner = Runner(place)
+    runner = Runner(directory)
     executors = {"kochi": kochi_executor(size.slots), "local executor": local_executor(size.slots)}
     rows = []
     measures: list[Callable[[], float]] = [
@@ -45,6 +45,6 @@ def _per_job(
         if before is not None:
             ratio = statistics.median(own / old for own, old in zip(each, before, strict=True))
         limit = _LIMIT if name == "kochi" and count == counts[-1] and before else None
-        rows.append(Row(f"{name}: a job of {count:,}", each, "ms", ratio, limit))
+        rows.append(Row(f"{name}: one of {count:,} jobs", each, "ms", ratio, limit))
         before = each
     return rows

@@ -1,4 +1,4 @@
-"""How long does it take to hand over many tickets, and how long are others kept waiting?"""
+"""How long does it take to submit many tickets, and how long is the queue locked meanwhile?"""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from snakemake_kochi.queue import Queue, queue_lock
 from snakemake_kochi.queue import queue as queue_module
 
 
-def measure(place: Path, size: Size) -> list[Row]:
+def measure(directory: Path, size: Size) -> list[Row]:
     count, runs = size.number(10_000, 300), size.runs(5, 2)
-    machine = machine_at(place)
-    tickets = make_tickets(place, count)
+    machine = machine_at(directory)
+    tickets = make_tickets(directory, count)
     took: list[float] = []
     held: list[float] = []
     for run in range(runs):
@@ -27,8 +27,8 @@ def measure(place: Path, size: Size) -> list[Row]:
             queue.submit(tickets)
             took.append(time.perf_counter() - began)
     return [
-        Row(f"handing over {count:,} tickets", took, "s"),
-        Row("the queue's lock held", [1000 * seconds for seconds in held], "ms"),
+        Row(f"submitting {count:,} tickets", took, "s"),
+        Row("holding the lock of the queue", [1000 * seconds for seconds in held], "ms"),
     ]
 
 

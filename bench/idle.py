@@ -1,4 +1,4 @@
-"""What does a worker cost that has nothing to do?"""
+"""What does an idle worker cost?"""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import psutil
 
 from bench.measure import Row, Size, workers
 
-# System calls that ask a fileserver something, or may.
+# System calls that may send a request to a file server.
 _METADATA = "trace=%file,flock,getdents64"
 
 
-def measure(place: Path, size: Size) -> list[Row]:
+def measure(directory: Path, size: Size) -> list[Row]:
     settle, cpu_seconds, trace_seconds, counts = (
         (0.5, 1.0, 1.0, (1, 2)) if size.quick else (8.0, 20.0, 10.0, (1, 8))
     )
     rows = []
     for count in counts:
-        own = place / str(count)
+        own = directory / str(count)
         own.mkdir(mode=0o700)
         with workers(own, count) as started:
-            # Importing is over, and the intervals have grown.
+            # Until the imports are over, and the intervals between looks have grown.
             time.sleep(settle)
             processes = [process for each in started for process in _tree(each.pid)]
             before = _cpu_seconds(processes)
@@ -32,9 +32,9 @@ def measure(place: Path, size: Size) -> list[Row]:
             used = _cpu_seconds(processes) - before
             calls = _count_calls([process.pid for process in processes], trace_seconds)
         which = f"{count} idle worker{'s' if count > 1 else ''}"
-        rows.append(Row(f"{which}: a core, each", [100 * used / cpu_seconds / count], "%"))
+        rows.append(Row(f"{which}: a core, per worker", [100 * used / cpu_seconds / count], "%"))
         rate = calls / trace_seconds / count
-        rows.append(Row(f"{which}: metadata calls a second, each", [rate], "1/s"))
+        rows.append(Row(f"{which}: metadata calls per worker", [rate], "1/s"))
     return rows
 
 
@@ -49,7 +49,7 @@ def _cpu_seconds(processes: Sequence[psutil.Process]) -> float:
 
 
 def _count_calls(pids: Sequence[int], seconds: float) -> int:
-    """With strace, whose counting slows them down: not while CPU seconds are measured."""
+    """Count by strace. It slows the processes down, so do not measure CPU seconds meanwhile."""
     attach = [option for pid in pids for option in ("-p", str(pid))]
     tracer = subprocess.Popen(
         ["strace", "-f", "-c", "-U", "calls,name", "-e", _METADATA, *attach],

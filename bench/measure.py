@@ -1,4 +1,4 @@
-"""What the measurements share: a place, workers, medians of alternating runs, tables."""
+"""Parts that the benchmarks share: workers, tickets, medians of alternating runs, tables."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ _PATIENCE = 120.0
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured, several times; `ratio` compares it with another row, in each run, and is
-    to be `limit` at most."""
+    """A row of a table: a quantity, measured several times.
+
+    `ratio` is the median of its ratios to another row, run by run. `limit` is the target: the
+    largest `ratio`, or the largest value if the row has no ratio.
+    """
 
     what: str
     values: Sequence[float]
@@ -42,8 +45,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured: what is asked for, or what each benchmark takes by itself, which is
-    tiny when only a trial is wanted."""
+    """The size of a benchmark: as requested on the command line, else its own default.
+
+    With `quick`, the defaults are tiny: the benchmark is only tested.
+    """
 
     quick: bool = False
     jobs: tuple[int, ...] = ()
@@ -51,11 +56,11 @@ class Size:
     cores: int | None = None
 
     def numbers(self, whole: Sequence[int], quick: Sequence[int]) -> tuple[int, ...]:
-        """Of jobs, for a benchmark that compares several."""
+        """The numbers of jobs, for a benchmark that compares several numbers."""
         return self.jobs or tuple(quick if self.quick else whole)
 
     def number(self, whole: int, quick: int) -> int:
-        """Of jobs."""
+        """The number of jobs."""
         return self.numbers((whole,), (quick,))[0]
 
     def runs(self, whole: int, quick: int = 1) -> int:
@@ -67,7 +72,7 @@ class Size:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Medians, and between what the values were."""
+    """The rows as a Markdown table, with the median and the range of the values."""
     lines = [
         (
             row.what,
@@ -80,8 +85,8 @@ def table(rows: Sequence[Row]) -> str:
         )
         for row in rows
     ]
-    headers = ("", "median", "range", "", "runs", "ratio", "aimed at")
-    # A column in which nothing stands says nothing.
+    headers = ("", "median", "range", "", "runs", "ratio", "target")
+    # Leave out empty columns.
     shown = [i for i in range(len(headers)) if i < 5 or any(line[i] for line in lines)]
     return tabulate.tabulate(
         [[line[i] for i in shown] for line in lines],
@@ -94,8 +99,11 @@ def table(rows: Sequence[Row]) -> str:
 def alternate(
     runs: int, *measures: Callable[[], float], scale: float = 1.0
 ) -> tuple[list[list[float]], list[float]]:
-    """Each measurement `runs` times, in turns, so that what else the machine does hits all of them
-    alike. Returns the values of each, times `scale`, and the median ratio of each to the first."""
+    """Call each measurement `runs` times. They alternate, so that other load on the machine affects
+    all of them alike.
+
+    Returns the values of each, times `scale`, and the median ratio of each to the first.
+    """
     values: list[list[float]] = [[] for _ in measures]
     for _ in range(runs):
         for measure, into in zip(measures, values, strict=True):
@@ -107,14 +115,14 @@ def alternate(
     return values, ratios
 
 
-def facts(place: Path) -> str:
-    """The machine, for people."""
+def facts(directory: Path) -> str:
+    """The hardware and software of this machine, as text."""
     cores = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores"
     lines = [
         ("processor", f"{_processor()}, {cores}"),
         ("memory", f"{psutil.virtual_memory().total / 2**30:.0f} GiB"),
         ("kernel", f"{platform.system()} {platform.release()}"),
-        ("filesystem", _filesystem(place)),
+        ("filesystem", _filesystem(directory)),
         ("Python", platform.python_version()),
         ("Snakemake", version("snakemake")),
         ("date", datetime.now(UTC).strftime("%Y-%m-%d")),
@@ -129,37 +137,37 @@ def _processor() -> str:
     return platform.machine()
 
 
-def _filesystem(place: Path) -> str:
+def _filesystem(directory: Path) -> str:
     parts = psutil.disk_partitions(all=True)
-    above = [part for part in parts if place.resolve().is_relative_to(part.mountpoint)]
+    above = [part for part in parts if directory.resolve().is_relative_to(part.mountpoint)]
     return max(above, key=lambda part: len(part.mountpoint)).fstype if above else "unknown"
 
 
-def machine_at(place: Path) -> MachinePaths:
-    return Root(place / "root").machine("local")
+def machine_at(directory: Path) -> MachinePaths:
+    return Root(directory / "root").machine("local")
 
 
 def make_tickets(
-    place: Path, count: int, *command: str, controller: str | None = None
+    directory: Path, count: int, *command: str, controller: str | None = None
 ) -> list[Ticket]:
-    """Tickets of the size that those of Snakemake jobs have, unless a command is given."""
+    """Equal tickets. Without `command`, they are as large as the tickets of Snakemake jobs."""
     given = command or ("/bin/sh", "-c", ": " + "x" * 1500)
     labels = {"rule": "measure", "snakemake_job": "1"}
-    ticket = Ticket("job", given, str(place), labels=labels, controller=controller)
+    ticket = Ticket("job", given, str(directory), labels=labels, controller=controller)
     return [ticket] * count
 
 
 @contextlib.contextmanager
 def workers(
-    place: Path, count: int, cores: int = 1, queue: str = "q"
+    directory: Path, count: int, cores: int = 1, queue: str = "q"
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Workers that wait for tickets; ended afterwards."""
-    machine = machine_at(place)
+    """Start workers that serve `queue`, and end them afterwards."""
+    machine = machine_at(directory)
     before = len(list_workers(machine))
-    settings = WorkerSettings(str(place / "root"), "local", (queue,), stay=True, cores=cores)
+    settings = WorkerSettings(str(directory / "root"), "local", (queue,), stay=True, cores=cores)
     command = start_command(save_settings(settings))
     nothing = subprocess.DEVNULL
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}  # not what is installed
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}  # not the installed package
     started = [
         subprocess.Popen(
             command, env=environment, stdin=nothing, stdout=nothing, start_new_session=True
@@ -177,7 +185,7 @@ def workers(
 
 
 def import_of_tests(name: str) -> Any:
-    """A module that the tests use, too."""
+    """Import a helper module of the tests."""
     tests = str(REPOSITORY / "tests")
     if tests not in sys.path:
         sys.path.append(tests)
@@ -185,6 +193,6 @@ def import_of_tests(name: str) -> Any:
 
 
 def wait_until(condition: Callable[[], object], interval: float = 0.01) -> None:
-    """Raises TimeoutError when it does not happen."""
+    """Wait for `condition`. Raises TimeoutError after two minutes."""
     if not backoff.wait_until(lambda: bool(condition()), _PATIENCE, interval):
         raise TimeoutError(f"did not happen within {_PATIENCE:.0f} s")

@@ -1,4 +1,4 @@
-"""What does a job cost with each runner?"""
+"""The cost of a job with each runner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.measure import Row, Size, alternate
 from bench.snakemake_runs import RUN, SCRIPT, SHELL, Runner, kochi_executor
 from snakemake_kochi.queue.result import Result, read_result
 
-# What a rule does, and the runners that its jobs may have, the fallback first.
+# The body of a rule, and the runners that can execute its jobs, with the slowest first.
 _KINDS = {
     "shell": (SHELL, ("command", "zygote", "shell")),
     "script": (SCRIPT, ("command", "zygote")),
@@ -20,11 +20,11 @@ _KINDS = {
 _LIMIT = 1 / 20
 
 
-def measure(place: Path, size: Size) -> list[Row]:
-    """One job at a time, from the making of its process to its end; the median of those of a run,
-    so that the first, which may wait for a zygote, does not count.
+def measure(directory: Path, size: Size) -> list[Row]:
+    """One job at a time, from the start of its process to its end. A run counts by the median of
+    its jobs, because the first one may wait for a zygote.
 
-    Raises RuntimeError when a job was executed by another runner than was asked for.
+    Raises RuntimeError if another runner than the requested one executed a job.
     """
     many, few = size.number(100, 2), 1 if size.quick else 10
     rows = []
@@ -33,22 +33,22 @@ def measure(place: Path, size: Size) -> list[Row]:
         values, ratios = alternate(
             size.runs(3),
             *(
-                partial(_job, place, body, name, count)
+                partial(_job, directory, body, name, count)
                 for name, count in zip(names, counts, strict=True)
             ),
             scale=1000,
         )
         for name, own, ratio in zip(names, values, ratios, strict=True):
-            # Most of a script's time is the start of its own Python, with each runner.
+            # With every runner, a script takes most of its time to start its own Python.
             limit = _LIMIT if name == "zygote" and kind != "script" else None
             compared = None if name == "command" else ratio
             rows.append(Row(f"a `{kind}:` job by {name}", own, "ms", compared, limit))
     return rows
 
 
-def _job(place: Path, body: str, name: str, count: int) -> float:
-    """Seconds."""
-    runner = Runner(place)
+def _job(directory: Path, body: str, name: str, count: int) -> float:
+    """The median of the seconds of `count` jobs."""
+    runner = Runner(directory)
     before = set(runner.machine.jobs.glob("*/*/result.json"))
     runner.time(body, count, kochi_executor(1, "--kochi-runner", name))
     paths = set(runner.machine.jobs.glob("*/*/result.json")) - before

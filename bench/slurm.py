@@ -1,4 +1,4 @@
-"""Our executor against the Slurm plugin of Snakemake's own, on a real Slurm on this computer."""
+"""The kochi executor compared with Snakemake's Slurm executor, on a real Slurm on this computer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bench.snakemake_runs import CLUSTER_PROFILE, PROFILE, SHELL, Runner
 from snakemake_kochi.queue import shared_workers
 
 _NODES = 2
-_CPUS = 4  # that each node claims to have
+_CPUS = 4  # per node, according to the configuration of Slurm
 _LIMIT = 1 / 100
 _LIMIT_WITH_ALLOCATIONS = 1 / 50
 _MOST_SUBMISSIONS = 4
 _FEW = 20
-_MANY = 1000  # of which the plugin takes half an hour
+_MANY = 1000  # for which the plugin takes half an hour
 _MACHINE = "bench"
 _CONFIGURATION = f"""\
 machines:
@@ -28,23 +28,23 @@ machines:
     scheduler: slurm
     allocation: {{max_workers: {_NODES}, time: 1h}}
 """
-# It has an environment of its own: where it is installed, every start of a Snakemake imports it,
-# which takes some 0.2 s.
+# The Slurm plugin has an environment of its own: every Snakemake imports each installed plugin when
+# it starts, which takes about 0.2 s.
 _ENVIRONMENT = REPOSITORY / ".venv-slurm"
 
 
-def measure(place: Path, size: Size) -> list[Row]:
-    """With kochi the run asks Slurm for its allocations itself; and once more two workers are there
-    before, as for somebody who has allocations and uses them for several runs.
+def measure(directory: Path, size: Size) -> list[Row]:
+    """kochi is measured twice: with the allocations that the run requests, and in two existing
+    allocations, as a user has them who keeps workers for several runs.
 
-    The plugin asks squeue, as early as it can be told to. It is measured with 100 jobs submitted at
-    a time, with which it is fastest, and for few jobs also with as many as there are processors.
-    Many jobs are kochi's alone, unless they are asked for by --jobs.
+    The plugin polls squeue as early as its options permit. It is measured with 100 submitted jobs
+    at a time, with which it is fastest, and for few jobs also with one per processor. Only kochi is
+    measured with many jobs, unless --jobs requests them.
     """
-    runner = Runner(place, _python())
+    runner = Runner(directory, _python())
     rows: list[Row] = []
     with import_of_tests("slurm_cluster").SlurmCluster(_NODES, _CPUS) as cluster:
-        bench = _Bench(place, runner, cluster)
+        bench = _Bench(directory, runner, cluster)
         for count in size.numbers((20, 200), (2,)):
             rows += bench.compare(count, size.runs(1))
         if not (size.quick or size.jobs):
@@ -53,22 +53,24 @@ def measure(place: Path, size: Size) -> list[Row]:
 
 
 def _python() -> str:
-    """An interpreter that has both plugins, for both sides."""
+    """An interpreter with both plugins, which both sides use."""
     if importlib.util.find_spec("snakemake_executor_plugin_slurm"):
         return sys.executable
     python = _ENVIRONMENT / "bin" / "python"
     if not python.exists():
-        raise FileNotFoundError(f"{python}: the Slurm plugin; make it with: make environment-slurm")
+        raise FileNotFoundError(
+            f"{python}: the Slurm plugin was expected; type: make environment-slurm"
+        )
     return str(python)
 
 
 class _Bench:
-    def __init__(self, place: Path, runner: Runner, cluster: Any) -> None:
-        self._place = place
+    def __init__(self, directory: Path, runner: Runner, cluster: Any) -> None:
+        self._place = directory
         self._runner = runner
         self._cluster = cluster
         self._submissions: list[float] = []
-        self._configuration = place / "kochi.yaml"
+        self._configuration = directory / "kochi.yaml"
         self._configuration.write_text(_CONFIGURATION)
         self._names: Iterator[str] = (f"q{number}" for number in itertools.count())
 
@@ -98,8 +100,8 @@ class _Bench:
                 ratios[1],
                 _LIMIT_WITH_ALLOCATIONS,
             ),
-            Row("the same: calls of sbatch", self._submissions, "", None, _MOST_SUBMISSIONS),
-            Row(f"{what}: kochi, in allocations that are there", values[2], "s", ratios[2], _LIMIT),
+            Row("the same: calls to sbatch", self._submissions, "", None, _MOST_SUBMISSIONS),
+            Row(f"{what}: kochi, in existing allocations", values[2], "s", ratios[2], _LIMIT),
         ]
 
     def alone(self, count: int, runs: int) -> list[Row]:
@@ -110,8 +112,8 @@ class _Bench:
         what = f"{count:,} one-line jobs, {_NODES * _CPUS} at a time"
         return [
             Row(f"{what}: kochi, --profile cluster", values[0], "s"),
-            Row("the same: calls of sbatch", self._submissions, "", None, _MOST_SUBMISSIONS),
-            Row(f"{what}: kochi, in allocations that are there", values[1], "s"),
+            Row("the same: calls to sbatch", self._submissions, "", None, _MOST_SUBMISSIONS),
+            Row(f"{what}: kochi, in existing allocations", values[1], "s"),
         ]
 
     def _plugin(self, count: int, submitted: int) -> float:

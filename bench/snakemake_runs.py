@@ -1,4 +1,4 @@
-"""Whole runs of Snakemake, timed from outside: many jobs of one rule, on whatever executor."""
+"""Time whole runs of Snakemake, with many jobs of one rule, on any executor."""
 
 from __future__ import annotations
 
@@ -41,22 +41,23 @@ with open(snakemake.output[0], "w") as stream:
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs Snakemake below a directory, with one installation and one environment for all whose
-    times are compared."""
+    """Runs Snakemake below a directory. All compared runs use one installation and environment."""
 
-    place: Path
+    directory: Path
     python: str = sys.executable
 
     @property
     def machine(self) -> MachinePaths:
-        return Root(self.place / "root").machine("local")
+        return Root(self.directory / "root").machine("local")
 
     def environment(self, further: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Without what a user has set for Snakemake or Slurm, and for Python, which is to find
-        compiled modules as it does in an installation."""
+        """This process's environment without the user's settings for Kochi, Snakemake and Slurm.
+
+        Python caches compiled modules, as in an installation.
+        """
         foreign = ("KOCHI_", "SNAKEMAKE_", "SLURM_", "PYTHONDONTWRITEBYTECODE")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-        kept["KOCHI_ROOT"] = str(self.place / "root")
+        kept["KOCHI_ROOT"] = str(self.directory / "root")
         path = [str(REPOSITORY), *filter(None, [kept.get("PYTHONPATH")])]
         return {**kept, "PYTHONPATH": os.pathsep.join(path), **(further or {})}
 
@@ -67,20 +68,20 @@ class Runner:
         arguments: Sequence[str],
         further: Mapping[str, str] | None = None,
     ) -> float:
-        """Seconds that a run takes in which `count` jobs of a rule make a file each; `body` is what
-        the rule does. Every run has a directory of its own, without a trace of others.
+        """The seconds of a run in which `count` jobs of a rule with this `body` make a file each.
 
-        Raises RuntimeError, with the end of the output, when the run fails or a file is missing.
+        Every run has a new directory. Raises RuntimeError, with the end of the output, if the run
+        fails or a file is missing.
         """
-        directory = Path(tempfile.mkdtemp(prefix="run-", dir=self.place))
-        (directory / "Snakefile").write_text(_SNAKEFILE.format(count=count, body=body))
-        (directory / "job.py").write_text(_SCRIPT)
-        output = directory / "output"
+        run_directory = Path(tempfile.mkdtemp(prefix="run-", dir=self.directory))
+        (run_directory / "Snakefile").write_text(_SNAKEFILE.format(count=count, body=body))
+        (run_directory / "job.py").write_text(_SCRIPT)
+        output = run_directory / "output"
         with open(output, "wb") as stream:
             began = time.perf_counter()
             done = subprocess.run(
                 [self.python, "-m", "snakemake", *arguments],
-                cwd=directory,
+                cwd=run_directory,
                 env=self.environment(further),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
@@ -88,20 +89,24 @@ class Runner:
                 check=False,
             )
             seconds = time.perf_counter() - began
-        made = sum(1 for _ in (directory / "out").glob("*"))
+        made = sum(1 for _ in (run_directory / "out").glob("*"))
         if done.returncode or made != count:
             lines = output.read_text(errors="replace").splitlines()[-_LAST_LINES:]
             said = "\n".join([f"snakemake {' '.join(arguments)}: {made} of {count} files", *lines])
             raise RuntimeError(said)
-        shutil.rmtree(directory)
+        shutil.rmtree(run_directory)
         return seconds
 
 
 def local_executor(slots: int, *options: str) -> tuple[str, ...]:
-    """Snakemake's own. Not with our profile: by its `jobs:` Snakemake takes the executor for one
-    of a cluster, and runs more jobs at a time than there are cores."""
+    """Arguments for Snakemake's local executor.
+
+    They name no profile of ours: with its `jobs:`, Snakemake takes the executor for a remote one,
+    and runs more jobs at a time than there are cores.
+    """
     return ("--executor", "local", "--cores", str(slots), *options)
 
 
 def kochi_executor(slots: int, *options: str) -> tuple[str, ...]:
+    """Arguments for the kochi executor, with the profile `local`."""
     return ("--profile", str(PROFILE), "--kochi-cores", str(slots), *options)

@@ -1,4 +1,4 @@
-"""How many short jobs a second does a worker do, compared with starting the same programs?"""
+"""Short jobs per second of one worker, compared with starting the same programs directly."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from bench.measure import Row, Size, alternate, machine_at, make_tickets, wait_u
 from snakemake_kochi.queue import Queue
 
 
-def measure(place: Path, size: Size) -> list[Row]:
+def measure(directory: Path, size: Size) -> list[Row]:
     count, runs = size.number(1000, 20), size.runs(5, 2)
-    machine = machine_at(place)
+    machine = machine_at(directory)
     queue = Queue(machine, "q")
 
     def plain() -> float:
@@ -23,16 +23,16 @@ def measure(place: Path, size: Size) -> list[Row]:
 
     def jobs() -> float:
         began = time.perf_counter()
-        submitted = queue.submit(make_tickets(place, count, "true"))
+        submitted = queue.submit(make_tickets(directory, count, "true"))
         results = [machine.job(ticket.job).result for ticket in submitted]
         for result in reversed(results):
             wait_until(result.exists)
         return (time.perf_counter() - began) / count
 
-    with workers(place, 1, cores=2):
+    with workers(directory, 1, cores=2):
         values, ratios = alternate(runs, plain, jobs, scale=1000)
     return [
-        Row("a process `true`, one after another", values[0], "ms"),
-        Row("a job `true`, worker of 2 cores", values[1], "ms", ratios[1]),
+        Row("a `true` process, one after another", values[0], "ms"),
+        Row("a `true` job, on a worker of 2 cores", values[1], "ms", ratios[1]),
         Row("jobs per second", [1000 / value for value in values[1]], "1/s"),
     ]

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Make a virtual environment with this project in it (editable), or leave one that is up to date.
+# Make a virtual environment with an editable installation of this project, unless it is up to date.
 #
 #   tools/environment.sh DIRECTORY EXTRAS [REQUIREMENT...]
 #   tools/environment.sh .venv-oldest test snakemake==9.0.0
 #
-# PYTHON chooses the interpreter.
+# The variable PYTHON selects the interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 script=$PWD/tools/environment.sh
@@ -26,11 +26,11 @@ find_python() {
             return 1
         fi
     done
-    echo "No Python 3.11 to 3.14 on PATH. Install one, or name it: make PYTHON=/path/to/python3" >&2
+    echo "No Python 3.11 to 3.14 on PATH. Install one, or type: make PYTHON=/path/to/python3" >&2
     return 1
 }
 
-# Debian ships Python without ensurepip, and then `python3 -m venv` fails half-way.
+# Debian's Python has no ensurepip. Without it, `python3 -m venv` leaves half an environment.
 make_environment() {
     local python=$1 package
     if "$python" -c 'import ensurepip' 2>/dev/null; then
@@ -49,8 +49,8 @@ make_environment() {
     fi
 }
 
-# By content and place, not by time: a checkout changes times, and an environment that was moved
-# along with its checkout would still test the old place.
+# The stamp depends on contents and on the path, not on times: a checkout changes times. A moved
+# environment would still import the checkout at the old path.
 wanted=$({ printf '%s\n' "$PWD" "$extras" "$@" "${PYTHON:-}"; cat setup.py "$script"; } \
     | sha256sum | cut -d ' ' -f 1)
 stamp=$directory/up-to-date
@@ -61,6 +61,6 @@ python=$(find_python)
 echo "Setting up $directory with $python" >&2
 make_environment "$python"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
-# --use-pep517: Debian's pip otherwise warns about libraries that have no pyproject.toml.
+# Without --use-pep517, Debian's pip warns about libraries that have no pyproject.toml.
 "$directory/bin/python" -m pip install --quiet --use-pep517 --editable ".[$extras]" "$@"
 echo "$wanted" >"$stamp"

@@ -1,6 +1,6 @@
-"""Run `snakemake --lint` on the example, and fail on what is not allowed here: lint.py DIRECTORY
+"""Run `snakemake --lint` on the example, and fail on lints that are not allowed: lint.py DIRECTORY
 
-The directory is deleted first; the example is made in it, as `make demo` does.
+It first deletes the directory, and makes the example there, as `make demo` does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Snakemake's linter knows no exceptions, so they are made here: how a title begins, and the reason.
+# Snakemake's linter has no exceptions. These are ours: the beginning of a title, and the reason.
 ALLOWED = {
     "No log directive defined": "workers keep the log of every job, and `kochi show log` prints it",
     "Specify a conda environment or container": "recipes install what experiments need",
@@ -21,7 +21,7 @@ ALLOWED = {
 
 
 def lints(report: str) -> list[str]:
-    """The titles in a report of `snakemake --lint`, each after what it was said about."""
+    """The lints in a report of `snakemake --lint`, each as "SUBJECT: TITLE"."""
     found = []
     subject = "?"
     for line in report.splitlines():

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Install those of the named programs that are missing; each has the name of its Debian package, or
-# comes after it.
+# Install missing programs. An argument is PROGRAM, if its Debian package has the same name, or
+# PACKAGE:PROGRAM.
 #
 #   tools/programs.sh git make mariadb-server-core:mariadbd
 set -euo pipefail
 
-# Daemons are not on everybody's.
+# The PATH of a user often has no directories of daemons.
 PATH=$PATH:/usr/sbin:/sbin
 missing=()
 for each in "$@"; do
     command -v "${each#*:}" >/dev/null || missing+=("${each%%:*}")
 done
-# The C library's headers come apart from the compiler, which only recommends them.
+# The headers of the C library have a package of their own, which the compiler only recommends.
 if [[ " $* " == *" gcc "* && ! -e /usr/include/stdio.h ]]; then
     missing+=(libc6-dev)
 fi
@@ -19,7 +19,7 @@ if [ ${#missing[@]} -eq 0 ]; then
     exit 0
 fi
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-    echo "Missing, and cannot be installed from here: ${missing[*]}" >&2
+    echo "Missing Debian packages, which only root can install: ${missing[*]}" >&2
     exit 1
 fi
 apt-get update -qq

@@ -1,4 +1,4 @@
-"""The measurements of docs/benchmarks.md can be repeated."""
+"""The benchmarks of docs/benchmarks.md run and print their tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support import REPOSITORY, run
 
-# A line of each that only a measurement that came to its end prints.
+# For each benchmark the beginning of a row that it prints only at its end.
 LINES = {
     "local": "10 one-line jobs, 2 at a time: kochi",
     "script": "2 `script:` jobs, 2 at a time: kochi",
@@ -16,21 +16,21 @@ LINES = {
     "slurm": "2 one-line jobs, 8 at a time: kochi",
     "generic": "2 one-line jobs, 2 at a time: kochi",
     "runners": "a `run:` job by zygote",
-    "growth": "local executor: a job of 10",
-    "batches": "run with nothing to do: a point of 2",
-    "latency": "from handing over to the job's first instruction",
+    "growth": "local executor: one of 10 jobs",
+    "batches": "run with nothing to do: one of 2 points",
+    "latency": "from submission to the job's first instruction",
     "throughput": "jobs per second",
-    "claims": "a claim, 1,000 waiting",
-    "handover": "handing over 300 tickets",
-    "commits": "4 processes that journal and commit: results",
-    "idle": "2 idle workers: metadata calls a second, each",
+    "claims": "a claim, 1,000 tickets waiting",
+    "handover": "submitting 300 tickets",
+    "commits": "4 processes that journal and commit one by one",
+    "idle": "2 idle workers: metadata calls per worker",
     "chaos": "jobs lost, or reported twice",
-    "sizing": "200 of a minute: asked for, kochi",
+    "sizing": "200 jobs of 1 minute: requested by kochi",
 }
 
 
 def bench(*arguments: str, directory: Path) -> str:
-    """Measure with two cores; returns what is printed."""
+    """Run benchmarks with two cores. Returns their output."""
     command = (sys.executable, "-m", "bench", *arguments, "--cores", "2")
     result = run(*command, "--directory", str(directory), cwd=REPOSITORY)
     assert result.returncode == 0
@@ -46,12 +46,12 @@ def test_a_benchmark_runs_and_prints_a_table(name, tmp_path):
 
 
 def test_jobs_and_rounds_can_be_chosen_and_the_tables_written_for_a_page(tmp_path):
-    directory = tmp_path / "place"
+    directory = tmp_path / "measured"
     directory.mkdir()
     page = tmp_path / "page.md"
     chosen = ("--quick", "--jobs", "40", "--rounds", "3", "--write", str(page))
     printed = bench("handover", "latency", *chosen, directory=directory)
-    (row,) = [line for line in printed.splitlines() if "handing over 40 tickets" in line]
+    (row,) = [line for line in printed.splitlines() if "submitting 40 tickets" in line]
     assert row.split("|")[-2].strip() == "3"
     text = page.read_text()
     headings = [line for line in text.splitlines() if line.startswith("#")]
@@ -72,7 +72,7 @@ def test_all_benchmarks_are_run_here():
 
 
 @pytest.mark.usefixtures("importable")
-def test_at_most_twice_what_the_jobs_use_is_asked_for_by_ten_submissions_at_most():
+def test_a_run_requests_at_most_twice_the_used_core_hours_by_at_most_ten_submissions():
     from bench import sizing
 
     found = {mix: sizing.outcome_of(mix) for mix in sizing.MIXES}

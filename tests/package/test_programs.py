@@ -30,5 +30,5 @@ def test_a_program_that_is_missing_is_told_by_the_name_of_its_package(
         text=True,
         timeout=30,
     )
-    said = f"Missing, and cannot be installed from here: {missing}\n" if missing else ""
+    said = f"Missing Debian packages, which only root can install: {missing}\n" if missing else ""
     assert (done.returncode, done.stderr) == (int(bool(missing)), said)

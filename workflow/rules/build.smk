@@ -1,5 +1,5 @@
-# One rule per build script. The parameters on which it depends are its wildcards; everything else that
-# determines it is in its name.
+# One rule per build script. Its wildcards are the parameters on which it depends. Its output path has a
+# digest of everything else that determines it.
 for build in kochi.builds:
 
     rule:
@@ -14,7 +14,7 @@ for build in kochi.builds:
             build.output,
         wildcard_constraints:
             **build.constraints,
-        # `make -j$(nproc)` shall have all CPUs.
+        # `make -j$(nproc)` must get all CPUs.
         resources:
             kochi_pinned=0,
             kochi_joins=1,

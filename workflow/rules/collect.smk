@@ -1,6 +1,6 @@
 # The table and the plot of a batch, and its target. They take a second or two and little memory, so
-# they do not wait for a worker in an allocation. (The freeze lists the runs: there may be too many for
-# arguments.)
+# they do not wait for a worker in an allocation. The freeze lists the runs, because there may be too many
+# for arguments.
 for batch in kochi.batches:
 
     rule:

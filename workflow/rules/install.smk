@@ -1,5 +1,6 @@
-# One rule per recipe; everything that determines an installation is in its name. Its inputs are the
-# manifests of the recipes on which it depends: installing one of them again makes this one stale.
+# One rule per recipe. The path of an installation has a digest of everything that determines it. The
+# inputs are the manifests of the recipes on which it depends: a new installation of one of them makes
+# this one stale.
 for recipe in kochi.recipes:
 
     rule:
@@ -13,7 +14,7 @@ for recipe in kochi.recipes:
             manifest=recipe.manifest,
             activation=recipe.activation,
         localrule: recipe.on_login_node
-        # `make -j$(nproc)` shall have all CPUs.
+        # `make -j$(nproc)` must get all CPUs.
         resources:
             kochi_pinned=0,
             kochi_joins=1,

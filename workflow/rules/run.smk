@@ -1,5 +1,5 @@
-# One rule per batch. Its parameters and the duplicate are the wildcards, its artifacts the output.
-# A run has its worker for itself: another job beside it would disturb the measurement.
+# One rule per batch. Its wildcards are the parameters and the duplicate, its output the artifacts. By
+# default, a run has its worker to itself: another job beside it would disturb the measurement.
 for batch in kochi.batches:
     for index, group in enumerate(batch.files.groups):
 
@@ -10,7 +10,7 @@ for batch in kochi.batches:
                 build=lambda wildcards, batch=batch, group=group: kochi.build_of_run(
                     batch, group, wildcards
                 ),
-                # A function is called for each run.
+                # Only if some are missing, because Snakemake calls a function for each run.
                 installs=(
                     batch.installs
                     if kochi.kept.are_there(batch.installs)
