@@ -212,13 +212,16 @@ def stream_git(
 
 
 @contextmanager
-def reading_git(directory: Path, stdin: bytes, *arguments: str) -> Iterator[IO[bytes]]:
+def reading_git(
+    directory: Path, stdin: bytes, *arguments: str, environment: Mapping[str, str] | None = None
+) -> Iterator[IO[bytes]]:
     """The output of one git command, read while the command runs, and only as far as wanted.
 
     The output of a command that fails is incomplete; no error is raised for that. Raises GitError
     for a missing directory.
     """
-    command, variables = _command(directory, arguments, {"GIT_ALLOW_PROTOCOL": _allowed(())})
+    environment = {**(environment or {}), "GIT_ALLOW_PROTOCOL": _allowed(())}
+    command, variables = _command(directory, arguments, environment)
     with tempfile.TemporaryFile() as stream:
         stream.write(stdin)
         stream.seek(0)

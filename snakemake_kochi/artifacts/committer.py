@@ -33,6 +33,7 @@ from snakemake_kochi.artifacts.branch_content import (
     stream_commits,
     tip_of,
 )
+from snakemake_kochi.artifacts.code import publish_code
 from snakemake_kochi.artifacts.journal import (
     JournalEntry,
     is_commit_promised,
@@ -259,6 +260,8 @@ class _Committer:
         moved: read it again.
         """
         commit, readable = state.tip, list(entries)
+        records = [entry.record for entry in entries]
+        publish_code(self.repository, self.paths, records, state.objects)
         try:
             while readable:
                 try:

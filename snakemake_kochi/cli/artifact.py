@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from humanfriendly.text import pluralize
 from snakemake_kochi.artifacts.agreement import told_missed
 from snakemake_kochi.artifacts.branches import SyncReport, discard, initialise, log, synchronise
 from snakemake_kochi.artifacts.published import branch_called, published_name, refs_elsewhere
+from snakemake_kochi.artifacts.remotes import Exchange, fetch, push
 from snakemake_kochi.artifacts.replaced import take_replaced
 from snakemake_kochi.cli.main import Group
 from snakemake_kochi.cli.options import COUNT, json_option, machine_option, yes_option
@@ -91,6 +93,51 @@ def sync_command(machine: str | None, as_json: bool) -> None:
         )
     for ref, count in report.ahead:
         remark(_told_ahead(report, ref, count))
+
+
+@command.command("push")
+@click.argument("remote", required=False)
+@json_option
+def push_command(remote: str | None, as_json: bool) -> None:
+    """Push the results of all machines to a remote, with the code of each result.
+
+    REMOTE is by default the one that git pushes to. The code includes uncommitted and untracked
+    files, except those whose names suggest secrets.
+    """
+    location = _find_location(None)
+    project = location.require_project()
+    exchange = push(project.directory, location.project_paths, remote)
+    _say_exchange(exchange, "Pushed", exchange.remote, as_json)
+    if exchange.without_code:
+        count = pluralize(exchange.without_code, "snapshot or source", "snapshots or sources")
+        remark(f"The code of some results is not in this repository: {count}. The log says why.")
+
+
+@command.command("fetch")
+@click.argument("remote", required=False)
+@json_option
+def fetch_command(remote: str | None, as_json: bool) -> None:
+    """Fetch results, with the code of each result, that were pushed to a remote.
+
+    REMOTE is by default the one that git pushes to.
+    """
+    exchange = fetch(_find_location(None).require_project().directory, remote)
+    _say_exchange(exchange, "Fetched", "This clone", as_json)
+
+
+def _say_exchange(exchange: Exchange, verb: str, owner: str, as_json: bool) -> None:
+    command = shlex.join(["git", *exchange.command])
+    if as_json:
+        print_json({**asdict(exchange), "command": command})
+        return
+    remark(f"Ran: {command}")
+    for name in exchange.changed:
+        say(f"{verb} {name}")
+    if not exchange.changed:
+        say("The results are the same on both sides.")
+    branches = pluralize(exchange.branches, "artifact branch", "artifact branches")
+    snapshots = pluralize(exchange.snapshots, "snapshot")
+    say(f"{owner} has {branches} and {snapshots} of code.")
 
 
 @command.command("discard")

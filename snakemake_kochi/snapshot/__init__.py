@@ -2,6 +2,13 @@
 
 from snakemake_kochi.snapshot.difference import difference
 from snakemake_kochi.snapshot.listing import deleted_files, matcher, submodules
+from snakemake_kochi.snapshot.publication import (
+    CODE,
+    publish_commit,
+    publish_mirror,
+    publish_snapshot,
+    unpublished,
+)
 from snakemake_kochi.snapshot.repository import keep_repository
 from snakemake_kochi.snapshot.snapshot import (
     Entry,
@@ -19,6 +26,7 @@ from snakemake_kochi.snapshot.snapshot import (
 from snakemake_kochi.snapshot.source import fetch_source, resolve_source
 
 __all__ = [
+    "CODE",
     "Entry",
     "Snapshot",
     "difference",
@@ -31,10 +39,14 @@ __all__ = [
     "matcher",
     "materialise",
     "overlay",
+    "publish_commit",
+    "publish_mirror",
+    "publish_snapshot",
     "read_file",
     "renew",
     "resolve_source",
     "select_sources",
     "submodules",
     "toplevel",
+    "unpublished",
 ]

@@ -7,15 +7,13 @@ contains everything, is private.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
-from snakemake_kochi.git import run_git
 from snakemake_kochi.snapshot.listing import not_checked_out
-from snakemake_kochi.snapshot.repository import run_in_store
+from snakemake_kochi.snapshot.repository import run_in_store, with_objects_of
 from snakemake_kochi.snapshot.snapshot import Change, Snapshot, changes
 
 MOST = 32 * 1024  # bytes
@@ -55,11 +53,7 @@ def difference(
     """
     if snapshot.base is None or not snapshot.dirty:
         return ""
-    objects = os.fsdecode(run_git(directory, "rev-parse", "--git-path", "objects")).strip()
-    variables = {
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(str((directory / objects).resolve())),
-        "GIT_LITERAL_PATHSPECS": "1",
-    }
+    variables = {**with_objects_of(directory), "GIT_LITERAL_PATHSPECS": "1"}
     between = (snapshot.base, snapshot.tree)
     found = changes(store, *between, variables)
     wanted = [each for each in _outside_submodules(found) if not is_output(each.path)]
@@ -78,13 +72,6 @@ def difference(
         text = run_in_store(store, *words, environment=variables)
     remarks = {"too much": left, "not in this partial clone": missing}
     return _told(text, {**remarks, "their names suggest secrets": secret})
-
-
-def _quoted(path: str) -> str:
-    """As git reads a list of directories, in which ":" separates them."""
-    if ":" not in path and not path.startswith('"'):
-        return path
-    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _outside_submodules(found: Sequence[Change]) -> Iterator[Change]:

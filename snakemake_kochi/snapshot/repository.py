@@ -93,7 +93,7 @@ def run_in_store(
 
     Raises GitError.
     """
-    variables = {"GIT_DIR": os.path.abspath(store), **_OWN_CONFIGURATION, **(environment or {})}
+    variables = {**in_store(store), **(environment or {})}
     if directory is not None:
         variables["GIT_WORK_TREE"] = os.path.abspath(directory)
     if index is not None:
@@ -106,6 +106,24 @@ def run_in_store(
         accept=tuple(accept),
         transports=transports,
     )
+
+
+def in_store(store: Path) -> dict[str, str]:
+    """The environment of git commands that work on a store."""
+    return {"GIT_DIR": os.path.abspath(store), **_OWN_CONFIGURATION}
+
+
+def with_objects_of(repository: Path) -> dict[str, str]:
+    """An environment in which a command on another repository also reads the objects of this one.
+
+    Raises GitError.
+    """
+    found = run_git(repository, "rev-parse", "--git-path", "objects")
+    objects = str((repository / os.fsdecode(found.removesuffix(b"\n"))).resolve())
+    if ":" in objects or objects.startswith('"'):
+        # As git reads a list of directories, in which ":" separates them.
+        objects = _quoted(objects)
+    return {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
 
 
 def create_store(store: Path) -> None:

@@ -137,3 +137,14 @@ def torture(repository: Path, tmp_path: Path) -> tuple[Path, dict[str, tuple[str
         and not path.startswith("artifacts/")
     }
     return top, expected
+
+
+@pytest.fixture
+def count_objects() -> Callable[[Path], int]:
+    """The number of objects in a repository, none of which is packed twice."""
+
+    def count(repository: Path) -> int:
+        listed = git(repository, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)")
+        return len(listed.splitlines())
+
+    return count
