@@ -203,3 +203,29 @@ def test_discard_says_where_the_results_are_still_and_how_to_delete_them_there(
     listed = git(project, "ls-tree", "-r", "--name-only", "kochi_artifacts_local").split()
     assert "local/fib/second.log" in listed
     assert "local/fib/first.log" not in listed
+
+
+def test_results_are_pushed_and_fetched_with_the_git_command_that_does_it(
+    project: Path, kochi: Kochi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_result(project, "first")
+    assert "git remote add origin" in kochi("artifact", "push").err
+    bare = tmp_path / "bare"
+    git(tmp_path, "init", "--quiet", "--bare", str(bare))
+    git(project, "remote", "add", "origin", str(bare))
+    pushed = kochi("artifact", "push")
+    assert pushed.status == 0, pushed.err
+    command = "git push origin refs/heads/kochi_artifacts_local:refs/heads/kochi_artifacts_local"
+    assert command in pushed.err
+    assert "Pushed kochi_artifacts_local\norigin has 1 artifact branch" in pushed.out
+    assert "the same on both sides" in kochi("artifact", "push").out
+    git(tmp_path, "clone", "--quiet", "--branch=kochi_artifacts_local", str(bare), "clone")
+    git(tmp_path / "clone", "checkout", "--quiet", "--orphan", "main")
+    write(tmp_path / "clone" / "kochi.yaml", "{}")
+    monkeypatch.chdir(tmp_path / "clone")
+    fetched = kochi("artifact", "fetch", "--json")
+    assert fetched.data["remote"] == "origin"
+    assert fetched.data["command"].startswith("git fetch origin '+refs/heads/kochi_artifacts*:")
+    wrong = kochi("artifact", "fetch", "orgin")
+    assert wrong.status == 1
+    assert "there is no remote 'orgin'; did you mean 'origin'" in wrong.err.replace("\n", "; ")

@@ -1,0 +1,192 @@
+"""Results and their code travel by a bare repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from git_helpers import files_of, git, write
+
+from snakemake_kochi.artifacts.committer import commit_pending
+from snakemake_kochi.artifacts.journal import Result, journal
+from snakemake_kochi.artifacts.remotes import fetch, push
+from snakemake_kochi.errors import GitError, NameNotFoundError
+from snakemake_kochi.paths import ProjectPaths
+from snakemake_kochi.snapshot import Snapshot, freeze
+
+MACHINE = "local"
+BRANCH = "kochi_artifacts_local"
+
+
+def typed(repository: Path, *words: str) -> None:
+    """A command of the user. The hooks of `repository` would refuse any change of a ref."""
+    git(repository, "-c", "core.hooksPath=/dev/null", *words)
+
+
+@pytest.fixture
+def bare(repository: Path, tmp_path: Path) -> Path:
+    git(tmp_path, "init", "--quiet", "--bare", "bare")
+    git(repository, "remote", "add", "origin", str(tmp_path / "bare"))
+    return tmp_path / "bare"
+
+
+@pytest.fixture
+def clone(repository: Path, bare: Path, tmp_path: Path) -> Path:
+    """A clone that was made before there were results."""
+    git(tmp_path, "clone", "--quiet", str(bare), "clone")
+    return tmp_path / "clone"
+
+
+def result(
+    repository: Path,
+    paths: ProjectPaths,
+    identity: str,
+    recipes: list[dict[str, Any]] | None = None,
+) -> Snapshot:
+    """Commit a result of the working tree as it is."""
+    snapshot = freeze(repository, paths.store)
+    record = {
+        "identity": identity,
+        "snapshot": {"tree": snapshot.tree, "base": snapshot.base},
+        "recipes": recipes or [],
+    }
+    source = write(paths.directory / "work" / identity, identity)
+    journal(paths, MACHINE, Result(identity, {f"{identity}.log": source}, record))
+    assert commit_pending(repository, paths, MACHINE) == 1
+    return snapshot
+
+
+def test_a_clone_gets_results_with_their_code(
+    repository: Path, paths: ProjectPaths, clone: Path, tmp_path: Path
+) -> None:
+    trees = []
+    for number in range(3):
+        write(repository / "main.c", f"version {number}\n")
+        write(repository / "untracked" / "new.c", f"new {number}\n")
+        trees.append(result(repository, paths, f"r{number}").tree)
+    pushed = push(repository, paths)
+    assert pushed.command[:2] == ("push", "origin")
+    assert (pushed.branches, pushed.snapshots, pushed.changed) == (1, 3, (BRANCH,))
+    fetched = fetch(clone)
+    assert fetched.snapshots == 3
+    assert fetched.changed == (f"origin/{BRANCH}",)
+    assert git(clone, "show", f"origin/{BRANCH}:local/r1.log") == "r1"
+    for number, tree in enumerate(trees):
+        copy = tmp_path / f"copy {number}"
+        git(clone, "worktree", "add", "--detach", str(copy), f"refs/kochi/code/{tree}")
+        assert files_of(copy)["untracked/new.c"] == ("file", b"new %d\n" % number)
+    assert fetch(clone).changed == push(repository, paths).changed == ()
+
+
+def test_the_printed_commands_do_the_same(
+    repository: Path, paths: ProjectPaths, bare: Path, clone: Path
+) -> None:
+    tree = result(repository, paths, "first").tree
+    typed(repository, *push(repository, paths).command)
+    result(repository, paths, "second")
+    typed(repository, *push(repository, paths).command)
+    git(clone, *fetch(clone).command)
+    assert git(clone, "show", f"origin/{BRANCH}:local/second.log") == "second"
+    assert git(clone, "cat-file", "-t", f"refs/kochi/code/{tree}") == "commit\n"
+
+
+def test_the_sources_of_local_and_mirrored_recipes_travel_and_those_of_remote_ones_do_not(
+    repository: Path, paths: ProjectPaths, clone: Path, tmp_path: Path
+) -> None:
+    library = tmp_path / "library"
+    git(tmp_path, "init", "--quiet", "library")
+    write(library / "a.c", "committed\n")
+    git(library, "add", "--all")
+    git(library, "commit", "--quiet", "--message=library")
+    commit = git(library, "rev-parse", "HEAD").strip()
+    write(library / "a.c", "edited\n")
+    mirrored = freeze(library, paths.store)
+    sources: list[dict[str, str]] = [
+        {"git": "../library", "commit": commit},
+        {"mirror": str(library), "tree": mirrored.tree, "base": commit},
+        {"git": "https://example.org/x.git", "commit": "1" * 40},
+        {},
+    ]
+    recipes = [
+        {"dependency": "d", "recipe": f"r{number}", "source": source}
+        for number, source in enumerate(sources)
+    ]
+    result(repository, paths, "first", recipes)
+    assert push(repository, paths).snapshots == 3
+    fetch(clone)
+    assert git(clone, "show", f"refs/kochi/code/{commit}:a.c") == "committed\n"
+    assert git(clone, "show", f"refs/kochi/code/{mirrored.tree}:a.c") == "edited\n"
+
+
+def test_a_result_without_code_is_committed_and_a_later_push_publishes_the_code(
+    repository: Path, paths: ProjectPaths, bare: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Its ref cannot be made as long as this file is in the way.
+    in_the_way = write(repository / ".git" / "refs" / "kochi", "")
+    tree = result(repository, paths, "first").tree
+    assert "is not in the repository yet" in caplog.text
+    assert push(repository, paths).without_code == 1
+    in_the_way.unlink()
+    pushed = push(repository, paths)
+    assert (pushed.snapshots, pushed.without_code) == (1, 0)
+    assert git(bare, "cat-file", "-t", f"refs/kochi/code/{tree}") == "commit\n"
+
+
+def test_a_remote_with_results_of_another_clone_refuses_with_what_to_type(
+    repository: Path, paths: ProjectPaths, bare: Path
+) -> None:
+    result(repository, paths, "first")
+    push(repository, paths)
+    result(repository, paths, "second")
+    push(repository, paths)
+    typed(repository, "branch", "-f", BRANCH, f"{BRANCH}^")
+    result(repository, paths, "third")
+    with pytest.raises(GitError) as caught:
+        push(repository, paths)
+    assert f"origin refused refs/heads/{BRANCH} [rejected]" in caught.value.message
+    assert "kochi artifact fetch origin" in str(caught.value)
+    assert git(bare, "show", f"{BRANCH}:local/second.log") == "second"
+
+
+def test_what_is_missing_is_said(repository: Path, paths: ProjectPaths, tmp_path: Path) -> None:
+    with pytest.raises(GitError, match="git remote add origin"):
+        push(repository, paths)
+    git(tmp_path, "init", "--quiet", "--bare", "bare")
+    git(repository, "remote", "add", "origin", str(tmp_path / "bare"))
+    with pytest.raises(NameNotFoundError, match="did you mean 'origin'"):
+        fetch(repository, "orign")
+    with pytest.raises(GitError, match="no artifact branch to push"):
+        push(repository, paths)
+    with pytest.raises(GitError, match="origin has no artifact branch"):
+        fetch(repository)
+    git(repository, "remote", "set-url", "origin", str(tmp_path / "gone"))
+    with pytest.raises(GitError, match="gone"):
+        fetch(repository)
+
+
+def test_the_remote_is_the_one_that_git_pushes_to(
+    repository: Path, paths: ProjectPaths, bare: Path, tmp_path: Path
+) -> None:
+    result(repository, paths, "first")
+    git(tmp_path, "init", "--quiet", "--bare", "other")
+    git(repository, "remote", "add", "other", str(tmp_path / "other"))
+    assert push(repository, paths).remote == "origin"
+    git(repository, "config", "remote.pushDefault", "other")
+    assert push(repository, paths).remote == "other"
+    git(repository, "config", "--unset", "remote.pushDefault")
+    git(repository, "config", "--remove-section", "remote.other")
+    git(repository, "config", "--rename-section", "remote.origin", "remote.mine")
+    assert push(repository, paths).remote == "mine"
+
+
+def test_a_deleted_artifact_branch_leaves_the_code(
+    repository: Path, paths: ProjectPaths, clone: Path
+) -> None:
+    tree = result(repository, paths, "first").tree
+    push(repository, paths)
+    typed(repository, "branch", "-D", BRANCH)
+    typed(repository, "gc", "--quiet", "--prune=now")
+    assert git(repository, "cat-file", "-t", f"refs/kochi/code/{tree}") == "commit\n"
+    fetch(clone)
+    assert git(clone, "show", f"origin/{BRANCH}:local/first.log") == "first"
