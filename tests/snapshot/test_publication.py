@@ -187,3 +187,37 @@ def test_a_mirror_that_is_gone_is_published_from_its_snapshot(
     source = {"mirror": str(tmp_path / "gone"), "tree": snapshot.tree, "base": ""}
     publish_mirror(repository, store, source, "library:two")
     assert git(repository, "show", f"{ref(snapshot.tree)}:a.c") == "a\n"
+
+
+def test_snapshots_cost_no_more_than_commits_of_the_same_files(
+    repository: Path, store: Path, tmp_path: Path
+) -> None:
+    for number in range(300):
+        write(repository / f"d{number % 30}" / f"{number}.c", f"{number}\n" * 50)
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message=many")
+    git(tmp_path, "clone", "--quiet", str(repository), "committed")
+
+    def added(directory: Path, keep: Callable[[], object]) -> int:
+        before = size(directory)
+        for number in range(10):
+            for changed in range(5):
+                name = 7 * number + changed
+                write(directory / f"d{name % 30}" / f"{name}.c", f"changed {number}\n" * 50)
+            write(directory / "untracked.c", f"{number}\n" * 50)
+            keep()
+        return size(directory) - before
+
+    def commit() -> None:
+        git(tmp_path / "committed", "add", "--all")
+        git(tmp_path / "committed", "commit", "--quiet", "--message=work")
+
+    ours = added(repository, lambda: frozen(repository, store))
+    assert ours <= 1.05 * added(tmp_path / "committed", commit)
+
+
+def size(repository: Path) -> int:
+    """The bytes of the files in a repository's `.git`, without the index and the logs of refs."""
+    counted = [repository / ".git" / name for name in ("objects", "refs")]
+    files = (path for each in counted for path in each.rglob("*") if path.is_file())
+    return sum(path.stat().st_size for path in files)
