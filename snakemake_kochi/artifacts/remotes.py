@@ -47,13 +47,10 @@ def push(repository: Path, paths: ProjectPaths, remote: str | None = None) -> Ex
     the remote refuses a branch because it has other commits.
     """
     remote = _known(repository, remote)
-    missing = [
-        error
-        for name in names_of(repository)
-        for error in publish_code(
-            repository, paths, all_records(repository, f"refs/heads/{branch_called(name)}", name)
-        )
-    ]
+    missing = []
+    for name in names_of(repository):
+        records = all_records(repository, f"refs/heads/{branch_called(name)}", name)
+        missing += publish_code(repository, paths, records, are_own=False)
     branches, code = _refs(repository, _BRANCHES), _refs(repository, CODE)
     if not branches:
         raise GitError(

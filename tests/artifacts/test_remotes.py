@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +192,43 @@ def test_a_deleted_artifact_branch_leaves_the_code(
     assert git(repository, "cat-file", "-t", f"refs/kochi/code/{tree}") == "commit\n"
     fetch(clone)
     assert git(clone, "show", f"origin/{BRANCH}:local/first.log") == "first"
+
+
+def test_records_of_others_cannot_make_a_push_publish_what_is_not_in_the_store(
+    repository: Path, paths: ProjectPaths, bare: Path, tmp_path: Path
+) -> None:
+    git(tmp_path, "init", "--quiet", "private")
+    write(tmp_path / "private" / "a.c", "private\n")
+    git(tmp_path / "private", "add", "--all")
+    git(tmp_path / "private", "commit", "--quiet", "--message=private")
+    commit = git(tmp_path / "private", "rev-parse", "HEAD").strip()
+    source = {"git": str(tmp_path / "private"), "commit": commit}
+    records: list[Any] = [
+        {"recipes": [{"dependency": "d", "recipe": "r", "source": source}]},
+        {"snapshot": {"tree": "../../heads/main", "base": None}},
+        {"snapshot": {"tree": "1" * 40, "base": "--all"}},
+        {"snapshot": "edited"},
+        [],
+    ]
+    lines = [f"100644 blob {_blob(repository, each)}\t{n}.json" for n, each in enumerate(records)]
+    tree = _tree(repository, lines)
+    for name in ("records", ".kochi", "local"):
+        tree = _tree(repository, [f"040000 tree {tree}\t{name}"])
+    made = git(repository, "commit-tree", tree, "-m", "of another").strip()
+    typed(repository, "update-ref", f"refs/heads/{BRANCH}", made)
+    pushed = push(repository, paths)
+    assert (pushed.branches, pushed.snapshots, pushed.without_code) == (1, 0, 0)
+
+
+def _blob(repository: Path, record: Any) -> str:
+    file = write(repository.parent / "record.json", json.dumps(record))
+    return git(repository, "hash-object", "-w", str(file)).strip()
+
+
+def _tree(repository: Path, lines: list[str]) -> str:
+    file = write(repository.parent / "lines", "".join(f"{line}\n" for line in lines))
+    with file.open() as stream:
+        made = subprocess.run(
+            ["git", "mktree"], cwd=repository, stdin=stream, check=True, capture_output=True
+        )
+    return made.stdout.decode().strip()
