@@ -16,8 +16,8 @@ import humanfriendly
 
 from snakemake_kochi.allocation.submission import WorkerCommand, end_allocations
 from snakemake_kochi.allocation.workers import make_scheduler
-from snakemake_kochi.backoff import wait_until
-from snakemake_kochi.doctor.checks import Finding
+from snakemake_kochi.backoff import Backoff, wait_until
+from snakemake_kochi.doctor.report import Finding
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import last_lines, make_directory
 from snakemake_kochi.location import Location
@@ -30,7 +30,7 @@ from snakemake_kochi.worker.settings import WorkerSettings
 
 # Seconds between two questions to the scheduler, at first and at most; between two looks for a
 # worker.
-_QUESTION, _LATER_QUESTION = 2.0, 10.0
+_QUESTION, _LONGEST_QUESTION = 2.0, 10.0
 _LOOK = 0.1
 # Seconds for the trials themselves, and for the workers to leave after the last one.
 _TRIALS = 900.0
@@ -82,8 +82,8 @@ class TrialAllocations:
         self._scheduler = make_scheduler(machine, f"kochi-{self._controller}")
         self._reasons = WaitReasons()
         self._queues: list[str] = []
-        self._settings: list[Path] = []
-        self._ids: dict[str, bool] = {}  # by id, whether its log is of use
+        self._ids: list[str] = []
+        self._files: list[Path] = []  # to be removed
 
     def __enter__(self) -> TrialAllocations:
         return self
@@ -101,12 +101,8 @@ class TrialAllocations:
             for job in Queue(self._paths, queue).jobs():
                 cancel(self._paths, job.job)
         remove_private_queues(self._paths, self._controller)
-        for id in (id for id, is_kept in self._ids.items() if not is_kept):
-            log = self._paths.allocation_log(self._controller, id)
-            for path in (log, log.with_suffix(".out"), log.with_suffix(".sh")):
-                path.unlink(missing_ok=True)
-        for path in self._settings:
-            path.unlink(missing_ok=True)
+        for file in self._files:
+            file.unlink(missing_ok=True)
 
     def get(self, not_on: str = "") -> TrialWorker | Finding:
         """One more worker, once it has come, or the outcome of the failed attempt.
@@ -139,32 +135,35 @@ class TrialAllocations:
             idle_timeout=_LONGER * self._patience,
             controller=self._controller,
         )
-        self._settings.append(settings.path)
+        self._files.append(settings.path)
         worker = WorkerCommand(settings, self._location.machine.load_env_on_machine)
         seconds = min(self._patience + _TRIALS, longest or float("inf"))
         wanted = Wanted(1, seconds=seconds, excluded=(not_on,) if not_on else ())
         (id,) = self._scheduler.submit(wanted, worker, self._ids)
-        self._ids[id] = False
+        self._ids.append(id)
+        log = worker.log(id)
+        logs = [log, log.with_suffix(".out"), log.with_suffix(".sh")]
+        self._files += logs
         self._tell(f"Requested allocation {id}; waiting for its worker.")
-        return self._wait(id, queue)
-
-    def _wait(self, id: str, queue: str) -> TrialWorker | Finding:
-        began, question = time.monotonic(), 0.0
         reason = "it has not begun"
+        pauses = Backoff(_QUESTION, _LONGEST_QUESTION)
+        began = time.monotonic()
         while (waited := time.monotonic() - began) <= self._patience:
-            for worker in self._workers(queue):
+            for state in self._workers(queue):
                 took = humanfriendly.format_timespan(waited)
-                said = f"a worker started in {worker.allocation}, on {worker.node.host}, after "
-                nodes = self._find(id).nodes
-                return TrialWorker(worker.node, queue, self._controller, nodes, said + took)
-            if waited >= question:
-                question = waited + min(max(_QUESTION, waited / 10), _LATER_QUESTION)
+                said = f"a worker started in {state.allocation}, on {state.node.host}, after {took}"
+                return TrialWorker(state.node, queue, self._controller, self._find(id).nodes, said)
+            if pauses.is_due:
+                pauses.failed()
                 allocation = self._find(id)
                 reason = allocation.reason or reason
                 for notice in self._reasons.lines([allocation]):
                     self._tell(notice)
                 if allocation.state == "ended":
-                    raise self._end_of(allocation)
+                    self._files = [file for file in self._files if file not in logs]
+                    why = "; ".join(filter(None, [allocation.reason, *last_lines(log, 2)]))
+                    said = f"allocation {id} ended before its worker started"
+                    raise KochiError(f"{said}{why and ': '}{why}", f"See its log: {log}")
             time.sleep(_LOOK)
         with contextlib.suppress(KochiError):
             self._scheduler.cancel([id])
@@ -183,13 +182,5 @@ class TrialAllocations:
             found = self._scheduler.find()
         except UnreachableError as error:
             return Allocation(id, "pending", f"the scheduler does not answer: {error.message}")
-        return (
-            Allocation(id, "pending") if found is None else found.get(id, Allocation(id, "ended"))
-        )
-
-    def _end_of(self, allocation: Allocation) -> KochiError:
-        self._ids[allocation.id] = True
-        log = self._paths.allocation_log(self._controller, allocation.id)
-        why = "; ".join(filter(None, [allocation.reason, *last_lines(log, 2)]))
-        said = f"allocation {allocation.id} ended before its worker started"
-        return KochiError(f"{said}{': ' if why else ''}{why}", f"See its log: {log}")
+        pending = Allocation(id, "pending")
+        return pending if found is None else found.get(id, replace(pending, state="ended"))

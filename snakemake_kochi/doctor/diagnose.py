@@ -1,34 +1,32 @@
-"""All checks, one after the other."""
+"""All checks, one section after the other."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Generator
-from dataclasses import replace
+import signal
+import sys
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from snakemake_kochi.doctor import filesystem, node, pair
+from snakemake_kochi.backoff import wait_until
+from snakemake_kochi.doctor import filesystem, node
 from snakemake_kochi.doctor.allocations import TrialAllocations, TrialWorker
-from snakemake_kochi.doctor.checks import (
-    Check,
-    Finding,
-    HangsError,
-    failed,
-    isolated,
-    run,
-    trial,
-)
+from snakemake_kochi.doctor.peer import PATIENCE, Peer, examine, examine_rename
+from snakemake_kochi.doctor.report import INTERRUPTING, Finding, Report, Section, Step, isolated
 from snakemake_kochi.errors import DamagedFileError, KochiError
-from snakemake_kochi.location import Location
+from snakemake_kochi.files import last_lines
+from snakemake_kochi.location import Location, is_found
 from snakemake_kochi.locks.settings import (
-    LockSettings,
+    find_lock_settings,
     intended_lock_settings,
     read_lock_settings,
 )
 from snakemake_kochi.paths import MachinePaths, TrialPaths
 from snakemake_kochi.processes import this_node
+from snakemake_kochi.queue import Queue, Ticket, cancel, find_job, reasons, shared_workers
 
 _ROOT_OF_ALL = (
     "kochi_root must be on a filesystem that all nodes see. To test whether this one is, type: "
@@ -38,6 +36,12 @@ _PROJECT_OF_ALL = "The project must be on a filesystem that all nodes see."
 # Snakemake's own files in a working directory: no snapshot of the sources has them.
 _IN_PROJECT = ".snakemake"
 _BETWEEN, _COMPUTE = "between nodes", "between compute nodes"
+# Seconds for a worker to take a job, and for the job to end; it may have others.
+_START_PATIENCE, _END_PATIENCE = 60.0, 20.0
+# Seconds for all checks of a node with another one.
+_EXAMINATION = 8 * PATIENCE
+
+Found = Generator[Finding]
 
 
 def diagnose(
@@ -54,146 +58,225 @@ def diagnose(
     `allocations` are requested for such a test if this node is fit. It touches none of the
     directories itself, and leaves nothing in them. The caller must read it to the end, or close it.
     """
-    doctor = _Doctor(location, deadline, remark)
+    machine, project = location.machine_paths, location.project
     option = "--allocations" if queue is None else f"-q {queue}"
     is_tested = queue is not None or allocations is not None
     has_scheduler = location.machine.has_allocations
     of_all = has_scheduler and not is_tested
-    yield from run(node.CHECKS, deadline)
+    # No one may edit the file of a machine that was found.
+    files = () if is_found(location.machine) else location.machine.files
+    if_hanging = (
+        f"Name a directory with working locks in {next(iter(files), 'kochi.yaml')} (machines: "
+        f"{location.machine.name}: lock_dir), or use lock_kind: lease. "
+    )
+
+    def measure(
+        name: str, directory: Path | None, section: Section, patience: float = 0.0
+    ) -> Found:
+        return isolated(section, Step(name, directory, patience), deadline, remark)
+
+    def directory_of(paths: TrialPaths, where: Path, advice: str) -> Found:
+        said = advice if of_all else ""
+        section = partial(_examine_directory, where=where, paths=paths, advice=said)
+        return measure("directory", where, section)
+
+    def between(what: str, queue: str, controller: str | None, first: TrialWorker | None) -> Found:
+        pair = _Pair(machine, what, queue, controller, first, if_hanging)
+        return measure(what, None, pair.examine, _START_PATIENCE + 2 * PATIENCE)
+
+    yield from measure("node", None, node.examine)
     is_fit = True
-    for part in (doctor.machine(of_all), doctor.locks()):
+    locks = partial(_examine_locks, location=location, if_hanging=if_hanging)
+    for part in (
+        directory_of(machine.trial(_nonce()), machine.directory, _ROOT_OF_ALL),
+        measure("directory", machine.directory, locks),
+    ):
         for finding in part:
             is_fit = is_fit and finding.verdict != "failed"
             yield finding
-    yield from doctor.project(of_all)
+    if project is not None:
+        trial = TrialPaths(project.directory / _IN_PROJECT / f"kochi-doctor-{_nonce()}")
+        yield from directory_of(trial, project.directory, _PROJECT_OF_ALL)
     if not is_tested:
         start = "Start a worker on another node (kochi work -q QUEUE -b), then type here"
         yield _untested("Type" if has_scheduler else start, option if has_scheduler else "-q QUEUE")
     elif not is_fit:
         yield _untested("First repair what failed on this node, then type here", option)
     elif allocations is not None:
-        yield from doctor.allocated(allocations)
+        yield from _examine_allocated(allocations, between)
     else:
-        yield from doctor.between_nodes(str(queue))
+        yield from between(_BETWEEN, str(queue), None, None)
 
 
 def _untested(first: str, option: str) -> Finding:
     return Finding("note", "not tested", f"{first}: kochi doctor {option}", _BETWEEN)
 
 
-class _Doctor:
-    def __init__(self, location: Location, deadline: float, remark: Callable[[str], None]) -> None:
-        self._location = location
-        self._machine = location.machine_paths
-        self._deadline, self._remark = deadline, remark
-        self._nonce = secrets.token_hex(4)
-
-    def machine(self, of_all: bool) -> Generator[Finding]:
-        where, paths = self._machine.directory, self._machine.trial(self._nonce)
-        advice = _ROOT_OF_ALL if of_all else ""
-        checks = [
-            *_of_directory(where, paths, advice),
-            Check("link", where, partial(filesystem.examine_link, paths)),
-            Check("wake-up", where, partial(filesystem.examine_wakeup, paths)),
-            Check("directories", where, partial(filesystem.examine_refusals, paths)),
-        ]
-        return self._in_trial(paths, checks)
-
-    def project(self, of_all: bool) -> Generator[Finding]:
-        if (project := self._location.project) is not None:
-            where = project.directory
-            paths = TrialPaths(where / _IN_PROJECT / f"kochi-doctor-{self._nonce}")
-            checks = _of_directory(where, paths, _PROJECT_OF_ALL if of_all else "")
-            yield from self._in_trial(paths, checks)
-
-    def _in_trial(self, paths: TrialPaths, checks: list[Check]) -> Generator[Finding]:
-        try:
-            with trial(paths, self._deadline, self._remark):
-                yield from run(checks, self._deadline)
-        except KochiError as error:
-            yield failed("directory", paths.directory.parent, error)
-
-    def locks(self) -> Generator[Finding]:
-        """All findings about the locks that need no other node."""
-        machine, configured = self._machine, self._location.machine
-        wanted = intended_lock_settings(machine, configured.lock_directory, configured.lock_kind)
-        examine = partial(filesystem.examine_lock_settings, wanted)
-        (settings,) = run([Check("lock settings", machine.lock_settings, examine)], self._deadline)
-        yield settings
-        used = wanted
-        try:
-            # The locks in use, whatever the configuration says by now.
-            if settled := isolated(partial(_settled, machine), self._deadline):
-                used = settled
-            around = used.lock_dir or machine.directory
-            if settings.verdict == "failed" and not isolated(around.is_dir, self._deadline):
-                return
-        except HangsError:
-            return  # the check has hung, too
-        paths, where, kind = used.paths.trial(self._nonce), used.paths.directory, used.kind
-        examine = partial(filesystem.examine_filesystem, where, for_flock=kind == "flock")
-        lock, exclusion = filesystem.examine_lock, filesystem.examine_exclusion
-        checks = [
-            Check("filesystem of locks", where, examine),
-            Check("lock", where, partial(lock, paths.lock("here"), kind), is_needed=True),
-            Check("lock between processes", where, partial(exclusion, paths.lock("here"), kind)),
-        ]
-        yield from self._in_trial(paths, checks)
-
-    def between_nodes(
-        self, queue: str, controller: str | None = None, first: TrialWorker | None = None
-    ) -> Generator[Finding]:
-        """The findings with the worker of a queue: this node, or that of the `first` worker."""
-        machine, nonce = self._machine, self._nonce
-        other = pair.Pair(machine.name, str(machine.directory), nonce, queue, controller)
-        if first is None:
-            return pair.examine(other, self._remark, self._deadline)
-        # The other node may still cache the directories of the earlier test.
-        other = replace(other, nonce=f"{nonce}-2", what=_COMPUTE, here=first.node.host)
-        return pair.examine(other, self._remark, self._deadline, first.queue)
-
-    def allocated(self, allocations: TrialAllocations) -> Generator[Finding]:
-        """The findings of this node with an allocated one, and of that one with a second one.
-
-        The first pair is not enough if login nodes have their filesystems from other servers than
-        compute nodes.
-        """
-        first = allocations.get()
-        if isinstance(first, Finding):
-            yield replace(first, check=_BETWEEN)
-            return
-        yield Finding("ok", first.said, check="allocation")
-        if this_node().can_see(first.node):
-            said = f"not tested: the allocation is on this node ({first.node.host})"
-            advice = "Type the same command on a login node."
-            yield Finding("warning", said, advice, _BETWEEN)
-        else:
-            yield from self.between_nodes(first.queue, first.controller)
-        second = allocations.get(not_on=first.nodes)
-        if isinstance(second, Finding):
-            yield replace(second, check=_COMPUTE)
-            return
-        yield Finding("ok", second.said, check="allocation")
-        if second.node == first.node:
-            said = f"not tested: both allocations are on {first.node.host}"
-            advice = "Try again when other nodes are free, or in another partition."
-            yield Finding("warning", said, advice, _COMPUTE)
-            return
-        yield from self.between_nodes(second.queue, second.controller, first)
+def _nonce() -> str:
+    return secrets.token_hex(4)
 
 
-def _of_directory(where: Path, paths: TrialPaths, of_all: str) -> list[Check]:
-    examine = partial(filesystem.examine_filesystem, paths.directory, of_all=of_all)
-    rename = partial(pair.examine_rename, paths)
-    return [
-        Check("filesystem", where, examine),
-        Check("space", where, partial(filesystem.examine_space, paths.directory)),
-        Check("clock", where, partial(filesystem.examine_clock, paths)),
-        Check("rename", where, rename, filesystem.RENAME_PATIENCE),
-    ]
+# ---- one node
 
 
-def _settled(machine: MachinePaths) -> LockSettings | None:
+def _examine_directory(report: Report, where: Path, paths: TrialPaths, advice: str) -> None:
+    """All checks of the directory of a machine or of a project."""
+    kind = partial(filesystem.examine_filesystem, paths.directory, of_all=advice)
+    rename = partial(examine_rename, paths)
+    with report.trial(paths):
+        report.check("filesystem", where, kind)
+        report.check("space", where, partial(filesystem.examine_space, paths.directory))
+        report.check("clock", where, partial(filesystem.examine_clock, paths))
+        report.check("rename", where, rename, filesystem.RENAME_PATIENCE)
+        if paths.directory.parent == where:  # not a project, where nothing else is needed
+            report.check("link", where, partial(filesystem.examine_link, paths))
+            report.check("wake-up", where, partial(filesystem.examine_wakeup, paths))
+
+
+def _examine_locks(report: Report, location: Location, if_hanging: str) -> None:
+    """All checks of the locks that need no other node."""
+    machine, configured = location.machine_paths, location.machine
+    wanted = intended_lock_settings(machine, configured.lock_directory, configured.lock_kind)
+    examine = partial(filesystem.examine_lock_settings, wanted)
+    check = partial(report.check, if_hanging=if_hanging)
+    settings = check("lock settings", machine.lock_settings, examine)
+    used = wanted
     with contextlib.suppress(DamagedFileError, OSError):
-        return read_lock_settings(machine)
-    return None
+        # The locks in use, whatever the configuration says by now.
+        used = read_lock_settings(machine) or wanted
+    if settings.verdict == "failed" and not (used.lock_dir or machine.directory).is_dir():
+        return
+    where, kind = used.paths.directory, used.kind
+    examine = partial(filesystem.examine_filesystem, where, for_flock=kind == "flock")
+    with report.trial(used.paths.trial(_nonce())) as paths:
+        lock = paths.lock("here")
+        works = partial(filesystem.examine_lock, lock, kind)
+        excludes = partial(filesystem.examine_exclusion, lock, kind)
+        check("filesystem of locks", where, examine)
+        if check("lock", where, works).verdict == "ok":
+            check("lock between processes", where, excludes)
+
+
+# ---- two nodes
+
+
+def _examine_allocated(allocations: TrialAllocations, between: Callable[..., Found]) -> Found:
+    """The findings of this node with an allocated one, and of that one with a second one.
+
+    The first pair is not enough if login nodes have their filesystems from other servers than
+    compute nodes.
+    """
+    first = allocations.get()
+    if isinstance(first, Finding):
+        yield replace(first, check=_BETWEEN)
+        return
+    yield Finding("ok", first.said, check="allocation")
+    if this_node().can_see(first.node):
+        said = f"not tested: the allocation is on this node ({first.node.host})"
+        yield Finding("warning", said, "Type the same command on a login node.", _BETWEEN)
+    else:
+        yield from between(_BETWEEN, first.queue, first.controller, None)
+    second = allocations.get(not_on=first.nodes)
+    if isinstance(second, Finding):
+        yield replace(second, check=_COMPUTE)
+        return
+    yield Finding("ok", second.said, check="allocation")
+    if second.node == first.node:
+        said = f"not tested: both allocations are on {first.node.host}"
+        advice = "Try again when other nodes are free, or in another partition."
+        yield Finding("warning", said, advice, _COMPUTE)
+    else:
+        yield from between(_COMPUTE, second.queue, second.controller, first)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The node of the `first` worker, by default this one, and one with a worker of `queue`.
+
+    The worker takes tickets of the `controller` (None: of all controllers). `what` is the end of
+    the names of the checks, `if_hanging` the advice if a lock hangs.
+    """
+
+    machine: MachinePaths
+    what: str
+    queue: str
+    controller: str | None
+    first: TrialWorker | None
+    if_hanging: str
+
+    def examine(self, report: Report) -> None:
+        if refusal := self._refusal():
+            report.check(self.what, None, lambda: refusal)
+            return
+        machine, what, first = self.machine, self.what, self.first
+        # New ones: the other node may still cache the directories of an earlier test.
+        nonce, own = _nonce(), _nonce()
+        locks = find_lock_settings(machine).paths.trial(nonce)
+        with report.trial(locks), self._job(report, self.queue, nonce):
+            if first is None:
+                examine(report, machine, nonce, what, "this node", self.if_hanging)
+                return
+            with self._job(report, first.queue, own) as peer:
+                report.send(Step(what, None, _EXAMINATION))
+                directory = str(machine.directory)
+                call = peer.begin("examine", machine.name, directory, nonce, what, first.node.host)
+                for finding in call(_EXAMINATION):
+                    report.send(Finding(**finding))
+                peer.begin("end")
+
+    def _refusal(self) -> Finding | None:
+        """The finding if the worker does not exist, or is not on another node."""
+        start = f"On another node, type: kochi work -q {self.queue} -b"
+        workers = shared_workers(self.machine, self.queue, self.controller)
+        if not workers:
+            return Finding("failed", f"no worker serves queue '{self.queue}'", start)
+        if all(worker.is_on_this_node for worker in workers):
+            said = f"not tested: only this node serves queue '{self.queue}'"
+            return Finding("warning", said, start)
+        return None
+
+    @contextlib.contextmanager
+    def _job(self, report: Report, queue: str, nonce: str) -> Iterator[Peer]:
+        """A job that serves in the trial `nonce`; on leaving, it has a while to end by itself."""
+        peer = Peer(self.machine.trial(nonce))
+        directory = str(peer.trial.directory)
+        # -P: a queue.py in the user's directory must not be imported in place of the library.
+        words = (sys.executable, "-P", "-m", "snakemake_kochi.doctor.peer", directory)
+        ticket = Ticket("doctor", words, "/", controller=self.controller)
+        with report.trial(peer.trial), contextlib.ExitStack() as stack:
+            # No interrupt until the job to cancel is known.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTING)
+            try:
+                job = Queue(self.machine, queue).submit([ticket])[0].job
+                stack.callback(self._end, job)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            report.send(f"Job {job} was submitted to queue '{queue}'; waiting for its worker.")
+            self._wait_for_greeting(queue, job, peer)
+            yield peer
+            self._wait_for_end(job)
+
+    def _end(self, job: int) -> None:
+        cancel(self.machine, job)
+        self._wait_for_end(job)
+
+    def _wait_for_end(self, job: int) -> None:
+        wait_until(lambda: find_job(self.machine, job).state == "ended", _END_PATIENCE, 0.02)
+
+    def _wait_for_greeting(self, queue: str, job: int, peer: Peer) -> None:
+        """Wait until the job serves. Raises KochiError if it does not begin, or has ended."""
+
+        def state() -> str:
+            return find_job(self.machine, job).state
+
+        if not wait_until(lambda: state() != "waiting", _START_PATIENCE, 0.02):
+            why = "; ".join(reasons(self.machine, find_job(self.machine, job)))
+            raise KochiError(
+                f"job {job} still waits in queue '{queue}': {why or 'no worker took it'}",
+                "Start a worker for this test only, with a queue of its own.",
+            )
+        wait_until(lambda: peer.has_greeted or state() == "ended", PATIENCE, 0.02)
+        if state() == "ended":
+            log = find_job(self.machine, job).log
+            why = ": ".join(["its job ended too early", *last_lines(log, 1)])
+            raise KochiError(why, f"See its log: kochi show log job {job}")

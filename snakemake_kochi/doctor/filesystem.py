@@ -6,22 +6,18 @@ The queue relies on some of it, and can do without the rest.
 from __future__ import annotations
 
 import os
-import statistics
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import humanfriendly
 import psutil
 
-from snakemake_kochi.doctor.checks import Finding
+from snakemake_kochi.doctor.report import Finding
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically, write_new
 from snakemake_kochi.locks.lock import Kind, advice, hold
@@ -55,7 +51,6 @@ _PADDING = "x" * 20_000  # more than a page, so that half a file can be seen
 _WRITING = 0.3  # seconds
 _READING = 60.0  # seconds at most
 RENAME_PATIENCE = 90.0  # seconds
-_LINKERS, _LINKS = 4, 25
 _TAKES = 20  # of a lock
 
 Mount = Any  # psutil's: device, mountpoint, fstype, opts
@@ -92,9 +87,8 @@ def examine_filesystem(
     if mount.fstype in _IN_MEMORY:
         said += ": in the memory of this node, and lost when it boots"
         return Finding("warning", said, "Use another directory, except for a test.")
-    return Finding(
-        "ok", f"{said}{': usually visible to this node only' * (mount.fstype in _OF_ONE_NODE)}"
-    )
+    alone = ": usually visible to this node only" if mount.fstype in _OF_ONE_NODE else ""
+    return Finding("ok", f"{said}{alone}")
 
 
 def examine_space(
@@ -158,31 +152,28 @@ class Sightings:
     """The observations of the reader.
 
     `missing`, `partial`: how often the file did not exist, or was not whole. `stale`: how often the
-    filesystem had lost it (ESTALE and the like). `lag`: the longest time in seconds from a write to
-    its visibility, by both clocks. `ended`: whether the reader saw the last version.
+    filesystem had lost it (ESTALE and the like). `ended`: whether the reader saw the last version.
     """
 
     reads: int = 0
     missing: int = 0
     partial: int = 0
     stale: int = 0
-    lag: float = 0.0
     ended: bool = False
 
 
-def write_version(document: Path, number: int, last: bool = False) -> None:
-    content = {"number": number, "time": time.time(), "last": last, "padding": _PADDING}
-    write_atomically(document, to_json({"version": _VERSION, **content}))
+def write_version(document: Path, last: bool = False) -> None:
+    write_atomically(document, to_json({"version": _VERSION, "last": last, "padding": _PADDING}))
 
 
 def write_versions(document: Path) -> int:
     """Replace the file for a while; return how often."""
-    number, until = 0, time.monotonic() + _WRITING
+    number, until = 1, time.monotonic() + _WRITING
     while time.monotonic() < until:
         number += 1
-        write_version(document, number)
-    write_version(document, number + 1, last=True)
-    return number + 1
+        write_version(document)
+    write_version(document, last=True)
+    return number
 
 
 def read_versions(
@@ -192,24 +183,18 @@ def read_versions(
 ) -> Sightings:
     """Read the file until its last version comes, at most for `patience` seconds."""
     seen: Counter[str] = Counter()
-    latest, lag, ended = None, 0.0, False
-    until = time.monotonic() + patience
+    ended, until = False, time.monotonic() + patience
     while not ended and time.monotonic() < until:
         seen["reads"] += 1
         try:
-            found = read(document, _VERSION)
+            ended = read(document, _VERSION)["last"]
         except FileNotFoundError:
             seen["missing"] += 1
         except DamagedFileError:
             seen["partial"] += 1
         except OSError:
             seen["stale"] += 1
-        else:
-            ended = found["last"]
-            if latest not in (None, found["number"]):  # the first version existed before
-                lag = max(lag, time.time() - found["time"])
-            latest = found["number"]
-    return Sightings(lag=lag, ended=ended, **seen)
+    return Sightings(ended=ended, **seen)
 
 
 def judge_sightings(seen: Sightings, written: int, whose: str) -> Finding:
@@ -232,37 +217,27 @@ def judge_sightings(seen: Sightings, written: int, whose: str) -> Finding:
 
 
 def examine_link(trial: TrialPaths) -> Finding:
-    """Several processes try to make the same names at once; results are published that way."""
-    sources = [trial.link(f"source-{linker}") for linker in range(_LINKERS)]
-    for source in sources:
-        write_new(source, b"")
-    start = threading.Barrier(_LINKERS)
-
-    def link(source: Path) -> int:
-        """Make the names; returns how often this process was the first."""
-        start.wait()
-        won = 0
-        for number in range(_LINKS):
-            with suppress(FileExistsError):
-                os.link(source, trial.link(str(number)))
-                won += 1
-        return won
-
+    """Examine hard links: results are published by them, and only the first may succeed."""
+    source, name = trial.link("source"), trial.link("name")
+    write_new(source, b"")
     try:
-        with ThreadPoolExecutor(_LINKERS) as linkers:
-            won = sum(linkers.map(link, sources))
+        os.link(source, name)
     except OSError as error:
         return Finding("failed", f"hard links cannot be made: {error.strerror}", _ELSEWHERE)
-    said = f"{_LINKERS} threads made {_LINKS} names: {won} times one succeeded"
-    if won != _LINKS:
-        return Finding("failed", said, _ELSEWHERE)
-    make_directory(trial.other_directory)
-    between = "also between directories"
     try:
-        os.link(sources[0], trial.other_directory / sources[0].name)
+        os.link(source, name)
+    except FileExistsError:
+        said = "a hard link does not replace a file"
+    else:
+        return Finding("failed", "a hard link replaced another file", _ELSEWHERE)
+    make_directory(trial.other_directory)
+    try:
+        os.link(source, trial.other_directory / name.name)
     except OSError as error:
-        between = f"none between directories ({error.strerror}): results are copied"
-    return Finding("ok", f"{said}; {between}")
+        return Finding(
+            "ok", f"{said}; none between directories ({error.strerror}): results are copied"
+        )
+    return Finding("ok", f"{said}; also between directories")
 
 
 def examine_wakeup(trial: TrialPaths) -> Finding:
@@ -274,24 +249,6 @@ def examine_wakeup(trial: TrialPaths) -> Finding:
         if notify(trial.wakeup) and wakeup.wait(0):
             return Finding("ok", "a FIFO wakes its reader")
     return Finding("failed", "a FIFO did not wake its reader", "Name another kochi_root.")
-
-
-def examine_refusals(trial: TrialPaths) -> Finding:
-    """Examine operations that a queue can do without, if a filesystem refuses them."""
-    make_directory(trial.other_directory)
-    refused = []
-    for what, call in {
-        "a rename of a directory": partial(os.rename, trial.other_directory, trial.link("moved")),
-        "a symbolic link": partial(os.symlink, trial.document.name, trial.link("symbolic")),
-    }.items():
-        try:
-            call()
-        except OSError as error:
-            refused.append(f"{what} ({error.strerror})")
-    if refused:
-        said = f"refused: {', '.join(refused)}; Kochi goes on without, more slowly"
-        return Finding("note", said)
-    return Finding("ok", "directories can be renamed, symbolic links made")
 
 
 # ---- locks
@@ -315,15 +272,12 @@ def examine_lock_settings(wanted: LockSettings) -> Finding:
 
 
 def examine_lock(path: Path, kind: Kind) -> Finding:
-    times = []
+    begun = time.perf_counter()
     for _ in range(_TAKES):
-        begun = time.perf_counter()
         with hold(path, kind, patience=0):
             pass
-        times.append(time.perf_counter() - begun)
-    return Finding(
-        "ok", f"{kind} works; {1000 * statistics.median(times):.2g} ms to take and release"
-    )
+    took = (time.perf_counter() - begun) / _TAKES
+    return Finding("ok", f"{kind} works; {1000 * took:.2g} ms to take and release")
 
 
 def examine_exclusion(path: Path, kind: Kind) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable
@@ -11,9 +12,12 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import psutil
+from humanfriendly.text import pluralize
+
 from snakemake_kochi import __version__
-from snakemake_kochi.doctor.checks import Check, Finding
 from snakemake_kochi.doctor.filesystem import format_size
+from snakemake_kochi.doctor.report import Finding, Report
 from snakemake_kochi.worker.node.capacity import (
     CUDA,
     HIP,
@@ -24,9 +28,9 @@ from snakemake_kochi.worker.node.capacity import (
 )
 from snakemake_kochi.worker.node.devices import format_cpus, layout_of
 
-_SYSTEM = Path("/sys/devices/system")
+_SMT = Path("/sys/devices/system/cpu/smt/active")
 _CPU_GROUPS = Path("/sys/fs/cgroup/cpu")  # version 1; version 2 has one tree for all controllers
-_DEVICES = Path("/dev")
+_DEVICES, _GPU = Path("/dev"), re.compile(r"nvidia\d+|kfd")
 _GIT_PATIENCE = 5.0  # seconds
 _GPU_PATIENCE = 30.0  # nvidia-smi alone may take ten seconds
 
@@ -36,9 +40,8 @@ def _examine_versions() -> Finding:
     with suppress(PackageNotFoundError):
         parts["Snakemake"] = version("snakemake")
     with suppress(OSError, subprocess.SubprocessError):
-        git = ["git", "--version"]
-        said = subprocess.run(git, capture_output=True, text=True, timeout=_GIT_PATIENCE)
-        parts["git"] = said.stdout.strip().removeprefix("git version ")
+        said = subprocess.check_output(["git", "--version"], text=True, timeout=_GIT_PATIENCE)
+        parts["git"] = said.strip().removeprefix("git version ")
     parts["Linux"] = platform.release()
     text = ", ".join(f"{name} {number}" for name, number in parts.items())
     if missing := sorted({"Snakemake", "git"} - parts.keys()):
@@ -53,10 +56,10 @@ def examine_cpus(groups: Iterable[Path] | None = None) -> Finding:
     `groups`: the cgroups that may limit the time of CPUs; by default our own and those around it.
     """
     usable = os.sched_getaffinity(0)
-    sockets, numa = len(layout_of(usable)), len(_numbered(_SYSTEM / "node", "node"))
-    said = f"{len(usable)} of {os.cpu_count()} usable ({format_cpus(usable)}), {_cpu_model()}"
-    said += f", {sockets} socket{'s' * (sockets > 1)}"
-    said += f", {numa} NUMA node{'s' * (numa > 1)}" if numa else ""
+    sockets = pluralize(len(layout_of(usable)), "socket")
+    said = (
+        f"{len(usable)} of {os.cpu_count()} usable ({format_cpus(usable)}), {_model()}, {sockets}"
+    )
     limits = map(_cpus_allowed, _cpu_groups() if groups is None else groups)
     allowed = min((limit for limit in limits if limit is not None), default=None)
     if allowed is not None and allowed < len(usable):
@@ -65,29 +68,21 @@ def examine_cpus(groups: Iterable[Path] | None = None) -> Finding:
             f"{said}; a cgroup allows the time of {allowed:g} CPUs",
             f"Start workers with --cores {max(1, int(allowed))}: jobs on more are slowed down.",
         )
-    if _read(_SYSTEM / "cpu" / "smt" / "active") == "1":
+    if _read(_SMT) == "1":
         said += "; two or more CPUs are threads of one core (SMT), and slow each other down"
         return Finding("note", said, "For measurements use one thread of each core.")
     return Finding("ok", said)
 
 
-def _cpu_model() -> str:
-    for line in _read(Path("/proc/cpuinfo")).splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in ("model name", "Model", "cpu"):
-            return value.strip()
-    return platform.machine()
+def _model() -> str:
+    found = re.search(r"^(?:model name|Model|cpu)\s*:\s*(.+)", _read(Path("/proc/cpuinfo")), re.M)
+    return found[1] if found else platform.machine()
 
 
 def _read(path: Path) -> str:
     with suppress(OSError):
         return path.read_text(errors="replace").strip()
     return ""
-
-
-def _numbered(directory: Path, prefix: str) -> list[Path]:
-    found = directory.glob(f"{prefix}*")
-    return [path for path in found if path.name.removeprefix(prefix).isdecimal()]
 
 
 def _cpu_groups() -> list[Path]:
@@ -111,7 +106,7 @@ def _cpus_allowed(group: Path) -> float | None:
 
 
 def _examine_memory() -> Finding:
-    node = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    node = psutil.virtual_memory().total
     limit = own_memory_group().limit_mb()
     given = memory_mb_of_this_node(os.environ)
     said = f"{format_size(node)} on the node"
@@ -123,26 +118,24 @@ def _examine_memory() -> Finding:
 def examine_gpus() -> Finding:
     given = find_gpus(None, os.environ).names
     listed = find_gpus(None, {}).names
-    files = [path.name for path in sorted(_numbered(_DEVICES, "nvidia"))]
-    files += ["kfd"] if (_DEVICES / "kfd").exists() else []
+    devices = sorted(path.name for path in _DEVICES.iterdir() if _GPU.fullmatch(path.name))
     said = f"a worker started here gives out {', '.join(given) or 'none'}"
     for name in (CUDA, HIP, ROCR):
         if name in os.environ:
             said += f"; {name}={os.environ[name]}"
     if listed:
         return Finding("ok", f"{len(listed)} listed by nvidia-smi; {said}")
-    said += f"; devices: {', '.join(files)}" if files else ""
+    said += f"; devices: {', '.join(devices)}" if devices else ""
     if given:
-        return Finding("ok" if files else "note", said)
-    if files or shutil.which("nvidia-smi"):
+        return Finding("ok" if devices else "note", said)
+    if devices or shutil.which("nvidia-smi"):
         advice = "If there are GPUs, start workers with --gpus N. See also: nvidia-smi -L"
         return Finding("warning", f"nvidia-smi lists none; {said}", advice)
     return Finding("ok", said)
 
 
-CHECKS = (
-    Check("versions", None, _examine_versions),
-    Check("CPUs", None, examine_cpus),
-    Check("memory", None, _examine_memory),
-    Check("GPUs", None, examine_gpus, _GPU_PATIENCE),
-)
+def examine(report: Report) -> None:
+    report.check("versions", None, _examine_versions)
+    report.check("CPUs", None, examine_cpus)
+    report.check("memory", None, _examine_memory)
+    report.check("GPUs", None, examine_gpus, _GPU_PATIENCE)
