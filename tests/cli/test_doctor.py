@@ -197,6 +197,15 @@ def test_ctrl_c_leaves_nothing(project: Path, tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_killed_doctor_leaves_no_files(project: Path, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    process = subprocess.Popen([*COMMAND, "doctor"], stdout=subprocess.DEVNULL)
+    wait_until(lambda: trials(tmp_path))
+    process.kill()
+    process.wait(PATIENCE)
+    wait_until(lambda: sorted(tmp_path.rglob("*")) == before)
+
+
 # ---- two nodes
 
 
