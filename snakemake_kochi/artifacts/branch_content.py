@@ -208,7 +208,7 @@ def records_beside(
     if not paths_in(repository, state.start, [dest]):
         return  # git would read all of the history
     if commit := last_change(repository, state.start, [dest]):
-        _, blobs = _changed_by(repository, state, commit)
+        _, blobs = _changed_by(repository, state.name, commit)
         yield from _contents(repository, blobs)
 
 
@@ -219,7 +219,7 @@ def records_of(
 
     They are read one by one, until each path that the commit changed has its record.
     """
-    changed, blobs = _changed_by(repository, state, commit)
+    changed, blobs = _changed_by(repository, state.name, commit)
     left = changed.intersection(paths)
     for _, record in _contents(repository, blobs) if left else ():
         its: set[str] = set()
@@ -240,14 +240,18 @@ def all_records(repository: Path, ref: str, name: str) -> Iterator[dict[str, Any
     yield from (record for _, record in _contents(repository, blobs))
 
 
-def _changed_by(
-    repository: Path, state: Branch, commit: str
-) -> tuple[set[str], list[tuple[str, str]]]:
+def changed_records(repository: Path, name: str, commit: str) -> Iterator[dict[str, Any]]:
+    """The records that a commit added or changed, of results under a name."""
+    _, blobs = _changed_by(repository, name, commit)
+    yield from (record for _, record in _contents(repository, blobs))
+
+
+def _changed_by(repository: Path, name: str, commit: str) -> tuple[set[str], list[tuple[str, str]]]:
     """The paths of the artifacts that a commit added or changed, and its records with objects."""
     options = ("-r", "--root", "--no-commit-id", "--no-renames", "--no-abbrev", "--diff-filter=AM")
-    told = run_git(repository, "diff-tree", *options, "--raw", "-z", commit, "--", state.name)
+    told = run_git(repository, "diff-tree", *options, "--raw", "-z", commit, "--", name)
     fields = told.split(b"\0")
-    place, artifacts, records = records_directory(state.name), set(), []
+    place, artifacts, records = records_directory(name), set(), []
     for description, raw in zip(fields[::2], fields[1::2], strict=False):
         path = os.fsdecode(raw)
         if path.startswith(f"{place}/"):

@@ -35,6 +35,7 @@ _COMMANDS = {
     "show": ("snakemake_kochi.cli.show", "Show queues, workers, jobs, logs, installs, ..."),
     "trace": ("snakemake_kochi.cli.trace", "Export a run as a trace for Perfetto."),
     "doctor": ("snakemake_kochi.cli.doctor", "Check this node, its filesystems and locks."),
+    "why": ("snakemake_kochi.cli.why", "Tell which run wrote a result, and from which code."),
     "artifact": ("snakemake_kochi.cli.artifact", "Collect results in a git branch."),
 }
 

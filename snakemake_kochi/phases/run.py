@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import secrets
@@ -105,7 +106,8 @@ def run_task(
     "duplicate", "build_parameters" and "run_parameters" (those that each sees), "build_script",
     "run_script", "machine", "node", "worker", "queue", "job", "attempt", "nonce", "runner",
     "snapshot", "recipes", "build", "run", "started" and "ended" (ISO 8601, UTC), "seconds",
-    "exit_status", "output" (see `write_printed`), "artifacts": those that may be committed.
+    "exit_status", "output" (see `write_printed`), "artifacts": those that may be committed
+    (see `_described`).
     Raises PhaseError when the script fails or an artifact is missing; nothing is written then.
     """
     variables = _job_variables(freeze, task)
@@ -148,12 +150,14 @@ def run_task(
         }
         stop_if_given_up(freeze.paths, record)
         private = [output for output in outputs if _is_elsewhere(output, files, allowed)]
-        record["artifacts"] = [
-            {"type": output.type, "dest": output.destination, "src": output.source}
-            for output in outputs
-            if output not in private
-        ]
-        _write_outputs(record, outputs, files)
+        for output in outputs:
+            make_directory(output.file.parent)
+            if output.type != "stats":
+                shutil.copyfile(files[output.destination], output.file)
+        record["artifacts"] = [_described(output) for output in outputs if output not in private]
+        for output in outputs:
+            if output.type == "stats":
+                output.file.write_bytes(to_json(record))
     return record
 
 
@@ -268,15 +272,17 @@ def _is_elsewhere(output: Output, files: Mapping[str, Path], allowed: Sequence[P
     return True
 
 
-def _write_outputs(
-    record: dict[str, Any], outputs: Sequence[Output], files: Mapping[str, Path]
-) -> None:
-    for output in outputs:
-        make_directory(output.file.parent)
-        if output.type == "stats":
-            output.file.write_bytes(to_json(record))
-        else:
-            shutil.copyfile(files[output.destination], output.file)
+def _described(output: Output) -> dict[str, Any]:
+    """An artifact as its record describes it.
+
+    With "size" in bytes and "sha256" in hex, except in type "stats", which is the record itself.
+    """
+    found = {"type": output.type, "dest": output.destination, "src": output.source}
+    if output.type == "stats":
+        return found
+    with output.file.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {**found, "size": file.tell(), "sha256": digest}
 
 
 def write_printed(

@@ -1,0 +1,192 @@
+"""From a result's file to its record: which run wrote the file, and whether it is still the same.
+
+A file is found in `results/` of a working directory, in a worktree of an artifact branch, or by its
+path in a commit of one. Reads only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from snakemake_kochi.artifacts.branch_content import changed_records, last_change, tip_of
+from snakemake_kochi.artifacts.published import (
+    MERGED,
+    branch_called,
+    names_of,
+    published_name,
+    refs_elsewhere,
+)
+from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
+from snakemake_kochi.git import run_git
+from snakemake_kochi.paths import WorkingPaths
+from snakemake_kochi.snapshot import CODE
+
+_KNOWN_AS = 500  # paths, among which a misspelt one is looked up
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The run that wrote a file.
+
+    `path` is that in the artifact branch. `commit` added the record to a branch, "" if it is in
+    none yet. `file` says whether the file is byte for byte what the run wrote; `unknown` for a
+    record of an earlier release, and if there is no file to compare with. `code` is the ref with
+    the code of the run, "" if this repository has none; `changes` counts how that differs from the
+    commit below, in git's words.
+    """
+
+    path: str
+    record: Mapping[str, Any]
+    commit: str
+    file: Literal["identical", "changed", "unknown"]
+    code: str
+    changes: str
+
+
+def origin_of_file(repository: Path, file: Path) -> Origin:
+    """The origin of a file in `results/`, or in a worktree of an artifact branch.
+
+    Raises NameNotFoundError if there is no such file, KochiError if no run of Kochi wrote it.
+    """
+    if not file.is_file():
+        raise NameNotFoundError(f"{file}: there is no such file", _beside(file))
+    top = Path(os.fsdecode(run_git(file.parent, "rev-parse", "--show-toplevel")[:-1]))
+    branch = run_git(file.parent, "symbolic-ref", "--quiet", "HEAD", accept=(0, 1)).decode()
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if branch.startswith(f"refs/heads/{MERGED}"):
+        return origin_in_commit(top, "HEAD", file.resolve().relative_to(top).as_posix(), digest)
+    for working, dest in _working(file):
+        record = _newest(working, dest, digest)
+        path = f"{published_name(repository, working.machine)}/{dest}"
+        if record is not None:
+            commit = _commit_of(repository, path, record)
+            return _origin(repository, path, record, commit, digest)
+        with suppress(GitError, KochiError):
+            # .snakemake/ was deleted, or the file came from a clone.
+            return origin_in_commit(repository, _tip(repository, path), path, digest)
+        raise KochiError(
+            f"{file}: no record of a run has this file",
+            "Tables and plots are made from all records of their batch. Ask for one of its "
+            f"artifacts; to list them, type: ls {working.results}",
+        )
+    raise KochiError(
+        f"{file} is no result: it is neither in results/ nor in a worktree of an artifact branch",
+        "For a path in a branch, type: kochi why NAME/PATH",
+    )
+
+
+def origin_in_commit(repository: Path, commit: str, path: str, digest: str = "") -> Origin:
+    """The origin of a path in a commit of an artifact branch ("" for the newest one).
+
+    `digest`: the SHA-256 of the file to compare, by default of the content in that commit. Raises
+    NameNotFoundError for a path that is not there, KochiError for a file without a record,
+    GitError for an unknown commit.
+    """
+    named = commit or _tip(repository, path)
+    if not (commit := tip_of(repository, f"{named}^{{commit}}")):
+        raise GitError(f"there is no commit {named}", "To list commits, type: kochi artifact log")
+    if not (blob := tip_of(repository, f"{commit}:{path}")):
+        listed = run_git(repository, "ls-tree", "-r", "-z", "--name-only", "--full-tree", commit)
+        paths = [os.fsdecode(each) for each in listed.split(b"\0")[:_KNOWN_AS]]
+        close = nearest(path, [each for each in paths if each and "/.kochi/" not in each])
+        raise NameNotFoundError(f"{path}: no such file in commit {commit[:12]}", close)
+    digest = digest or hashlib.sha256(run_git(repository, "cat-file", "blob", blob)).hexdigest()
+    if changed := last_change(repository, commit, [path]):
+        name = path.partition("/")[0]
+        for record in changed_records(repository, name, changed):
+            if path in _paths(name, record):
+                return _origin(repository, path, record, changed, digest)
+    raise KochiError(
+        f"{path} has no record: commit {changed[:12] or commit[:12]}, which wrote it, is not of "
+        "kochi, or its record was removed"
+    )
+
+
+def _origin(
+    repository: Path, path: str, record: Mapping[str, Any], commit: str, digest: str
+) -> Origin:
+    dest = path.partition("/")[2]
+    own: Mapping[str, Any] = next((a for a in record["artifacts"] if a["dest"] == dest), {})
+    written = own.get("sha256")
+    state: Literal["identical", "changed", "unknown"] = "unknown"
+    if written and digest:
+        state = "identical" if written == digest else "changed"
+    snapshot = record["snapshot"]
+    ref, changes = f"{CODE}/{snapshot['tree']}", ""
+    try:
+        code = tip_of(repository, ref)
+        if code and code != snapshot["base"]:
+            words = ("diff", "--shortstat", "--no-ext-diff", f"{snapshot['base']}..{ref}")
+            changes = run_git(repository, *words).decode().strip() if snapshot["base"] else ""
+    except GitError:
+        code = ""  # its base is not in this clone
+    return Origin(path, record, commit, state, ref if code else "", changes)
+
+
+def _working(file: Path) -> Iterator[tuple[WorkingPaths, str]]:
+    """The working directories in whose results a file may be, with its destination."""
+    path = Path(os.path.abspath(file))
+    for results in path.parents:
+        if results.name == "results" and len(parts := path.relative_to(results).parts) > 1:
+            dest = PurePosixPath(*parts[1:]).as_posix()
+            yield WorkingPaths(results.parent, parts[0]), dest
+
+
+def _newest(working: WorkingPaths, dest: str, digest: str) -> Mapping[str, Any] | None:
+    """The record of a destination: of several, that of the file's content, else the newest."""
+    found = []
+    # Not parsed unless it may be the one: there may be many thousands.
+    name = json.dumps(dest).encode()
+    for file in working.records.rglob("record.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            if name in (text := file.read_bytes()):
+                record = json.loads(text)
+                own = [each for each in record["artifacts"] if each["dest"] == dest]
+                if own:
+                    is_same = own[0].get("sha256") == digest
+                    found.append((is_same, str(record["ended"]), str(file), record))
+    return max(found)[-1] if found else None
+
+
+def _commit_of(repository: Path, path: str, record: Mapping[str, Any]) -> str:
+    """The commit that brought the record, as far as it is the newest one of the path."""
+    with suppress(GitError, KochiError):
+        found = origin_in_commit(repository, "", path)
+        if found.record["identity"] == record["identity"]:
+            return found.commit
+    return ""
+
+
+def _tip(repository: Path, path: str) -> str:
+    """The newest commit with results under the name that a path begins with."""
+    name = path.partition("/")[0]
+    refs = [f"refs/heads/{branch_called(name)}", f"refs/heads/{MERGED}"]
+    refs += [ref for ref, _ in refs_elsewhere(repository, branch_called(name))]
+    refs += [ref for ref, _ in refs_elsewhere(repository, MERGED)]
+    for ref in refs:
+        if tip := tip_of(repository, ref):
+            return tip
+    raise NameNotFoundError(
+        f"{path}: no artifact branch has results under the name '{name}'",
+        nearest(name, names_of(repository)),
+    )
+
+
+def _paths(name: str, record: Mapping[str, Any]) -> set[str]:
+    with suppress(KeyError, TypeError):
+        return {f"{name}/{each['dest']}" for each in record["artifacts"]}
+    return set()
+
+
+def _beside(file: Path) -> str:
+    with suppress(OSError):
+        return nearest(file.name, os.listdir(file.parent))
+    return f"there is no directory {file.parent}"

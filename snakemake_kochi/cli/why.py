@@ -1,0 +1,101 @@
+"""`kochi why`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from snakemake_kochi.artifacts.origin import Origin, origin_in_commit, origin_of_file
+from snakemake_kochi.cli.options import json_option
+from snakemake_kochi.cli.output import local_time, print_json, say, short_duration, shown
+from snakemake_kochi.snapshot import toplevel
+
+_ABOUT_FILE = {
+    "identical": "byte for byte as the run wrote it",
+    "changed": "CHANGED since the run wrote it",
+    "unknown": "not comparable: its record has no digest",
+}
+_SHORT = 12  # digits of an id
+
+
+@click.command()
+@click.argument("file")
+@click.option(
+    "--at",
+    "commit",
+    metavar="COMMIT",
+    help="FILE is a path in this commit of an artifact branch, such as local/fib/30.log.",
+)
+@json_option
+def command(file: str, commit: str | None, as_json: bool) -> int:
+    """Tell which run wrote FILE: its experiment and point, its code, where and when it ran.
+
+    FILE is a file in results/ or in a worktree of the artifact branch, or a path in that branch.
+    The exit status is 1 if the file has changed since its run.
+    """
+    repository = toplevel(Path.cwd())
+    if commit is None and (Path(file).exists() or not _may_be_in_branch(file)):
+        origin = origin_of_file(repository, Path(file))
+    else:
+        origin = origin_in_commit(repository, commit or "", file)
+    if as_json:
+        print_json(asdict(origin))
+    else:
+        for heading, text in _story(origin):
+            say(f"{heading:<11} {shown(text)}")
+    return int(origin.file == "changed")
+
+
+def _may_be_in_branch(file: str) -> bool:
+    """Whether a path that does not exist here may be one in a branch: it has a name before it."""
+    first, separator, _ = file.partition("/")
+    return bool(separator) and first not in ("", ".", "..", "results", "~")
+
+
+def _story(origin: Origin) -> Iterator[tuple[str, str]]:
+    record = origin.record
+    point = " ".join(f"{name}={value}" for name, value in record["parameters"].items())
+    yield "File", f"{origin.path}: {_ABOUT_FILE[origin.file]}"
+    batch = f"batch {record['batch']}" if record["batch"] else "a job of its own"
+    yield "Experiment", f"{record['experiment']}, {batch}, named {record['name']}"
+    yield "Point", f"{point or 'no parameters'}, duplicate {record['duplicate']}"
+    yield "Run", _run(record)
+    yield from _code(origin)
+    for recipe in record.get("recipes", ()):
+        yield "Recipe", _recipe(recipe)
+    where = f"commit {origin.commit[:_SHORT]}" if origin.commit else "not in a branch yet"
+    yield "Record", f"{record['identity']}, {where}"
+
+
+def _run(record: Mapping[str, Any]) -> str:
+    text = f"{local_time(record['started'])} on {record['node']} (machine {record['machine']}), "
+    text += f"{short_duration(record['seconds'])}, exit status {record['exit_status']}"
+    if record["queue"]:
+        text += f"; job {record['job']}, attempt {record['attempt']}, worker {record['worker']}"
+    return text
+
+
+def _code(origin: Origin) -> Iterator[tuple[str, str]]:
+    snapshot = origin.record["snapshot"]
+    base = f"commit {snapshot['base'][:_SHORT]}" if snapshot["base"] else "no commit"
+    changes = f" with changes ({origin.changes})" if origin.changes else " with changes"
+    yield "Code", base + (changes if snapshot["dirty"] else "")
+    if origin.code:
+        yield "To get it", f"git worktree add --detach DIR {origin.code}"
+    else:
+        where = "it is not in this clone. To bring it here, type where the result was made: "
+        yield "To get it", f"{where}kochi artifact push; then here: kochi artifact fetch"
+
+
+def _recipe(recipe: Mapping[str, Any]) -> str:
+    source = recipe.get("source") or {}
+    text = f"{recipe['dependency']}:{recipe['recipe']}"
+    if "commit" in source:
+        return f"{text}, commit {source['commit'][:_SHORT]} of {source['git']}"
+    if "tree" in source:
+        return f"{text}, snapshot {source['tree'][:_SHORT]} of {source['mirror']}"
+    return text
