@@ -209,7 +209,7 @@ def fingerprint(directory: Path) -> dict[str, str]:
         "stash": git(directory, "stash", "list"),
         "config": git(directory, "config", "-l"),
         "head": git(directory, "rev-parse", "--symbolic-full-name", "HEAD"),
-        "refs": "\n".join(line for line in refs if "kochi_artifacts" not in line),
+        "refs": "\n".join(line for line in refs if "kochi" not in line),
         "index": index,
     }
 
