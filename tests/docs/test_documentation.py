@@ -176,6 +176,7 @@ def test_the_tutorial_and_the_guides_after_it_can_be_followed_to_the_letter(
     described = set(_SPAN.findall(after.partition("\n\n")[0]))
     record = json.loads((terminal.directory / "results/local/sorting/100000_1_0.stats").read_text())
     nested = {*record["snapshot"], *record["recipes"][0]}
+    nested |= {key for artifact in record["artifacts"] for key in artifact}
     assert described == record.keys() | nested
 
 
