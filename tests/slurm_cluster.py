@@ -22,7 +22,7 @@ import psutil
 
 _PATIENCE = 60.0
 _STOPPING = 10.0
-_PAUSE = 0.05
+_PAUSE, _LONGEST_PAUSE = 0.05, 0.25  # between two questions: each is a process
 _MEMORY_MB = 4096  # of each node; Slurm counts it and enforces nothing
 _CLIENTS = (
     *("sacct", "sacctmgr", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"),
@@ -61,6 +61,8 @@ ReturnToService=2
 KillWait=5
 """
 
+# Added while there is no slurmctld: else each command tries to reach it for ten seconds.
+_WITHOUT_CONTROLLER = "MessageTimeout=2\n"
 
 PARTITION = "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE"
 
@@ -240,6 +242,8 @@ class SlurmCluster:
         self._wait(lambda: all(self._answers(state, node) for node in nodes), f"{nodes}: {state}")
 
     def start_controller(self) -> None:
+        text = self.configuration.read_text()
+        self.configuration.write_text(text.replace(_WITHOUT_CONTROLLER, ""))
         self._start("slurmctld", "slurmctld", "-D", "-f", str(self.configuration))
         self._wait(lambda: self._succeeds("scontrol", "ping"), "slurmctld answers")
 
@@ -253,6 +257,8 @@ class SlurmCluster:
     def stop_controller(self, number: int = signal.SIGTERM) -> None:
         """Stop slurmctld: with SIGKILL, for one that crashes."""
         self._stop("slurmctld", number)
+        with self.configuration.open("a") as configuration:
+            configuration.write(_WITHOUT_CONTROLLER)
 
     def stop_node(self, node: str, number: int = signal.SIGTERM) -> None:
         """Stop a slurmd. Processes of its jobs go on."""
@@ -382,8 +388,9 @@ class SlurmCluster:
 
     def _end_daemons(self) -> None:
         """End exactly what was started: jobs first, for nobody else would end their processes."""
-        with contextlib.suppress(subprocess.SubprocessError, TimeoutError):
-            self.cancel_jobs()
+        if "slurmctld" in self._processes:
+            with contextlib.suppress(subprocess.SubprocessError, TimeoutError):
+                self.cancel_jobs()
         for name in (*self.nodes, "slurmctld", "slurmdbd", "mariadbd"):
             self._stop(name, signal.SIGTERM)
         for node in list(self._hosts):
@@ -421,13 +428,14 @@ class SlurmCluster:
             return False
 
     def _wait(self, condition: Callable[[], bool], what: str, seconds: float = _PATIENCE) -> None:
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
         while not condition():
             gone = [name for name, each in self._processes.items() if each.poll() is not None]
-            if gone or time.monotonic() > deadline:
+            waited = time.monotonic() - began
+            if gone or waited > seconds:
                 ended = f" ({', '.join(gone)} ended)" if gone else ""
                 raise TimeoutError(f"did not happen: {what}{ended}\n{self._log_ends()}")
-            time.sleep(_PAUSE)
+            time.sleep(min(_PAUSE + waited / 20, _LONGEST_PAUSE))
 
     def _log_ends(self) -> str:
         files = sorted([*self.directory.glob("*.log"), *self.directory.glob("*.output")])
