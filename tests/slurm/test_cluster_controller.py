@@ -9,9 +9,6 @@ from pathlib import Path
 from cluster_project import ClusterProject
 from support import wait_until
 
-# Seconds for which Slurm's commands try to reach an absent slurmctld.
-SLURM = {"settings": ("MessageTimeout=3",)}
-
 
 def test_a_run_succeeds_although_slurms_controller_was_away_when_its_jobs_ended(
     project: ClusterProject,
