@@ -11,7 +11,7 @@ import click
 
 from snakemake_kochi.artifacts.origin import Origin, origin_in_commit, origin_of_file
 from snakemake_kochi.cli.options import json_option
-from snakemake_kochi.cli.output import local_time, print_json, say, short_duration, shown
+from snakemake_kochi.cli.output import clock_duration, local_time, print_json, say, shown
 from snakemake_kochi.snapshot import toplevel
 
 _ABOUT_FILE = {
