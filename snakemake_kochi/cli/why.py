@@ -73,7 +73,7 @@ def _story(origin: Origin) -> Iterator[tuple[str, str]]:
 
 def _run(record: Mapping[str, Any]) -> str:
     text = f"{local_time(record['started'])} on {record['node']} (machine {record['machine']}), "
-    text += f"{short_duration(record['seconds'])}, exit status {record['exit_status']}"
+    text += f"{clock_duration(record['seconds'], 3)}, exit status {record['exit_status']}"
     if record["queue"]:
         text += f"; job {record['job']}, attempt {record['attempt']}, worker {record['worker']}"
     return text
