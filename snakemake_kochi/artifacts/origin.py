@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,12 @@ from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.snapshot import CODE
 
 _KNOWN_AS = 500  # paths, among which a misspelt one is looked up
+_IDENTITY = re.compile(r"[0-9a-f]{40,64}")
+# The keys of a record without which its story cannot be told.
+_NEEDED = (
+    *("identity", "experiment", "batch", "name", "parameters", "duplicate", "machine", "node"),
+    *("worker", "queue", "job", "attempt", "snapshot", "started", "seconds", "exit_status"),
+)
 
 
 @dataclass(frozen=True)
@@ -113,6 +120,11 @@ def origin_in_commit(repository: Path, commit: str, path: str, digest: str = "")
 def _origin(
     repository: Path, path: str, record: Mapping[str, Any], commit: str, digest: str
 ) -> Origin:
+    if missing := [key for key in _NEEDED if key not in record]:
+        raise KochiError(
+            f"the record of {path} lacks {', '.join(missing)}: it was edited, or written by "
+            "another version of snakemake_kochi"
+        )
     dest = path.partition("/")[2]
     own: Mapping[str, Any] = next((a for a in record["artifacts"] if a["dest"] == dest), {})
     written = own.get("sha256")
@@ -120,12 +132,13 @@ def _origin(
     if written and digest:
         state = "identical" if written == digest else "changed"
     snapshot = record["snapshot"]
-    ref, changes = f"{CODE}/{snapshot['tree']}", ""
+    ref, base, changes = f"{CODE}/{snapshot['tree']}", str(snapshot["base"]), ""
     try:
         code = tip_of(repository, ref)
-        if code and code != snapshot["base"]:
-            words = ("diff", "--shortstat", "--no-ext-diff", f"{snapshot['base']}..{ref}")
-            changes = run_git(repository, *words).decode().strip() if snapshot["base"] else ""
+        # Anyone may have written the record: nothing in it may become an option of git.
+        if code and code != base and _IDENTITY.fullmatch(base):
+            words = ("diff", "--shortstat", "--no-ext-diff", f"{base}..{ref}")
+            changes = run_git(repository, *words).decode().strip()
     except GitError:
         code = ""  # its base is not in this clone
     return Origin(path, record, commit, state, ref if code else "", changes)

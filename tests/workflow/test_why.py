@@ -120,3 +120,25 @@ def test_files_that_no_run_wrote_get_a_clear_answer(finished_project: Any, tmp_p
     git(worktree, "commit", "--quiet", "--message=notes")
     assert "local/notes.txt has no record" in why(worktree, "local/notes.txt", status=1)
     assert "there is no commit nowhere" in why(top, PATH, "--at", "nowhere", status=1)
+
+
+def test_a_record_that_was_edited_is_told_and_runs_no_option_of_git(
+    finished_project: Any, tmp_path: Path
+) -> None:
+    top = finished_project.directory
+    worktree = tmp_path / "artifacts"
+    git(top, "worktree", "add", "--quiet", str(worktree), BRANCH)
+    records = list((worktree / "local" / ".kochi" / "records").rglob("*.json"))
+    file = next(each for each in records if "2_0.txt" in each.read_text())
+    record = json.loads(file.read_text())
+    record["snapshot"]["base"] = f"--output={tmp_path}/written"
+    for change in ({}, {"node": None}):
+        for key in change:
+            del record[key]
+        file.write_text(json.dumps(record))
+        (worktree / PATH).write_text(f"edited, too {change}\n")
+        git(worktree, "commit", "--quiet", "--all", "--message=edited")
+        status = 1  # the file is not what the run wrote
+        said = why(worktree, PATH, status=status)
+        assert ("lacks node" if change else "CHANGED") in said
+    assert not list(tmp_path.glob("written*"))
