@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
@@ -159,6 +159,14 @@ def find_location(
 def is_found(machine: Machine) -> bool:
     """Whether all that is known of a machine comes from its scheduler."""
     return machine.files == (str(Root.find().machine(machine.name).found),)
+
+
+def with_file_to_edit(machine: Machine) -> Machine:
+    """The machine for messages that name the file with its settings."""
+    if not is_found(machine):
+        return machine
+    # No one may edit the file of a machine that was found: a new one takes its place.
+    return replace(machine, files=("kochi.yaml, which is written by: kochi init --machine",))
 
 
 def _no_machine(

@@ -22,7 +22,7 @@ from snakemake_kochi.allocation.submission import (
 from snakemake_kochi.allocation.tracker import OrphanedAllocations, Tracker
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import has_room
-from snakemake_kochi.location import is_found
+from snakemake_kochi.location import is_found, with_file_to_edit
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths, Root
 from snakemake_kochi.project.machines import Machine
@@ -78,7 +78,8 @@ class AllocatedWorkers:
         seconds to wait at the end for a submission that is in progress. Raises KochiError.
         """
         self._paths = paths
-        self._machine = machine
+        unsure = root if is_found(machine) else None
+        self._machine = machine = with_file_to_edit(machine)
         self._controller = controller
         self._logger = logger
         self._notices = Notices(logger, repeat_faults=math.inf)
@@ -86,7 +87,6 @@ class AllocatedWorkers:
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._questions = Questions(logger)
-        unsure = root if is_found(machine) else None
         failed_starts = FailedStarts(self._scheduler.can_exclude, logger, root_if_unsure=unsure)
         self._orphaned = OrphanedAllocations(paths, scheduler_of)
         self._tracker = Tracker(

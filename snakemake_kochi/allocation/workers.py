@@ -15,7 +15,13 @@ from snakemake_kochi.allocation.allocated_workers import AllocatedWorkers
 from snakemake_kochi.allocation.local_workers import LocalWorkers
 from snakemake_kochi.errors import KochiError, nearest
 from snakemake_kochi.files import write_atomically
-from snakemake_kochi.location import Location, find_location, how_to_describe, is_found
+from snakemake_kochi.location import (
+    Location,
+    find_location,
+    how_to_describe,
+    is_found,
+    with_file_to_edit,
+)
 from snakemake_kochi.paths import Root
 from snakemake_kochi.project.configuration import repository
 from snakemake_kochi.project.machines import FOUND_VARIABLE, LOCAL, Machine
@@ -127,7 +133,7 @@ def make_workers(
     return AllocatedWorkers(
         location.root,
         location.machine_paths,
-        _with_file_to_edit(machine),
+        machine,
         lambda name: make_scheduler(machine, f"kochi-{name}"),
         controller,
         logger,
@@ -139,19 +145,11 @@ def make_scheduler(machine: Machine, name: str, limit: str | None = None) -> Sch
 
     `limit`: a time limit as the user wrote it, for an alloc_script.
     """
-    settings_at = _with_file_to_edit(machine).allocation_at
+    settings_at = with_file_to_edit(machine).allocation_at
     if machine.scheduler is None:
         script, at = machine.alloc_script, machine.script_at
         return AllocScript(name, script, machine.allocation, at, settings_at, limit)
     return system(machine.scheduler).allocations(name, machine.allocation, settings_at)
-
-
-def _with_file_to_edit(machine: Machine) -> Machine:
-    """The machine for messages that name the file with its settings."""
-    if not is_found(machine):
-        return machine
-    # No one may edit the file of a machine that was found: a new one takes its place.
-    return replace(machine, files=("kochi.yaml, which is written by: kochi init --machine",))
 
 
 # ---- where
