@@ -8,6 +8,7 @@ Therefore hooks and file watchers are off, and no missing object is fetched. Onl
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import tempfile
@@ -51,6 +52,10 @@ _QUIET_ENVIRONMENT = {
     "GIT_NO_LAZY_FETCH": "1",
     "LC_ALL": "C.UTF-8",
 }
+# For a command in which git may fetch the missing objects of the user's partial clone.
+FETCHING_MISSING = {"GIT_NO_LAZY_FETCH": "0"}
+# The id of an object, in full.
+FULL_IDENTITY = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 # Set while git runs a hook or an alias (`git rebase --exec snakemake`): they would redirect our
 # commands.
 _FOREIGN_VARIABLES = (

@@ -179,7 +179,7 @@ def _discarded(paths: ProjectPaths, machine: str) -> set[str]:
 
 def _records(working: WorkingPaths) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Every record in a working directory, after its file."""
-    for file in _files_called("record.json", working.records):
+    for file in record_files(working):
         try:
             record = read_json(file)
             if is_name(record["identity"]) and record["machine"] == working.machine:
@@ -200,13 +200,15 @@ def _directories(paths: ProjectPaths, machine: str, project: Path) -> Sequence[W
     return [WorkingPaths(directory, machine) for directory in sorted(found)]
 
 
-def _files_called(name: str, directory: Path) -> list[Path]:
+def record_files(working: WorkingPaths) -> list[Path]:
+    """The files with the records in a working directory. Raises OSError if one cannot be read."""
+
     def refuse(error: OSError) -> None:
         # If it were skipped, its results would count as examined.
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             raise error
 
-    walk = os.walk(directory, onerror=refuse)
+    name, walk = "record.json", os.walk(working.records, onerror=refuse)
     return sorted(Path(parent, name) for parent, _, names in walk if name in names)
 
 

@@ -23,13 +23,11 @@ from snakemake_kochi.artifacts.published import (
     refs_elsewhere,
 )
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
-from snakemake_kochi.git import TRANSPORTS, run_git, update_ref
+from snakemake_kochi.git import FETCHING_MISSING, TRANSPORTS, run_git, update_ref
 from snakemake_kochi.paths import ProjectPaths
 
 _REF = f"refs/heads/{MERGED}"
 _LOCK_TIMEOUT = 60.0  # seconds; a commit takes far less
-# The project belongs to the user: in a partial clone git fetches missing objects.
-_LAZY = {"GIT_NO_LAZY_FETCH": "0"}
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def initialise(
         update_ref(repository, _REF, start, "")
     # --force twice: git still lists a worktree that was removed by hand, locked or not.
     words = ("worktree", "add", "--quiet", "-f", "-f", os.fspath(place), MERGED)
-    run_git(repository, *words, environment=_LAZY, transports=TRANSPORTS)
+    run_git(repository, *words, environment=FETCHING_MISSING, transports=TRANSPORTS)
     return name
 
 
@@ -235,7 +233,7 @@ def _merge(directory: Path, name: str) -> None:
             *("--no-gpg-sign", "--no-verify-signatures", "--allow-unrelated-histories"),
             *("--no-autostash", "--strategy-option=no-renames", f"refs/heads/{name}"),
             *("-m", f"Merge branch {name}"),
-            environment=_LAZY,
+            environment=FETCHING_MISSING,
             transports=TRANSPORTS,
         )
     except GitError as error:

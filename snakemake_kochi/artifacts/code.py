@@ -1,32 +1,28 @@
-"""The code of records: the snapshot of each run, and the sources of its recipes, in the repository.
+"""The code of records, in refs of the user's repository, where it can be pushed with the results.
 
-`snapshot/publication.py` says where they are. Code is published before the commit with the record,
-so a record in the branch has its code. If the code cannot be published now, the result is committed
-all the same, and `kochi artifact push` tries again.
+refs/kochi/code/<name>   a commit with the code (`snapshot/publication.py`); <name> is the id of the
+                         tree of a snapshot, or of a commit of another repository
+
+Code is published before the commit with the record, so a record in the branch has its code. If the
+code cannot be published now, the result is committed all the same, and `kochi artifact push` tries
+again.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from snakemake_kochi.errors import GitError
+from snakemake_kochi.git import FULL_IDENTITY, run_git
 from snakemake_kochi.paths import ProjectPaths
-from snakemake_kochi.snapshot import (
-    CODE,
-    publish_commit,
-    publish_mirror,
-    publish_snapshot,
-    unpublished,
-)
 
-_IDENTITY = re.compile(r"[0-9a-f]{40}")  # of a tree or commit of the store
+CODE = "refs/kochi/code"
 
 _logger = logging.getLogger(__name__)
 
@@ -50,7 +46,7 @@ def publish_code(
         with suppress(KeyError, TypeError, AttributeError):  # edited by hand
             wanted |= dict(_from_store(repository, paths.store, record))
             wanted |= dict(_from_repositories(repository, record)) if are_own else {}
-    wanted = {name: publish for name, publish in wanted.items() if _IDENTITY.fullmatch(name)}
+    wanted = {name: publish for name, publish in wanted.items() if FULL_IDENTITY.fullmatch(name)}
     refs = None if objects is None else objects.parent / CODE
     names = {name for name in wanted if refs is None or not (refs / name).is_file()}
     failed = []
@@ -63,17 +59,34 @@ def publish_code(
     return failed
 
 
+def unpublished(repository: Path, names: Collection[str]) -> set[str]:
+    """The names among these that have no code in a repository. Raises GitError."""
+    if not names:
+        return set()
+    refs = [f"{CODE}/{name}" for name in names]
+    listed = run_git(repository, "for-each-ref", "--format=%(refname)", "--", *refs)
+    known = set(listed.decode().splitlines())
+    return {name for name in names if f"{CODE}/{name}" not in known}
+
+
 def _from_store(
     repository: Path, store: Path, record: Mapping[str, Any]
 ) -> Iterator[tuple[str, Callable[[], None]]]:
     """The names of the code of a record that is in the store, and how to publish it."""
     if snapshot := record.get("snapshot"):
         tree, base = snapshot["tree"], snapshot["base"]
-        if base is None or _IDENTITY.fullmatch(base):
-            yield tree, partial(publish_snapshot, repository, store, tree, base)
+        if base is None or FULL_IDENTITY.fullmatch(base):
+            yield (
+                tree,
+                partial(_publish, "snapshot", repository, f"{CODE}/{tree}", store, tree, base),
+            )
     for recipe, source in _sources(record):
-        if "tree" in source:
-            yield source["tree"], partial(publish_mirror, repository, store, source, recipe)
+        if "tree" in source and (not source["base"] or FULL_IDENTITY.fullmatch(source["base"])):
+            ref = f"{CODE}/{source['tree']}"
+            yield (
+                source["tree"],
+                partial(_publish, "mirror", repository, ref, store, source, recipe),
+            )
 
 
 def _from_repositories(
@@ -84,8 +97,18 @@ def _from_repositories(
         if "git" in source:
             local = repository / os.path.expanduser(source["git"].removeprefix("file://"))
             if os.path.isdir(local):  # the record of a remote source has its address and commit
-                commit = source["commit"]
-                yield commit, partial(publish_commit, repository, local, commit, recipe)
+                commit, ref = source["commit"], f"{CODE}/{source['commit']}"
+                yield commit, partial(_publish, "commit", repository, ref, local, commit, recipe)
+
+
+def _publish(what: Literal["snapshot", "mirror", "commit"], *arguments: Any) -> None:
+    """Call a function of `snapshot/publication.py`. Raises GitError."""
+    # Imported here: it loads much, and most commits have no new code.
+    from snakemake_kochi.snapshot import publish_commit, publish_mirror, publish_snapshot
+
+    publish: dict[str, Callable[..., None]]
+    publish = {"snapshot": publish_snapshot, "mirror": publish_mirror, "commit": publish_commit}
+    publish[what](*arguments)
 
 
 def _sources(record: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, str]]]:

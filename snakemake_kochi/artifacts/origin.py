@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from snakemake_kochi.artifacts.agreement import record_files
 from snakemake_kochi.artifacts.branch_content import changed_records, last_change, tip_of
+from snakemake_kochi.artifacts.code import CODE
 from snakemake_kochi.artifacts.published import (
     MERGED,
     branch_called,
@@ -25,12 +26,10 @@ from snakemake_kochi.artifacts.published import (
     refs_elsewhere,
 )
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
-from snakemake_kochi.git import run_git
+from snakemake_kochi.git import FULL_IDENTITY, run_git
 from snakemake_kochi.paths import WorkingPaths
-from snakemake_kochi.snapshot import CODE
 
 _KNOWN_AS = 500  # paths, among which a misspelt one is looked up
-_IDENTITY = re.compile(r"[0-9a-f]{40,64}")
 # The keys of a record without which its story cannot be told.
 _NEEDED = (
     *("identity", "experiment", "batch", "name", "parameters", "duplicate", "machine", "node"),
@@ -136,7 +135,7 @@ def _origin(
     try:
         code = tip_of(repository, ref)
         # Anyone may have written the record: nothing in it may become an option of git.
-        if code and code != base and _IDENTITY.fullmatch(base):
+        if code and code != base and FULL_IDENTITY.fullmatch(base):
             words = ("diff", "--shortstat", "--no-ext-diff", f"{base}..{ref}")
             changes = run_git(repository, *words).decode().strip()
     except GitError:
@@ -157,8 +156,8 @@ def _newest(working: WorkingPaths, dest: str, digest: str) -> Mapping[str, Any] 
     """The record of a destination: of several, that of the file's content, else the newest."""
     found = []
     # Not parsed unless it may be the one: there may be many thousands.
-    name = json.dumps(dest).encode()
-    for file in working.records.rglob("record.json"):
+    name = json.dumps(dest, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    for file in record_files(working):
         with suppress(OSError, ValueError, KeyError, TypeError):
             if name in (text := file.read_bytes()):
                 record = json.loads(text)

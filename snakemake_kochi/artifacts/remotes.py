@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.artifacts.branch_content import all_records
-from snakemake_kochi.artifacts.code import publish_code
+from snakemake_kochi.artifacts.code import CODE, publish_code
 from snakemake_kochi.artifacts.published import MERGED, branch_called, names_of
 from snakemake_kochi.errors import GitError, NameNotFoundError, nearest
-from snakemake_kochi.git import TRANSPORTS, run_git
+from snakemake_kochi.git import FETCHING_MISSING, TRANSPORTS, run_git
 from snakemake_kochi.paths import ProjectPaths
-from snakemake_kochi.snapshot import CODE
 
 _BRANCHES = f"refs/heads/{MERGED}*"
-# The project belongs to the user: in a partial clone git fetches missing objects.
-_LAZY = {"GIT_NO_LAZY_FETCH": "0"}
 _DEFAULT = "origin"
 
 
@@ -63,7 +60,7 @@ def push(repository: Path, paths: ProjectPaths, remote: str | None = None) -> Ex
     told = run_git(
         repository,
         *("push", "--porcelain", "--no-verify", *command[1:]),
-        environment=_LAZY,
+        environment=FETCHING_MISSING,
         transports=TRANSPORTS,
         accept=(0, 1),
     )
@@ -96,7 +93,7 @@ def fetch(repository: Path, remote: str | None = None) -> Exchange:
     run_git(
         repository,
         *(command[0], *words, *command[1:]),
-        environment=_LAZY,
+        environment=FETCHING_MISSING,
         transports=TRANSPORTS,
     )
     after = _refs(repository, tracking)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -85,7 +84,8 @@ def command(
                 say(_line(finding))
     has_failed = any(finding.verdict == "failed" for finding in findings)
     if as_json:
-        checks = [asdict(finding) for finding in findings]
+        keys = ("check", "directory", "verdict", "measured", "advice")
+        checks = [{key: getattr(finding, key) for key in keys} for finding in findings]
         print_json({"machine": location.machine.name, "failed": has_failed, "checks": checks})
     return int(has_failed)
 

@@ -3,11 +3,9 @@
 from snakemake_kochi.snapshot.difference import difference
 from snakemake_kochi.snapshot.listing import deleted_files, matcher, submodules
 from snakemake_kochi.snapshot.publication import (
-    CODE,
     publish_commit,
     publish_mirror,
     publish_snapshot,
-    unpublished,
 )
 from snakemake_kochi.snapshot.repository import keep_repository
 from snakemake_kochi.snapshot.snapshot import (
@@ -26,7 +24,6 @@ from snakemake_kochi.snapshot.snapshot import (
 from snakemake_kochi.snapshot.source import fetch_source, resolve_source
 
 __all__ = [
-    "CODE",
     "Entry",
     "Snapshot",
     "difference",
@@ -48,5 +45,4 @@ __all__ = [
     "select_sources",
     "submodules",
     "toplevel",
-    "unpublished",
 ]

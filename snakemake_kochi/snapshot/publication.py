@@ -1,7 +1,4 @@
-"""The code of results in the user's repository, where it can be pushed with the results.
-
-refs/kochi/code/<name>   a commit with the code; <name> is the id of a snapshot's tree, or of the
-                         commit of another repository
+"""The code of results in the user's repository: a commit, and a ref that the caller names.
 
 The commit of a snapshot has the checked-out commit as its parent. If the snapshot has just the
 files of that commit, the ref names that commit itself. The sources of a recipe have no parent,
@@ -17,7 +14,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +28,6 @@ from snakemake_kochi.snapshot.repository import (
 )
 from snakemake_kochi.snapshot.snapshot import Change, changes
 
-CODE = "refs/kochi/code"
 _LARGEST = 100 * 2**20  # bytes; GitHub refuses larger files
 _EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 _NO_DATE = "946684800 +0000"
@@ -49,21 +45,7 @@ class _Code:
     message: str
 
 
-def code_ref(name: str) -> str:
-    return f"{CODE}/{name}"
-
-
-def unpublished(repository: Path, names: Collection[str]) -> set[str]:
-    """The names among these that have no code in a repository. Raises GitError."""
-    if not names:
-        return set()
-    refs = [code_ref(name) for name in names]
-    listed = run_git(repository, "for-each-ref", "--format=%(refname)", "--", *refs)
-    known = set(listed.decode().splitlines())
-    return {name for name in names if code_ref(name) not in known}
-
-
-def publish_snapshot(repository: Path, store: Path, tree: str, base: str | None) -> None:
+def publish_snapshot(repository: Path, ref: str, store: Path, tree: str, base: str | None) -> None:
     """Publish a snapshot, which was taken when the commit `base` was checked out.
 
     Raises GitError, also if the repository no longer has the base, or if its objects have other ids
@@ -72,14 +54,16 @@ def publish_snapshot(repository: Path, store: Path, tree: str, base: str | None)
     objects = with_objects_of(repository)
     kept, left_out = _without_private(store, tree, base, objects)
     if base is not None and _tree_of(repository, base) == kept:
-        _point(repository, tree, base)
+        _point(repository, ref, base)
         return
     message = f"Code of results: snapshot {tree[:12]}\n\n{_trailer(tree, left_out)}"
     code = _Code(kept, store, in_store(store) | objects, base, message)
-    _point(repository, tree, _commit(repository, code))
+    _point(repository, ref, _commit(repository, code))
 
 
-def publish_mirror(repository: Path, store: Path, source: Mapping[str, str], recipe: str) -> None:
+def publish_mirror(
+    repository: Path, ref: str, store: Path, source: Mapping[str, str], recipe: str
+) -> None:
     """Publish the snapshot of a mirrored directory.
 
     `source`: "tree", "base" ("" for none), and the directory as "mirror". Raises GitError.
@@ -93,7 +77,7 @@ def publish_mirror(repository: Path, store: Path, source: Mapping[str, str], rec
         kept, left_out = _without_private(store, tree, None, objects)
     message = f"Sources of recipe {recipe}\n\n{_trailer(tree, left_out)}"
     code = _Code(kept, store, in_store(store) | objects, None, message)
-    _point(repository, tree, _commit(repository, code))
+    _point(repository, ref, _commit(repository, code))
 
 
 def _trailer(tree: str, left_out: Sequence[str]) -> str:
@@ -101,14 +85,14 @@ def _trailer(tree: str, left_out: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def publish_commit(repository: Path, source: Path, commit: str, recipe: str) -> None:
+def publish_commit(repository: Path, ref: str, source: Path, commit: str, recipe: str) -> None:
     """Publish the files of a commit of another repository on this computer, without its history.
 
     Submodules are left out. Raises GitError.
     """
     message = f"Sources of recipe {recipe}\n\nkochi-commit: {commit}\n"
     code = _Code(_tree_of(source, commit), source, {}, None, message)
-    _point(repository, commit, _commit(repository, code))
+    _point(repository, ref, _commit(repository, code))
 
 
 def _without_private(
@@ -181,10 +165,10 @@ def _commit(repository: Path, code: _Code) -> str:
     return made.decode().strip()
 
 
-def _point(repository: Path, name: str, commit: str) -> None:
+def _point(repository: Path, ref: str, commit: str) -> None:
     try:
-        update_ref(repository, code_ref(name), commit, "")
+        update_ref(repository, ref, commit, "")
     except GitError:
         # Another process was faster. Its commit is the same.
-        if unpublished(repository, [name]):
+        if not run_git(repository, "for-each-ref", "--", ref):
             raise

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from snakemake_kochi.errors import GitError, NoCommitError, nearest
 from snakemake_kochi.files import is_there
-from snakemake_kochi.git import REMOTE_TRANSPORTS, SERVE, TRANSPORTS, run_git
+from snakemake_kochi.git import FULL_IDENTITY, REMOTE_TRANSPORTS, SERVE, TRANSPORTS, run_git
 from snakemake_kochi.snapshot.repository import create_store, run_in_store
 from snakemake_kochi.snapshot.snapshot import new_directory
 
-_FULL_IDENTITY = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _ABBREVIATED_IDENTITY = re.compile(r"[0-9a-f]{4,64}")
 # gitremote-helpers(7): `ext::sh -c ...` runs a command, `fd::17` waits for ever.
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9+.-]*::")
@@ -37,7 +36,7 @@ def resolve_source(git: str, branch: str | None, commit: str | None) -> str:
     if branch is not None or commit is None:
         return _resolve_branch(git, branch)
     wanted = commit.lower()
-    if _FULL_IDENTITY.fullmatch(wanted):
+    if FULL_IDENTITY.fullmatch(wanted):
         return wanted
     if not _ABBREVIATED_IDENTITY.fullmatch(wanted):
         raise GitError(

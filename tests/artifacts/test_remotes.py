@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from git_helpers import files_of, git, write
+from git_helpers import commit_to_new_repository, files_of, git, write
 
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal
@@ -97,11 +97,7 @@ def test_the_sources_of_local_and_mirrored_recipes_travel_and_those_of_remote_on
     repository: Path, paths: ProjectPaths, clone: Path, tmp_path: Path
 ) -> None:
     library = tmp_path / "library"
-    git(tmp_path, "init", "--quiet", "library")
-    write(library / "a.c", "committed\n")
-    git(library, "add", "--all")
-    git(library, "commit", "--quiet", "--message=library")
-    commit = git(library, "rev-parse", "HEAD").strip()
+    commit = commit_to_new_repository(library, "a.c", "committed\n")
     write(library / "a.c", "edited\n")
     mirrored = freeze(library, paths.store)
     sources: list[dict[str, str]] = [
@@ -197,16 +193,15 @@ def test_a_deleted_artifact_branch_leaves_the_code(
 def test_records_of_others_cannot_make_a_push_publish_what_is_not_in_the_store(
     repository: Path, paths: ProjectPaths, bare: Path, tmp_path: Path
 ) -> None:
-    git(tmp_path, "init", "--quiet", "private")
-    write(tmp_path / "private" / "a.c", "private\n")
-    git(tmp_path / "private", "add", "--all")
-    git(tmp_path / "private", "commit", "--quiet", "--message=private")
-    commit = git(tmp_path / "private", "rev-parse", "HEAD").strip()
+    commit = commit_to_new_repository(tmp_path / "private", "a.c", "private\n")
     source = {"git": str(tmp_path / "private"), "commit": commit}
+    written = tmp_path / "written"
+    mirror = {"mirror": str(repository), "tree": "2" * 40, "base": f"--output={written}"}
     records: list[Any] = [
         {"recipes": [{"dependency": "d", "recipe": "r", "source": source}]},
         {"snapshot": {"tree": "../../heads/main", "base": None}},
         {"snapshot": {"tree": "1" * 40, "base": "--all"}},
+        {"recipes": [{"dependency": "d", "recipe": "r", "source": mirror}]},
         {"snapshot": "edited"},
         [],
     ]
@@ -218,6 +213,7 @@ def test_records_of_others_cannot_make_a_push_publish_what_is_not_in_the_store(
     typed(repository, "update-ref", f"refs/heads/{BRANCH}", made)
     pushed = push(repository, paths)
     assert (pushed.branches, pushed.snapshots, pushed.without_code) == (1, 0, 0)
+    assert not written.exists()
 
 
 def _blob(repository: Path, record: Any) -> str:

@@ -30,6 +30,15 @@ def git(directory: Path, *arguments: str) -> str:
     ).stdout
 
 
+def commit_to_new_repository(directory: Path, file: str, content: str) -> str:
+    """A repository with one commit of one file; returns the commit."""
+    write(directory / file, content)
+    git(directory, "init", "--quiet")
+    git(directory, "add", "--all")
+    git(directory, "commit", "--quiet", "--message=first")
+    return git(directory, "rev-parse", "HEAD").strip()
+
+
 def write(path: Path, content: bytes | str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)

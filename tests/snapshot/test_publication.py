@@ -6,12 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from git_helpers import BAD_NAME, files_of, git, write
+from git_helpers import BAD_NAME, commit_to_new_repository, files_of, git, write
 
+from snakemake_kochi.artifacts.code import unpublished
 from snakemake_kochi.errors import GitError
-from snakemake_kochi.snapshot import Snapshot, freeze, publish_commit, publish_mirror
-from snakemake_kochi.snapshot import publish_snapshot as publish
-from snakemake_kochi.snapshot.publication import unpublished
+from snakemake_kochi.snapshot import (
+    Snapshot,
+    freeze,
+    publish_commit,
+    publish_mirror,
+    publish_snapshot,
+)
 
 
 def ref(name: str) -> str:
@@ -21,7 +26,7 @@ def ref(name: str) -> str:
 def frozen(repository: Path, store: Path) -> Snapshot:
     """A snapshot that is published."""
     snapshot = freeze(repository, store)
-    publish(repository, store, snapshot.tree, snapshot.base)
+    publish_snapshot(repository, ref(snapshot.tree), store, snapshot.tree, snapshot.base)
     return snapshot
 
 
@@ -128,7 +133,7 @@ def test_a_base_that_is_gone_is_an_error_and_leaves_no_ref(repository: Path, sto
     write(repository / "main.c", "changed\n")
     snapshot = freeze(repository, store)
     with pytest.raises(GitError):
-        publish(repository, store, snapshot.tree, "1" * 40)
+        publish_snapshot(repository, ref(snapshot.tree), store, snapshot.tree, "1" * 40)
     assert unpublished(repository, [snapshot.tree])
 
 
@@ -162,16 +167,12 @@ def test_the_sources_of_recipes_are_published_without_their_history(
     repository: Path, store: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "library"
-    git(tmp_path, "init", "--quiet", "library")
-    write(other / "server.key", "for tests\n")
-    git(other, "add", "--all")
-    git(other, "commit", "--quiet", "--message=library")
-    commit = git(other, "rev-parse", "HEAD").strip()
-    publish_commit(repository, other, commit, "library:one")
+    commit = commit_to_new_repository(other, "server.key", "for tests\n")
+    publish_commit(repository, ref(commit), other, commit, "library:one")
     write(other / "b.c", "uncommitted\n")
     snapshot = freeze(other, store)
     source = {"mirror": str(other), "tree": snapshot.tree, "base": commit}
-    publish_mirror(repository, store, source, "library:two")
+    publish_mirror(repository, ref(snapshot.tree), store, source, "library:two")
     for name, files in ((commit, {"server.key"}), (snapshot.tree, {"server.key", "b.c"})):
         listed = git(repository, "ls-tree", "-r", "--name-only", ref(name)).splitlines()
         assert set(listed) == files
@@ -185,7 +186,7 @@ def test_a_mirror_that_is_gone_is_published_from_its_snapshot(
     write(tmp_path / "files" / "a.c", "a\n")
     snapshot = freeze(tmp_path / "files", store)
     source = {"mirror": str(tmp_path / "gone"), "tree": snapshot.tree, "base": ""}
-    publish_mirror(repository, store, source, "library:two")
+    publish_mirror(repository, ref(snapshot.tree), store, source, "library:two")
     assert git(repository, "show", f"{ref(snapshot.tree)}:a.c") == "a\n"
 
 

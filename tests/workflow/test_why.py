@@ -96,6 +96,16 @@ def test_a_file_without_its_local_record_is_found_in_the_branch(finished_project
     assert told(top, FILE)["file"] == "identical"
 
 
+def test_a_result_that_is_in_no_branch_is_found_whatever_its_name(finished_project: Any) -> None:
+    top = finished_project.directory
+    finished_project.edit("sum.yaml", "${duplicate}.txt", "${duplicate} ü.txt")
+    file = "results/local/sum/first/2_0 ü.txt"
+    finished_project.snakemake(file)
+    git(top, "branch", "-D", BRANCH)
+    story = told(top, file)
+    assert (story["file"], story["commit"]) == ("identical", "")
+
+
 @pytest.mark.parametrize(
     ("file", "answer"),
     [
