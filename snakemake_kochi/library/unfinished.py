@@ -117,7 +117,7 @@ def _collect(
     )
     # A process of its own: this one is ending, and starts no more threads.
     subprocess.run(
-        [sys.executable, "-P", "-m", "snakemake_kochi.results", batch.experiment.file, *options],
+        [sys.executable, "-P", "-m", "snakemake_kochi.tables", batch.experiment.file, *options],
         input=json.dumps({record: asdict(why) for record, why in left_out.items()}).encode(),
         check=False,
     )

@@ -14,7 +14,7 @@ import pandas
 import pytest
 from support import REPOSITORY, git, printed, run, start, wait_until, write
 
-from snakemake_kochi.results.measurements import draw, independent_parameters
+from snakemake_kochi.tables.measurements import draw, independent_parameters
 from snakemake_kochi.worker.node.devices import format_cpus
 
 from .conftest import results as results_of

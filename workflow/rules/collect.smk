@@ -22,7 +22,7 @@ for batch in kochi.batches:
             varying=kochi.verbatim(list(batch.grid.varying)),
             metrics=kochi.verbatim(dict(batch.grid.metrics)),
         shell:
-            '"$KOCHI_PYTHON" -P -m snakemake_kochi.results {params.experiment:q}'
+            '"$KOCHI_PYTHON" -P -m snakemake_kochi.tables {params.experiment:q}'
             " --batch={params.batch:q} --table={output.table:q} --markdown={output.markdown:q}"
             " --plot={output.plot:q}"
 

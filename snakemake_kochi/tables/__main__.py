@@ -1,4 +1,4 @@
-"""The program that rules run for a batch: `python -m snakemake_kochi.results EXPERIMENT BATCH ...`.
+"""The program that rules run for a batch: `python -m snakemake_kochi.tables EXPERIMENT BATCH ...`.
 
 $KOCHI_FREEZE names the freeze of the run, which lists the runs of the batch: there may be too many
 for arguments.
@@ -16,7 +16,7 @@ from pathlib import Path
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.library.batch import BatchFiles
 from snakemake_kochi.phases.freeze import load_freeze
-from snakemake_kochi.results.collect import (
+from snakemake_kochi.tables.collect import (
     LeftOut,
     Run,
     Target,
@@ -58,7 +58,7 @@ def _collect(options: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m snakemake_kochi.results", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m snakemake_kochi.tables", description=__doc__)
     parser.add_argument("experiment", help="path of the experiment's file in the project")
     parser.add_argument("--batch", required=True)
     parser.add_argument("--table", required=True)

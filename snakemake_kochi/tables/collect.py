@@ -13,7 +13,7 @@ from typing import Any
 
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.project.grid import Grid, Point
-from snakemake_kochi.results.measurements import Unmatched, as_markdown, draw, read_runs, summarise
+from snakemake_kochi.tables.measurements import Unmatched, as_markdown, draw, read_runs, summarise
 
 # On the terminal; the Markdown has more.
 _MOST_REASONS = 4
