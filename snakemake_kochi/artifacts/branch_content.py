@@ -1,7 +1,10 @@
 """The content of a machine's branch: its commits, the records in them, and the next commits.
 
-The results are in `<name>/`, their records in `<name>/.kochi/records/`; `<name>` is the name under
-which the machine's results are published.
+`<name>` is the name under which the machine's results are published:
+
+<name>/<dest>                     a result
+<name>/.kochi/records/            the records, in directories (see `record_path`)
+<name>/.kochi/diffs/<tree>.diff   how the snapshot of this tree differs from the checked-out commit
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from snakemake_kochi.artifacts.journal import RESERVED, JournalEntry
 from snakemake_kochi.artifacts.published import MERGED, branch_called, fix_name, refs_elsewhere
 from snakemake_kochi.errors import DamagedFileError, GitError
 from snakemake_kochi.files import to_json
-from snakemake_kochi.git import COMMITTER, reading_git, run_git
+from snakemake_kochi.git import COMMITTER, FULL_IDENTITY, reading_git, run_git
 
 _BLOCK = 1 << 20
 
@@ -343,7 +346,24 @@ def _stream_commit(
                 raise UnreadableEntryError(entry, error) from error
         record, place = to_json(entry.record), record_path(name, entry.identity)
         yield b"M 100644 inline %s\ndata %d\n%s\n" % (_quoted(place), len(record), record)
+    for tree, text in _differences(entries).items():
+        place = f"{name}/{RESERVED}/diffs/{tree}.diff"
+        yield b"M 100644 inline %s\ndata %d\n%s\n" % (_quoted(place), len(text), text)
     yield b"\n"
+
+
+def _differences(entries: Sequence[JournalEntry]) -> dict[str, bytes]:
+    """How each snapshot that differs from its commit does so, for people: by the tree's id.
+
+    In a record, this text is one long line.
+    """
+    found = {}
+    for entry in entries:
+        with suppress(KeyError, TypeError, AttributeError):  # no snapshot, or journaled by others
+            snapshot = entry.record["snapshot"]
+            if snapshot["diff"] and FULL_IDENTITY.fullmatch(snapshot["tree"]):
+                found[snapshot["tree"]] = snapshot["diff"].encode("utf-8", "surrogateescape")
+    return found
 
 
 def _content(file: Path, size: int) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ BRANCH = "kochi_artifacts_local"
 
 def kept(project: Any) -> set[str]:
     listed = git(project.directory, "ls-tree", "-r", "--name-only", BRANCH).splitlines()
-    records = [path for path in listed if "/.kochi/" in path]
+    records = [path for path in listed if "/.kochi/records/" in path]
     artifacts = {path for path in listed if path.endswith(".log")}
     assert len(records) == len(artifacts)
     return {Path(path).name for path in artifacts}

@@ -45,6 +45,12 @@ def test_a_clone_has_the_uncommitted_code_of_each_result(
         ref = f"refs/kochi/code/{record['snapshot']['tree']}"
         files = git(clone, "ls-tree", "--name-only", ref).splitlines()
         untracked = "untracked.txt" in files and git(clone, "show", f"{ref}:untracked.txt")
+        if record["snapshot"]["dirty"]:
+            diff = git(
+                clone, "show", f"{BRANCH}:local/.kochi/diffs/{record['snapshot']['tree']}.diff"
+            )
+            assert diff.strip() == record["snapshot"]["diff"].strip()
+            assert f"+code {int(record['parameters']['n']) // 10}" in diff.splitlines()
         seen[record["parameters"]["n"]] = (git(clone, "show", f"{ref}:code.txt"), untracked)
     assert seen == {
         "1": ("code\n", False),

@@ -75,7 +75,7 @@ def test_a_batch_runs_through_workers_into_tables_and_a_branch(project: Any) -> 
     records = [
         json.loads(git(project.directory, "show", f"{branch}:{file}"))
         for file in files
-        if "/.kochi/" in file
+        if "/.kochi/records/" in file
     ]
     assert sorted(record["parameters"]["n"] for record in records) == ["1", "2"]
     for record in records:
