@@ -70,8 +70,7 @@ def push(repository: Path, paths: ProjectPaths, remote: str | None = None) -> Ex
     if refused or not results:
         raise GitError(
             f"{remote} refused {', '.join(refused) or 'everything'}",
-            f"If it has results of another clone, type: kochi artifact fetch {remote}; then kochi "
-            "artifact sync, which says how to join them.",
+            _how_to_push(remote, any("shallow" in each for each in refused)),
         )
     changed = [refs.partition(":")[2] for flag, refs, _ in results if flag != "="]
     names = tuple(ref.removeprefix("refs/heads/") for ref in changed if ref in branches)
@@ -105,6 +104,18 @@ def fetch(repository: Path, remote: str | None = None) -> Exchange:
     changed = (ref for ref, commit in after.items() if before.get(ref) != commit)
     names = tuple(ref.removeprefix("refs/remotes/") for ref in changed)
     return Exchange(remote, command, len(after), len(_refs(repository, CODE)), names)
+
+
+def _how_to_push(remote: str, is_shallow: bool) -> str:
+    if is_shallow:
+        return (
+            "This clone is shallow, and the remote lacks the commits below. Type: git fetch "
+            "--unshallow; then push again."
+        )
+    return (
+        f"If it has results of another clone, type: kochi artifact fetch {remote}; then kochi "
+        "artifact sync, which says how to join them."
+    )
 
 
 def _known(repository: Path, remote: str | None) -> str:

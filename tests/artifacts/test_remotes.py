@@ -12,9 +12,10 @@ from git_helpers import commit_to_new_repository, files_of, git, write
 
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal
+from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.artifacts.remotes import fetch, push
 from snakemake_kochi.errors import GitError, NameNotFoundError
-from snakemake_kochi.paths import ProjectPaths
+from snakemake_kochi.paths import ProjectPaths, Root
 from snakemake_kochi.snapshot import Snapshot, freeze
 
 MACHINE = "local"
@@ -145,6 +146,27 @@ def test_a_remote_with_results_of_another_clone_refuses_with_what_to_type(
     assert f"origin refused refs/heads/{BRANCH} [rejected]" in caught.value.message
     assert "kochi artifact fetch origin" in str(caught.value)
     assert git(bare, "show", f"{BRANCH}:local/second.log") == "second"
+
+
+def test_code_of_a_shallow_clone_is_pushed_where_its_base_is_known(
+    repository: Path, bare: Path, tmp_path: Path
+) -> None:
+    write(repository / "later.txt", "later")
+    git(repository, "add", "later.txt")
+    typed(repository, "commit", "--quiet", "--no-gpg-sign", "--message=later")
+    typed(repository, "push", "--quiet", "origin", "HEAD")
+    git(tmp_path, "clone", "--quiet", "--depth=1", "--branch=main", bare.as_uri(), "shallow")
+    shallow = tmp_path / "shallow"
+    choose_name(shallow, MACHINE, MACHINE)
+    write(shallow / "uncommitted.txt", "uncommitted")
+    paths = Root(tmp_path / "root of shallow").project(shallow)
+    tree = result(shallow, paths, "first").tree
+    push(shallow, paths)
+    assert git(bare, "show", f"refs/kochi/code/{tree}:uncommitted.txt") == "uncommitted"
+    git(tmp_path, "init", "--quiet", "--bare", "other")
+    git(shallow, "remote", "add", "other", str(tmp_path / "other"))
+    with pytest.raises(GitError, match="git fetch --unshallow"):
+        push(shallow, paths, "other")
 
 
 def test_what_is_missing_is_said(repository: Path, paths: ProjectPaths, tmp_path: Path) -> None:
