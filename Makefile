@@ -29,6 +29,8 @@ SPREAD := --dist loadscope --no-loadscope-reorder
 # The Debian packages that tests and benchmarks need; PACKAGE:PROGRAM if the names differ. Slurm needs
 # the database to remember ended jobs.
 PROGRAMS := strace munge slurmctld slurmd
+# Users have it, and it has to understand what we keep in its format.
+LARGE_FILES := git-lfs
 DATABASE := slurmdbd mariadb-server-core:mariadbd
 # FUSE for filesystems with faults, GlusterFS for a filesystem that two nodes share.
 FILESYSTEMS := fuse3:fusermount3 glusterfs-server:glusterd glusterfs-client:glusterfs
@@ -60,7 +62,7 @@ lint: environment
 
 # Four processes on two cores, because many tests only wait.
 test: environment environment-slurm
-	@tools/programs.sh $(PROGRAMS) $(DATABASE) $(FILESYSTEMS)
+	@tools/programs.sh $(PROGRAMS) $(DATABASE) $(FILESYSTEMS) $(LARGE_FILES)
 	$(APART) $(VENV)/bin/python -m pytest -n 4 $(SPREAD) --durations 10 $(PYTEST_OPTIONS)
 	$(MAKE) --no-print-directory test-oldest
 

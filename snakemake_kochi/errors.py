@@ -87,6 +87,14 @@ class ArtifactTooLargeError(KochiError):
     """A result file is too large for git."""
 
 
+class MissingContentError(KochiError):
+    """The contents of large files, at `paths` in a branch, are not in this clone."""
+
+    def __init__(self, message: str, hint: str | None = None, *, paths: Sequence[str]) -> None:
+        super().__init__(message, hint)
+        self.paths = tuple(paths)
+
+
 class PhaseError(KochiError):
     """An install, build or run script failed, or an artifact that it promised is missing.
 
