@@ -14,13 +14,16 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import DamagedFileError, PhaseError
 from snakemake_kochi.files import read_json
-from snakemake_kochi.paths import JobPaths, ProjectPaths
+from snakemake_kochi.paths import JobPaths, MachinePaths, ProjectPaths
 
 _POINT = ("experiment", "batch", "name", "parameters", "duplicate")
+_MOST_EARLIER = 20
 
 
 def is_given_up(paths: ProjectPaths, record: Mapping[str, Any]) -> bool:
@@ -49,6 +52,44 @@ def earlier_nonces(paths: ProjectPaths, record: Mapping[str, Any]) -> set[str]:
         except (OSError, DamagedFileError):
             continue
     return {nonce for nonce in nonces if isinstance(nonce, str) and nonce}
+
+
+def earlier_attempts(
+    machine: MachinePaths, queue: str, job: str, attempt: str
+) -> list[dict[str, Any]]:
+    """The attempts of a job that ended without a result, each as a record has them.
+
+    Only the latest of many. An attempt whose file cannot be read now is left out. `attempt` is the
+    present one; without a `queue` there is no worker, and no other attempt.
+    """
+    try:
+        present, paths = int(attempt), machine.job(int(job))
+    except ValueError:
+        return []
+    numbers = range(max(1, present - _MOST_EARLIER), present) if queue else ()
+    found = []
+    for number in numbers:
+        with suppress(OSError, DamagedFileError, KeyError):
+            ended = read_json(paths.ended(number))
+            found.append(
+                {
+                    "attempt": str(number),
+                    "nonce": ended["nonce"] or "",
+                    "worker": str(ended["worker"]),
+                    "node": str(ended["node"]),
+                    "started": _start(paths.attempt(number)),
+                    "ended": str(ended["ended"]),
+                    "outcome": "lost" if ended["reason"] == "lost" else "failed",
+                    "reason": ": ".join(filter(None, (ended["reason"], ended.get("detail")))),
+                }
+            )
+    return found
+
+
+def _start(attempt: Path) -> str | None:
+    with suppress(OSError, DamagedFileError, KeyError):
+        return str(read_json(attempt)["started"])
+    return None
 
 
 def is_same_point(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

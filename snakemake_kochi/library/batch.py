@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from snakemake_kochi.artifacts.record import read_record
 from snakemake_kochi.errors import DamagedFileError, NameNotFoundError, for_snakemake
-from snakemake_kochi.files import is_there, read_json
+from snakemake_kochi.files import is_there
 from snakemake_kochi.library.outputs import (
     Directories,
     Kept,
@@ -27,7 +28,7 @@ from snakemake_kochi.library.run_group import (
 from snakemake_kochi.phases.build import source_files
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.products import digest_of
-from snakemake_kochi.phases.run import RECORD_VERSION, run_identity
+from snakemake_kochi.phases.run import run_identity
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import Grid, Phase, Point
 from snakemake_kochi.project.recipes import Recipe
@@ -189,7 +190,7 @@ class BatchRules:
     def is_finished(self, kept: Kept, group: RunGroup, wildcards: Mapping[str, str]) -> bool:
         """Whether the results of a point exist and are those that would be made now."""
         try:
-            record = read_json(Path(group.record.format(**wildcards)), RECORD_VERSION)
+            record = read_record(Path(group.record.format(**wildcards)))
         except (FileNotFoundError, DamagedFileError):
             return False
         point = group.point(wildcards)

@@ -27,7 +27,8 @@ from snakemake_kochi.phases.products import (
     write_build,
     write_manifest,
 )
-from snakemake_kochi.phases.run import Output, Task, run_identity, run_task
+from snakemake_kochi.phases.record import Output, Task
+from snakemake_kochi.phases.run import run_identity, run_task
 from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
 from snakemake_kochi.project.values import parse_assignment
 

@@ -96,7 +96,7 @@ def build_experiment(
             },
         )
         with scratch_directory(freeze.workspaces) as scratch, Stopwatch() as watch:
-            status = run_script(
+            ended = run_script(
                 phase.script,
                 f"build_{experiment.name}",
                 place.tree,
@@ -105,11 +105,11 @@ def build_experiment(
                 scratch,
                 output=place.log,
             )
-        if status != 0:
+        if ended.status != 0:
             raise PhaseError(
-                f"{experiment.file}: the build script ended with exit status {status} "
+                f"{experiment.file}: the build script ended with exit status {ended.status} "
                 f"in {place.tree}",
-                reason=f"the build script ended with exit status {status}",
+                reason=f"the build script ended with exit status {ended.status}",
                 output=last_lines(place.log, LAST_LINES),
             )
         # A run of another commit may use the same build: it gets its own .git.

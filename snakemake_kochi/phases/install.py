@@ -189,7 +189,7 @@ def _install(
     )
     print(f"Installing {recipe} into {place.prefix}", flush=True)
     with scratch_directory(freeze.workspaces) as scratch, Stopwatch() as watch:
-        status = run_script(
+        ended = run_script(
             recipe.install_script,
             f"install_{recipe.dependency}_{recipe.name}",
             place.source,
@@ -198,14 +198,14 @@ def _install(
             scratch,
             output=place.log,
         )
-    if status != 0:
+    if ended.status != 0:
         link = freeze.paths.current_install(freeze.machine_name, recipe.dependency, recipe.name)
         good = is_there(link)
         raise PhaseError(
             f"{recipe}: the install script ended with exit status "
-            f"{status} in {place.source}; its output is in {place.log}",
+            f"{ended.status} in {place.source}; its output is in {place.log}",
             "The installation that worked before is still in place." if good else None,
-            reason=f"the install script ended with exit status {status}",
+            reason=f"the install script ended with exit status {ended.status}",
             output=last_lines(place.log, LAST_LINES),
         )
     record = asdict(install) | {

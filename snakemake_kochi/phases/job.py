@@ -26,7 +26,8 @@ from snakemake_kochi.phases.build import build_experiment
 from snakemake_kochi.phases.freeze import Freeze, load_freeze
 from snakemake_kochi.phases.install import read_install
 from snakemake_kochi.phases.products import Install
-from snakemake_kochi.phases.run import Task, run_task
+from snakemake_kochi.phases.record import Task
+from snakemake_kochi.phases.run import run_task
 from snakemake_kochi.phases.script import (
     Environment,
     clean_up_on_sigterm,

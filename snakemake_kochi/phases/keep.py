@@ -27,7 +27,7 @@ from snakemake_kochi.errors import ArtifactTooLargeError, GitError, KochiError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
-from snakemake_kochi.phases.run import Output
+from snakemake_kochi.phases.record import Output
 
 _PATIENCE = 30.0  # seconds
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import platform
-import secrets
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,7 +14,9 @@ from snakemake_kochi.artifacts.attempts import stop_if_given_up
 from snakemake_kochi.errors import PhaseError, ScriptError
 from snakemake_kochi.files import answered, last_lines, make_directory, read_json, to_json
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
+from snakemake_kochi.phases.node import load_now
 from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, Build, Install, digest_of
+from snakemake_kochi.phases.record import Measured, Output, Task, described, make_record
 from snakemake_kochi.phases.script import (
     Environment,
     Stopwatch,
@@ -30,7 +27,6 @@ from snakemake_kochi.phases.script import (
 )
 from snakemake_kochi.project.grid import Phase, Point
 
-RECORD_VERSION = 1
 _WIDTH = 80
 # It is in each run's artifact, and the end of a long build is the interesting part.
 MOST_OF_BUILD = 64 * 1024  # bytes
@@ -43,36 +39,6 @@ _STANDALONE = {
     "KOCHI_ATTEMPT_NONCE": "",
     "KOCHI_RUNNER": "",
 }
-
-
-@dataclass(frozen=True)
-class Output:
-    """An artifact of a point and its file.
-
-    `source` is a path in the workspace, for type "file"; `destination` is the path below the
-    machine's directory in the artifact branch.
-    """
-
-    type: str
-    destination: str
-    source: str | None
-    file: Path
-
-
-@dataclass(frozen=True)
-class Task:
-    """One point to run: its name, all its parameters, and those that its script sees (`variables`:
-    KOCHI_PARAM_<NAME> -> value).
-
-    `batch` is empty for a job outside of any batch, and so is `identity` (see `run_identity`).
-    """
-
-    name: str
-    batch: str
-    parameters: Mapping[str, str]
-    duplicate: int
-    variables: Mapping[str, str]
-    identity: str = ""
 
 
 def run_identity(phase: Phase, load_environment: str, point: Point, build_file: str) -> str:
@@ -102,13 +68,8 @@ def run_task(
 ) -> dict[str, Any]:
     """Run a point's script in a private copy of its build, write its artifacts, return its record.
 
-    The record (JSON): "version", "identity", "experiment", "batch", "name", "parameters",
-    "duplicate", "build_parameters" and "run_parameters" (those that each sees), "build_script",
-    "run_script", "machine", "node", "worker", "queue", "job", "attempt", "nonce", "runner",
-    "snapshot", "recipes", "build", "run", "started" and "ended" (ISO 8601, UTC), "seconds",
-    "exit_status", "output" (see `write_printed`), "artifacts": those that may be committed
-    (see `_described`).
-    Raises PhaseError when the script fails or an artifact is missing; nothing is written then.
+    The record is JSON, see `record.py`. Raises PhaseError when the script fails or an artifact is
+    missing; nothing is written then.
     """
     variables = _job_variables(freeze, task)
     environment = Environment(freeze.load_environment, installs, {**variables, **task.variables})
@@ -117,8 +78,9 @@ def run_task(
         _renew(freeze, build, directory)
         give_repository(freeze.git_directory, directory)
         captured = scratch / "stdout"
+        load = load_now()
         with Stopwatch() as watch:
-            status = run_script(
+            ended = run_script(
                 freeze.run.script,
                 f"run_{freeze.experiment}",
                 directory,
@@ -128,6 +90,9 @@ def run_task(
                 # A job by hand may print anything, for as long as it likes.
                 captured if task.batch else None,
             )
+        status = ended.status
+        measured = Measured(watch, status, ended.usage, load)
+        record = make_record(freeze, task, build, installs, variables, measured)
         if status != 0:
             raise ScriptError(
                 f"{freeze.file}: the run script of {task.name} ended with exit status {status}",
@@ -135,8 +100,6 @@ def run_task(
                 reason=f"the run script ended with exit status {status}",
                 output=last_lines(captured, LAST_LINES),
             )
-        record = _record(freeze, task, build, installs, watch, variables)
-        record["exit_status"] = status
         printed = scratch / "printed"
         if any(output.type == "stdout" for output in outputs):
             build_log = freeze.paths.build(freeze.machine_name, build.digest).log
@@ -154,7 +117,7 @@ def run_task(
             make_directory(output.file.parent)
             if output.type != "stats":
                 shutil.copyfile(files[output.destination], output.file)
-        record["artifacts"] = [_described(output) for output in outputs if output not in private]
+        record["artifacts"] = [described(output) for output in outputs if output not in private]
         for output in outputs:
             if output.type == "stats":
                 output.file.write_bytes(to_json(record))
@@ -191,55 +154,6 @@ def _job_variables(freeze: BatchFreeze, task: Task) -> dict[str, str]:
     return told | {"KOCHI_MACHINE": freeze.machine_name, "KOCHI_JOB_NAME": task.name}
 
 
-def _record(
-    freeze: BatchFreeze,
-    task: Task,
-    build: Build,
-    installs: Sequence[Install],
-    watch: Stopwatch,
-    variables: Mapping[str, str],
-) -> dict[str, Any]:
-    started = datetime.fromtimestamp(watch.started, UTC)
-    label = f"{freeze.experiment}.{task.batch or 'single'}"[:80]
-    return {
-        "version": RECORD_VERSION,
-        "identity": f"{label}.{started:%Y%m%dT%H%M%S}.{secrets.token_hex(6)}",
-        "experiment": freeze.file,
-        "batch": task.batch,
-        "name": task.name,
-        "parameters": dict(task.parameters),
-        "duplicate": task.duplicate,
-        "build_parameters": _seen_by(freeze.build, task),
-        "run_parameters": _seen_by(freeze.run, task),
-        "build_script": freeze.build.script,
-        "run_script": freeze.run.script,
-        "machine": freeze.machine_name,
-        "node": platform.node(),
-        "worker": variables["KOCHI_WORKER_ID"],
-        "queue": variables["KOCHI_QUEUE"],
-        "job": variables["KOCHI_JOB_ID"],
-        "attempt": variables["KOCHI_ATTEMPT"],
-        "nonce": variables["KOCHI_ATTEMPT_NONCE"],
-        "runner": variables["KOCHI_RUNNER"],
-        "snapshot": dict(freeze.snapshot),
-        "recipes": [
-            asdict(install)
-            | {"script": "", "envs": {}}
-            | dict(freeze.recipes.get(f"{install.dependency}:{install.recipe}", {}))
-            for install in installs
-        ],
-        "build": build.digest,
-        "run": task.identity,
-        "started": started.isoformat(),
-        "ended": (started + timedelta(seconds=watch.seconds)).isoformat(),
-        "seconds": round(watch.seconds, 6),
-    }
-
-
-def _seen_by(phase: Phase, task: Task) -> dict[str, str]:
-    return {name: task.parameters[name] for name in phase.depend_params if name in task.parameters}
-
-
 def _file_of(output: Output, directory: Path, printed: Path) -> Path:
     """The file of which an artifact is a copy, without links."""
     if output.type == "stdout":
@@ -270,19 +184,6 @@ def _is_elsewhere(output: Output, files: Mapping[str, Path], allowed: Sequence[P
         file=sys.stderr,
     )
     return True
-
-
-def _described(output: Output) -> dict[str, Any]:
-    """An artifact as its record describes it.
-
-    With "size" in bytes and "sha256" in hex, except in type "stats", which is the record itself.
-    """
-    found = {"type": output.type, "dest": output.destination, "src": output.source}
-    if output.type == "stats":
-        return found
-    with output.file.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return {**found, "size": file.tell(), "sha256": digest}
 
 
 def write_printed(

@@ -11,13 +11,14 @@ import os
 import platform
 import re
 import secrets
+import select
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,6 +32,7 @@ from snakemake_kochi.processes import ProcessIdentity, child_pids, this_node
 from snakemake_kochi.project.values import environment_name
 
 _FOLLOW_SECONDS = 0.05
+_LOOK_SECONDS = 0.005  # where the kernel does not tell the end of a child
 SAVED_THREADS_VARIABLE = "KOCHI_SAVED_THREADS"
 # Snakemake sets them to a rule's `threads` for each shell command: a benchmark with OpenMP would
 # run with one thread.
@@ -96,6 +98,30 @@ class Environment:
         return "\n".join(line for line in lines if line) + "\n"
 
 
+@dataclass(frozen=True)
+class Usage:
+    """What the processes of a script took, without those for which no process waited.
+
+    `peak_memory_mb` is the memory of the largest single process, in MiB. The kernel counts at least
+    the memory of the process that started the script.
+    """
+
+    user_seconds: float
+    system_seconds: float
+    peak_memory_mb: int
+    major_faults: int  # page faults that read from a disk
+    voluntary_switches: int
+    involuntary_switches: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a script ended. `status`: its exit status, 128 + n after signal n."""
+
+    status: int
+    usage: Usage
+
+
 def source_variables(base: str | None, dirty: bool) -> dict[str, str]:
     """Variables about the source of a script.
 
@@ -112,8 +138,8 @@ def run_script(
     strict: bool,
     scratch: Path,
     output: Path | None = None,
-) -> int:
-    """Run a bash script in a directory and return its exit status (128 + n after signal n).
+) -> Ended:
+    """Run a bash script in a directory.
 
     With `strict` it stops at the first failing command (`set -euo pipefail`). With `output`,
     standard output and error go to that file and from there to our own standard output; without,
@@ -129,10 +155,8 @@ def run_script(
     command = ["bash", str(starter)]
     variables = own_environment() | dict(environment.variables)
     if output is None:
-        status = subprocess.run(command, cwd=directory, env=variables, check=False).returncode
-    else:
-        status = _run_followed(command, directory, variables, output)
-    return status if status >= 0 else 128 - status
+        return _run(command, directory, variables)
+    return _run_followed(command, directory, variables, output)
 
 
 def saved_threads() -> str:
@@ -152,23 +176,69 @@ def own_environment() -> dict[str, str]:
     return variables
 
 
+def _run(command: Sequence[str], directory: Path, variables: Mapping[str, str]) -> Ended:
+    process = subprocess.Popen(command, cwd=directory, env=variables)
+    try:
+        return _wait(process, lambda: None)
+    except BaseException:  # Ctrl-C
+        process.kill()
+        process.wait()
+        raise
+
+
 def _run_followed(
     command: Sequence[str], directory: Path, variables: Mapping[str, str], output: Path
-) -> int:
+) -> Ended:
     # To a file and not through a pipe: a background child that keeps the pipe open would delay the
     # job as long as it lives.
     with output.open("wb") as writer, output.open("rb") as reader:
         process = subprocess.Popen(
             command, cwd=directory, env=variables, stdout=writer, stderr=subprocess.STDOUT
         )
-        while process.poll() is None:
-            _copy(reader)
-            try:
-                process.wait(_FOLLOW_SECONDS)
-            except subprocess.TimeoutExpired:
-                continue
-        _copy(reader)
-    return process.returncode
+        return _wait(process, lambda: _copy(reader))
+
+
+def _wait(process: subprocess.Popen[bytes], follow: Callable[[], None]) -> Ended:
+    """Wait for a process, and call `follow` from time to time and at its end."""
+    # Not Popen.wait: it does not tell the usage, and would notice the end up to 50 ms late.
+    with _is_over(process.pid) as is_over:
+        while not is_over():
+            follow()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    follow()
+    usage = Usage(
+        user_seconds=round(used.ru_utime, 6),
+        system_seconds=round(used.ru_stime, 6),
+        peak_memory_mb=-(-used.ru_maxrss // 1024),
+        major_faults=used.ru_majflt,
+        voluntary_switches=used.ru_nvcsw,
+        involuntary_switches=used.ru_nivcsw,
+    )
+    code = process.returncode
+    return Ended(code if code >= 0 else 128 - code, usage)
+
+
+@contextmanager
+def _is_over(pid: int) -> Iterator[Callable[[], bool]]:
+    """A function that waits some time for the end of a child, and returns whether it has ended."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:  # a kernel before 5.3, or a container that forbids it
+
+        def look() -> bool:
+            time.sleep(_LOOK_SECONDS)
+            options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, pid, options) is not None
+
+        yield look
+        return
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        yield lambda: bool(poll.poll(_FOLLOW_SECONDS * 1000))
+    finally:
+        os.close(descriptor)
 
 
 def _copy(reader: object) -> None:

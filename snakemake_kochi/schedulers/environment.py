@@ -31,6 +31,10 @@ class OwnAllocation(Protocol):
     """The allocation in which a process runs, from its environment. None: not known from it."""
 
     @property
+    def scheduler(self) -> str:
+        """The name of the scheduler, as in kochi.yaml."""
+
+    @property
     def id(self) -> str:
         """The id in the form that the scheduler's commands take."""
 

@@ -16,9 +16,9 @@ import pandas
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from snakemake_kochi.artifacts.record import read_record
 from snakemake_kochi.errors import ConfigError
-from snakemake_kochi.files import read_json
-from snakemake_kochi.phases.run import RECORD_VERSION, own_output
+from snakemake_kochi.phases.run import own_output
 
 # The columns of a run beside its parameters and metrics; reserved names of parameters.
 SECONDS = "run_seconds"
@@ -71,7 +71,7 @@ def read_runs(
     rows = []
     without: dict[str, list[int]] = {name: [] for name in metrics}
     for index, path in enumerate(records):
-        record = read_json(path, RECORD_VERSION)
+        record = read_record(path)
         row: dict[str, Any] = {**record["parameters"], "duplicate": record["duplicate"]}
         row |= {column: record[key] for column, key in _FIXED.items()}
         if compiled:
@@ -101,7 +101,7 @@ def read_runs(
 
 
 def _last_lines(record: Path, captured: Path) -> tuple[str, ...]:
-    text = own_output(read_json(record, RECORD_VERSION), captured)
+    text = own_output(read_record(record), captured)
     return tuple([line for line in text.splitlines() if line.strip()][-_SHOWN:])
 
 

@@ -8,7 +8,6 @@ of a page come one after the other in one directory, which is empty in the begin
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -170,14 +169,6 @@ def test_the_tutorial_and_the_guides_after_it_can_be_followed_to_the_letter(
 ) -> None:
     for page in ("tutorial.md", "own-snakefile.md", "jobs-by-hand.md"):
         terminal.follow(REPOSITORY / "docs" / page)
-    # A promise of another page, for which there is a record only now.
-    records = (REPOSITORY / "docs" / "records.md").read_text()
-    _, _, after = records.partition("<!-- keys of a record -->\n")
-    described = set(_SPAN.findall(after.partition("\n\n")[0]))
-    record = json.loads((terminal.directory / "results/local/sorting/100000_1_0.stats").read_text())
-    nested = {*record["snapshot"], *record["recipes"][0]}
-    nested |= {key for artifact in record["artifacts"] for key in artifact}
-    assert described == record.keys() | nested
 
 
 def test_further_can_be_followed_to_the_letter(terminal: Terminal) -> None:

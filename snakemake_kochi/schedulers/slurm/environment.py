@@ -66,6 +66,8 @@ def own_allocation(environment: Mapping[str, str]) -> SlurmAllocation | None:
 class SlurmAllocation:
     """The job in which a process with this environment runs; see `environment.OwnAllocation`."""
 
+    scheduler = "slurm"
+
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
 

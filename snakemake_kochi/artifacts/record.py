@@ -1,0 +1,90 @@
+"""Records of attempts: the version of their format, and older ones in today's form.
+
+`workflow/schemas/record.schema.json` describes the keys, each with the version that added it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Literal
+
+from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.files import read_json
+from snakemake_kochi.resources import workflow_directory
+
+RECORD_VERSION = 2
+Outcome = Literal["success", "failed", "lost"]
+
+# What a record of version 1 says of keys that it lacks: only successes left a record.
+_ADDED_IN_2: Mapping[str, Any] = {
+    "outcome": "success",
+    "reason": None,
+    "earlier_attempts": [],
+    "cpus": None,
+    "allocation": None,
+    "hardware": None,
+    "system": None,
+    "facts": {},
+    "environment": {},
+    "usage": None,
+    "built": None,
+}
+
+
+def read_record(file: Path) -> dict[str, Any]:
+    """Read a record of this or an earlier release from a file, in today's form.
+
+    Raises FileNotFoundError, and DamagedFileError if it is no record or one of a newer release.
+    """
+    return todays_form(read_json(file), str(file))
+
+
+def todays_form(record: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A record of this or an earlier release with the keys of RECORD_VERSION.
+
+    "version" stays as it was. What the earlier release did not record is null or empty, so a null
+    never means that it was looked for. `where`: names it for people. Raises DamagedFileError if it
+    is no record or one of a newer release.
+    """
+    version = record.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise DamagedFileError(f"{where}: not a record: key 'version' is missing or no number")
+    if version > RECORD_VERSION:
+        raise DamagedFileError(
+            f"{where}: written by a newer snakemake_kochi (records of version {version}; this one "
+            f"reads up to {RECORD_VERSION})",
+            "Update with: pip install --upgrade snakemake-executor-plugin-kochi",
+        )
+    found = dict(record)
+    if version < 2:
+        found = deepcopy(dict(_ADDED_IN_2)) | found
+        recipes = found.get("recipes")
+        if isinstance(recipes, list):
+            found["recipes"] = [
+                {"install": None, **each} if isinstance(each, dict) else each for each in recipes
+            ]
+    return found
+
+
+def is_success(record: Mapping[str, Any]) -> bool:
+    """Whether the attempt of a record of any version has a result."""
+    return bool(record.get("outcome", "success") == "success")
+
+
+def record_schema() -> dict[str, Any]:
+    """The JSON schema of records in today's form."""
+    file = workflow_directory() / "schemas" / "record.schema.json"
+    schema: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return schema
+
+
+def contradictions(record: Mapping[str, Any]) -> list[str]:
+    """What in a record in today's form contradicts the schema: a sentence each, with its key."""
+    import jsonschema  # imported here: only commands for people check a record
+
+    validator: Any = jsonschema.Draft7Validator(record_schema())
+    errors = sorted(validator.iter_errors(record), key=lambda error: list(map(str, error.path)))
+    return [": ".join(filter(None, [error.json_path[2:], error.message])) for error in errors]

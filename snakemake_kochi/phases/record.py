@@ -1,0 +1,171 @@
+"""The record of one attempt of a run: what ran, from which code, where, and how it ended.
+
+`workflow/schemas/record.schema.json` describes its keys; `artifacts/` stores it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.artifacts.attempts import earlier_attempts
+from snakemake_kochi.artifacts.record import RECORD_VERSION
+from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.files import read_json
+from snakemake_kochi.phases.batch_freeze import BatchFreeze
+from snakemake_kochi.phases.node import hardware, system
+from snakemake_kochi.phases.products import BUILD_VERSION, MANIFEST_VERSION, Build, Install
+from snakemake_kochi.phases.script import Stopwatch, Usage
+from snakemake_kochi.project.grid import Phase
+from snakemake_kochi.schedulers.environment import own_allocation
+
+
+@dataclass(frozen=True)
+class Output:
+    """An artifact of a point and its file.
+
+    `source` is a path in the workspace, for type "file"; `destination` is the path below the
+    machine's directory in the artifact branch.
+    """
+
+    type: str
+    destination: str
+    source: str | None
+    file: Path
+
+
+@dataclass(frozen=True)
+class Task:
+    """One point to run: its name, all its parameters, and those that its script sees (`variables`:
+    KOCHI_PARAM_<NAME> -> value).
+
+    `batch` is empty for a job outside of any batch, and so is `identity` (see `run_identity`).
+    """
+
+    name: str
+    batch: str
+    parameters: Mapping[str, str]
+    duplicate: int
+    variables: Mapping[str, str]
+    identity: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was seen of the run script. `load`: that of the node when it started."""
+
+    watch: Stopwatch
+    status: int
+    usage: Usage
+    load: float | None
+
+
+def make_record(
+    freeze: BatchFreeze,
+    task: Task,
+    build: Build,
+    installs: Sequence[Install],
+    variables: Mapping[str, str],
+    measured: Measured,
+) -> dict[str, Any]:
+    """The record of an attempt whose run script has ended, as that of a success without artifacts.
+
+    `variables` are those that tell the job of itself.
+    """
+    started = datetime.fromtimestamp(measured.watch.started, UTC)
+    label = f"{freeze.experiment}.{task.batch or 'single'}"[:80]
+    allocation = own_allocation(os.environ)
+    return {
+        "version": RECORD_VERSION,
+        "identity": f"{label}.{started:%Y%m%dT%H%M%S}.{secrets.token_hex(6)}",
+        "outcome": "success",
+        "reason": None,
+        "experiment": freeze.file,
+        "batch": task.batch,
+        "name": task.name,
+        "parameters": dict(task.parameters),
+        "duplicate": task.duplicate,
+        "build_parameters": _seen_by(freeze.build, task),
+        "run_parameters": _seen_by(freeze.run, task),
+        "build_script": freeze.build.script,
+        "run_script": freeze.run.script,
+        "machine": freeze.machine_name,
+        "node": platform.node(),
+        "worker": variables["KOCHI_WORKER_ID"],
+        "queue": variables["KOCHI_QUEUE"],
+        "job": variables["KOCHI_JOB_ID"],
+        "attempt": variables["KOCHI_ATTEMPT"],
+        "nonce": variables["KOCHI_ATTEMPT_NONCE"],
+        "runner": variables["KOCHI_RUNNER"],
+        "earlier_attempts": earlier_attempts(
+            freeze.paths.machine(freeze.machine_name),
+            variables["KOCHI_QUEUE"],
+            variables["KOCHI_JOB_ID"],
+            variables["KOCHI_ATTEMPT"],
+        ),
+        "cpus": os.environ.get("KOCHI_CPUS"),
+        "allocation": None
+        if allocation is None
+        else {"scheduler": allocation.scheduler, "id": allocation.id},
+        "hardware": hardware(),
+        "system": system(measured.load),
+        "facts": {},
+        "environment": {},
+        "usage": asdict(measured.usage),
+        "snapshot": dict(freeze.snapshot),
+        "recipes": [_recipe(freeze, install) for install in installs],
+        "build": build.digest,
+        "built": _made(
+            freeze.paths.build(freeze.machine_name, build.digest).manifest,
+            freeze.paths.build(freeze.machine_name, build.digest).log,
+            BUILD_VERSION,
+        ),
+        "run": task.identity,
+        "started": started.isoformat(),
+        "ended": (started + timedelta(seconds=measured.watch.seconds)).isoformat(),
+        "seconds": round(measured.watch.seconds, 6),
+        "exit_status": measured.status,
+        "artifacts": [],
+    }
+
+
+def described(output: Output) -> dict[str, Any]:
+    """An artifact as its record describes it.
+
+    With "size" in bytes and "sha256" in hex, except in type "stats", which is the record itself.
+    """
+    found = {"type": output.type, "dest": output.destination, "src": output.source}
+    if output.type == "stats":
+        return found
+    with output.file.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {**found, "size": file.tell(), "sha256": digest}
+
+
+def _seen_by(phase: Phase, task: Task) -> dict[str, str]:
+    return {name: task.parameters[name] for name in phase.depend_params if name in task.parameters}
+
+
+def _recipe(freeze: BatchFreeze, install: Install) -> dict[str, Any]:
+    place = freeze.paths.install(
+        freeze.machine_name, install.dependency, install.recipe, install.digest
+    )
+    frozen = freeze.recipes.get(f"{install.dependency}:{install.recipe}", {})
+    made = _made(place.record, place.log, MANIFEST_VERSION)
+    return asdict(install) | {"script": "", "envs": {}} | dict(frozen) | {"install": made}
+
+
+def _made(file: Path, log: Path, version: int) -> dict[str, Any] | None:
+    """When and where an installation or a build was made, from its own record; None without one."""
+    with suppress(OSError, DamagedFileError, KeyError):
+        made = read_json(file, version)
+        return {key: made[key] for key in ("started", "seconds", "node")} | {"log": str(log)}
+    return None
