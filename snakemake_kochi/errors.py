@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from snakemake_interface_common.exceptions import WorkflowError
 
@@ -99,8 +99,11 @@ class PhaseError(KochiError):
     """An install, build or run script failed, or an artifact that it promised is missing.
 
     `reason` is the text for a list of many failures; its default is the message. `output` are the
-    last lines that the script printed.
+    last lines that the script printed. `record` is that of the failed attempt of a run, if it got
+    as far as its script.
     """
+
+    record: Mapping[str, Any] | None = None
 
     def __init__(
         self,

@@ -3,7 +3,8 @@
 `<name>` is the name under which the machine's results are published:
 
 <name>/<dest>                     a result
-<name>/.kochi/records/            the records, in directories (see `record_path`)
+<name>/.kochi/records/            the records of results, in directories (see `record_path`)
+<name>/.kochi/failed/             the records of attempts that failed, in the same way
 <name>/.kochi/diffs/<tree>.diff   how the snapshot of this tree differs from the checked-out commit
 """
 
@@ -21,11 +22,13 @@ from typing import Any
 
 from snakemake_kochi.artifacts.journal import RESERVED, JournalEntry
 from snakemake_kochi.artifacts.published import MERGED, branch_called, fix_name, refs_elsewhere
+from snakemake_kochi.artifacts.record import is_success
 from snakemake_kochi.errors import DamagedFileError, GitError
 from snakemake_kochi.files import to_json
 from snakemake_kochi.git import COMMITTER, FULL_IDENTITY, reading_git, run_git
 
 _BLOCK = 1 << 20
+_KINDS = (False, True)  # of records: of results, of failed attempts
 
 
 @dataclass(frozen=True)
@@ -59,13 +62,14 @@ def records_directory(name: str) -> str:
     return f"{name}/{RESERVED}/records"
 
 
-def record_path(name: str, identity: str) -> str:
-    """The path of a result's record in the branch.
+def record_path(name: str, identity: str, failed: bool = False) -> str:
+    """The path of a record in the branch: that of a result, or of an attempt that failed.
 
     The records are in several directories, because a commit writes each changed directory anew.
     """
     shard = hashlib.sha256(identity.encode()).hexdigest()[:2]
-    return f"{records_directory(name)}/{shard}/{identity}.json"
+    directory = f"{name}/{RESERVED}/failed" if failed else records_directory(name)
+    return f"{directory}/{shard}/{identity}.json"
 
 
 # ---- commits
@@ -174,12 +178,14 @@ def recorded(repository: Path, state: Branch, identities: Sequence[str]) -> set[
     """The identities whose record is in the branch already."""
     if not state.start or not identities:
         return set()
-    asked = "".join(f"{state.start}:{record_path(state.name, name)}\n" for name in identities)
+    # Whether an entry is of a result or of a failed attempt is known only when it was read.
+    places = [(name, record_path(state.name, name, kind)) for name in identities for kind in _KINDS]
+    asked = "".join(f"{state.start}:{place}\n" for _, place in places)
     answers = run_git(repository, "cat-file", "--batch-check", stdin=asked.encode())
     lines = answers.decode().splitlines()
     return {
         name
-        for name, answer in zip(identities, lines, strict=True)
+        for (name, _), answer in zip(places, lines, strict=True)
         if not answer.endswith(" missing")
     }
 
@@ -323,8 +329,10 @@ def _stream_commit(
     superseded: Sequence[str],
 ) -> Iterator[bytes]:
     who = f"{COMMITTER['GIT_COMMITTER_NAME']} <{COMMITTER['GIT_COMMITTER_EMAIL']}>"
-    count = len(entries)
-    subject = f"{count} result{'s' if count != 1 else ''} from {name}"
+    failed = sum(not is_success(entry.record) for entry in entries)
+    counts = [(len(entries) - failed, "result"), (failed, "failed attempt")]
+    told = [f"{count} {what}{'s' if count != 1 else ''}" for count, what in counts if count]
+    subject = f"{' and '.join(told)} from {name}"
     # An identity is the name of the run, its time and a nonce, with dots between them.
     labels = {entry.identity.rsplit(".", 2)[0] for entry in entries}
     if len(labels) == 1:
@@ -344,7 +352,8 @@ def _stream_commit(
                 yield from _content(file, size)
             except OSError as error:
                 raise UnreadableEntryError(entry, error) from error
-        record, place = to_json(entry.record), record_path(name, entry.identity)
+        record = to_json(entry.record)
+        place = record_path(name, entry.identity, failed=not is_success(entry.record))
         yield b"M 100644 inline %s\ndata %d\n%s\n" % (_quoted(place), len(record), record)
     for tree, text in _differences(entries).items():
         place = f"{name}/{RESERVED}/diffs/{tree}.diff"

@@ -44,6 +44,7 @@ from snakemake_kochi.artifacts.journal import (
     set_aside,
 )
 from snakemake_kochi.artifacts.published import branch_called
+from snakemake_kochi.artifacts.record import is_success
 from snakemake_kochi.artifacts.replaced import is_made_again, note_replaced, superseded_records
 from snakemake_kochi.errors import DamagedFileError, GitError, KochiError
 from snakemake_kochi.files import make_directory
@@ -73,6 +74,8 @@ def commit_pending(
 ) -> int:
     """Commit all journaled results of a machine in one commit; return how many were committed.
 
+    Records of failed attempts are committed with them, and do not count.
+
     Artifacts go to <name>/<dest>, where <name> is that under which the machine's results are
     published (`published.py`), records to `record_path`. When another process is committing, this
     waits for `patience` seconds and then returns 0. Nothing stays behind: that process reads the
@@ -101,7 +104,7 @@ def commit_pending(
                 state, entries = committer.commit_journal()
         except LockBusyError:
             break
-        committed += len(entries)
+        committed += _results(entries)
         note_replaced(repository, paths, state, machine, entries)
     return committed
 
@@ -121,7 +124,7 @@ def commit_in_burst(
             # Noted already here: runs that end meanwhile do not come and find the lock held.
             note_commit(paths, machine)
             state, entries = committer.commit_journal()
-        committed = len(entries)
+        committed = _results(entries)
     except LockBusyError:
         if patience:
             raise _busy(patience) from None
@@ -315,6 +318,10 @@ class _Committer:
         found = run_git(self.repository, "config", "--get", "core.sharedRepository", accept=(0, 1))
         value = os.fsdecode(found.removesuffix(b"\n"))
         return ("-c", f"core.sharedRepository={value}") if value else ()
+
+
+def _results(entries: Sequence[JournalEntry]) -> int:
+    return sum(is_success(entry.record) for entry in entries)
 
 
 def _busy(patience: float) -> KochiError:

@@ -34,6 +34,7 @@ from snakemake_kochi.artifacts.branch_content import (
     records_of,
 )
 from snakemake_kochi.artifacts.journal import JournalEntry
+from snakemake_kochi.artifacts.record import is_success
 from snakemake_kochi.errors import DamagedFileError, GitError
 from snakemake_kochi.files import list_names, make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.paths import ProjectPaths
@@ -69,9 +70,10 @@ def is_made_again(
 
     The later result is another entry, or in the branch.
     """
-    if not is_given_up(paths, entry.record):
+    if not is_success(entry.record) or not is_given_up(paths, entry.record):
         return False
-    if any(is_redone(entry.record, other.record) for other in others):
+    made = [other.record for other in others if is_success(other.record)]
+    if any(is_redone(entry.record, other) for other in made):
         return True
     beside = records_beside(repository, state, entry)
     return any(is_redone(entry.record, record) for _, record in beside)

@@ -15,7 +15,7 @@ from snakemake_kochi.errors import KochiError, PhaseError
 from snakemake_kochi.files import is_there, to_json
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.batch_freeze import load_batch_freeze
-from snakemake_kochi.phases.keep import keep_result
+from snakemake_kochi.phases.keep import keep_failure, keep_result
 from snakemake_kochi.phases.products import (
     Build,
     Install,
@@ -115,7 +115,12 @@ def _run(file: Path, options: argparse.Namespace) -> None:
     if not is_there(build.tree):
         # Finished work needs none; this one was forced to run.
         build = _built(file, options)
-    record = run_task(freeze, task, build, installs, outputs)
+    try:
+        record = run_task(freeze, task, build, installs, outputs)
+    except PhaseError as error:
+        if error.record is not None:
+            keep_failure(freeze, error.record)
+        raise
     options.record.write_bytes(to_json(record))
     keep_result(freeze, record, outputs)
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snakemake_kochi.confidential import is_secret_variable
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.frozen import FrozenDict
@@ -141,7 +142,4 @@ def _phase(data: Mapping[str, Any]) -> Phase:
 
 
 def _shown(name: str, value: str) -> str:
-    # Imported here: it loads git, which jobs that only read this file do not need.
-    from snakemake_kochi.snapshot.difference import is_secret_variable
-
     return "(not told)" if is_secret_variable(name, value) else value

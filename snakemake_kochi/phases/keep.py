@@ -27,7 +27,7 @@ from snakemake_kochi.errors import ArtifactTooLargeError, GitError, KochiError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
-from snakemake_kochi.phases.record import Output
+from snakemake_kochi.phases.record import Output, was_stopped
 
 _PATIENCE = 30.0  # seconds
 
@@ -64,6 +64,29 @@ def keep_result(freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequenc
             file=sys.stderr,
         )
         return
+    _commit_if_due(freeze)
+
+
+def keep_failure(freeze: BatchFreeze, record: Mapping[str, Any]) -> None:
+    """Journal the record of an attempt that failed, and commit the journal if that is due.
+
+    It has no files. If it cannot be journaled or committed now, the log says so: it must not hide
+    why the attempt failed.
+    """
+    if freeze.snapshot["base"] is None and not _is_repository(freeze.repository):
+        return
+    try:
+        journal(freeze.paths, freeze.machine_name, Result(record["identity"], {}, record))
+    except (KochiError, OSError) as error:
+        print(f"kochi: the record of this failed attempt is not kept: {error}", file=sys.stderr)
+        return
+    # Whoever ends a run waits only some seconds for it.
+    if not was_stopped(record):
+        _commit_if_due(freeze)
+
+
+def _commit_if_due(freeze: BatchFreeze) -> None:
+    paths, machine = freeze.paths, freeze.machine_name
     if is_commit_due(paths, machine) or not is_commit_promised(paths, machine):
         with _not_now():
             from snakemake_kochi.artifacts.committer import commit_in_burst  # loads git

@@ -9,6 +9,7 @@ import hashlib
 import os
 import platform
 import secrets
+import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -18,14 +19,18 @@ from typing import Any
 
 from snakemake_kochi.artifacts.attempts import earlier_attempts
 from snakemake_kochi.artifacts.record import RECORD_VERSION
-from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.confidential import is_secret_line
+from snakemake_kochi.errors import DamagedFileError, PhaseError
 from snakemake_kochi.files import read_json
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.node import hardware, system
 from snakemake_kochi.phases.products import BUILD_VERSION, MANIFEST_VERSION, Build, Install
-from snakemake_kochi.phases.script import Stopwatch, Usage
+from snakemake_kochi.phases.script import Ended, Stopwatch
 from snakemake_kochi.project.grid import Phase
 from snakemake_kochi.schedulers.environment import own_allocation
+
+_LONGEST_LINE = 500  # characters
+_STOPPED = frozenset(128 + each for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,7 @@ class Measured:
     """What was seen of the run script. `load`: that of the node when it started."""
 
     watch: Stopwatch
-    status: int
-    usage: Usage
+    ended: Ended
     load: float | None
 
 
@@ -119,7 +123,7 @@ def make_record(
         "system": system(measured.load),
         "facts": {},
         "environment": {},
-        "usage": asdict(measured.usage),
+        "usage": asdict(measured.ended.usage),
         "snapshot": dict(freeze.snapshot),
         "recipes": [_recipe(freeze, install) for install in installs],
         "build": build.digest,
@@ -132,9 +136,28 @@ def make_record(
         "started": started.isoformat(),
         "ended": (started + timedelta(seconds=measured.watch.seconds)).isoformat(),
         "seconds": round(measured.watch.seconds, 6),
-        "exit_status": measured.status,
+        "exit_status": measured.ended.status,
         "artifacts": [],
     }
+
+
+def failed(
+    record: Mapping[str, Any], error: PhaseError, last_lines: Sequence[str]
+) -> dict[str, Any]:
+    """The record of an attempt that has failed, with the last lines that its script printed."""
+    kept = {key: value for key, value in record.items() if key != "output"}
+    shown = [each if not is_secret_line(each) else "[left out]" for each in last_lines]
+    return kept | {
+        "outcome": "failed",
+        "reason": error.reason,
+        "last_lines": [each[:_LONGEST_LINE] for each in shown],
+        "artifacts": [],
+    }
+
+
+def was_stopped(record: Mapping[str, Any]) -> bool:
+    """Whether the run script ended as after a signal that a worker or a person sends."""
+    return record["exit_status"] in _STOPPED
 
 
 def described(output: Output) -> dict[str, Any]:

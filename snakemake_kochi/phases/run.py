@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,7 +18,14 @@ from snakemake_kochi.files import answered, last_lines, make_directory, read_jso
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.node import load_now
 from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, Build, Install, digest_of
-from snakemake_kochi.phases.record import Measured, Output, Task, described, make_record
+from snakemake_kochi.phases.record import (
+    Measured,
+    Output,
+    Task,
+    described,
+    failed,
+    make_record,
+)
 from snakemake_kochi.phases.script import (
     Environment,
     Stopwatch,
@@ -69,7 +78,7 @@ def run_task(
     """Run a point's script in a private copy of its build, write its artifacts, return its record.
 
     The record is JSON, see `record.py`. Raises PhaseError when the script fails or an artifact is
-    missing; nothing is written then.
+    missing; nothing is written then, and the error has the record of the attempt.
     """
     variables = _job_variables(freeze, task)
     environment = Environment(freeze.load_environment, installs, {**variables, **task.variables})
@@ -90,27 +99,24 @@ def run_task(
                 # A job by hand may print anything, for as long as it likes.
                 captured if task.batch else None,
             )
-        status = ended.status
-        measured = Measured(watch, status, ended.usage, load)
+        measured = Measured(watch, ended, load)
         record = make_record(freeze, task, build, installs, variables, measured)
-        if status != 0:
-            raise ScriptError(
-                f"{freeze.file}: the run script of {task.name} ended with exit status {status}",
-                status,
-                reason=f"the run script ended with exit status {status}",
-                output=last_lines(captured, LAST_LINES),
-            )
         printed = scratch / "printed"
-        if any(output.type == "stdout" for output in outputs):
-            build_log = freeze.paths.build(freeze.machine_name, build.digest).log
-            job = variables["KOCHI_JOB_ID"]
-            record["output"] = write_printed(printed, task.name, job, build_log, captured)
+        try:
+            _check_end(freeze, task, ended.status, captured)
+            if any(output.type == "stdout" for output in outputs):
+                build_log = freeze.paths.build(freeze.machine_name, build.digest).log
+                job = variables["KOCHI_JOB_ID"]
+                record["output"] = write_printed(printed, task.name, job, build_log, captured)
+            files = {
+                output.destination: _file_of(output, directory, printed)
+                for output in outputs
+                if output.type != "stats"
+            }
+        except PhaseError as error:
+            error.record = failed(record, error, last_lines(captured, LAST_LINES))
+            raise
         allowed = (directory, freeze.repository, Path(freeze.root))
-        files = {
-            output.destination: _file_of(output, directory, printed)
-            for output in outputs
-            if output.type != "stats"
-        }
         stop_if_given_up(freeze.paths, record)
         private = [output for output in outputs if _is_elsewhere(output, files, allowed)]
         for output in outputs:
@@ -122,6 +128,20 @@ def run_task(
             if output.type == "stats":
                 output.file.write_bytes(to_json(record))
     return record
+
+
+def _check_end(freeze: BatchFreeze, task: Task, status: int, captured: Path) -> None:
+    if status == 0:
+        return
+    said = f"ended with exit status {status}"
+    with suppress(ValueError):
+        said += f", as after {signal.Signals(status - 128).name}"
+    raise ScriptError(
+        f"{freeze.file}: the run script of {task.name} {said}",
+        status,
+        reason=f"the run script {said}",
+        output=last_lines(captured, LAST_LINES),
+    )
 
 
 def _copy(tree: Path, directory: Path) -> Path:

@@ -1,17 +1,15 @@
 """How a snapshot differs from the checked-out commit, as a text to keep with results.
 
-Results are shown to others, so the text leaves out what looks like a secret. Only names and the
-form of addresses count: a secret under another name is not recognised. The snapshot itself, which
-contains everything, is private.
+Results are shown to others, so the text leaves out what looks like a secret (`confidential.py`).
+The snapshot itself, which contains everything, is private.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
+from snakemake_kochi.confidential import is_secret_line, is_secret_path
 from snakemake_kochi.snapshot.listing import not_checked_out
 from snakemake_kochi.snapshot.repository import run_in_store, with_objects_of
 from snakemake_kochi.snapshot.snapshot import Change, Snapshot, changes
@@ -22,23 +20,6 @@ _MOST_FILES = 200
 _MOST_CONTENT = 1 << 20  # bytes
 _MOST_NAMED = 20
 _SUBMODULE = "160000"
-
-# Patterns of the name of a file, or of a directory above it.
-SECRETS = (
-    *(".env", ".env.*", ".envrc", ".netrc", ".pgpass", ".npmrc", ".pypirc", ".git-credentials"),
-    *(".ssh", ".gnupg", ".aws", ".kube", ".docker", "kubeconfig*"),
-    *("*.pem", "*.key", "*.p12", "*.pfx", "*.keytab", "*.token", "id_rsa*", "id_ed25519*"),
-    *("id_ecdsa*", "id_dsa*", "*credential*", "*password*", "*secret*"),
-)
-# `AUTH` must not match an author; `KEY` only as one of several words, because a sort has keys, too.
-_WORD = (
-    r"(?:token|secret|passw(?:or)?d|passphrase|credential|auth(?!or)|pwd"
-    r"|api_?key|(?<=[a-z0-9])[_-]keys?(?![a-z]))"
-)
-_NAME = re.compile(_WORD, re.IGNORECASE)
-_ADDRESS = re.compile(r"://[^/\s@'\"]+:[^/\s@'\"]+@")
-# bounded, for lines of many kilobytes without a space
-_ASSIGNMENT = re.compile(rf"{_WORD}[\w-]{{0,60}}[\"']?\]?\s*[:=](?!=)\s*\S", re.IGNORECASE)
 
 
 def difference(
@@ -139,19 +120,3 @@ def _some(names: Sequence[str]) -> str:
     rest = len(names) - _MOST_NAMED
     some = ", ".join(name.encode("utf-8", "replace").decode() for name in names[:_MOST_NAMED])
     return f"{some} and {rest} more" if rest > 0 else some
-
-
-def is_secret_path(path: str) -> bool:
-    return any(
-        fnmatch(part.lower(), pattern) for part in PurePosixPath(path).parts for pattern in SECRETS
-    )
-
-
-def is_secret_variable(name: str, value: str) -> bool:
-    """Whether the name of a variable suggests a secret, or its value has an address's password."""
-    return bool(_NAME.search(name) or _ADDRESS.search(value))
-
-
-def is_secret_line(line: str) -> bool:
-    """Whether a line of a file sets such a variable or key, or contains such an address."""
-    return bool(_ASSIGNMENT.search(line) or _ADDRESS.search(line))

@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from snakemake_kochi.confidential import is_secret_path
 from snakemake_kochi.errors import GitError
 from snakemake_kochi.git import reading_git, run_git, update_ref
-from snakemake_kochi.snapshot.difference import is_secret_path
 from snakemake_kochi.snapshot.repository import (
     in_store,
     run_in_store,

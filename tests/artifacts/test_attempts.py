@@ -173,3 +173,47 @@ def test_a_given_up_attempt_outside_a_process_group_of_its_own_is_an_error(
             os._exit(3)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+
+
+def failed_records(repository: Path) -> list[str]:
+    listed = git(repository, "ls-tree", "-r", "--name-only", "--full-tree", branch(MACHINE))
+    return sorted(Path(path).stem for path in listed.splitlines() if "/.kochi/failed/" in path)
+
+
+def keep_failed(paths: ProjectPaths, number: int) -> None:
+    record = {**record_of(number), "outcome": "failed"}
+    journal(paths, MACHINE, Result(f"failed{number}", {}, record))
+
+
+def test_the_record_of_a_failed_attempt_is_kept_apart_and_disturbs_no_result(
+    repository: Path, paths: ProjectPaths, attempt: Any
+) -> None:
+    attempt.keep(1)
+    attempt.give_up(1)
+    # The attempt after it has failed: it has made nothing again, and replaces nothing.
+    keep_failed(paths, 2)
+    assert commit_pending(repository, paths, MACHINE) == 1
+    assert records(repository) == {"attempt1"}
+    assert failed_records(repository) == ["failed2"]
+    subject = git(repository, "log", "-1", "--format=%s", branch(MACHINE))
+    assert subject.strip() == "1 result and 1 failed attempt from local"
+    # Neither does one that comes alone, or whose own attempt was given up.
+    attempt.give_up(2)
+    keep_failed(paths, 3)
+    attempt.give_up(3)
+    assert commit_pending(repository, paths, MACHINE) == 0
+    assert records(repository) == {"attempt1"}
+    assert failed_records(repository) == ["failed2", "failed3"]
+    assert not paths.late_results(MACHINE).exists()
+
+
+def test_the_record_of_a_failed_attempt_is_committed_once(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    keep_failed(paths, 1)
+    commit_pending(repository, paths, MACHINE)
+    # As if the process had been killed before it removed the entry.
+    keep_failed(paths, 1)
+    commit_pending(repository, paths, MACHINE)
+    assert pending(paths, MACHINE) == ()
+    assert git(repository, "rev-list", "--count", branch(MACHINE)).strip() == "1"

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from support import git, write
 
+from snakemake_kochi.confidential import is_secret_variable
 from snakemake_kochi.snapshot import difference, freeze, matcher
-from snakemake_kochi.snapshot.difference import MOST, is_secret_variable
+from snakemake_kochi.snapshot.difference import MOST
 
 
 def diff(repository: Path, store: Path) -> str:

@@ -10,6 +10,8 @@ from support import git
 
 from snakemake_kochi.artifacts.record import contradictions, record_schema
 
+from .conftest import results
+
 BRANCH = "kochi_artifacts_local"
 
 
@@ -49,3 +51,51 @@ def test_a_record_says_on_what_node_a_run_was_and_what_it_took(finished_project:
         assert recipe["install"]["node"] == record["node"]
         assert recipe["install"]["started"] < record["started"]
     assert record["built"]["started"] < record["started"]
+
+
+# By its parameter, a run loses its worker in its first attempt, fails, or leaves no artifact.
+ENDS = """\
+case $KOCHI_PARAM_N in
+          3) worker="$KOCHI_ROOT/machines/local/workers/$KOCHI_WORKER_ID/worker.json"
+             test $KOCHI_ATTEMPT != 1 || kill -9 $(grep -o '"pid": *[0-9]*' "$worker" | tr -dc 0-9)
+             test $KOCHI_ATTEMPT != 1 || sleep 60 ;;
+          4) echo "API_TOKEN=hunter2"; echo "no more beans"; exit 3 ;;
+          5) exit 0 ;;
+          6) kill -SEGV $$ ;;
+        esac
+        """
+
+
+def test_attempts_that_failed_or_were_lost_are_in_records(finished_project: Any) -> None:
+    project = finished_project
+    project.edit("sum.yaml", 'echo "total', f'{ENDS}echo "total')
+    project.edit("sum.yaml", "n: [1, 2]", "n: [3, 4, 5, 6]")
+    done = project.try_snakemake(
+        *results(3, 4, 5, 6), "--keep-going", "--retries=0", executor="kochi"
+    )
+    assert done.returncode == 1
+    (record,) = [each for each in records_of(project) if each["parameters"]["n"] == "3"]
+    assert contradictions(record) == []
+    assert record["attempt"] == "2" and record["outcome"] == "success"
+    (earlier,) = record["earlier_attempts"]
+    assert (earlier["attempt"], earlier["outcome"]) == ("1", "lost")
+    assert earlier["reason"] == "lost" and earlier["node"] == record["node"]
+    assert earlier["worker"] != record["worker"] and len(earlier["nonce"]) == 16
+    assert earlier["started"] < earlier["ended"] < record["started"]
+
+    failed = records_of(project, "failed")
+    assert [each["parameters"]["n"] for each in failed] == ["4", "5", "6"]
+    for each in failed:
+        assert contradictions(each) == []
+        assert (each["outcome"], each["artifacts"]) == ("failed", [])
+        assert each["run_script"] == record["run_script"] and each["usage"] is not None
+    status, without_artifact, signalled = failed
+    assert status["reason"] == "the run script ended with exit status 3"
+    assert status["exit_status"] == 3
+    assert status["last_lines"] == ["[left out]", "no more beans"]
+    assert without_artifact["exit_status"] == 0
+    assert "the run left no file out.txt in its workspace" in without_artifact["reason"]
+    assert signalled["reason"] == "the run script ended with exit status 139, as after SIGSEGV"
+    # They are no results.
+    listed = git(project.directory, "ls-tree", "-r", "--name-only", BRANCH)
+    assert "sum/first/3_0.txt" in listed and "sum/first/4_0" not in listed
