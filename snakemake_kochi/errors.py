@@ -83,10 +83,6 @@ class NoCommitError(GitError):
     """A repository can be read, but does not have a commit."""
 
 
-class ArtifactTooLargeError(KochiError):
-    """A result file is too large for git."""
-
-
 class MissingContentError(KochiError):
     """The contents of large files, at `paths` in a branch, are not in this clone."""
 

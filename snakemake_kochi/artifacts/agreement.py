@@ -24,7 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from snakemake_kochi.artifacts.journal import SIZE_LIMIT, JournalEntry, check_destinations
+from snakemake_kochi.artifacts.journal import JournalEntry, check_destinations
+from snakemake_kochi.artifacts.large import Pointer, Store, is_large, opened
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import (
     answered,
@@ -117,15 +118,21 @@ def discard_results(paths: ProjectPaths, machine: str, project: Path) -> None:
 
 
 def missing_results(
-    paths: ProjectPaths, machine: str, project: Path, recorded: Collection[str]
+    paths: ProjectPaths,
+    machine: str,
+    project: Path,
+    recorded: Collection[str],
+    large: int | None = None,
 ) -> tuple[list[JournalEntry], bool]:
     """The results with a record in working directories that are not among the `recorded` ones.
 
     Returns them as journal entries, and whether all directories were read: one that cannot be read
     is logged and skipped. Also skipped are results that changed or vanished since their run,
-    because their record does not describe them, results that are too large for git, and discarded
-    results. Raises OSError if KOCHI_ROOT cannot be read now.
+    because their record does not describe them, and discarded results. Contents of more than
+    `large` bytes (by default LARGE) are put into the project's store. Raises OSError if KOCHI_ROOT
+    cannot be read now.
     """
+    store = Store.of(project)
     discarded = _discarded(paths, machine)
     entries, read = [], []
     for working in (directories := _directories(paths, machine, project)):
@@ -134,7 +141,7 @@ def missing_results(
                 if record["identity"] in recorded or record["identity"] in discarded:
                     continue
                 try:
-                    if (entry := _entry(working, file, record)) is not None:
+                    if (entry := _entry(working, file, record, store, large)) is not None:
                         entries.append(entry)
                 except DamagedFileError as error:
                     _logger.warning("not committed: %s", error.message)
@@ -212,13 +219,15 @@ def record_files(working: WorkingPaths) -> list[Path]:
     return sorted(Path(parent, name) for parent, _, names in walk if name in names)
 
 
-def _entry(working: WorkingPaths, file: Path, record: Mapping[str, Any]) -> JournalEntry | None:
+def _entry(
+    working: WorkingPaths, file: Path, record: Mapping[str, Any], store: Store, limit: int | None
+) -> JournalEntry | None:
     """The entry of one result; None if there is nothing to commit.
 
     Raises DamagedFileError and OSError.
     """
     written = answered(partial(os.stat, file)).st_mtime_ns
-    files = {}
+    files, large = {}, {}
     try:
         moment = int(datetime.fromisoformat(record["ended"]).timestamp() * 1e9)
         destinations = [str(artifact["dest"]) for artifact in record["artifacts"]]
@@ -231,10 +240,12 @@ def _entry(working: WorkingPaths, file: Path, record: Mapping[str, Any]) -> Jour
             found = answered(partial(os.lstat, place))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        if found.st_size > SIZE_LIMIT:
-            return None
         # A run writes its record last.
         if not stat.S_ISREG(found.st_mode) or found.st_mtime_ns > written:
             raise DamagedFileError(f"{place} was changed after the run whose record is {file}")
-        files[dest] = (place, found.st_size)
-    return JournalEntry(record["identity"], file.parent, moment, files, dict(record))
+        with opened(place) as reader:
+            if is_large(reader, limit):
+                large[dest] = store.put(reader, Pointer.of_record(record, dest))
+            else:
+                files[dest] = (place, found.st_size)
+    return JournalEntry(record["identity"], file.parent, moment, files, dict(record), large)

@@ -1,8 +1,8 @@
-"""The content of a machine's branch: its commits, the records in them, and the next commits.
+"""The content of a machine's branch: its commits, and the records in them.
 
 `<name>` is the name under which the machine's results are published:
 
-<name>/<dest>                     a result
+<name>/<dest>                     a result, or a pointer to a large one (`large.py`)
 <name>/.kochi/records/            the records of results, in directories (see `record_path`)
 <name>/.kochi/failed/             the records of attempts that failed, in the same way
 <name>/.kochi/diffs/<tree>.diff   how the snapshot of this tree differs from the checked-out commit
@@ -13,21 +13,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.artifacts.journal import RESERVED, JournalEntry
 from snakemake_kochi.artifacts.published import MERGED, branch_called, fix_name, refs_elsewhere
-from snakemake_kochi.artifacts.record import is_success
-from snakemake_kochi.errors import DamagedFileError, GitError
-from snakemake_kochi.files import to_json
-from snakemake_kochi.git import COMMITTER, FULL_IDENTITY, reading_git, run_git
+from snakemake_kochi.errors import GitError
+from snakemake_kochi.git import reading_git, run_git
 
-_BLOCK = 1 << 20
 _KINDS = (False, True)  # of records: of results, of failed attempts
 
 
@@ -47,14 +43,6 @@ class Branch:
     start: str
     objects: Path
     object_format: str
-
-
-class UnreadableEntryError(Exception):
-    """A file of an entry cannot be read now; the others can be committed without it."""
-
-    def __init__(self, entry: JournalEntry, why: OSError) -> None:
-        super().__init__(str(why))
-        self.entry = entry
 
 
 def records_directory(name: str) -> str:
@@ -211,7 +199,7 @@ def records_beside(
     Git looks for the newest commit that changed one of them, so the cost does not depend on the
     number of results.
     """
-    dest = next((f"{state.name}/{dest}" for dest in sorted(entry.files)), "")
+    dest = next((f"{state.name}/{dest}" for dest in sorted(entry.destinations)), "")
     if not dest or not state.start:
         return
     if not paths_in(repository, state.start, [dest]):
@@ -284,110 +272,3 @@ def _contents(
                 ValueError, TypeError
             ):  # a record that somebody edited by hand is no record
                 yield path, dict(json.loads(content))
-
-
-# ---- new commits
-
-
-def stream_commits(
-    parent: str, name: str, entries: Sequence[JournalEntry], superseded: Sequence[str]
-) -> Iterator[bytes]:
-    """The commands of git-fast-import(1) that add entries to a commit ("": none).
-
-    They also remove superseded paths. The answer of fast-import is the id of the last commit.
-
-    Raises UnreadableEntryError, and DamagedFileError for a file that differs from its entry.
-    """
-    for mark, group in enumerate(_compatible(entries), start=1):
-        yield from _stream_commit(mark, parent, name, group, superseded if mark == 1 else ())
-        parent = f":{mark}"
-    yield b"get-mark %s\ndone\n" % parent.encode()
-
-
-def _compatible(entries: Sequence[JournalEntry]) -> list[list[JournalEntry]]:
-    """Split the entries, in order, where one would overwrite a file of its own commit."""
-    groups: list[list[JournalEntry]] = []
-    files: set[str] = set()
-    directories: set[str] = set()
-    for entry in entries:
-        parents = {str(parent) for dest in entry.files for parent in PurePosixPath(dest).parents}
-        parents.discard(".")
-        if not groups or files & parents or (files | directories) & entry.files.keys():
-            groups.append([])
-            files, directories = set(), set()
-        groups[-1].append(entry)
-        files |= entry.files.keys()
-        directories |= parents
-    return groups
-
-
-def _stream_commit(
-    mark: int,
-    parent: str,
-    name: str,
-    entries: Sequence[JournalEntry],
-    superseded: Sequence[str],
-) -> Iterator[bytes]:
-    who = f"{COMMITTER['GIT_COMMITTER_NAME']} <{COMMITTER['GIT_COMMITTER_EMAIL']}>"
-    failed = sum(not is_success(entry.record) for entry in entries)
-    counts = [(len(entries) - failed, "result"), (failed, "failed attempt")]
-    told = [f"{count} {what}{'s' if count != 1 else ''}" for count, what in counts if count]
-    subject = f"{' and '.join(told)} from {name}"
-    # An identity is the name of the run, its time and a nonce, with dots between them.
-    labels = {entry.identity.rsplit(".", 2)[0] for entry in entries}
-    if len(labels) == 1:
-        subject = f"{labels.pop()}: {subject}"
-    message = "\n".join((subject, "", *(entry.identity for entry in entries))).encode()
-    yield b"commit refs/heads/new\nmark :%d\n" % mark
-    yield f"committer {who} {int(time.time())} +0000\n".encode()
-    yield b"data %d\n%s\n" % (len(message), message)
-    if parent:
-        yield f"from {parent}\n".encode()
-    for path in superseded:
-        yield b"D %s\n" % _quoted(path)
-    for entry in entries:
-        for dest, (file, size) in entry.files.items():
-            yield b"M 100644 inline %s\ndata %d\n" % (_quoted(f"{name}/{dest}"), size)
-            try:
-                yield from _content(file, size)
-            except OSError as error:
-                raise UnreadableEntryError(entry, error) from error
-        record = to_json(entry.record)
-        place = record_path(name, entry.identity, failed=not is_success(entry.record))
-        yield b"M 100644 inline %s\ndata %d\n%s\n" % (_quoted(place), len(record), record)
-    for tree, text in _differences(entries).items():
-        place = f"{name}/{RESERVED}/diffs/{tree}.diff"
-        yield b"M 100644 inline %s\ndata %d\n%s\n" % (_quoted(place), len(text), text)
-    yield b"\n"
-
-
-def _differences(entries: Sequence[JournalEntry]) -> dict[str, bytes]:
-    """How each snapshot that differs from its commit does so, for people: by the tree's id.
-
-    In a record, this text is one long line.
-    """
-    found = {}
-    for entry in entries:
-        with suppress(KeyError, TypeError, AttributeError):  # no snapshot, or journaled by others
-            snapshot = entry.record["snapshot"]
-            if snapshot["diff"] and FULL_IDENTITY.fullmatch(snapshot["tree"]):
-                found[snapshot["tree"]] = snapshot["diff"].encode("utf-8", "surrogateescape")
-    return found
-
-
-def _content(file: Path, size: int) -> Iterator[bytes]:
-    with open(file, "rb") as stream:
-        while block := stream.read(_BLOCK):
-            size -= len(block)
-            yield block
-    if size:
-        # Otherwise git would take the following commands for the rest of the file.
-        raise DamagedFileError(f"{file}: changed while it was read")
-    yield b"\n"
-
-
-def _quoted(path: str) -> bytes:
-    raw = os.fsencode(path)
-    for character, escaped in ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n")):
-        raw = raw.replace(character, escaped)
-    return b'"' + raw + b'"'

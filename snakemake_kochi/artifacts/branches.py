@@ -118,13 +118,17 @@ def _how_to_go_on(existing: Path, directory: Path) -> str:
 
 
 def synchronise(
-    repository: Path, paths: ProjectPaths, machine: str, is_here: bool = True
+    repository: Path,
+    paths: ProjectPaths,
+    machine: str,
+    is_here: bool = True,
+    large: int | None = None,
 ) -> SyncReport:
     """Commit the journal, and results in results/ that no commit has if the machine `is_here`; then
     merge the machine's branch into kochi_artifacts. The repository may be any of its worktrees.
 
-    Raises KochiError when not initialised, or when the worktree has uncommitted changes; GitError
-    when the merge fails: then it is undone.
+    `large`: see `journal`. Raises KochiError when not initialised, or when the worktree has
+    uncommitted changes; GitError when the merge fails: then it is undone.
     """
     directory = _worktrees(repository).get(MERGED)
     if directory is None or not directory.is_dir():
@@ -135,7 +139,9 @@ def synchronise(
     results, missed = 0, 0
     if is_here:
         results = commit_pending(repository, paths, machine, _LOCK_TIMEOUT)
-        missed = commit_missing(repository, paths, machine, _LOCK_TIMEOUT, thorough=True)
+        missed = commit_missing(
+            repository, paths, machine, _LOCK_TIMEOUT, thorough=True, large=large
+        )
     name = published_name(repository, machine)
     branch, commits = branch_called(name), 0
     if tip_of(repository, f"refs/heads/{branch}"):

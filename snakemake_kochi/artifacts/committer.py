@@ -25,12 +25,10 @@ from snakemake_kochi.artifacts.agreement import (
 )
 from snakemake_kochi.artifacts.branch_content import (
     Branch,
-    UnreadableEntryError,
     contains,
     ever_recorded,
     read_branch,
     recorded,
-    stream_commits,
     tip_of,
 )
 from snakemake_kochi.artifacts.code import publish_code
@@ -42,6 +40,12 @@ from snakemake_kochi.artifacts.journal import (
     read_entry,
     remove_entries,
     set_aside,
+)
+from snakemake_kochi.artifacts.large import Store
+from snakemake_kochi.artifacts.new_commits import (
+    UnreadableEntryError,
+    read_attributes,
+    stream_commits,
 )
 from snakemake_kochi.artifacts.published import branch_called
 from snakemake_kochi.artifacts.record import is_success
@@ -144,21 +148,22 @@ def commit_missing(
     machine: str,
     patience: float = 0.0,
     thorough: bool = False,
+    large: int | None = None,
 ) -> int:
     """Commit results with a record in working directories that no commit has; return how many.
 
     They are examined one by one only if the branch lacks a commit that was made (it was deleted or
     moved), if a result could not be journaled, or if `thorough`; if no commit was ever noted, only
     if `thorough`. Results that a later commit of the branch, or of kochi_artifacts, has removed are
-    not committed again. Raises GitError and OSError, and KochiError if others hold the lock for
-    longer than `patience` (seconds).
+    not committed again. `large`: see `journal`. Raises GitError and OSError, and KochiError if
+    others hold the lock for longer than `patience` (seconds).
     """
     committer = _Committer(repository, paths, machine)
     if not thorough and committer.is_agreed(read_branch(repository, machine)):
         return 0  # checked without the lock first: others may hold it for long
     try:
         with committer_lock(paths, machine, patience):
-            state, entries = committer.commit_missing(thorough)
+            state, entries = committer.commit_missing(thorough, large)
     except LockBusyError:
         raise _busy(patience) from None
     note_replaced(repository, paths, state, machine, entries)
@@ -195,7 +200,9 @@ class _Committer:
             return state, committed
         raise _moved_too_often(state)
 
-    def commit_missing(self, thorough: bool) -> tuple[Branch, list[JournalEntry]]:
+    def commit_missing(
+        self, thorough: bool, large: int | None
+    ) -> tuple[Branch, list[JournalEntry]]:
         """Commit results that no commit has; return as `commit_journal`."""
         for _ in range(_MOVED_AT_MOST):
             state = read_branch(self.repository, self.machine)
@@ -203,7 +210,7 @@ class _Committer:
                 return state, []
             begin_to_agree(self.paths, self.machine)
             there = ever_recorded(self.repository, state)
-            found, whole = missing_results(self.paths, self.machine, self.repository, there)
+            found, whole = missing_results(self.paths, self.machine, self.repository, there, large)
             missing = [e for e in found if not is_made_again(self.repository, self.paths, state, e)]
             done = self._put_into_branch(state, missing)
             if done is None:
@@ -228,6 +235,7 @@ class _Committer:
             directory = self.paths.journal(self.machine) / identity
             try:
                 entry = read_entry(directory)
+                self._check_large(entry)
             except DamagedFileError as damaged:
                 set_aside(self.paths.damaged_results(self.machine), directory, damaged.message)
                 # The files that the run left in its working directory may be intact.
@@ -239,6 +247,14 @@ class _Committer:
             else:
                 entries.append(entry)
         return sorted(entries, key=lambda entry: (entry.time, entry.identity))
+
+    def _check_large(self, entry: JournalEntry) -> None:
+        """Raise DamagedFileError if a content is gone: `git lfs prune` removes those without a
+        commit."""
+        store = Store.of(self.repository) if entry.large else None
+        for dest, pointer in entry.large.items():
+            if store is not None and not store.has(pointer):
+                raise DamagedFileError(f"{store.path(pointer)}, the content of {dest}, is gone")
 
     def _without_redone(self, state: Branch, entries: Sequence[JournalEntry]) -> list[JournalEntry]:
         """The entries without those that a later attempt has made again, which are set aside."""
@@ -290,6 +306,7 @@ class _Committer:
             for entry in entries
             for path in superseded_records(self.repository, self.paths, state, entry)
         ]
+        attributes = read_attributes(self.repository, state, entries)
         place = make_directory(self.paths.journal(self.machine))
         with tempfile.TemporaryDirectory(
             prefix=".commit.", suffix=".tmp", dir=place, ignore_cleanup_errors=True
@@ -307,7 +324,7 @@ class _Committer:
             )
             answer = stream_git(
                 self.repository,
-                stream_commits(state.start, state.name, entries, superseded),
+                stream_commits(state.start, state.name, entries, superseded, attributes),
                 *options,
                 environment=scratch | {"GIT_OBJECT_DIRECTORY": os.fspath(state.objects)},
             )

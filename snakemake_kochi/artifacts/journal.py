@@ -2,8 +2,11 @@
 
 journal/<identity>/     appears by one rename, complete and on disk; removed once committed
   entry.json            {"version", "identity", "time" (ns since 1970), "files": [{"dest", "file",
-                        "size" (bytes)}], "record"}
+                        "size" (bytes)}], "large": [{"dest", "sha256", "size"}], "record"}
   0, 1, ...             the files' contents
+
+Large files are not in the journal: their contents are in the store of `large.py` before the entry
+appears. An entry without large files has no such key and the version 1.
 
 A promise is a lock of the machine's kind, which is free once the process that held it was killed. A
 run that finds no promise, because it outlives the process that started it, commits its result
@@ -19,12 +22,13 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, TypeVar
 
-from snakemake_kochi.errors import ArtifactTooLargeError, DamagedFileError, KochiError, PhaseError
+from snakemake_kochi.artifacts.large import Pointer, Store, is_large, opened
+from snakemake_kochi.errors import DamagedFileError, KochiError, PhaseError
 from snakemake_kochi.files import (
     answered,
     is_name,
@@ -43,15 +47,12 @@ from snakemake_kochi.paths import ProjectLockPaths, ProjectPaths
 
 Found = TypeVar("Found")
 
-VERSION = 1
+VERSION = 2
 RESERVED = ".kochi"  # kochi's own directory in each directory of a branch
-MEBIBYTE = 1 << 20
-SIZE_LIMIT = 100 * MEBIBYTE  # bytes; larger files do not go into git
-_BLOCK = MEBIBYTE
+ATTRIBUTES = ".gitattributes"  # kochi's own file in each directory with large files
 _NOT_LEFT = (FileNotFoundError, NotADirectoryError, PermissionError)
 _COMMIT_INTERVAL = 5.0  # seconds
-# Seconds after which the files of a killed process are removed: no copy of files below the size
-# limit takes that long.
+# Seconds after which the files of a killed process are removed: no copy takes that long.
 _ABANDONED = 24 * 3600
 
 _logger = logging.getLogger(__name__)
@@ -72,24 +73,38 @@ class Result:
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """A journaled result: `files` maps destinations to the journal's copies and their sizes."""
+    """A journaled result.
+
+    `files` maps destinations to the journal's copies and their sizes, `large` those of large files
+    to their pointers.
+    """
 
     identity: str
     directory: Path
     time: int
     files: Mapping[str, tuple[Path, int]]
     record: Mapping[str, Any]
+    large: Mapping[str, Pointer] = field(default_factory=dict)
+
+    @property
+    def destinations(self) -> set[str]:
+        return {*self.files, *self.large}
 
 
 def journal(
-    paths: ProjectPaths, machine: str, result: Result, size_limit: int = SIZE_LIMIT
+    paths: ProjectPaths,
+    machine: str,
+    result: Result,
+    repository: Path | None = None,
+    large: int | None = None,
 ) -> None:
     """Copy a result into the journal; when this returns, it survives a crash of the computer.
 
-    Journaling the same identity again changes nothing. Raises KochiError for an invalid destination
-    and for two that exclude each other, ArtifactTooLargeError for a file over `size_limit` (bytes),
-    PhaseError for a file that is missing or no regular file, OSError when the journal cannot be
-    written. Then nothing is journaled.
+    Contents of more than `large` bytes (by default LARGE) go to the store of the repository, if
+    that is given. Journaling the same identity again changes nothing. Raises KochiError for an
+    invalid destination and for two that exclude each other, PhaseError for a file that is missing
+    or no regular file, GitError when the repository cannot be read, OSError when journal or store
+    cannot be written. Then nothing is journaled.
     """
     if not is_name(result.identity):
         raise KochiError(f"a result cannot be called {result.identity!r}: not a name")
@@ -101,21 +116,26 @@ def journal(
     beside = directory / f".{result.identity}.{secrets.token_hex(4)}.tmp"
     make_directory(beside)
     try:
-        files = [
-            {
-                "dest": dest,
-                "file": str(number),
-                "size": _copy(dest, source, beside / str(number), size_limit),
-            }
-            for number, (dest, source) in enumerate(result.files.items())
-        ]
+        files: list[dict[str, Any]] = []
+        pointers: list[dict[str, Any]] = []
+        for number, (dest, source) in enumerate(result.files.items()):
+            with _naming(dest, source), opened(source) as reader:
+                if repository is not None and is_large(reader, large):
+                    known = Pointer.of_record(result.record, dest)
+                    pointer = Store.of(repository).put(reader, known)
+                    pointers.append({"dest": dest, **asdict(pointer)})
+                else:
+                    size = _copy(reader, beside / str(number))
+                    files.append({"dest": dest, "file": str(number), "size": size})
         content = {
-            "version": VERSION,
+            "version": VERSION if pointers else 1,
             "identity": result.identity,
             "time": time.time_ns(),
             "files": files,
             "record": result.record,
         }
+        if pointers:
+            content["large"] = pointers
         write_new(beside / "entry.json", to_json(content), durable=True)
         sync_directory(beside)
         _rename_new(beside, entry)
@@ -144,6 +164,8 @@ def check_destinations(destinations: Iterable[str]) -> None:
             )
         if parts[0] == RESERVED:
             raise KochiError(f"artifact destination {dest!r}: '{RESERVED}/' is for records only")
+        if parts[-1].lower() == ATTRIBUTES:
+            raise KochiError(f"artifact destination {dest!r}: git would obey such a file")
         for parent in map(str, PurePosixPath(dest).parents):
             if parent in chosen:
                 raise KochiError(
@@ -197,18 +219,22 @@ def read_entry(directory: Path) -> JournalEntry:
             str(item["dest"]): (directory / str(int(item["file"])), int(item["size"]))
             for item in content["files"]
         }
+        large = {
+            str(item["dest"]): Pointer(str(item["sha256"]), int(item["size"]))
+            for item in content.get("large", ())
+        }
         record, moment = dict(content["record"]), int(content["time"])
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{directory}: not a complete journal entry ({error!r})") from error
     try:
-        check_destinations(files)
+        check_destinations((*files, *large))
     except KochiError as error:
         raise DamagedFileError(f"{directory}: {error.message}") from error
     for file, size in files.values():
         found = _whole(directory, partial(answered, partial(_size, file)))
         if found != size:
             raise DamagedFileError(f"{file}: {size} bytes were expected, {found} are there")
-    return JournalEntry(directory.name, directory, moment, files, record)
+    return JournalEntry(directory.name, directory, moment, files, record, large)
 
 
 def _whole(directory: Path, read: Callable[[], Found]) -> Found:
@@ -268,16 +294,14 @@ def remove_entries(paths: ProjectPaths, machine: str, identities: Iterable[str])
                     shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _copy(dest: str, source: Path, target: Path, size_limit: int) -> int:
-    """Copy durably and return the size: the bytes read count, because a file may still grow."""
+@contextmanager
+def _naming(dest: str, source: Path) -> Iterator[None]:
+    """Raise PhaseError, with the name of the artifact, for a file that is missing or no file."""
     try:
         # A named pipe would block for ever, here or in open().
         if is_there(source) and not source.is_file():
             raise PhaseError(f"artifact '{dest}': {source} is not a regular file")
-        with answered(lambda: open(source, "rb")) as reader, open(target, "xb") as writer:
-            size = _copy_stream(dest, reader, writer, size_limit)
-            writer.flush()
-            sync(writer.fileno())
+        yield
     except OSError as error:
         # Other errors mean "not known now": the products of the run must not be thrown away.
         if error.filename != str(source) or not isinstance(error, _NOT_LEFT):
@@ -286,22 +310,15 @@ def _copy(dest: str, source: Path, target: Path, size_limit: int) -> int:
             f"artifact '{dest}': {source} cannot be read ({error.strerror})",
             "The job succeeded without leaving this file; see its `src:`.",
         ) from error
-    return size
 
 
-def _copy_stream(dest: str, reader: IO[bytes], writer: IO[bytes], size_limit: int) -> int:
-    size = 0
-    while block := reader.read(_BLOCK):
-        size += len(block)
-        if size > size_limit:
-            real = max(size, os.fstat(reader.fileno()).st_size)
-            raise ArtifactTooLargeError(
-                f"artifact '{dest}' has {real / MEBIBYTE:.1f} MiB ({reader.name}); up to "
-                f"{size_limit / MEBIBYTE:.1f} MiB go into git",
-                "Make it smaller (compress it, write less) or keep it outside the artifacts.",
-            )
-        writer.write(block)
-    return size
+def _copy(reader: IO[bytes], target: Path) -> int:
+    """Copy durably and return the size: the bytes read count, because a file may still grow."""
+    with open(target, "xb") as writer:
+        shutil.copyfileobj(reader, writer, 1 << 20)
+        writer.flush()
+        sync(writer.fileno())
+        return writer.tell()
 
 
 def _rename_new(beside: Path, entry: Path) -> None:

@@ -18,11 +18,12 @@ import re
 import secrets
 import stat
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from snakemake_kochi.files import answered, list_names, move, sync, sync_directory
 
@@ -52,6 +53,16 @@ class Pointer:
     sha256: str
     size: int
 
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any], dest: str) -> Pointer | None:
+        """What a record says of an artifact; None if it is an old one, or was edited."""
+        with suppress(KeyError, TypeError, ValueError):
+            own: Mapping[str, Any]
+            own = next((each for each in record["artifacts"] if each["dest"] == dest), {})
+            if re.fullmatch("[0-9a-f]{64}", own["sha256"]):
+                return cls(own["sha256"], int(own["size"]))
+        return None
+
     @property
     def text(self) -> bytes:
         return (
@@ -64,6 +75,35 @@ def parse_pointer(content: bytes) -> Pointer | None:
     """The pointer that a file is; None if it is something else."""
     found = _POINTER.fullmatch(content)
     return Pointer(found[1].decode(), int(found[2])) if found else None
+
+
+def digest_of(content: IO[bytes], is_in_branch: bool = True) -> str:
+    """The SHA-256 of a result, in hex, from its file, or from its pointer in a branch."""
+    beginning = content.read(LONGEST_POINTER)
+    if is_in_branch and (pointer := parse_pointer(beginning)) is not None:
+        return pointer.sha256
+    digest = hashlib.sha256(beginning)
+    while block := content.read(_BLOCK):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def opened(file: Path) -> IO[bytes]:
+    """A file to read. Raises OSError, with its name."""
+    return answered(lambda: open(file, "rb"))
+
+
+def is_large(content: IO[bytes], limit: int | None) -> bool:
+    """Whether a file has more bytes than a limit (by default LARGE), and goes to the store.
+
+    So does a small one that looks like a pointer: each pointer in a branch is then one of ours.
+    """
+    size = os.fstat(content.fileno()).st_size
+    if size > LONGEST_POINTER:
+        return size > (LARGE if limit is None else limit)
+    beginning = content.read(LONGEST_POINTER)
+    content.seek(0)
+    return parse_pointer(beginning) is not None
 
 
 @dataclass(frozen=True)
@@ -107,12 +147,15 @@ class Store:
             return False
         return stat.S_ISREG(found.st_mode) and found.st_size == pointer.size
 
-    def put(self, content: IO[bytes]) -> Pointer:
+    def put(self, content: IO[bytes], known: Pointer | None = None) -> Pointer:
         """Copy a content into the store; when this returns, it survives a crash of the computer.
 
-        It is copied, because a link would change with a file that somebody edits in place. Raises
-        OSError; then nothing was added.
+        It is copied, because a link would change with a file that somebody edits in place, and its
+        digest is that of the copied bytes. If the store has the content that is `known` to be the
+        result, nothing is copied. Raises OSError; then nothing was added.
         """
+        if known is not None and self.has(known):
+            return known
         beside = self._make(self.directory / "tmp") / f"{_COPY}{secrets.token_hex(8)}"
         try:
             with open(beside, "xb") as writer:

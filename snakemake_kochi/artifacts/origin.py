@@ -6,7 +6,7 @@ path in a commit of one. Reads only.
 
 from __future__ import annotations
 
-import hashlib
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -18,6 +18,7 @@ from typing import Any, Literal
 from snakemake_kochi.artifacts.agreement import record_files
 from snakemake_kochi.artifacts.branch_content import changed_records, last_change, tip_of
 from snakemake_kochi.artifacts.code import CODE
+from snakemake_kochi.artifacts.large import digest_of
 from snakemake_kochi.artifacts.published import (
     MERGED,
     branch_called,
@@ -65,9 +66,10 @@ def origin_of_file(repository: Path, file: Path) -> Origin:
         raise NameNotFoundError(f"{file}: there is no such file", _beside(file))
     top = Path(os.fsdecode(run_git(file.parent, "rev-parse", "--show-toplevel")[:-1]))
     branch = run_git(file.parent, "symbolic-ref", "--quiet", "HEAD", accept=(0, 1)).decode()
+    in_branch = branch.startswith(f"refs/heads/{MERGED}")
     with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    if branch.startswith(f"refs/heads/{MERGED}"):
+        digest = digest_of(stream, is_in_branch=in_branch)
+    if in_branch:
         return origin_in_commit(top, "HEAD", file.resolve().relative_to(top).as_posix(), digest)
     for working, dest in _working(file):
         record = _newest(working, dest, digest)
@@ -104,7 +106,7 @@ def origin_in_commit(repository: Path, commit: str, path: str, digest: str = "")
         paths = [os.fsdecode(each) for each in listed.split(b"\0")[:_KNOWN_AS]]
         close = nearest(path, [each for each in paths if each and "/.kochi/" not in each])
         raise NameNotFoundError(f"{path}: no such file in commit {commit[:12]}", close)
-    digest = digest or hashlib.sha256(run_git(repository, "cat-file", "blob", blob)).hexdigest()
+    digest = digest or digest_of(io.BytesIO(run_git(repository, "cat-file", "blob", blob)))
     if changed := last_change(repository, commit, [path]):
         name = path.partition("/")[0]
         for record in changed_records(repository, name, changed):

@@ -141,7 +141,7 @@ def _noted(file: Path) -> Replaced | None:
 
 
 def _find(repository: Path, state: Branch, entries: Sequence[JournalEntry]) -> Replaced | None:
-    by_path = {f"{state.name}/{dest}": entry for entry in entries for dest in entry.files}
+    by_path = {f"{state.name}/{dest}": entry for entry in entries for dest in entry.destinations}
     left = paths_in(repository, state.start, list(by_path))
     is_part = cache(partial(is_ancestor, repository))  # most runs have the same commit
     count, example, records = 0, "", _MOST_RECORDS

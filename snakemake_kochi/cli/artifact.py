@@ -68,7 +68,9 @@ def sync_command(machine: str | None, as_json: bool) -> None:
     # A machine elsewhere has its KOCHI_ROOT there; only its fetched branch is here.
     if is_here := _is_here(location):
         location.prepare_machine()
-    report = synchronise(project.directory, paths, location.machine.name, is_here)
+    report = synchronise(
+        project.directory, paths, location.machine.name, is_here, project.large_files
+    )
     if as_json:
         fields = ("machine", "name", "results", "missed", "commits", "commit")
         data = {name: getattr(report, name) for name in fields}

@@ -250,7 +250,11 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
         if (remote := _git_remote(config or {})) is not None:
             freeze = with_source_from(freeze, remote)
         commit_at_exit(
-            freeze.directory, freeze.paths, freeze.machine_name, lambda: not workflow.dryrun
+            freeze.directory,
+            freeze.paths,
+            freeze.machine_name,
+            lambda: not workflow.dryrun,
+            freeze.project.large_files,
         )
     os.environ[FREEZE_VARIABLE] = str(freeze.file)
     os.environ[_OWNER_VARIABLE] = owner

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze
     from snakemake_kochi.project.experiment import Experiment
 
-BATCH_FREEZE_VERSION = 2
+BATCH_FREEZE_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class BatchFreeze:
     """`experiment` is the name of the experiment, `file` its path in the project; `batch` is empty
     for a job outside of any batch. `job_name` and `artifacts` are templates, `snapshot` is JSON,
     with the `diff` of the freeze. `recipes` has for each recipe in use, by `dependency:recipe`,
-    what made its installation: "script" and "envs"."""
+    what made its installation: "script" and "envs". `large_files`: see `Project`."""
 
     root: str
     directory: str
@@ -49,6 +49,7 @@ class BatchFreeze:
     job_name: str
     artifacts: tuple[Artifact, ...]
     git_directory: str | None = None
+    large_files: int | None = None
 
     @classmethod
     def of(cls, freeze: Freeze, experiment: Experiment, batch_name: str = "") -> BatchFreeze:
@@ -80,6 +81,7 @@ class BatchFreeze:
             job_name=batch.job_name if batch else experiment.default_name,
             artifacts=batch.artifacts if batch else (),
             git_directory=freeze.git_directory,
+            large_files=freeze.project.large_files,
         )
 
     @property

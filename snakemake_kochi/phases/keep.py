@@ -23,7 +23,7 @@ from snakemake_kochi.artifacts.journal import (
     pending,
     promise_to_commit,
 )
-from snakemake_kochi.errors import ArtifactTooLargeError, GitError, KochiError
+from snakemake_kochi.errors import GitError, KochiError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
@@ -38,8 +38,8 @@ def keep_result(freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequenc
     Raises KochiError for invalid artifacts. If they cannot be journaled or committed now (a full
     disk, a branch that another process holds), the run does not fail, which would lose its
     products: they are in the results directory, with the record, and are committed later. Some
-    files stay only there: files that are too large for git, files of a project outside of git, and
-    files that are not among the record's artifacts.
+    files stay only there: files of a project outside of git, and files that are not among the
+    record's artifacts.
     """
     paths, machine = freeze.paths, freeze.machine_name
     if freeze.snapshot["base"] is None and not _is_repository(freeze.repository):
@@ -51,12 +51,8 @@ def keep_result(freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequenc
     files = {each.destination: each.file for each in outputs if each.destination in kept}
     result = Result(identity=record["identity"], files=files, record=record)
     try:
-        journal(paths, machine, result)
-    except ArtifactTooLargeError as error:
-        # The run has not failed: that would discard the work of hours.
-        print(f"kochi: not kept in git, only in results/: {error}", file=sys.stderr)
-        return
-    except OSError as error:
+        journal(paths, machine, result, freeze.repository, freeze.large_files)
+    except (OSError, GitError) as error:
         disagree(paths, machine)
         print(
             f"kochi: the result is only in results/ for now: {error}\n"
@@ -95,12 +91,17 @@ def _commit_if_due(freeze: BatchFreeze) -> None:
 
 
 def commit_at_exit(
-    repository: Path, paths: ProjectPaths, machine: str, wanted: Callable[[], bool]
+    repository: Path,
+    paths: ProjectPaths,
+    machine: str,
+    wanted: Callable[[], bool],
+    large: int | None = None,
 ) -> None:
     """At the end of this process, commit what runs left in the journal, and results in results/ in
     the current directory that no commit has, if `wanted` says so then.
 
-    If this process is killed, runs that are still running and the next process do so.
+    `large`: see `journal`. If this process is killed, runs that are still running and the next
+    process do so.
     """
     promise = ExitStack()
     promise.enter_context(promise_to_commit(paths, machine))
@@ -116,18 +117,18 @@ def commit_at_exit(
         promise.close()
         if wanted() and (was_repository or _is_repository(repository)):
             with _not_now():
-                _commit_rest(repository, paths, machine)
+                _commit_rest(repository, paths, machine, large)
 
     atexit.register(commit_rest)
 
 
-def _commit_rest(repository: Path, paths: ProjectPaths, machine: str) -> None:
+def _commit_rest(repository: Path, paths: ProjectPaths, machine: str, large: int | None) -> None:
     from snakemake_kochi.artifacts.committer import commit_in_burst, commit_missing
     from snakemake_kochi.artifacts.replaced import take_replaced
 
     if pending(paths, machine):
         commit_in_burst(repository, paths, machine, _PATIENCE)
-    if count := commit_missing(repository, paths, machine, _PATIENCE):
+    if count := commit_missing(repository, paths, machine, _PATIENCE, large=large):
         print(f"kochi: committed {told_missed(count, machine)}", file=sys.stderr)
     if (replaced := take_replaced(paths, machine)) is not None:
         print(f"kochi: {replaced.describe()}", file=sys.stderr)

@@ -29,11 +29,14 @@ from snakemake_kochi.project.problems import KeyPath, Problems, chain, check_nam
 from snakemake_kochi.project.recipes import Project, Recipe, check_recipes, requirements
 from snakemake_kochi.project.shape import check_shape
 from snakemake_kochi.project.values import environment_name, path_problem, value_problem
+from snakemake_kochi.quantities import memory_of
 
 FILE_NAME = "kochi.yaml"
 _SCHEMA = "kochi.schema.yaml"
 # Snakemake goes from rule to rule by recursion, and gives up after some 500.
 _LONGEST_CHAIN = 300
+# MiB. Hosting services refuse larger files in git.
+_LARGEST_IN_GIT = 100
 
 
 def find_project(start: Path, environment: Mapping[str, str] = os.environ) -> Path:
@@ -151,6 +154,7 @@ def load_project(
         machines=read_machines(layers),
         dependencies=_dependencies(document),
         common_files=tuple(each.source_map.file for each in below),
+        large_files=_large_files(document),
     )
     _check_requirements(project, document)
     _check_circles(project, document)
@@ -163,9 +167,10 @@ def _read_common(common: CommonFile) -> Document:
     document = read_yaml(common.file, common.text)
     if not check_shape(document, _SCHEMA):
         document.problems.raise_all()
-    if common.is_of_site and "dependencies" in document.data:
-        said = "this key is for projects; the file of a site has only 'machines'"
-        document.problems.add(("dependencies",), said)
+    for key in ("dependencies", "large_files") if common.is_of_site else ():
+        if key in document.data:
+            said = "this key is for projects; the file of a site has only 'machines'"
+            document.problems.add((key,), said)
     return document
 
 
@@ -174,6 +179,20 @@ def _read(file: Path) -> str:
         return read_text(file, str(file))
     except FileNotFoundError:
         raise ConfigError(f"there is no file {file}", "To write one, type: kochi init") from None
+
+
+def _large_files(document: Document) -> int | None:
+    text = optional_text(document.data.get("large_files"))
+    if text is None:
+        return None
+    try:
+        size = memory_of(text)
+    except ValueError:
+        size = 0
+    if not 1 <= size <= _LARGEST_IN_GIT:
+        said = f"{text!r}: a size like 10M was expected, from 1M to {_LARGEST_IN_GIT}M"
+        document.problems.add(("large_files",), said)
+    return size << 20
 
 
 def _dependencies(document: Document) -> FrozenDict[str, FrozenDict[str, Recipe]]:

@@ -27,6 +27,8 @@ def dest_problem(dest: str) -> str | None:
         return "a path cannot contain control characters such as line breaks"
     if dest.startswith(".kochi"):
         return "paths that start with '.kochi' are reserved for Kochi"
+    if components[-1].lower() == ".gitattributes":
+        return "a file of this name is for Kochi: it tells git which files are large"
     for component in components:
         if _GIT_DIRECTORY.fullmatch(component):
             return f"git cannot store a file named '{component}'"

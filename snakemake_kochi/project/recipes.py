@@ -94,13 +94,15 @@ class Recipe:
 @dataclass(frozen=True)
 class Project:
     """A project: `directory` is the top of its repository, `file` its kochi.yaml if it was read
-    from a file. `common_files`: those with machines that count in every project."""
+    from a file. `common_files`: those with machines that count in every project. `large_files`: the
+    size in bytes above which an artifact is kept beside the repository; None for the default."""
 
     directory: Path
     file: Path | None
     machines: Mapping[str, Machine]
     dependencies: Mapping[str, Mapping[str, Recipe]]
     common_files: tuple[str, ...] = ()
+    large_files: int | None = None
 
     def machine(self, name: str) -> Machine:
         """Raises NameNotFoundError."""

@@ -174,16 +174,6 @@ def test_a_missing_file_is_named_and_nothing_is_journaled(
     assert list(paths.journal(MACHINE).iterdir()) == []
 
 
-def test_a_file_over_the_size_limit_is_named_with_its_size_and_the_limit(
-    paths: ProjectPaths, tmp_path: Path
-) -> None:
-    large = write(tmp_path / "large", b"x" * (3 << 20))
-    with pytest.raises(KochiError, match=r"'l' has 3\.0 MiB .*2\.0 MiB"):
-        journal(paths, MACHINE, Result("a", {"l": large}, {}), size_limit=2 << 20)
-    journal(paths, MACHINE, Result("a", {"l": large}, {}), size_limit=3 << 20)
-    assert pending(paths, MACHINE) == ("a",)
-
-
 @pytest.mark.parametrize("damage", ["entry.json", "0", "content"])
 def test_a_damaged_entry_is_set_aside_and_does_not_block_others(
     repository: Path, paths: ProjectPaths, damage: str, caplog: pytest.LogCaptureFixture
@@ -386,7 +376,7 @@ def test_the_number_of_git_processes_does_not_grow_with_the_results(
             put(paths, f"r{round_}-{number}", {f"{round_}/{number}": b"x"})
         assert commit_pending(repository, paths, MACHINE) == results
         needed.append(len(git_program.take_commands()))
-    assert needed[1] == needed[2] <= 8
+    assert needed[1] == needed[2] <= 9
 
 
 @pytest.mark.parametrize("kind", ["--bare", "--depth=1", "worktree", "sha256"])

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
+import shutil
 import stat
 import subprocess
 import time
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
-from git_helpers import git, write
+from git_helpers import BAD_NAME, git, write
 
+from snakemake_kochi.artifacts.branches import initialise, synchronise
+from snakemake_kochi.artifacts.committer import commit_missing, commit_pending
 from snakemake_kochi.artifacts.content import read_artifacts
+from snakemake_kochi.artifacts.journal import Result, journal, pending
 from snakemake_kochi.artifacts.large import Pointer, Store, parse_pointer
-from snakemake_kochi.errors import GitError, MissingContentError, NameNotFoundError
+from snakemake_kochi.artifacts.origin import origin_in_commit, origin_of_file
+from snakemake_kochi.errors import GitError, KochiError, MissingContentError, NameNotFoundError
+from snakemake_kochi.paths import ProjectPaths, WorkingPaths
 
+MACHINE = "local"
+BRANCH = "kochi_artifacts_local"
+LIMIT = 2000  # bytes
 CONTENT = os.urandom(3 << 20)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
@@ -39,6 +51,56 @@ def commit_files(repository: Path, files: dict[str, bytes]) -> str:
     typed(repository, "add", "--all")
     typed(repository, "commit", "--quiet", "--no-gpg-sign", "-m", "files")
     return git(repository, "rev-parse", "HEAD").strip()
+
+
+def lay(repository: Path, identity: str, files: dict[str, bytes]) -> Result:
+    """Leave a result and its record in a working directory as a run does."""
+    working = WorkingPaths(repository, MACHINE)
+    artifacts = [
+        {
+            "type": "file",
+            "dest": dest,
+            "src": dest,
+            "size": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+        for dest, content in files.items()
+    ]
+    record: dict[str, Any] = {
+        "identity": identity,
+        "machine": MACHINE,
+        "ended": datetime.now(UTC).isoformat(),
+        "artifacts": artifacts,
+    }
+    sources = {dest: write(working.results / dest, content) for dest, content in files.items()}
+    write(working.records / identity / "record.json", json.dumps(record))
+    return Result(identity, sources, record)
+
+
+def keep(repository: Path, paths: ProjectPaths, identity: str, **files: bytes) -> None:
+    """Commit a result whose files have these names (with "__" for "/") and contents."""
+    named = {dest.replace("__", "/"): content for dest, content in files.items()}
+    journal(paths, MACHINE, lay(repository, identity, named), repository, LIMIT)
+    assert commit_pending(repository, paths, MACHINE) == 1
+
+
+def show(repository: Path, path: str, commit: str = BRANCH) -> bytes:
+    """A file as the branch has it."""
+    words = ("git", "cat-file", "blob", f"{commit}:local/{path}")
+    return subprocess.run(words, cwd=repository, stdout=subprocess.PIPE, check=True).stdout
+
+
+def attributes(repository: Path, directory: str = "") -> list[str]:
+    return show(repository, f"{directory}.gitattributes").decode().splitlines()
+
+
+def objects(repository: Path) -> list[str]:
+    """The digests of the contents in the store."""
+    return sorted(path.name for path in (repository / ".git/lfs/objects").glob("*/*/*"))
+
+
+def content_of(repository: Path, path: str, commit: str = BRANCH) -> bytes:
+    return next(stream.read() for _, stream in read_artifacts(repository, commit, [path]))
 
 
 # ---- pointers and the store
@@ -186,3 +248,205 @@ def test_bad_paths_and_commits_have_messages(repository: Path) -> None:
     (repository / ".git" / "objects" / identity[:2] / identity[2:]).unlink()
     with pytest.raises(GitError, match=r"m/30\.log: this clone has no object"):
         next(read_artifacts(repository, commit, ["m/30.log"]))
+
+
+# ---- commits
+
+
+def test_a_large_file_is_kept_once_and_the_branch_has_its_pointer(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    result = lay(repository, "first", {"fib/large.bin": CONTENT, "fib/small.log": b"small\n"})
+    journal(paths, MACHINE, result, repository, LIMIT)
+    in_journal = sum(path.stat().st_size for path in paths.journal(MACHINE).rglob("*"))
+    assert in_journal < len(CONTENT) / 10
+    # Somebody edits the file in place.
+    with result.files["fib/large.bin"].open("r+b") as file:
+        file.write(b"edited")
+    assert commit_pending(repository, paths, MACHINE) == 1
+    assert show(repository, "fib/large.bin") == Pointer(DIGEST, len(CONTENT)).text
+    assert show(repository, "fib/small.log") == b"small\n"
+    assert content_of(repository, "local/fib/large.bin") == CONTENT
+    assert objects(repository) == [DIGEST]
+    assert attributes(repository, "fib/") == [
+        "/.gitattributes merge=union",
+        "/large.bin filter=lfs diff=lfs merge=lfs -text",
+    ]
+    assert git(repository, "fsck", "--strict", "--no-dangling") == ""
+
+
+def test_a_file_of_the_limit_is_not_large_and_results_of_a_limit_of_their_own_are(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    keep(repository, paths, "first", a=CONTENT[:LIMIT], b=CONTENT[: LIMIT + 1])
+    assert show(repository, "a") == CONTENT[:LIMIT]
+    assert len(show(repository, "b")) < 200
+    result = lay(repository, "second", {"c": CONTENT})
+    journal(paths, MACHINE, result, repository)  # 10 MiB
+    commit_pending(repository, paths, MACHINE)
+    assert show(repository, "c") == CONTENT
+
+
+def test_a_checkout_with_git_lfs_has_the_files_and_one_without_has_pointers(
+    repository: Path, paths: ProjectPaths, tmp_path: Path
+) -> None:
+    keep(repository, paths, "first", fib__large=CONTENT, fib__small=b"small\n")
+    typed(repository, "worktree", "add", "--quiet", str(tmp_path / "without"), BRANCH)
+    assert (tmp_path / "without/local/fib/large").read_bytes().startswith(b"version https")
+    typed(repository, "worktree", "remove", str(tmp_path / "without"))
+    git(repository, "lfs", "install", "--skip-repo")
+    typed(repository, "worktree", "add", "--quiet", str(tmp_path / "with"), BRANCH)
+    assert (tmp_path / "with/local/fib/large").read_bytes() == CONTENT
+    assert (tmp_path / "with/local/fib/small").read_bytes() == b"small\n"
+    assert git(tmp_path / "with", "status", "--porcelain") == ""
+    assert lfs(tmp_path / "with", "fsck") == b"Git LFS fsck OK\n"
+    assert lfs(tmp_path / "with", "ls-files", "--long", "--name-only") == b"local/fib/large\n"
+
+
+def test_a_file_that_is_not_large_any_more_loses_its_attributes(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    keep(repository, paths, "first", fib__a=CONTENT, fib__b=CONTENT)
+    keep(repository, paths, "second", fib__a=b"small")
+    union, b = "/.gitattributes merge=union", "/b filter=lfs diff=lfs merge=lfs -text"
+    assert attributes(repository, "fib/") == [union, b]
+    commit = git(repository, "rev-parse", f"{BRANCH}:local/fib/.gitattributes")
+    keep(repository, paths, "third", fib__a=b"small again", other__b=b"small")
+    assert git(repository, "rev-parse", f"{BRANCH}:local/fib/.gitattributes") == commit
+    keep(repository, paths, "fourth", fib__b=b"small", a=CONTENT)
+    listed = git(repository, "ls-tree", "-r", "--name-only", BRANCH).splitlines()
+    assert [path for path in listed if path.endswith(".gitattributes")] == ["local/.gitattributes"]
+    # An entry that excludes another has a commit of its own.
+    for identity, files in (("x", {"a": CONTENT}), ("y", {"a": b"small"}), ("z", {"a": CONTENT})):
+        journal(paths, MACHINE, lay(repository, identity, files), repository, LIMIT)
+    assert commit_pending(repository, paths, MACHINE) == 3
+    assert attributes(repository) == [union, "/a filter=lfs diff=lfs merge=lfs -text"]
+
+
+def test_git_and_git_lfs_find_large_files_with_odd_names(
+    repository: Path, paths: ProjectPaths, tmp_path: Path
+) -> None:
+    names = ["a b", "#a", "!a", '"a"', "*", "?[x]", "a\\b", "ü", BAD_NAME, "a=b,c", "[attr]x"]
+    files = {f"odd dir/{name}": CONTENT[:5000] + os.fsencode(name) for name in names}
+    small = {"odd dir/b": b"small", "odd dir/x": b"small"}
+    journal(paths, MACHINE, lay(repository, "first", files | small), repository, LIMIT)
+    assert commit_pending(repository, paths, MACHINE) == 1
+    git(repository, "lfs", "install", "--skip-repo")
+    typed(repository, "worktree", "add", "--quiet", str(tmp_path / "with"), BRANCH)
+    for dest, content in (files | small).items():
+        assert (tmp_path / "with/local" / dest).read_bytes() == content
+    assert lfs(tmp_path / "with", "fsck") == b"Git LFS fsck OK\n"
+
+
+def test_a_line_that_the_user_wrote_into_the_attributes_stays(
+    repository: Path, paths: ProjectPaths, tmp_path: Path
+) -> None:
+    keep(repository, paths, "first", a=CONTENT)
+    typed(repository, "worktree", "add", "--quiet", str(tmp_path / "tree"), BRANCH)
+    with (tmp_path / "tree/local/.gitattributes").open("a") as file:
+        file.write("*.csv diff=csv\n")
+    typed(tmp_path / "tree", "commit", "--quiet", "--no-gpg-sign", "-a", "-m", "by hand")
+    keep(repository, paths, "second", b=CONTENT)
+    assert "*.csv diff=csv" in attributes(repository)
+    assert len(attributes(repository)) == 4
+
+
+def test_a_small_file_that_looks_like_a_pointer_is_kept_like_a_large_one(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    strange = Pointer("a" * 64, 3).text
+    keep(repository, paths, "first", a=strange)
+    assert content_of(repository, "local/a") == strange
+
+
+def test_a_result_may_not_be_called_like_the_attributes(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    with pytest.raises(KochiError, match=r"'a/\.gitattributes': git would obey"):
+        journal(paths, MACHINE, lay(repository, "first", {"a/.gitattributes": b"x"}), repository)
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_the_origin_of_a_large_file_compares_its_content(
+    repository: Path, paths: ProjectPaths, tmp_path: Path, large: bool
+) -> None:
+    about = {"experiment": "", "batch": "", "name": "", "parameters": {}, "duplicate": 0}
+    about |= {"node": "", "worker": "", "queue": "", "job": "", "attempt": "", "started": ""}
+    about |= {"seconds": 1, "exit_status": 0, "snapshot": {"tree": "0" * 40, "base": None}}
+    result = lay(repository, "first", {"a": CONTENT})
+    result.record.update(about)  # type: ignore[attr-defined]
+    journal(paths, MACHINE, result, repository, LIMIT if large else None)
+    commit_pending(repository, paths, MACHINE)
+    typed(repository, "worktree", "add", "--quiet", str(tmp_path / "tree"), BRANCH)
+    file = tmp_path / "tree/local/a"
+    assert file.read_bytes().startswith(b"version https") == large
+    assert origin_in_commit(repository, "", "local/a").file == "identical"
+    assert origin_of_file(repository, file).file == "identical"
+    write(file, CONTENT)
+    assert origin_of_file(repository, file).file == "identical"
+    write(file, Pointer("a" * 64, len(CONTENT)).text)
+    assert origin_of_file(repository, file).file == "changed"
+
+
+# ---- faults
+
+
+def test_a_content_that_was_pruned_before_its_commit_is_kept_again_from_results(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    keep(repository, paths, "before", small=b"small")
+    journal(paths, MACHINE, lay(repository, "first", {"a": CONTENT}), repository, LIMIT)
+    lfs(repository, "prune", "--force")
+    assert objects(repository) == []
+    assert commit_pending(repository, paths, MACHINE) == 0
+    assert [path.name for path in paths.damaged_results(MACHINE).iterdir()] == ["first"]
+    assert commit_missing(repository, paths, MACHINE, large=LIMIT) == 1
+    assert pending(paths, MACHINE) == ()
+    assert content_of(repository, "local/a") == CONTENT
+
+
+def test_after_the_branch_is_deleted_large_results_are_committed_without_another_copy(
+    repository: Path, paths: ProjectPaths
+) -> None:
+    write(repository / ".gitignore", "results/\n.snakemake/\n")
+    keep(repository, paths, "first", a=CONTENT, b=b"small")
+    assert commit_missing(repository, paths, MACHINE) == 0
+    file = Store.of(repository).path(Pointer(DIGEST, len(CONTENT)))
+    before = file.stat()
+    typed(repository, "branch", "--quiet", "-D", BRANCH)
+    assert commit_missing(repository, paths, MACHINE, large=LIMIT) == 1
+    assert content_of(repository, "local/a") == CONTENT
+    assert attributes(repository) == [
+        "/.gitattributes merge=union",
+        "/a filter=lfs diff=lfs merge=lfs -text",
+    ]
+    assert file.stat().st_ino == before.st_ino
+
+
+def test_results_of_earlier_releases_that_were_too_large_for_git_are_committed_by_sync(
+    repository: Path, paths: ProjectPaths, tmp_path: Path
+) -> None:
+    write(repository / ".gitignore", "results/\n.snakemake/\n")
+    place = initialise(repository, tmp_path / "tree", name="local")
+    lay(repository, "first", {"a": CONTENT})
+    report = synchronise(repository, paths, MACHINE, large=LIMIT)
+    assert (place, report.missed, report.commits) == ("local", 1, 1)
+    assert content_of(repository, "local/a", "kochi_artifacts") == CONTENT
+
+
+def test_results_of_two_clones_of_one_name_merge_with_the_attributes_of_both(
+    repository: Path, paths: ProjectPaths, tmp_path: Path
+) -> None:
+    keep(repository, paths, "first", a=CONTENT)
+    initialise(repository, tmp_path / "tree", name="local")
+    synchronise(repository, paths, MACHINE)
+    start = git(repository, "rev-parse", BRANCH).strip()
+    keep(repository, paths, "second", b=CONTENT)
+    typed(repository, "branch", "other", BRANCH)
+    typed(repository, "branch", "--force", BRANCH, start)
+    shutil.rmtree(WorkingPaths(repository, MACHINE).records / "second")  # it was in another clone
+    keep(repository, paths, "third", c=CONTENT)
+    synchronise(repository, paths, MACHINE)
+    typed(tmp_path / "tree", "merge", "--quiet", "--no-edit", "--no-gpg-sign", "other")
+    lines = (tmp_path / "tree/local/.gitattributes").read_text().splitlines()
+    assert [line[:2] for line in lines] == ["/.", "/a", "/c", "/b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from faults.injection import deaths, run_scene
 from support import git
 
 from snakemake_kochi.artifacts.committer import commit_pending
-from snakemake_kochi.artifacts.journal import Result, journal, pending
+from snakemake_kochi.artifacts.content import read_artifacts
+from snakemake_kochi.artifacts.journal import Result, journal, pending, read_entry
+from snakemake_kochi.artifacts.large import Store
 from snakemake_kochi.artifacts.published import branch_called as branch
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.paths import ProjectPaths, Root
@@ -99,6 +102,35 @@ def test_who_keeps_a_result(
     assert len(names) > 5
     assert records(repository) == sorted(names)
     assert contents(repository) == {name: f"{name}\n" for name in names}
+
+
+def test_who_keeps_a_large_result(tmp_path: Path, repository: Path, paths: ProjectPaths) -> None:
+    """Its content is in the store, as a whole, before its pointer is in the journal."""
+    names: list[str] = []
+
+    def keep(name: str) -> None:
+        (source := tmp_path / f"{name}.source").write_text(f"{name}\n" * 5000)
+        journal(paths, MACHINE, Result(name, {f"{name}.log": source}, {}), repository, 9999)
+
+    def scene() -> Callable[[], object]:
+        names.append(f"r{len(names)}")
+        return lambda: keep(names[-1])
+
+    for ending in deaths(scene):
+        assert ending.error == "", ending.error
+        for file in repository.glob(".git/lfs/objects/*/*/*"):
+            assert hashlib.sha256(file.read_bytes()).hexdigest() == file.name
+        for name in pending(paths, MACHINE):
+            for pointer in read_entry(paths.journal(MACHINE) / name).large.values():
+                assert Store.of(repository).has(pointer)
+        keep(names[-1])
+    assert len(names) > 12
+    assert commit_pending(repository, paths, MACHINE) == len(names)
+    assert records(repository) == sorted(names)
+    artifacts = [f"{MACHINE}/{name}.log" for name in names]
+    for path, stream in read_artifacts(repository, branch(MACHINE), artifacts):
+        assert stream.read().decode() == f"{Path(path).stem}\n" * 5000
+    assert len(list(repository.glob(".git/lfs/objects/*/*/*"))) == len(names)
 
 
 def test_on_a_full_disk_a_result_is_kept_or_refused(

@@ -385,6 +385,7 @@ def test_a_mistake_in_the_file_is_reported_with_its_key(text: str, expected: str
         ("{artifacts: [{type: stats, dest: .}]}", "a relative path without '..'"),
         ('{artifacts: [{type: stats, dest: "a\\nb"}]}', "a path cannot contain control characters"),
         ("{artifacts: [{type: stats, dest: .kochi/x}]}", "are reserved for Kochi"),
+        ("{artifacts: [{type: stats, dest: x/.gitattributes}]}", "is for Kochi: it tells git"),
         ("{artifacts: [{type: stats, dest: a/.GIT/x}]}", "git cannot store a file named '.GIT'"),
     ],
 )

@@ -380,3 +380,12 @@ def test_the_data_is_read_only_but_can_be_copied_and_written_as_json() -> None:
     assert json.loads(json.dumps(dataclasses.asdict(recipe)))["envs"]["CC"] == "gcc"
     assert copy.deepcopy(recipe) == recipe == pickle.loads(pickle.dumps(recipe))
     assert hash(recipe) == hash(copy.deepcopy(recipe))
+
+
+def test_the_size_of_large_files_is_read_and_checked() -> None:
+    assert project().large_files is None
+    for written, size in (("50M", 50 << 20), ("2 MiB", 2 << 20), ("null", None)):
+        assert project(f"large_files: {written}").large_files == size
+    for wrong in ("0", "10", "1G", "big", "-1M"):
+        with pytest.raises(ConfigError, match=r"large_files.*: a size like 10M was expected"):
+            project(f"large_files: {wrong}")
