@@ -23,6 +23,7 @@ from bench import (
     runners,
     sizing,
     slurm,
+    tables,
     throughput,
 )
 from bench.measure import Row, Size, facts, table
@@ -45,6 +46,7 @@ BENCHES: dict[str, Callable[[Path, Size], list[Row]]] = {
     "idle": idle.measure,
     "chaos": chaos.measure,
     "sizing": sizing.measure,
+    "tables": tables.measure,
 }
 
 

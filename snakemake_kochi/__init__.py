@@ -1,12 +1,22 @@
 """Run parameter grids on clusters, with Snakemake.
 
 The package has a Snakemake executor with persistent workers, and rules that install, build and run
-what Kochi files describe.
+what Kochi files describe. In Python and in notebooks, `results` reads the results of all runs.
 """
 
-__all__ = ["__version__", "snakefile"]
+from __future__ import annotations
+
+# Every Snakemake and every job imports this package: `typing` and the modules in `_LATER` are not
+# imported here. Type checkers take the name for the one in `typing`.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from snakemake_kochi.tables.frame import results
+
+__all__ = ["__version__", "results", "snakefile"]
 
 __version__ = "0.1.0"  # setup.py reads this line; records contain the version
+
+_LATER = {"results": "snakemake_kochi.tables.frame"}
 
 
 def snakefile() -> str:
@@ -14,3 +24,11 @@ def snakefile() -> str:
     from snakemake_kochi.resources import workflow_directory
 
     return str(workflow_directory() / "Snakefile")
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LATER[name]), name)

@@ -45,9 +45,10 @@ class Branch:
     object_format: str
 
 
-def records_directory(name: str) -> str:
-    """The directory of the branch with the records of results that are published under a name."""
-    return f"{name}/{RESERVED}/records"
+def records_directory(name: str, failed: bool = False) -> str:
+    """The directory of the branch with the records of results that are published under a name, or
+    with those of attempts that failed."""
+    return f"{name}/{RESERVED}/{'failed' if failed else 'records'}"
 
 
 def record_path(name: str, identity: str, failed: bool = False) -> str:
@@ -56,8 +57,7 @@ def record_path(name: str, identity: str, failed: bool = False) -> str:
     The records are in several directories, because a commit writes each changed directory anew.
     """
     shard = hashlib.sha256(identity.encode()).hexdigest()[:2]
-    directory = f"{name}/{RESERVED}/failed" if failed else records_directory(name)
-    return f"{directory}/{shard}/{identity}.json"
+    return f"{records_directory(name, failed)}/{shard}/{identity}.json"
 
 
 # ---- commits

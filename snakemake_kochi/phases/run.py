@@ -278,7 +278,11 @@ def _ends_a_line(file: Path, size: int) -> bool:
 
 def own_output(record: Mapping[str, Any], file: Path) -> str:
     """The run's own output, from the artifact beside its record."""
-    content = answered(file.read_bytes)
+    return own_output_in(record, answered(file.read_bytes))
+
+
+def own_output_in(record: Mapping[str, Any], content: bytes) -> str:
+    """The run's own output, from the content of the artifact."""
     if (place := record.get("output")) is not None:
         content = content[place["start"] : place["start"] + place["size"]]
     return content.decode("utf-8", "replace")

@@ -70,6 +70,12 @@ def load_experiment(file: str, text: str, project: Project | None) -> Experiment
     return replace(experiment, remarks=tuple(document.remarks.lines(MAXIMUM_LINES)))
 
 
+def experiment_name(file: str) -> str:
+    """The name of the experiment that a file describes: the file's stem as an identifier."""
+    stem = re.sub(r"[^A-Za-z0-9_]", "_", PurePosixPath(file).stem)
+    return f"_{stem}" if stem[:1].isdigit() else stem
+
+
 class _Reader:
     """Makes the dataclasses of one document, noting problems."""
 
@@ -82,7 +88,6 @@ class _Reader:
 
     def experiment(self) -> Experiment:
         data = self.data
-        stem = re.sub(r"[^A-Za-z0-9_]", "_", PurePosixPath(self.file).stem)
         sources = data.get("sources")
         defaults = {
             name: self._default(value, ("default_params", name))
@@ -91,7 +96,7 @@ class _Reader:
         self._check_parameters(defaults, ("default_params",))
         self._check_rule_names(section(data, "batches"))
         return Experiment(
-            name=f"_{stem}" if stem[:1].isdigit() else stem,
+            name=experiment_name(self.file),
             file=self.file,
             default_parameters=FrozenDict(defaults),
             default_name=self._default_name,

@@ -26,6 +26,7 @@ LINES = {
     "idle": "2 idle workers: metadata calls per worker",
     "chaos": "jobs lost, or reported twice",
     "sizing": "200 jobs of 1 minute: requested by kochi",
+    "tables": "200 records",
 }
 
 

@@ -169,6 +169,9 @@ def test_the_tutorial_and_the_guides_after_it_can_be_followed_to_the_letter(
 ) -> None:
     for page in ("tutorial.md", "own-snakefile.md", "jobs-by-hand.md"):
         terminal.follow(REPOSITORY / "docs" / page)
+    page = str(REPOSITORY / "docs" / "python.md")
+    doctest = (sys.executable, "-P", "-m", "doctest", "-o", "ELLIPSIS", page)
+    assert run(*doctest, cwd=terminal.directory).returncode == 0
 
 
 def test_further_can_be_followed_to_the_letter(terminal: Terminal) -> None:

@@ -1,0 +1,170 @@
+"""`snakemake_kochi.results`: a table of all runs in the artifact branches, for pandas."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas
+
+from snakemake_kochi.artifacts.reading import published
+from snakemake_kochi.errors import NameNotFoundError, nearest
+from snakemake_kochi.snapshot import toplevel
+from snakemake_kochi.tables.measurements import as_numbers
+from snakemake_kochi.tables.recorded_runs import (
+    VALUES,
+    Metrics,
+    RecordedRun,
+    Wanted,
+    compiled,
+    measured,
+    metrics_of,
+    read_runs,
+)
+
+_BEFORE = ("experiment", "batch", "name", "machine", "published_as", "duplicate", "outcome")
+_AFTER = (*(name for name in VALUES if name not in _BEFORE), "identity")
+_FIXED = (*_BEFORE, *_AFTER)
+_STARTED = list(VALUES).index("started")
+_DTYPES = {float: "float64", int: "Int64", bool: "boolean"}
+_WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
+_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_BOOLEANS = {"true": True, "false": False}
+
+
+def results(
+    directory: str | os.PathLike[str] = ".",
+    *,
+    experiment: str | None = None,
+    batch: str | None = None,
+    machine: str | None = None,
+    at: str | None = None,
+    failed: bool = False,
+    metrics: bool | Collection[str] | Mapping[str, str] = True,
+) -> pandas.DataFrame:
+    """A table of runs, one row each: those with a record in the artifact branches.
+
+    The branches are those of the git repository of `directory`, also as fetched from remotes, or
+    what the commit `at` has of one of them. `experiment` (a name or a file), `batch` and `machine`
+    (also the name under which its results are published) select runs.
+
+    `failed`: also list attempts that failed. `metrics`: True reads the metrics that the experiments
+    of the working tree define from the outputs of the runs, names only these, a mapping of names to
+    regular expressions with one group instead of these, and False none, without reading the
+    outputs.
+
+    The columns: `experiment`, `batch`, `name` (of the job), `machine`, `published_as`, `duplicate`,
+    `outcome` (success or failed); the parameters, typed; the metrics, as floats if they are
+    numbers; `reason` (why it failed), `seconds`, `started` (UTC), `node`, `user_seconds`,
+    `system_seconds`, `peak_memory_mb` (MiB), `exit_status`, `cpus`, `load` (of the node, before),
+    `cpu_model`, `kernel`, `allocation` (its id), `commit` (that was checked out), `dirty` (whether
+    there were changes), `tree` (the id of the code), `identity` (of the record); `fact.NAME`, the
+    output of the command of fact NAME; `text.NAME`, the exact text of parameter NAME. A parameter
+    or metric whose name another column has is `param.NAME` or `metric.NAME`.
+
+    Records that cannot be read are named in a warning. Raises KochiError: GitError without a
+    repository, without an artifact branch and for an unknown commit; NameNotFoundError for an
+    unknown experiment, batch, machine or metric; ConfigError for a wrong expression.
+    """
+    place = Path(directory)
+    if not place.is_dir():
+        raise NameNotFoundError(f"{place}: there is no such directory")
+    repository = toplevel(place)
+    branches = published(repository, at)
+    runs, remarks = read_runs(branches, Wanted(experiment, batch, machine), failed)
+    runs.sort(key=lambda run: (str(run.values[_STARTED]), run.identity))
+    chosen = _chosen(repository, runs, metrics, remarks)
+    found = measured(branches, runs, chosen, remarks)
+    names = dict.fromkeys(name for each in _distinct(chosen) for name in each)
+    for remark in remarks:
+        warnings.warn(remark, stacklevel=2)
+    return _frame(runs, {name: [row.get(name) for row in found] for name in names})
+
+
+def _chosen(
+    repository: Path,
+    runs: Sequence[RecordedRun],
+    metrics: bool | Collection[str] | Mapping[str, str],
+    remarks: list[str],
+) -> list[Metrics]:
+    """The metrics of each run."""
+    if isinstance(metrics, Mapping):
+        return [compiled(metrics)] * len(runs)
+    if metrics is False or not runs:
+        return [{}] * len(runs)
+    defined = metrics_of(repository, runs, remarks)
+    if metrics is not True:
+        names = [metrics] if isinstance(metrics, str) else list(metrics)
+        known = {name for each in defined.values() for name in each}
+        if unknown := [name for name in names if name not in known]:
+            raise NameNotFoundError(
+                f"no experiment has a metric '{unknown[0]}', {nearest(unknown[0], known)}",
+                "To define it here, type: results(..., metrics={'NAME': r'REGULAR EXPRESSION'})",
+            )
+        defined = {key: {n: each[n] for n in names if n in each} for key, each in defined.items()}
+    return [defined.get((run.file, run.batch), {}) for run in runs]
+
+
+def _distinct(chosen: Sequence[Metrics]) -> list[Metrics]:
+    return list({id(each): each for each in chosen}.values())
+
+
+def _frame(runs: Sequence[RecordedRun], metrics: Mapping[str, Sequence[Any]]) -> pandas.DataFrame:
+    names = list(dict.fromkeys(name for run in runs for name in run.parameters))
+    texts = {name: [run.parameters.get(name) for run in runs] for name in names}
+    fixed: dict[str, Any] = {
+        name: [getattr(run, name) for run in runs] for name in _FIXED if name not in VALUES
+    }
+    for index, (name, (kind, _)) in enumerate(VALUES.items()):
+        values = [run.values[index] for run in runs]
+        dtype = _DTYPES.get(kind)
+        fixed[name] = pandas.Series(values, dtype=dtype) if dtype else values
+    fixed["duplicate"] = pandas.array(fixed["duplicate"], dtype="Int64")
+    fixed["started"] = pandas.to_datetime(
+        pandas.Series(fixed["started"], dtype=object), format="ISO8601", errors="coerce", utc=True
+    )
+    facts = dict.fromkeys(name for run in runs for name in run.facts)
+    columns = {name: fixed[name] for name in _BEFORE}
+    taken = {*_FIXED, *(f"text.{name}" for name in names), *(f"fact.{name}" for name in facts)}
+    for name, column in texts.items():
+        columns[_free("param", name, taken | metrics.keys(), columns)] = typed(column)
+    for name, matches in metrics.items():
+        columns[_free("metric", name, taken | texts.keys(), columns)] = _measured(matches)
+    columns |= {name: fixed[name] for name in _AFTER}
+    columns |= {f"fact.{name}": [run.facts.get(name) for run in runs] for name in facts}
+    columns |= {f"text.{name}": column for name, column in texts.items()}
+    return pandas.DataFrame(columns)
+
+
+def _measured(matches: Sequence[str | None]) -> pandas.Series[Any]:
+    column = as_numbers(pandas.Series(matches, dtype=object))
+    is_number = pandas.api.types.is_numeric_dtype(column) or bool(column.isna().all())
+    return column.astype("float64") if is_number else column
+
+
+def _free(kind: str, name: str, taken: Collection[str], columns: Collection[str]) -> str:
+    """The name of a column that neither `taken` nor `columns` has."""
+    free = name
+    while free in taken or free in columns:
+        free = f"{kind}.{free}"
+    return free
+
+
+def typed(texts: Sequence[str | None]) -> Any:
+    """A column of the values that texts stand for, if all of them stand for the same type.
+
+    Integers of up to 18 digits, decimal numbers, or `true` and `false`; otherwise the texts. An
+    empty text is a missing number.
+    """
+    values = set(texts) - {None, ""}
+    if values and values <= _BOOLEANS.keys():
+        return pandas.array([_BOOLEANS.get(text or "") for text in texts], dtype="boolean")
+    if values and all(_WHOLE.fullmatch(text) for text in values if text):
+        return pandas.array([int(text) if text else None for text in texts], dtype="Int64")
+    if values and all(_NUMBER.fullmatch(text) for text in values if text):
+        return [float(text) if text else None for text in texts]
+    return list(texts)
