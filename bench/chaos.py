@@ -1,6 +1,7 @@
-"""Thousands of short jobs while workers and their controller are killed: none is lost or doubled.
+"""Jobs and points while workers, runs and controllers are killed: none is lost or doubled.
 
-The harness of the tests compares the submitted, executed and reported jobs one by one.
+The harnesses of the tests compare the submitted, executed and reported jobs one by one, and the
+records and files in the artifact branch with what ran.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from bench.measure import Row, Size, import_of_tests
 
 
 def measure(directory: Path, size: Size) -> list[Row]:
-    """Raises RuntimeError, with a line for each job that was lost or reported twice."""
+    """Raises RuntimeError, with a line for each job or record that is lost or there twice."""
     harness = import_of_tests("faults.chaos")
     jobs = size.number(10_000, 60)
     plan = (
@@ -22,10 +23,21 @@ def measure(directory: Path, size: Size) -> list[Row]:
     outcome = harness.run_chaos(directory, plan, 1200.0)
     if outcome.problems:
         raise RuntimeError("\n".join(outcome.problems))
+    records = import_of_tests("faults.record_chaos")
+    points = 12 if size.quick else 1000
+    of_records = records.run_record_chaos(directory / "records", points, 1.0, 1200.0)
+    if of_records.problems:
+        raise RuntimeError("\n".join(of_records.problems))
     return [
         Row(f"{plan.jobs:,} jobs, {plan.workers} workers", [outcome.seconds], "s"),
         Row("workers killed", [outcome.worker_deaths], ""),
         Row("controllers killed", [outcome.controller_deaths], ""),
         Row("attempts begun", [outcome.attempts], ""),
         Row("jobs lost, or reported twice", [0], ""),
+        Row(f"a batch of {points:,} points", [of_records.seconds], "s"),
+        Row("workers killed", [of_records.worker_deaths], ""),
+        Row("runs and committers killed", [of_records.run_deaths], ""),
+        Row("controllers killed", [of_records.controller_deaths], ""),
+        Row("runs executed", [of_records.executions], ""),
+        Row("records missing, or there twice", [0], ""),
     ]
