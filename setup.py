@@ -42,6 +42,8 @@ RUNS_ON = [
     "platformdirs>=4.0",
     # Durations for people. Snakemake parses its resources with it, too.
     "humanfriendly>=10.0",
+    # `kochi export` writes the metadata of a research object crate with it.
+    "rocrate>=0.15",
     # Repeats commands of a scheduler that is away for a moment. Snakemake uses it, too.
     "tenacity>=8.2",
     # Finds the log that a launched Snakemake has open. Snakemake uses it, too.
@@ -59,6 +61,8 @@ TESTS = [
     "nbconvert>=7.0",
     # `--logger rich` must work with the executor.
     "snakemake-logger-plugin-rich",
+    # The community's validator of research object crates.
+    "roc-validator>=0.13,<0.14",
     # The tests of the package build it without network access.
     "setuptools>=70.1",
 ]

@@ -6,6 +6,7 @@ from snakemake_kochi.snapshot.publication import (
     publish_commit,
     publish_mirror,
     publish_snapshot,
+    write_code,
 )
 from snakemake_kochi.snapshot.repository import keep_repository
 from snakemake_kochi.snapshot.snapshot import (
@@ -45,4 +46,5 @@ __all__ = [
     "select_sources",
     "submodules",
     "toplevel",
+    "write_code",
 ]

@@ -22,11 +22,12 @@ from snakemake_kochi.confidential import is_secret_path
 from snakemake_kochi.errors import GitError
 from snakemake_kochi.git import reading_git, run_git, update_ref
 from snakemake_kochi.snapshot.repository import (
+    create_store,
     in_store,
     run_in_store,
     with_objects_of,
 )
-from snakemake_kochi.snapshot.snapshot import Change, changes
+from snakemake_kochi.snapshot.snapshot import Change, changes, materialise
 
 _LARGEST = 100 * 2**20  # bytes; GitHub refuses larger files
 _EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
@@ -93,6 +94,19 @@ def publish_commit(repository: Path, ref: str, source: Path, commit: str, recipe
     message = f"Sources of recipe {recipe}\n\nkochi-commit: {commit}\n"
     code = _Code(_tree_of(source, commit), source, {}, None, message)
     _point(repository, ref, _commit(repository, code))
+
+
+def write_code(repository: Path, commit: str, destination: Path) -> None:
+    """Write the files of published code to a directory that must not exist yet; no `.git` in it.
+
+    They have the bytes of the snapshot: no setting or attribute of a repository changes them.
+    Raises GitError, also if objects of the code are not in this clone.
+    """
+    tree = _tree_of(repository, commit)
+    with tempfile.TemporaryDirectory(prefix="kochi-") as scratch:
+        store = Path(scratch) / "store"
+        create_store(store)
+        materialise(store, tree, destination, with_objects_of(repository))
 
 
 def _without_private(

@@ -144,11 +144,14 @@ def digest_sources(
     return digest.hexdigest()
 
 
-def materialise(store: Path, tree: str, destination: Path) -> None:
+def materialise(
+    store: Path, tree: str, destination: Path, environment: Mapping[str, str] | None = None
+) -> None:
     """Write the files of a tree to a directory that must not exist yet; no `.git` in it.
 
     The directory itself is private (0700) and appears complete or not at all. Raises KochiError
-    when it exists, GitError when the store has no such tree.
+    when it exists, GitError when neither the store nor a repository that `environment` adds has
+    such a tree.
     """
     with new_directory(destination) as new:
         run_in_store(
@@ -156,6 +159,7 @@ def materialise(store: Path, tree: str, destination: Path) -> None:
             *("read-tree", "--reset", "-u", "--no-recurse-submodules", tree),
             directory=make_directory(new),
             index=new.with_name("index"),
+            environment=environment,
         )
 
 

@@ -32,6 +32,7 @@ COMMANDS = (
         "trace",
         "doctor",
         "why",
+        "export",
         "artifact",
     ],
     ["show", "queues"],

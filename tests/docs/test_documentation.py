@@ -167,7 +167,7 @@ def test_the_readme_can_be_followed_to_the_letter(terminal: Terminal) -> None:
 def test_the_tutorial_and_the_guides_after_it_can_be_followed_to_the_letter(
     terminal: Terminal,
 ) -> None:
-    for page in ("tutorial.md", "own-snakefile.md", "jobs-by-hand.md"):
+    for page in ("tutorial.md", "publishing.md", "own-snakefile.md", "jobs-by-hand.md"):
         terminal.follow(REPOSITORY / "docs" / page)
     page = str(REPOSITORY / "docs" / "python.md")
     doctest = (sys.executable, "-P", "-m", "doctest", "-o", "ELLIPSIS", page)

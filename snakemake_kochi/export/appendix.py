@@ -1,0 +1,240 @@
+"""An artifact appendix: what ran where, from which code, and how to run it again.
+
+Markdown, with the parts that the artifact descriptions of ACM and SC ask for
+(https://ctuning.org/ae/artifact.html, https://github.com/ctuning/artifact-evaluation). A fact that
+no record has is said to be missing, and by what it would be recorded.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from humanfriendly import format_size, format_timespan
+from humanfriendly.text import pluralize
+from tabulate import tabulate
+
+from snakemake_kochi import __version__
+from snakemake_kochi.artifacts.code import CODE
+from snakemake_kochi.artifacts.published import branch_called
+from snakemake_kochi.export.publication import Publication, part, recipes_of
+from snakemake_kochi.export.repository import joined
+from snakemake_kochi.export.tables import Table
+
+_UNKNOWN = "not recorded"
+_MOST_VALUES = 12
+_MOST_PROBLEMS = 50
+
+
+def appendix(
+    publication: Publication, tables: Sequence[Table] = (), problems: Sequence[str] = ()
+) -> str:
+    """The text. `tables` and `problems` are those of a crate that has it as its README."""
+    parts = [
+        f"# Artifact appendix: {publication.title}",
+        "## Abstract",
+        f"{publication.summary} Each result has a record: its parameters, its code, where and when "
+        "it ran, and the SHA-256 of its files.",
+        "## Check-list",
+        "\n".join(f"- **{name}**: {text}" for name, text in _check_list(publication)),
+        "## Hardware",
+        *_hardware(publication),
+        "## Software",
+        *_software(publication),
+        "## Parameters",
+        *_parameters(publication),
+        "## How to get it",
+        *_how_to_get(publication),
+        "## How to reproduce",
+        *_how_to_reproduce(publication),
+        "## Expected results",
+        *_expected(publication, tables),
+    ]
+    if problems:
+        more = len(problems) - _MOST_PROBLEMS
+        listed = [f"- {problem}" for problem in problems[:_MOST_PROBLEMS]]
+        listed += [f"- and {more} more"] if more > 0 else []
+        parts += ["## Not in this crate", "\n".join(listed)]
+    return "\n\n".join(map(_line_safe, parts)) + "\n"
+
+
+def _check_list(publication: Publication) -> Iterator[tuple[str, str]]:
+    about, runs = publication.about, publication.runs
+    began, ended = publication.period
+    seconds = sum(run.record["seconds"] for run in runs)
+    longest = max(run.record["seconds"] for run in runs)
+    sizes = [
+        each["size"]
+        for run in runs
+        for each in run.record["artifacts"]
+        if isinstance(each.get("size"), int)
+    ]
+    yield "Authors", joined(about.authors) or _UNKNOWN
+    yield "Code", about.address or f"the repository {about.project}, which names no public address"
+    yield "License", about.license or about.license_file or "none: all rights are reserved"
+    yield "Workflow", f"experiments of snakemake_kochi, executed by Snakemake ({_version_note()})"
+    yield "Executed", began if began == ended else f"{began} to {ended}"
+    yield (
+        "Time",
+        f"{format_timespan(seconds)} in all runs; the longest took {format_timespan(longest)}",
+    )
+    yield "Output", f"{pluralize(len(sizes), 'file')} of {format_size(sum(sizes), binary=True)}"
+    if failed := [run for run in runs if not run.has_succeeded]:
+        yield "Failed runs", str(len(failed))
+
+
+def _version_note() -> str:
+    return f"described by snakemake_kochi {__version__}"
+
+
+def _hardware(publication: Publication) -> Iterator[str]:
+    rows: Counter[tuple[str, ...]] = Counter()
+    for run in publication.runs:
+        record = run.record
+        told = part(record, "hardware")
+        memory = told.get("memory_mb")
+        size = format_size(memory * 2**20, binary=True) if isinstance(memory, int) else ""
+        shape = [str(told.get(key) or "?") for key in ("sockets", "cores", "threads")]
+        rows[
+            record["machine"],
+            record["node"],
+            str(told.get("cpu_model") or ""),
+            " / ".join(shape) if set(shape) != {"?"} else "",
+            size,
+        ] += 1
+    head = ("Machine", "Node", "CPU", "Sockets / cores / threads", "Memory", "Runs")
+    yield _table(head, [(*row, str(count)) for row, count in sorted(rows.items())])
+    if any(not row[2] for row in rows):
+        yield f"The CPU of some nodes is {_UNKNOWN}."
+
+
+def _software(publication: Publication) -> Iterator[str]:
+    systems: set[tuple[str, str]] = set()
+    facts: dict[tuple[str, str], set[str]] = {}
+    for run in publication.runs:
+        if system := part(run.record, "system"):
+            systems.add((str(system.get("os") or ""), str(system.get("kernel") or "")))
+        for name in part(run.record, "facts"):
+            fact = part(run.record["facts"], name)
+            key = (name, str(fact.get("command", "")))
+            facts.setdefault(key, set()).add(str(fact.get("output", "")).strip())
+    for os_name, kernel in sorted(systems):
+        yield f"System: {os_name or _UNKNOWN}, kernel {kernel or _UNKNOWN}."
+    if not systems:
+        yield f"System: {_UNKNOWN}."
+    recipes = {recipe: None for run in publication.runs for recipe in recipes_of(run.record)}
+    rows = sorted(
+        (each.name, each.git or "in this artifact", each.commit or each.source) for each in recipes
+    )
+    if rows:
+        yield "Dependencies, installed from source:"
+        yield _table(("Recipe", "Source", "Commit"), rows)
+    else:
+        yield "No dependencies were installed."
+    for (name, command), outputs in sorted(facts.items()):
+        for output in sorted(outputs):
+            yield f"{name} (`{command}`):"
+            yield _indented(output or "(no output)")
+    if not facts:
+        yield (
+            f"Compiler and libraries: {_UNKNOWN}. To have them in the records of the next runs, "
+            "name their commands under `facts:` in kochi.yaml."
+        )
+
+
+def _parameters(publication: Publication) -> Iterator[str]:
+    for file, batch in publication.selection.batches:
+        runs = [r for r in publication.runs if (r.experiment, r.batch) == (file, batch)]
+        values: dict[str, dict[str, None]] = {}
+        for run in runs:
+            for name, value in run.record["parameters"].items():
+                values.setdefault(name, {})[value] = None
+        duplicates = len({run.record["duplicate"] for run in runs})
+        what = f"batch {batch}" if batch else "jobs of their own"
+        yield f"{file}, {what}: {pluralize(len(runs), 'run')}"
+        rows = [(name, _shortened(list(found))) for name, found in values.items()]
+        yield _table(("Parameter", "Values"), [*rows, ("(duplicates)", str(duplicates))])
+
+
+def _shortened(values: Sequence[str]) -> str:
+    text = ", ".join(values[:_MOST_VALUES])
+    more = len(values) - _MOST_VALUES
+    return f"{text} and {more} more" if more > 0 else text
+
+
+def _how_to_get(publication: Publication) -> Iterator[str]:
+    about = publication.about
+    names = sorted({run.name for run in publication.runs})
+    branches = ", ".join(f"`{branch_called(name)}`" for name in names)
+    address = about.address or "ADDRESS"
+    count = pluralize(len(names), "branch", "branches")
+    yield f"The results are in {count} of the repository: {branches}."
+    yield _indented(
+        f"git clone {shlex.quote(address)} {shlex.quote(about.project)}\n"
+        f"cd {shlex.quote(about.project)}\n"
+        "pip install snakemake-executor-plugin-kochi\n"
+        "kochi artifact fetch"
+    )
+    yield "The code of each result, also what was not committed, is then under `refs/kochi/code/`:"
+    rows = []
+    trees = Counter((run.tree, run.record["snapshot"]["base"]) for run in publication.runs)
+    for (tree, base), number in trees.items():
+        here = "" if tree in publication.code else " (not published)"
+        rows.append((f"{CODE}/{tree}{here}", base or "none", str(number)))
+    yield _table(("Code", "Based on commit", "Runs"), rows)
+
+
+def _how_to_reproduce(publication: Publication) -> Iterator[str]:
+    newest = publication.newest
+    lines = [f"git worktree add --detach ../again {CODE}/{newest.tree}", "cd ../again"]
+    of_newest = {(r.experiment, r.batch) for r in publication.runs if r.tree == newest.tree}
+    lines += [
+        shlex.join(["kochi", "batch", file, batch]) for file, batch in sorted(of_newest) if batch
+    ]
+    yield "To build and run the newest code again, with the same parameters:"
+    yield _indented("\n".join(lines))
+    if len({run.tree for run in publication.runs}) > 1:
+        yield "For the results of other code, take its ref from the table above."
+    yield "To see which run wrote a file, from which code, and whether it is unchanged:"
+    example = next(
+        (run.path(each["dest"]) for run in publication.runs for each in run.record["artifacts"]),
+        "NAME/PATH",
+    )
+    yield _indented(shlex.join(["kochi", "why", example]))
+
+
+def _expected(publication: Publication, tables: Sequence[Table]) -> Iterator[str]:
+    if not tables:
+        yield (
+            "The tables and plots of the batches; `kochi batch` writes them to `results/`, "
+            "`kochi export --ro-crate DIR` to `tables/` of a crate."
+        )
+    for table in tables:
+        name = f"{table.title}, results of {table.name}"
+        yield f"{name} ([all runs]({table.files[0]}), [plot]({table.files[2]})):"
+        yield table.summary
+        if table.remark:
+            yield f"Note: {table.remark}."
+    yield (
+        "Times depend on the hardware. All else is determined by code and parameters, as far as "
+        "the benchmark itself is."
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = [[_cell(text) for text in row] for row in rows]
+    return tabulate(cells, headers=list(head), tablefmt="github", disable_numparse=True)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def _indented(text: str) -> str:
+    """As code: whatever a record has is no Markdown."""
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _line_safe(text: str) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)

@@ -1,0 +1,111 @@
+"""The table and the plot of each batch in a crate, made from the records and outputs in it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.export.publication import Publication
+from snakemake_kochi.export.selection import Run
+from snakemake_kochi.project.experiment_file import load_experiment
+from snakemake_kochi.project.values import encode_component
+from snakemake_kochi.tables.measurements import as_markdown, draw, read_runs, summarise
+
+_NUMBER = re.compile(r"-?\d{1,30}(\.\d{1,30})?")
+
+
+@dataclass(frozen=True)
+class Table:
+    """The table of a batch of one name: `files` are paths in the crate, `runs` the rows.
+
+    `summary` is its Markdown; `remark` says what it lacks.
+    """
+
+    name: str
+    experiment: str
+    batch: str
+    runs: tuple[Run, ...]
+    files: tuple[str, ...]
+    summary: str
+    remark: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{PurePosixPath(self.experiment).stem} {self.batch}"
+
+
+def write_tables(
+    publication: Publication, crate: Path, files: Mapping[str, Path], records: Mapping[Run, Path]
+) -> tuple[list[Table], list[str]]:
+    """Write the tables and plots of all batches; return also what went wrong, a sentence each.
+
+    `files`: where the artifacts were written, by their path in the branch; `records`: the records.
+    Raises OSError.
+    """
+    groups: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
+    for run in publication.runs:
+        if run.batch and run.has_succeeded and run in records:
+            groups[run.name, run.experiment, run.batch].append(run)
+    tables, problems = [], []
+    for (name, experiment, batch), found in groups.items():
+        runs = sorted(found, key=_by_parameters)
+        metrics, remark = _metrics(publication, crate, runs)
+        outputs = {run: output for run in runs if (output := _output(run, files)) is not None}
+        rows = [run for run in runs if run in outputs] if metrics else runs
+        if len(rows) < len(runs):
+            remark = f"{len(runs) - len(rows)} runs without their output are not in the table"
+        try:
+            if not rows:
+                raise ValueError("no output of its runs is here")
+            captured = [outputs[run] for run in rows] if metrics else []
+            frame, _ = read_runs([records[run] for run in rows], captured, metrics)
+            varying = [each for each in rows[0].record["parameters"] if frame[each].nunique() > 1]
+            summary = as_markdown(summarise(frame, varying))
+            stem = f"tables/{name}/{PurePosixPath(experiment).stem}/{encode_component(batch)}"
+            made = tuple(f"{stem}{suffix}" for suffix in (".csv", ".md", ".png"))
+            table = Table(name, experiment, batch, tuple(rows), made, summary, remark)
+            table_file, markdown, plot = (crate / path for path in made)
+            table_file.parent.mkdir(parents=True, exist_ok=True)
+            frame.to_csv(table_file, index=False)
+            text = f"# {table.title}\n\n{summary}\n"
+            markdown.write_bytes(text.encode("utf-8", "surrogateescape"))
+            draw(frame, varying, table.title, plot)
+        except (KochiError, KeyError, TypeError, ValueError) as error:
+            problems.append(f"{experiment}: batch {batch} of {name} has no table: {error}")
+            continue
+        tables.append(table)
+    return tables, problems
+
+
+def _by_parameters(run: Run) -> tuple[Any, ...]:
+    values = [*run.record["parameters"].values(), str(run.record["duplicate"])]
+    return tuple((0, float(v), v) if _NUMBER.fullmatch(v) else (1, 0.0, v) for v in values)
+
+
+def _metrics(
+    publication: Publication, crate: Path, runs: Sequence[Run]
+) -> tuple[Mapping[str, str], str]:
+    """The metrics as the newest run's experiment defines them, and why there are none."""
+    newest = max(
+        (run for run in runs if publication.experiment_file(run)),
+        key=lambda run: str(run.record["started"]),
+        default=None,
+    )
+    if newest is None:
+        return {}, "it has no metrics, because the code of these runs is not in this clone"
+    try:
+        text = (crate / publication.experiment_file(newest)).read_text(encoding="utf-8")
+        return load_experiment(newest.experiment, text, None).batch(newest.batch).metrics, ""
+    except (KochiError, OSError, ValueError):
+        return {}, f"it has no metrics, because {newest.experiment} in the code is no experiment"
+
+
+def _output(run: Run, files: Mapping[str, Path]) -> Path | None:
+    """Where the run's output was written."""
+    paths = (run.path(a["dest"]) for a in run.record["artifacts"] if a.get("type") == "stdout")
+    return next((files[path] for path in paths if path in files), None)

@@ -1,0 +1,168 @@
+"""Exports that cannot be complete: nothing is overwritten, nothing half-written, all is named."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import full_disk
+import pytest
+from support import git, write
+
+from .conftest import Crate, Export, Projects, commit_to
+
+BRANCH = "kochi_artifacts_local"
+
+
+@pytest.fixture
+def clone(projects: Projects, tmp_path: Path) -> Path:
+    """A clone of one's own, with a branch that may be changed."""
+    git(tmp_path, "clone", "-q", str(projects.clone), "clone")
+    clone = tmp_path / "clone"
+    branch = f"refs/remotes/origin/{BRANCH}:refs/heads/{BRANCH}"
+    git(clone, "fetch", "-q", "origin", branch, "refs/kochi/code/*:refs/kochi/code/*")
+    return clone
+
+
+def a_record(crate: Crate) -> tuple[str, dict[str, object]]:
+    file = sorted((crate.directory / "records/local").iterdir())[0]
+    record = json.loads(file.read_text())
+    assert isinstance(record, dict)
+    return file.stem, record
+
+
+def test_changed_and_missing_files_are_named_and_left_out(
+    clone: Path, export: Export, tmp_path: Path
+) -> None:
+    before = commit_to(clone, {}, BRANCH)
+    changed = {"local/sum/1_0.log": "by hand\n", "local/sum/2_1 ü.txt": None}
+    commit_to(clone, dict(changed), BRANCH)
+    outcome = export("--ro-crate", tmp_path / "crate", cwd=clone)
+    assert outcome.status == 1
+    assert "local/sum/1_0.log: it has changed since its run, and was left out" in outcome.err
+    assert "local/sum/2_1 ü.txt: it is not in the branch" in outcome.err
+    for path in changed:
+        assert not (tmp_path / "crate/results" / path).exists()
+        assert path in (tmp_path / "crate/README.md").read_text()
+    assert "3 of 4" not in outcome.out
+    table = (tmp_path / "crate/tables/local/sum/first.csv").read_text()
+    assert len(table.splitlines()) == 1 + 3  # without the run whose output was changed
+    # An earlier commit has them all.
+    outcome = export("--ro-crate", tmp_path / "earlier", "--at", before, cwd=clone)
+    assert outcome.status == 0, outcome.err
+    assert (tmp_path / "earlier/results/local/sum/1_0.log").exists()
+
+
+def test_records_that_lead_elsewhere_are_named_and_write_nothing(
+    clone: Path, export: Export, crate: Crate, tmp_path: Path
+) -> None:
+    _, record = a_record(crate)
+    artifact = {"type": "file", "src": "x", "size": 1, "sha256": "0" * 64}
+    wrong = {
+        "up": {"artifacts": [{**artifact, "dest": "../../../../up"}]},
+        "git": {"artifacts": [{**artifact, "dest": "a/.GIT/hooks/pre-commit"}]},
+        "absolute": {"artifacts": [{**artifact, "dest": "/tmp/absolute"}]},
+        "option": {"snapshot": {"tree": "--output=x", "base": None}},
+        "newer": {"version": 999},
+        "time": {"started": "yesterday"},
+        "surrogate": {"node": "\ud800"},
+        "type": {"parameters": {"n": 1}},
+    }
+    files: dict[str, str | None] = {
+        f"local/.kochi/records/00/{name}.json": json.dumps({**record, "identity": name, **other})
+        for name, other in wrong.items()
+    }
+    files["local/.kochi/records/00/json.json"] = "{"
+    files["local/.kochi/records/00/list.json"] = "[]"
+    commit_to(clone, files, BRANCH)
+    outcome = export("--ro-crate", tmp_path / "crate", "--json", cwd=clone)
+    assert outcome.status == 1
+    data = json.loads(outcome.out)
+    assert data["runs"] == 6
+    for name in (*wrong, "json", "list"):
+        (told,) = [each for each in data["problems"] if each.startswith(f"record {name} of local")]
+        assert ("newer" in told) == (name == "newer")
+    assert not (tmp_path / "up").exists()
+
+
+def test_links_that_lead_out_of_the_code_are_left_out(
+    clone: Path, export: Export, crate: Crate, tmp_path: Path
+) -> None:
+    _, record = a_record(crate)
+    ref = f"refs/kochi/code/{record['snapshot']['tree']}"  # type: ignore[index]
+    git(clone, "worktree", "add", "-q", "--detach", str(tmp_path / "code"), ref)
+    (tmp_path / "code" / "secret").symlink_to(Path.home() / ".ssh")
+    (tmp_path / "code" / "inside").symlink_to("code.txt")
+    git(tmp_path / "code", "add", "-A")
+    git(tmp_path / "code", "commit", "-qm", "links")
+    git(clone, "update-ref", ref, git(tmp_path / "code", "rev-parse", "HEAD").strip())
+    outcome = export("--ro-crate", tmp_path / "crate", cwd=clone)
+    assert outcome.status == 1
+    (code,) = (tmp_path / "crate/code").glob("*/code.txt")
+    assert f"{code.parent.name}/secret: a link that leads out of the code" in outcome.err
+    assert not os.path.lexists(code.with_name("secret"))
+    assert code.with_name("inside").is_symlink()
+
+
+def test_nothing_is_overwritten(clone: Path, export: Export, tmp_path: Path) -> None:
+    full = write(tmp_path / "full" / "file", "mine\n").parent
+    (tmp_path / "link").symlink_to(full)
+    for words, said in (
+        (("--ro-crate", full), "not empty"),
+        (("--ro-crate", full / "file"), "a new or an empty directory was expected"),
+        (("--ro-crate", tmp_path / "link"), "a new or an empty directory was expected"),
+        (("--ro-crate", tmp_path / "no" / "crate"), "mkdir -p"),
+        (("--citation", full / "file"), "Nothing is overwritten"),
+        (("--appendix", tmp_path / "no" / "file"), "there is no such directory"),
+    ):
+        outcome = export(*words, cwd=clone)
+        assert (outcome.status, said in outcome.err) == (1, True), outcome.err
+    assert (full / "file").read_text() == "mine\n"
+    assert sorted(os.listdir(tmp_path)) == ["clone", "full", "link"]
+    outcome = export(cwd=clone)
+    assert outcome.status == 2
+    assert "--ro-crate DIR, --citation FILE or --appendix FILE was expected" in outcome.err
+
+
+def test_misspelt_names_get_the_nearest_one(clone: Path, export: Export, tmp_path: Path) -> None:
+    for words, said in (
+        (("sum.yml",), "did you mean 'sum.yaml'"),
+        (("sum.yaml", "frist"), "did you mean 'first'"),
+        (("--name", "locale"), "did you mean 'local'"),
+        (("--at", "kochi_artifacts_locl"), "did you mean 'kochi_artifacts_local'"),
+        (("../sum.yaml",), "outside of the project"),
+    ):
+        outcome = export("--citation", tmp_path / "C.cff", *words, cwd=clone)
+        assert (outcome.status, said in outcome.err) == (1, True), outcome.err
+    assert not (tmp_path / "C.cff").exists()
+
+
+def test_without_results_or_their_code_it_says_what_to_type(
+    clone: Path, export: Export, tmp_path: Path
+) -> None:
+    for ref in git(clone, "for-each-ref", "--format=%(refname)", "refs/kochi/code").split():
+        git(clone, "update-ref", "-d", ref)
+    outcome = export("--ro-crate", tmp_path / "crate", cwd=clone)
+    assert outcome.status == 1
+    assert "kochi artifact push; then here: kochi artifact fetch" in outcome.err
+    git(clone, "branch", "-qD", BRANCH)
+    outcome = export("--ro-crate", tmp_path / "crate", cwd=clone)
+    assert outcome.status == 1
+    assert "kochi artifact fetch" in outcome.err
+    assert not (tmp_path / "crate").exists()
+
+
+def test_a_full_disk_leaves_nothing(clone: Path, export: Export, tmp_path: Path) -> None:
+    with full_disk.mounted(tmp_path / "small") as disk:
+        (disk.directory / "crate").mkdir()
+        disk.fill()
+        outcome = export("--ro-crate", disk.directory / "crate", "sum.yaml", "second", cwd=clone)
+        assert outcome.status == 1
+        assert "full" in outcome.err or "No space left" in outcome.err, outcome.err
+        disk.empty()
+        assert os.listdir(disk.directory) == ["crate"]
+        assert os.listdir(disk.directory / "crate") == []
+        outcome = export("--ro-crate", disk.directory / "crate", "sum.yaml", "second", cwd=clone)
+        assert outcome.status == 0, outcome.err
+        assert (disk.directory / "crate/ro-crate-metadata.json").exists()
