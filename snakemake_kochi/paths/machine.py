@@ -234,6 +234,10 @@ class MachinePaths:
     def allocation_notes(self, controller: str) -> list[Path]:
         return sorted(self.allocations.glob(f"{name_of('controller', controller)}-*.json"))
 
+    def facts(self, host: str, digest: str) -> Path:
+        """The output of the commands of facts on a node; may be deleted at any time."""
+        return self.directory / "facts" / safe_name(host) / f"{digest}.json"
+
     def cpu_leases(self, host: str) -> Path:
         """A file with one byte per CPU of that node; the workers there lock these bytes."""
         return self.directory / "nodes" / f"{safe_name(host)}.cpus"

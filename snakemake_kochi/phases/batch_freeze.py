@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from snakemake_kochi.phases.freeze import Freeze
     from snakemake_kochi.project.experiment import Experiment
 
-BATCH_FREEZE_VERSION = 3
+BATCH_FREEZE_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class BatchFreeze:
     """`experiment` is the name of the experiment, `file` its path in the project; `batch` is empty
     for a job outside of any batch. `job_name` and `artifacts` are templates, `snapshot` is JSON,
     with the `diff` of the freeze. `recipes` has for each recipe in use, by `dependency:recipe`,
-    what made its installation: "script" and "envs". `large_files`: see `Project`."""
+    what made its installation: "script" and "envs". `facts` are commands by name, and
+    `recorded_variables` names, see `project/recording.py`. `large_files`: see `Project`."""
 
     root: str
     directory: str
@@ -48,6 +49,8 @@ class BatchFreeze:
     recipes: Mapping[str, Mapping[str, Any]]
     job_name: str
     artifacts: tuple[Artifact, ...]
+    facts: Mapping[str, str]
+    recorded_variables: tuple[str, ...]
     git_directory: str | None = None
     large_files: int | None = None
 
@@ -55,6 +58,7 @@ class BatchFreeze:
     def of(cls, freeze: Freeze, experiment: Experiment, batch_name: str = "") -> BatchFreeze:
         """Raises NameNotFoundError for an unknown batch."""
         batch = experiment.batch(batch_name) if batch_name else None
+        recording = freeze.project.recording.and_those_of(experiment.recording)
         return cls(
             root=str(freeze.root.directory),
             directory=str(freeze.directory),
@@ -80,6 +84,8 @@ class BatchFreeze:
             },
             job_name=batch.job_name if batch else experiment.default_name,
             artifacts=batch.artifacts if batch else (),
+            facts={name: command for name, command in recording.facts.items() if command.strip()},
+            recorded_variables=recording.variables,
             git_directory=freeze.git_directory,
             large_files=freeze.project.large_files,
         )
@@ -133,6 +139,7 @@ def _from_json(file: Path, data: dict[str, Any]) -> BatchFreeze:
             build=_phase(fields.pop("build")),
             run=_phase(fields.pop("run")),
             artifacts=tuple(Artifact(**artifact) for artifact in fields.pop("artifacts")),
+            recorded_variables=tuple(fields.pop("recorded_variables")),
             **fields,
         )
     except (KeyError, TypeError, ValueError) as error:

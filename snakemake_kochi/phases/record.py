@@ -65,11 +65,15 @@ class Task:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was seen of the run script. `load`: that of the node when it started."""
+    """What was seen of the run script.
+
+    `load`: that of the node when it started; `environment`: variables, see `variables.py`.
+    """
 
     watch: Stopwatch
     ended: Ended
     load: float | None
+    environment: Mapping[str, str]
 
 
 def make_record(
@@ -122,7 +126,7 @@ def make_record(
         "hardware": hardware(),
         "system": system(measured.load),
         "facts": {},
-        "environment": {},
+        "environment": dict(measured.environment),
         "usage": asdict(measured.ended.usage),
         "snapshot": dict(freeze.snapshot),
         "recipes": [_recipe(freeze, install) for install in installs],

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,6 +17,7 @@ from snakemake_kochi.artifacts.attempts import stop_if_given_up
 from snakemake_kochi.errors import PhaseError, ScriptError
 from snakemake_kochi.files import answered, last_lines, make_directory, read_json, to_json
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
+from snakemake_kochi.phases.facts import Facts
 from snakemake_kochi.phases.node import load_now
 from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, Build, Install, digest_of
 from snakemake_kochi.phases.record import (
@@ -25,15 +27,18 @@ from snakemake_kochi.phases.record import (
     described,
     failed,
     make_record,
+    was_stopped,
 )
 from snakemake_kochi.phases.script import (
     Environment,
     Stopwatch,
     give_repository,
+    own_environment,
     run_script,
     scratch_directory,
     source_variables,
 )
+from snakemake_kochi.phases.variables import noted, noting
 from snakemake_kochi.project.grid import Phase, Point
 
 _WIDTH = 80
@@ -80,54 +85,90 @@ def run_task(
     The record is JSON, see `record.py`. Raises PhaseError when the script fails or an artifact is
     missing; nothing is written then, and the error has the record of the attempt.
     """
+    machine = freeze.paths.machine(freeze.machine_name)
     variables = _job_variables(freeze, task)
-    environment = Environment(freeze.load_environment, installs, {**variables, **task.variables})
+    around = Environment(freeze.load_environment, installs, variables)
+    # The record of a job of its own is not kept.
+    facts = Facts(freeze.facts if task.batch else {}, around, build.digest)
     with scratch_directory(freeze.workspaces) as scratch:
         directory = _copy(build.tree, scratch / "workspace")
         _renew(freeze, build, directory)
         give_repository(freeze.git_directory, directory)
         captured = scratch / "stdout"
-        load = load_now()
-        with Stopwatch() as watch:
-            ended = run_script(
-                freeze.run.script,
-                f"run_{freeze.experiment}",
-                directory,
-                environment,
-                freeze.run.strict,
-                scratch,
-                # A job by hand may print anything, for as long as it likes.
-                captured if task.batch else None,
-            )
-        measured = Measured(watch, ended, load)
+        measured = _run_measured(freeze, task, around, directory, captured)
         record = make_record(freeze, task, build, installs, variables, measured)
-        printed = scratch / "printed"
         try:
-            _check_end(freeze, task, ended.status, captured)
-            if any(output.type == "stdout" for output in outputs):
-                build_log = freeze.paths.build(freeze.machine_name, build.digest).log
-                job = variables["KOCHI_JOB_ID"]
-                record["output"] = write_printed(printed, task.name, job, build_log, captured)
-            files = {
-                output.destination: _file_of(output, directory, printed)
-                for output in outputs
-                if output.type != "stats"
-            }
+            files = _products(freeze, task, build, outputs, record, directory, captured)
         except PhaseError as error:
+            if was_stopped(record):  # whoever stops a run waits only some seconds for it
+                record["facts"] = facts.known(machine)
+            else:
+                record["facts"] = facts.find(machine, directory, scratch)
             error.record = failed(record, error, last_lines(captured, LAST_LINES))
             raise
-        allowed = (directory, freeze.repository, Path(freeze.root))
         stop_if_given_up(freeze.paths, record)
+        allowed = (directory, freeze.repository, Path(freeze.root))
         private = [output for output in outputs if _is_elsewhere(output, files, allowed)]
         for output in outputs:
             make_directory(output.file.parent)
             if output.type != "stats":
                 shutil.copyfile(files[output.destination], output.file)
+        # After the artifacts were copied, which a command could change.
+        record["facts"] = facts.find(machine, directory, scratch)
+        stop_if_given_up(freeze.paths, record)
         record["artifacts"] = [described(output) for output in outputs if output not in private]
         for output in outputs:
             if output.type == "stats":
                 output.file.write_bytes(to_json(record))
     return record
+
+
+def _run_measured(
+    freeze: BatchFreeze, task: Task, around: Environment, directory: Path, captured: Path
+) -> Measured:
+    """Execute the run script in its workspace, with its parameters in the environment."""
+    environment = replace(around, variables={**around.variables, **task.variables})
+    seen = captured.with_name("variables")
+    load = load_now()
+    with Stopwatch() as watch:
+        ended = run_script(
+            freeze.run.script,
+            f"run_{freeze.experiment}",
+            directory,
+            environment,
+            freeze.run.strict,
+            captured.parent,
+            # A job by hand may print anything, for as long as it likes.
+            captured if task.batch else None,
+            noting(freeze.recorded_variables, seen) if task.batch else "",
+        )
+    given = own_environment() | dict(environment.variables)
+    return Measured(watch, ended, load, noted(freeze.recorded_variables, seen, given))
+
+
+def _products(
+    freeze: BatchFreeze,
+    task: Task,
+    build: Build,
+    outputs: Sequence[Output],
+    record: dict[str, Any],
+    directory: Path,
+    captured: Path,
+) -> dict[str, Path]:
+    """The file of each artifact except those of type stats, by destination.
+
+    Raises PhaseError if the script failed or left no such file.
+    """
+    _check_end(freeze, task, record["exit_status"], captured)
+    printed = captured.with_name("printed")
+    if any(output.type == "stdout" for output in outputs):
+        build_log = freeze.paths.build(freeze.machine_name, build.digest).log
+        record["output"] = write_printed(printed, task.name, record["job"], build_log, captured)
+    return {
+        output.destination: _file_of(output, directory, printed)
+        for output in outputs
+        if output.type != "stats"
+    }
 
 
 def _check_end(freeze: BatchFreeze, task: Task, status: int, captured: Path) -> None:

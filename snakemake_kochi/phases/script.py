@@ -138,12 +138,14 @@ def run_script(
     strict: bool,
     scratch: Path,
     output: Path | None = None,
+    before: str = "",
 ) -> Ended:
     """Run a bash script in a directory.
 
     With `strict` it stops at the first failing command (`set -euo pipefail`). With `output`,
     standard output and error go to that file and from there to our own standard output; without,
-    they are ours. Files are left in `scratch`, a private directory.
+    they are ours. `before` are lines for bash that see the environment of the script. Files are
+    left in `scratch`, a private directory.
     """
     preamble, body = scratch / "environment.sh", scratch / f"{name}.sh"
     preamble.write_text(environment.preamble(), "utf-8", "surrogateescape")
@@ -151,7 +153,8 @@ def run_script(
     mode = "set -euo pipefail" if strict else "set +e +o pipefail"
     # Sourced, not appended: bash then reports the user's script with its own line numbers.
     starter = scratch / "start.sh"
-    starter.write_text(f". {shlex.quote(str(preamble))}\n{mode}\n. {shlex.quote(str(body))}\n")
+    first, then = shlex.quote(str(preamble)), shlex.quote(str(body))
+    starter.write_text(f". {first}\n{before}{mode}\n. {then}\n")
     command = ["bash", str(starter)]
     variables = own_environment() | dict(environment.variables)
     if output is None:
@@ -201,7 +204,7 @@ def _run_followed(
 def _wait(process: subprocess.Popen[bytes], follow: Callable[[], None]) -> Ended:
     """Wait for a process, and call `follow` from time to time and at its end."""
     # Not Popen.wait: it does not tell the usage, and would notice the end up to 50 ms late.
-    with _is_over(process.pid) as is_over:
+    with watch_end(process.pid) as is_over:
         while not is_over():
             follow()
     _, status, used = os.wait4(process.pid, 0)
@@ -220,7 +223,7 @@ def _wait(process: subprocess.Popen[bytes], follow: Callable[[], None]) -> Ended
 
 
 @contextmanager
-def _is_over(pid: int) -> Iterator[Callable[[], bool]]:
+def watch_end(pid: int) -> Iterator[Callable[[], bool]]:
     """A function that waits some time for the end of a child, and returns whether it has ended."""
     try:
         descriptor = os.pidfd_open(pid)

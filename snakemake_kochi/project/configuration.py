@@ -27,12 +27,14 @@ from snakemake_kochi.project.machine_file import Layers, read_machines
 from snakemake_kochi.project.machines import CommonFile, common_files
 from snakemake_kochi.project.problems import KeyPath, Problems, chain, check_name
 from snakemake_kochi.project.recipes import Project, Recipe, check_recipes, requirements
+from snakemake_kochi.project.recording import DEFAULT_FACTS, Recording, read_recording
 from snakemake_kochi.project.shape import check_shape
 from snakemake_kochi.project.values import environment_name, path_problem, value_problem
 from snakemake_kochi.quantities import memory_of
 
 FILE_NAME = "kochi.yaml"
 _SCHEMA = "kochi.schema.yaml"
+_OF_PROJECTS = ("dependencies", "large_files", "facts", "recorded_variables")
 # Snakemake goes from rule to rule by recursion, and gives up after some 500.
 _LONGEST_CHAIN = 300
 # MiB. Hosting services refuse larger files in git.
@@ -153,6 +155,9 @@ def load_project(
         file=file,
         machines=read_machines(layers),
         dependencies=_dependencies(document),
+        recording=Recording(DEFAULT_FACTS).and_those_of(
+            read_recording(document.data, document.problems)
+        ),
         common_files=tuple(each.source_map.file for each in below),
         large_files=_large_files(document),
     )
@@ -167,8 +172,8 @@ def _read_common(common: CommonFile) -> Document:
     document = read_yaml(common.file, common.text)
     if not check_shape(document, _SCHEMA):
         document.problems.raise_all()
-    for key in ("dependencies", "large_files") if common.is_of_site else ():
-        if key in document.data:
+    for key in document.data if common.is_of_site else ():
+        if key in _OF_PROJECTS:
             said = "this key is for projects; the file of a site has only 'machines'"
             document.problems.add((key,), said)
     return document

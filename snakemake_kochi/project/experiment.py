@@ -24,6 +24,7 @@ from snakemake_kochi.project.grid import (
 )
 from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems, SourceMap
 from snakemake_kochi.project.recipes import Requirement, override
+from snakemake_kochi.project.recording import NOTHING_MORE, Recording
 from snakemake_kochi.project.templates import Literal, Template, TemplateError, Value, parse_value
 from snakemake_kochi.project.values import SUBSTITUTED, name_problem, value_problem
 
@@ -52,6 +53,7 @@ class Experiment:
     requirements: tuple[Requirement, ...]
     source_map: SourceMap = field(repr=False, compare=False)
     remarks: tuple[str, ...] = field(default=(), compare=False)
+    recording: Recording = NOTHING_MORE
 
     @property
     def mentioned_machines(self) -> set[str]:

@@ -32,6 +32,7 @@ from snakemake_kochi.project.grid import (
 from snakemake_kochi.project.machines import LOCAL
 from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems, check_name
 from snakemake_kochi.project.recipes import Project, check_recipes, requirements
+from snakemake_kochi.project.recording import read_recording
 from snakemake_kochi.project.shape import check_shape
 from snakemake_kochi.project.templates import Template, TemplateError, parse_value
 from snakemake_kochi.project.values import (
@@ -112,6 +113,7 @@ class _Reader:
             metrics=FrozenDict(self._metrics(section(data, "metrics"), ("metrics",))),
             requirements=requirements(data, (), self.problems),
             source_map=self.source_map,
+            recording=read_recording(data, self.problems),
         )
 
     def _batch(self, name: str, data: dict[str, Any]) -> Batch:

@@ -15,6 +15,7 @@ from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.project.document import names
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.problems import KeyPath, Problems, chain
+from snakemake_kochi.project.recording import NOTHING_MORE, Recording
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ class Recipe:
 class Project:
     """A project: `directory` is the top of its repository, `file` its kochi.yaml if it was read
     from a file. `common_files`: those with machines that count in every project. `large_files`: the
-    size in bytes above which an artifact is kept beside the repository; None for the default."""
+    size in bytes above which an artifact is kept beside the repository; None for the default.
+    `recording` includes the facts that each project has."""
 
     directory: Path
     file: Path | None
@@ -103,6 +105,7 @@ class Project:
     dependencies: Mapping[str, Mapping[str, Recipe]]
     common_files: tuple[str, ...] = ()
     large_files: int | None = None
+    recording: Recording = NOTHING_MORE
 
     def machine(self, name: str) -> Machine:
         """Raises NameNotFoundError."""

@@ -9,6 +9,12 @@ from typing import Protocol
 
 from snakemake_kochi.schedulers.slurm import environment as _slurm
 
+# Variables that a record of a run keeps; a * ends the beginning of a name. The last ones are of
+# schedulers for which an alloc_script asks.
+RECORDED_VARIABLES = (
+    *_slurm.RECORDED_VARIABLES,
+    *("PBS_JOBID", "PBS_QUEUE", "LSB_JOBID", "LSB_QUEUE", "FLUX_JOB_ID", "COBALT_JOBID"),
+)
 _ON_NODE = "on node "
 # The longest line with the name of a node, in bytes.
 _LONGEST = 512

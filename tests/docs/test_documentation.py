@@ -25,6 +25,7 @@ from support import REPOSITORY, run
 from snakemake_kochi.cli.main import kochi
 from snakemake_kochi.executor import ExecutorSettings
 from snakemake_kochi.phases.build import NOT_SOURCES
+from snakemake_kochi.phases.variables import VARIABLES
 from snakemake_kochi.project.configuration import load_project
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.values import SUBSTITUTED, TABLE_COLUMNS
@@ -385,3 +386,9 @@ def test_the_architecture_page_names_each_package_and_no_others() -> None:
     listing = (REPOSITORY / "docs" / "architecture.md").read_text().partition("## Packages")[2]
     listed = set(re.findall(r"^  (\w+)/ ", listing.partition("\n## ")[0], re.M))
     assert listed == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+
+
+def test_the_page_of_records_lists_the_recorded_variables() -> None:
+    page = (REPOSITORY / "docs" / "records.md").read_text("utf-8")
+    _, _, after = page.partition("<!-- recorded variables -->\n```\n")
+    assert after.partition("```")[0].split() == list(VARIABLES)

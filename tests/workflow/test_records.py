@@ -6,7 +6,8 @@ import json
 import platform
 from typing import Any
 
-from support import git
+import pytest
+from support import git, write
 
 from snakemake_kochi.artifacts.record import contradictions, record_schema
 
@@ -47,6 +48,7 @@ def test_a_record_says_on_what_node_a_run_was_and_what_it_took(finished_project:
     assert 0 < usage["user_seconds"] + usage["system_seconds"] < 60
     assert 1 <= usage["peak_memory_mb"] < 1000
     assert record["allocation"] is None and record["earlier_attempts"] == []
+    assert record["facts"].keys() == {"cc", "modules"}
     for recipe in record["recipes"]:
         assert recipe["install"]["node"] == record["node"]
         assert recipe["install"]["started"] < record["started"]
@@ -66,8 +68,23 @@ case $KOCHI_PARAM_N in
         """
 
 
-def test_attempts_that_failed_or_were_lost_are_in_records(finished_project: Any) -> None:
+FACTS = """
+facts:
+  cc: null
+  level: cat $KOCHI_INSTALL_PREFIX_TOOL/level built.txt; echo "${KOCHI_PARAM_N-none}"
+recorded_variables: KOCHI_TEST_*
+"""
+
+
+def test_attempts_that_failed_or_were_lost_are_in_records(
+    finished_project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project = finished_project
+    write(project.directory / "kochi.yaml", (project.directory / "kochi.yaml").read_text() + FACTS)
+    monkeypatch.setenv("OMP_PLACES", "cores")
+    monkeypatch.setenv("KOCHI_TEST_LEVEL", "7")
+    monkeypatch.setenv("KOCHI_TEST_TOKEN", "hunter2")
+    monkeypatch.setenv("UNRELATED", "hunter2")
     project.edit("sum.yaml", 'echo "total', f'{ENDS}echo "total')
     project.edit("sum.yaml", "n: [1, 2]", "n: [3, 4, 5, 6]")
     done = project.try_snakemake(
@@ -83,12 +100,20 @@ def test_attempts_that_failed_or_were_lost_are_in_records(finished_project: Any)
     assert earlier["worker"] != record["worker"] and len(earlier["nonce"]) == 16
     assert earlier["started"] < earlier["ended"] < record["started"]
 
+    expected = {"OMP_PLACES": "cores", "KOCHI_TEST_LEVEL": "7"}
+    assert expected.items() <= record["environment"].items()
+    assert "hunter2" not in record["environment"].values()
+    assert record["facts"].keys() == {"level", "modules"}
+    level = record["facts"]["level"]
+    assert (level["output"], level["exit_status"]) == ("fast\ncode\nnone", 0)
+
     failed = records_of(project, "failed")
     assert [each["parameters"]["n"] for each in failed] == ["4", "5", "6"]
     for each in failed:
         assert contradictions(each) == []
         assert (each["outcome"], each["artifacts"]) == ("failed", [])
         assert each["run_script"] == record["run_script"] and each["usage"] is not None
+        assert each["facts"].keys() == {"level", "modules"}
     status, without_artifact, signalled = failed
     assert status["reason"] == "the run script ended with exit status 3"
     assert status["exit_status"] == 3
@@ -99,3 +124,10 @@ def test_attempts_that_failed_or_were_lost_are_in_records(finished_project: Any)
     # They are no results.
     listed = git(project.directory, "ls-tree", "-r", "--name-only", BRANCH)
     assert "sum/first/3_0.txt" in listed and "sum/first/4_0" not in listed
+
+
+def test_facts_and_recorded_variables_determine_nothing(finished_project: Any) -> None:
+    project = finished_project
+    write(project.directory / "kochi.yaml", (project.directory / "kochi.yaml").read_text() + FACTS)
+    project.edit("sum.yaml", "default_name: sum", "default_name: sum\nfacts: {hello: echo hello}")
+    assert project.planned_rules("sum_first") == []

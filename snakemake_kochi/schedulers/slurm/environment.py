@@ -20,6 +20,13 @@ INDEX = "${SLURM_ARRAY_TASK_ID:-1} - 1"
 # The cores that Slurm has granted, possibly more than requested; not all cores of the node.
 CORES = '"$SLURM_CPUS_ON_NODE"'
 
+RECORDED_VARIABLES = (
+    *("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES"),
+    *("SLURM_JOB_PARTITION", "SLURM_NTASKS*", "SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK"),
+    *("SLURM_CPU_BIND*", "SLURM_CPU_FREQ_REQ", "SLURM_DISTRIBUTION", "SLURM_HINT"),
+    *("SLURM_MEM_PER_*", "SLURM_MEM_BIND*", "SLURM_GPUS*", "SLURM_THREADS_PER_CORE"),
+)
+
 _PATIENCE = 20.0  # seconds for one answer: a worker does not wait for an unreachable controller
 # SLURM_JOB_CPUS_PER_NODE: 4(x2),8
 _CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?")

@@ -1,0 +1,143 @@
+"""Facts for a record: the output of commands, executed where the run ran, after its script.
+
+They are executed once for each build on each node, and again after an hour:
+<machine>/facts/<host>/<digest>.json   {"version", "boot", "time" (seconds since 1970), "facts"}
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.confidential import is_secret_line
+from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.phases.products import digest_of
+from snakemake_kochi.phases.script import Environment, own_environment, watch_end
+from snakemake_kochi.processes import this_node
+
+VERSION = 1
+TIME_LIMIT = 30.0  # seconds for all commands together
+# Seconds. A compiler or a module on a shared filesystem may be replaced at any time.
+_FRESH = 3600.0
+_MOST_OUTPUT = 4096  # bytes
+_MOST_WRITTEN = 1024  # KiB that a command may write to a file
+# In subshells, each with the functions that load_env_script has defined, such as `module`.
+_COMMAND = """\
+( ( cd -- {directory} || exit; ulimit -f {most} 2> /dev/null; . {place}/{number}.sh
+  ) > {place}/{number}.out 2>&1 < /dev/null; echo $? > {place}/{number}.status ) &
+"""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """`commands` for bash by name, in an `environment`; `build` is the digest of the build."""
+
+    commands: Mapping[str, str]
+    environment: Environment
+    build: str
+
+    def known(self, machine: MachinePaths) -> dict[str, Any]:
+        """The facts as they were found on this node, in this build, not long ago; else none."""
+        with suppress(OSError, DamagedFileError, KeyError, TypeError):
+            found = read_json(self._file(machine), VERSION)
+            is_fresh = 0 <= time.time() - found["time"] < _FRESH
+            if is_fresh and found["boot"] == this_node().boot:
+                return dict(found["facts"])
+        return {}
+
+    def find(
+        self, machine: MachinePaths, directory: Path, scratch: Path, limit: float = TIME_LIMIT
+    ) -> dict[str, Any]:
+        """Execute the commands, unless their output is known; return the facts of a record.
+
+        They see the `directory` as theirs, may write to it, and start with the environment of the
+        run script without its parameters. `scratch` is private. Nothing in a command ends the run:
+        one that is not ready after `limit` seconds is ended, and has no exit status.
+        """
+        if not self.commands:
+            return {}
+        if known := self.known(machine):
+            return known
+        found = self._execute(directory, scratch, limit)
+        with suppress(OSError):
+            file = self._file(machine)
+            make_directory(file.parent)
+            content = {"version": VERSION, "boot": this_node().boot, "time": time.time()}
+            write_atomically(file, to_json({**content, "facts": found}))
+        return found
+
+    def _file(self, machine: MachinePaths) -> Path:
+        installs = [install.identity for install in self.environment.installs]
+        loaded = self.environment.load_environment
+        digest = digest_of([dict(self.commands), loaded, installs, self.build])
+        return machine.facts(this_node().host, digest)
+
+    def _execute(self, directory: Path, scratch: Path, limit: float) -> dict[str, Any]:
+        place = scratch / "facts"
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        with suppress(OSError):
+            place.mkdir()
+            self._run(directory, place, limit)
+        return {
+            name: {
+                "command": command,
+                "output": _shown(place / f"{number}.out"),
+                "exit_status": _status(place / f"{number}.status"),
+                "at": at,
+            }
+            for number, (name, command) in enumerate(self.commands.items())
+        }
+
+    def _run(self, directory: Path, place: Path, limit: float) -> None:
+        lines = [self.environment.preamble(), "set +e\n"]
+        words = {"directory": shlex.quote(str(directory)), "place": shlex.quote(str(place))}
+        for number, command in enumerate(self.commands.values()):
+            file = place / f"{number}.sh"
+            file.write_text(command + "\n", "utf-8", "surrogateescape")
+            lines.append(_COMMAND.format(most=_MOST_WRITTEN, number=number, **words))
+        starter = place / "start.sh"
+        starter.write_text("".join(lines) + "wait\n", "utf-8", "surrogateescape")
+        process = subprocess.Popen(
+            ["bash", str(starter)],
+            cwd=directory,
+            env=own_environment() | dict(self.environment.variables),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        )
+        try:
+            expires = time.monotonic() + limit
+            with watch_end(process.pid) as is_over:
+                while not is_over() and time.monotonic() < expires:
+                    pass
+        finally:
+            # Before it is waited for: until then its number is that of no other process.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _shown(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(_MOST_OUTPUT).decode("utf-8", "replace").rstrip()
+    except OSError:
+        return ""
+    return "\n".join("[left out]" if is_secret_line(line) else line for line in text.splitlines())
+
+
+def _status(file: Path) -> int | None:
+    with suppress(OSError, ValueError):
+        return int(file.read_text())
+    return None

@@ -1,0 +1,72 @@
+"""Environment variables for a record: those of a list of names, as the run script sees them.
+
+Only names on the list are read: an environment has what its user does not want to show to others.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from snakemake_kochi.confidential import is_secret_line, is_secret_variable
+from snakemake_kochi.schedulers.environment import RECORDED_VARIABLES
+
+# Names, and beginnings of names, of variables that change the results of benchmarks.
+_OWN = (
+    *("OMP_*", "KMP_*", "GOMP_*", "LIBOMP*"),
+    *("MKL_*", "OPENBLAS_*", "BLIS_*", "GOTO_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_*"),
+    *("CUDA_*", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+    *("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR", "NCCL_*"),
+    *("OMPI_MCA_*", "PRTE_MCA_*", "I_MPI_*", "MPICH_*", "MV2_*", "UCX_*", "FI_*", "PSM2_*"),
+    *("MALLOC_*", "GLIBC_TUNABLES", "TCMALLOC_*", "LD_PRELOAD", "JULIA_NUM_THREADS"),
+)
+# A * ends the beginning of a name.
+VARIABLES = (*_OWN, *RECORDED_VARIABLES)
+_MOST = 200
+_LONGEST = 1000  # characters of a value
+
+
+def noting(more: Iterable[str], file: Path) -> str:
+    """Lines for bash that write the exported variables of the list to a file, for `noted`.
+
+    They start no process, and nothing in them ends the script.
+    """
+    beginnings = " ".join(sorted({pattern.removesuffix("*") for pattern in _patterns(more)}))
+    names, values = shlex.quote(f"{file}.names"), shlex.quote(str(file))
+    return (
+        f"{{ for _kochi_name in {beginnings}; do\n"
+        '  compgen -e "$_kochi_name"\n'
+        f"done; }} 2> /dev/null > {names} || :\n"
+        "{ while IFS= read -r _kochi_name; do\n"
+        '  printf "%s=%s\\0" "$_kochi_name" "${!_kochi_name}"\n'
+        f"done; }} 2> /dev/null < {names} > {values} || :\n"
+        "unset _kochi_name\n"
+    )
+
+
+def noted(more: Iterable[str], file: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """The variables that `noting` wrote, by name; without the file those that were `given`.
+
+    Names and values that look like secrets are left out, and the rest of a long value.
+    """
+    try:
+        lines = os.fsdecode(file.read_bytes()).split("\0")
+        seen = dict(line.partition("=")[::2] for line in lines if line)
+    except OSError:
+        seen = dict(given)
+    patterns = _patterns(more)
+    wanted = {
+        name: value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        for name, value in sorted(seen.items())
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+        and not is_secret_variable(name, value)
+        and not any(map(is_secret_line, value.splitlines()))
+    }
+    return {name: value[:_LONGEST] for name, value in list(wanted.items())[:_MOST]}
+
+
+def _patterns(more: Iterable[str]) -> tuple[str, ...]:
+    return (*VARIABLES, *more)

@@ -1,0 +1,159 @@
+"""Facts and variables of records: found where the run runs, and no run fails because of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import write
+
+from snakemake_kochi.backoff import wait_until
+from snakemake_kochi.files import make_directory
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.phases import facts as module
+from snakemake_kochi.phases.facts import Facts
+from snakemake_kochi.phases.products import Install
+from snakemake_kochi.phases.script import Environment, run_script
+from snakemake_kochi.phases.variables import noted, noting
+from snakemake_kochi.processes import process_entry
+
+TOOL = Install("tool", "fast", "d", "/the/prefix", {}, "export ACTIVE=yes")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A workspace, in a directory whose name needs quotes."""
+    return make_directory(tmp_path / "a 'place'" / "workspace")
+
+
+def find(
+    place: Path, commands: dict[str, str], load: str = "", build: str = "b", limit: float = 30.0
+) -> dict[str, Any]:
+    facts = Facts(commands, Environment(load, [TOOL], {"KOCHI_MACHINE": "local"}), build)
+    scratch = make_directory(place.parent / f"scratch-{time.time_ns()}")
+    return facts.find(MachinePaths("local", place.parent / "machine"), place, scratch, limit)
+
+
+def outputs(found: dict[str, Any]) -> dict[str, tuple[str, int | None]]:
+    return {name: (each["output"], each["exit_status"]) for name, each in found.items()}
+
+
+def test_commands_see_the_environment_of_the_run_and_its_workspace(place: Path) -> None:
+    write(place / "VERSION", "1.2\n")
+    load = "greet() { echo hello; }; export LOADED=yes; cd /"
+    commands = {
+        "file": "cat VERSION",
+        "loaded": 'echo "$LOADED $ACTIVE $KOCHI_INSTALL_PREFIX_TOOL $KOCHI_MACHINE"',
+        "function": "greet",
+        "several": "echo one\nfalse\necho two",
+    }
+    assert outputs(find(place, commands, load)) == {
+        "file": ("1.2", 0),
+        "loaded": ("yes yes /the/prefix local", 0),
+        "function": ("hello", 0),
+        "several": ("one\ntwo", 0),
+    }
+
+
+def test_a_command_that_fails_hangs_or_prints_much_ends_no_run(place: Path) -> None:
+    commands = {
+        "missing": "no-such-program --version",
+        "hangs": "echo begun; sleep 60",
+        "floods": "yes | head -c 100000000",
+        "leaves": "sleep 60 & echo $!",
+        "exits": "exit 7",
+        "secret": "echo 'API_TOKEN=hunter2'; echo rest",
+        "reads": "cat",
+        "syntax": "if",
+    }
+    began = time.monotonic()
+    found = outputs(find(place, commands, limit=2))
+    assert time.monotonic() - began < 20
+    assert found["missing"][1] == 127 and "no-such-program" in found["missing"][0]
+    assert found["hangs"] == ("begun", None)
+    assert len(found["floods"][0]) <= 4096
+    assert found["exits"] == ("", 7)
+    assert found["secret"] == ("[left out]\nrest", 0)
+    assert found["reads"] == ("", 0)
+    assert found["syntax"][1] not in (0, None)
+    # What a command leaves running is ended.
+    left = int(found["leaves"][0])
+    assert wait_until(
+        lambda: (entry := process_entry(left)) is None or entry.state in "ZX", 10, 0.02
+    )
+    assert outputs(find(place, {"a": "echo a"}, "exit 1")) == {"a": ("", None)}
+
+
+def test_commands_are_executed_once_for_each_build_and_environment(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = place.parent / "ran"
+    commands = {"a": f"echo x >> '{ran.parent.parent}/ran'"}
+    ran = ran.parent.parent / "ran"
+
+    def times(**others: Any) -> int:
+        find(place, commands, **others)
+        return len(ran.read_text().splitlines())
+
+    assert [times(), times()] == [1, 1]
+    assert [times(build="c"), times(load="export A=1")] == [2, 3]
+    # Not for ever: a compiler may be replaced. Nor after a reboot.
+    monkeypatch.setattr(module, "_FRESH", 0.0)
+    assert times() == 4
+    monkeypatch.undo()
+    for file in (place.parent / "machine").rglob("*.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "boot": "another"}))
+    assert times() == 5
+    # A file that is no such file, and a directory that cannot be written.
+    for file in (place.parent / "machine").rglob("*.json"):
+        file.write_text("[]")
+    assert times() == 6
+    write(place.parent / "machine-is-a-file", "")
+    facts = Facts(commands, Environment("", [], {}), "b")
+    scratch = make_directory(place.parent / "scratch")
+    assert facts.find(MachinePaths("m", place.parent / "machine-is-a-file"), place, scratch)
+
+
+def seen_by(place: Path, preamble: str, more: tuple[str, ...] = ()) -> dict[str, str]:
+    file = place.parent / "variables"
+    environment = Environment(preamble, [], {"GIVEN": "1", "OMP_GIVEN": "2"})
+    before = noting(more, file)
+    scratch = make_directory(place.parent / "scratch")
+    ended = run_script("true", "x", place, environment, True, scratch, scratch / "out", before)
+    assert (ended.status == 0) == ("exit" not in preamble)
+    return noted(more, file, os.environ | {"OMP_GIVEN": "2"})
+
+
+def test_variables_are_those_that_the_script_sees(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in list(os.environ):
+        if name.startswith(("OMP_", "CUDA_", "SLURM_", "MALLOC_", "LD_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("OMP_PLACES", "cores")
+    monkeypatch.setenv("OMP_REMOVED", "1")
+    preamble = """
+        export OMP_NUM_THREADS=4 MKL_X=$'two\\nlines' MINE_A=1 MINE=2 OTHER=3 OMP_LONG
+        OMP_NOT_EXPORTED=1
+        unset OMP_REMOVED
+        export MALLOC_API_KEY=x UCX_X='https://u:p@host' MKL_Y='password: x'
+        OMP_LONG=$(printf %2000s x)
+        IFS=_; set -fu
+        """
+    seen = seen_by(place, preamble, ("MINE_*", "GIVEN"))
+    assert len(seen.pop("OMP_LONG")) == 1000
+    assert seen == {
+        "OMP_PLACES": "cores",
+        "OMP_GIVEN": "2",
+        "OMP_NUM_THREADS": "4",
+        "MKL_X": "two\nlines",
+        "MINE_A": "1",
+        "GIVEN": "1",
+    }
+    # Without what the script sees: what it was given.
+    (place.parent / "variables").unlink()
+    assert seen_by(place, "exit 3") == {"OMP_PLACES": "cores", "OMP_REMOVED": "1", "OMP_GIVEN": "2"}

@@ -1,0 +1,38 @@
+"""The keys `facts` and `recorded_variables`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from snakemake_kochi.errors import ConfigError
+from snakemake_kochi.project.configuration import load_project
+from snakemake_kochi.project.experiment_file import load_experiment
+
+RUN = "run: {script: x}\n"
+
+
+def test_facts_of_an_experiment_replace_those_of_kochi_yaml_and_those_the_defaults() -> None:
+    project = load_project(
+        Path("/p"), "facts: {cc: null, mpi: mpirun --version, a: x}\nrecorded_variables: A_*", None
+    )
+    text = "facts: {mpi: [one, two], modules: ''}\nrecorded_variables: [B, A_*]\n" + RUN
+    both = project.recording.and_those_of(load_experiment("e.yaml", text, project).recording)
+    assert both.facts == {"cc": "", "modules": "", "mpi": "one\ntwo", "a": "x"}
+    assert both.variables == ("A_*", "B")
+    default = load_project(Path("/p"), "machines:", None).recording
+    assert default.facts.keys() == {"cc", "modules"}
+
+
+def test_wrong_facts_and_variables_are_told_at_once() -> None:
+    text = "facts: {a b: x, c: {d: e}}\nrecorded_variables: [GOOD, '*', A-B]\n"
+    with pytest.raises(ConfigError) as refused:
+        load_project(Path("/p"), text, None)
+    said = str(refused.value)
+    assert "facts.a b: the name of a fact has letters, digits, _, . and -, at most 64" in said
+    assert "facts.c: " in said
+    assert "recorded_variables[1]: '*': the name of an environment variable was expected" in said
+    assert "recorded_variables[2]: 'A-B': " in said
+    with pytest.raises(ConfigError, match="unknown key, did you mean 'facts'"):
+        load_experiment("e.yaml", "fact: {a: b}\n" + RUN, None)
