@@ -26,6 +26,7 @@ from typing import Any
 
 from snakemake_kochi.artifacts.journal import JournalEntry, check_destinations
 from snakemake_kochi.artifacts.large import Pointer, Store, is_large, opened
+from snakemake_kochi.artifacts.restored import restored_from
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import (
     answered,
@@ -128,17 +129,18 @@ def missing_results(
 
     Returns them as journal entries, and whether all directories were read: one that cannot be read
     is logged and skipped. Also skipped are results that changed or vanished since their run,
-    because their record does not describe them, and discarded results. Contents of more than
-    `large` bytes (by default LARGE) are put into the project's store. Raises OSError if KOCHI_ROOT
-    cannot be read now.
+    because their record does not describe them, discarded results, and those that were restored
+    from the branch of somebody else. Contents of more than `large` bytes (by default LARGE) are put
+    into the project's store. Raises OSError if KOCHI_ROOT cannot be read now.
     """
     store = Store.of(project)
     discarded = _discarded(paths, machine)
     entries, read = [], []
     for working in (directories := _directories(paths, machine, project)):
         with _reading(working):
+            left = discarded | restored_from(working).keys()
             for file, record in _records(working):
-                if record["identity"] in recorded or record["identity"] in discarded:
+                if record["identity"] in recorded or record["identity"] in left:
                     continue
                 try:
                     if (entry := _entry(working, file, record, store, large)) is not None:

@@ -16,7 +16,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from snakemake_kochi.artifacts.agreement import record_files
-from snakemake_kochi.artifacts.branch_content import changed_records, last_change, tip_of
+from snakemake_kochi.artifacts.branch_content import (
+    changed_records,
+    last_change,
+    record_path,
+    tip_of,
+)
 from snakemake_kochi.artifacts.code import CODE
 from snakemake_kochi.artifacts.large import digest_of
 from snakemake_kochi.artifacts.published import (
@@ -26,6 +31,7 @@ from snakemake_kochi.artifacts.published import (
     published_name,
     refs_elsewhere,
 )
+from snakemake_kochi.artifacts.restored import restored_from
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.git import FULL_IDENTITY, run_git
 from snakemake_kochi.paths import WorkingPaths
@@ -75,7 +81,14 @@ def origin_of_file(repository: Path, file: Path) -> Origin:
         record = _newest(working, dest, digest)
         path = f"{published_name(repository, working.machine)}/{dest}"
         if record is not None:
-            commit = _commit_of(repository, path, record)
+            restored = restored_from(working).get(record["identity"])
+            if restored is not None:
+                path = f"{restored[0]}/{dest}"
+                place, commit = record_path(restored[0], record["identity"]), ""
+                with suppress(GitError):
+                    commit = last_change(repository, restored[1], [place])
+            else:
+                commit = _commit_of(repository, path, record)
             return _origin(repository, path, record, commit, digest)
         with suppress(GitError, KochiError):
             # .snakemake/ was deleted, or the file came from a clone.

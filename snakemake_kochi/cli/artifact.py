@@ -127,6 +127,46 @@ def fetch_command(remote: str | None, as_json: bool) -> None:
     _say_exchange(exchange, "Fetched", "This clone", as_json)
 
 
+@command.command("restore")
+@machine_option
+@click.option(
+    "--from",
+    "name",
+    metavar="NAME",
+    default="",
+    help="Restore what is published under NAME, if several people have results of a batch.",
+)
+@click.option(
+    "--at",
+    "commit",
+    metavar="COMMIT",
+    default="",
+    help="Restore from this commit of an artifact branch instead of the newest one.",
+)
+@click.option("--force", is_flag=True, help="Replace files in results/ that have another content.")
+@click.argument("experiment", required=False, default="")
+@click.argument("batch", required=False, default="")
+@json_option
+def restore_command(
+    machine: str | None,
+    name: str,
+    commit: str,
+    force: bool,
+    experiment: str,
+    batch: str,
+    as_json: bool,
+) -> int:
+    """Put results of an artifact branch into results/, with tables and plots.
+
+    Restored are the results of the present code; for Snakemake they are finished. EXPERIMENT (a
+    name or a file) and BATCH restrict them. Files that are there stay.
+    """
+    from snakemake_kochi.cli.restore import Asked, restore
+
+    asked = Asked(experiment, batch, name, commit, force)
+    return restore(_find_location(machine), asked, as_json)
+
+
 def _say_exchange(exchange: Exchange, verb: str, owner: str, as_json: bool) -> None:
     command = shlex.join(["git", *exchange.command])
     if as_json:

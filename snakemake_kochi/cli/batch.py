@@ -19,7 +19,7 @@ from snakemake_kochi.cli.options import git_remote_option, machine_option
 from snakemake_kochi.cli.output import agreed, remark
 from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.location import Location, find_location
-from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.paths import MachinePaths, WorkingPaths
 from snakemake_kochi.processes import this_node
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
@@ -69,7 +69,7 @@ def command(
     import json
 
     from snakemake_kochi.library.outputs import Directories, batch_rule
-    from snakemake_kochi.phases.sources import check_sources
+    from snakemake_kochi.phases.sources import check_sources, restored_sources
     from snakemake_kochi.project.checks import check_experiments
 
     location = find_location(machine)
@@ -82,7 +82,9 @@ def command(
     check_experiments([experiment], location.machine.name)
     required = experiment.requirements_on(location.machine.name, batch.requirements)
     check_sources(
-        project, project.resolve(required, location.machine.name, f"{path}: batch {name}")
+        project,
+        project.resolve(required, location.machine.name, f"{path}: batch {name}"),
+        restored_sources(WorkingPaths(project.directory, location.machine.name)),
     )
     words = ["--executor", "kochi", "--jobs", "100"]
     # After an interrupt the run continues where it was; a failed run does not stop the others.

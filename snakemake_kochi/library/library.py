@@ -41,6 +41,9 @@ _log = logging.getLogger(__name__)
 FREEZE_VARIABLE = "KOCHI_FREEZE"
 _OWNER_VARIABLE = "KOCHI_FREEZE_OWNER"
 PYTHON_VARIABLE = "KOCHI_PYTHON"
+# Set while restored results are noted as finished: then files stand for the installations and
+# builds of another computer (`library/restorable.py`).
+RESTORING_VARIABLE = "KOCHI_RESTORING"
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Library:
         self.freeze = freeze
         self._is_checked = is_checked
         self._is_first = is_first
-        self.kept = Kept(workflow, forgets=is_first)
+        self.kept = Kept(workflow, forgets=is_first and RESTORING_VARIABLE not in os.environ)
         self._outputs = Outputs(freeze)
 
     @cached_property

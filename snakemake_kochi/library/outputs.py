@@ -15,6 +15,7 @@ from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.install import recipe_description
 from snakemake_kochi.phases.products import digest_of, read_build, read_manifest
+from snakemake_kochi.phases.sources import determining
 from snakemake_kochi.project.recipes import Recipe
 from snakemake_kochi.project.values import encode_component
 
@@ -118,9 +119,7 @@ class Outputs:
         """A digest of what determines an installation."""
         name = str(recipe)
         if name not in self._keys:
-            source = dict(self.freeze.sources.get(name, {}))
-            # Only provenance: an empty commit there changes nothing.
-            source.pop("base", None)
+            source = determining(self.freeze.sources.get(name, {}))
             self._keys[name] = digest_of(
                 {
                     "recipe": recipe_description(self.freeze.machine, recipe),

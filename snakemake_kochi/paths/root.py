@@ -319,3 +319,13 @@ class WorkingPaths:
     def records(self) -> Path:
         """A directory for each run, with a file `record.json`."""
         return self.state / "records"
+
+    @property
+    def restored(self) -> Path:
+        """Which of the results were restored from a branch, a file for each time."""
+        return self.state / "restored"
+
+    @property
+    def restored_sources(self) -> Path:
+        """The sources of recipes that restored results used."""
+        return self.state / "sources.json"

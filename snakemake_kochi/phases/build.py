@@ -52,6 +52,27 @@ def _source_patterns(freeze: Freeze, experiment: Experiment) -> tuple[Sequence[s
     return experiment.sources, ()
 
 
+def describe_build(
+    freeze: Freeze,
+    experiment: Experiment,
+    phase: Phase,
+    variables: Mapping[str, str],
+    installs: Sequence[Install],
+) -> dict[str, object]:
+    """What determines a build; its digest (`digest_of`) names the build.
+
+    `variables`: KOCHI_PARAM_<NAME> -> value.
+    """
+    return {
+        "sources": digest_sources(freeze.entries, *_source_patterns(freeze, experiment)),
+        "script": phase.script,
+        "strict": phase.strict,
+        "variables": dict(variables),
+        "installs": [install.identity for install in installs],
+        "load_environment": freeze.machine.load_env_on_machine,
+    }
+
+
 def build_experiment(
     freeze: Freeze,
     experiment: Experiment,
@@ -61,18 +82,10 @@ def build_experiment(
 ) -> Build:
     """Build, unless the same build exists already.
 
-    The experiment's code, the build script, its parameters (`variables`: KOCHI_PARAM_<NAME> ->
-    value), the installations it uses and the machine's environment determine a build. An experiment
-    without a build script gets the bare source tree. Raises PhaseError when the script fails.
+    An experiment without a build script gets the bare source tree. `variables`: as in
+    `describe_build`. Raises PhaseError when the script fails.
     """
-    description = {
-        "sources": digest_sources(freeze.entries, *_source_patterns(freeze, experiment)),
-        "script": phase.script,
-        "strict": phase.strict,
-        "variables": dict(variables),
-        "installs": [install.identity for install in installs],
-        "load_environment": freeze.machine.load_env_on_machine,
-    }
+    description = describe_build(freeze, experiment, phase, variables, installs)
     digest = digest_of(description)
     place = freeze.paths.build(freeze.machine_name, digest)
     locks = find_lock_settings(freeze.root.machine(freeze.machine_name))

@@ -32,8 +32,8 @@ from snakemake_kochi.files import (
 )
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.locks import settle_locks
-from snakemake_kochi.paths import ProjectPaths, Root
-from snakemake_kochi.phases.sources import SNAKEMAKE_STATE, local_sources
+from snakemake_kochi.paths import ProjectPaths, Root, WorkingPaths
+from snakemake_kochi.phases.sources import SNAKEMAKE_STATE, local_sources, restored_sources
 from snakemake_kochi.project.configuration import configuration_file, find_project, load_project
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
@@ -152,7 +152,8 @@ def take_freeze(
         text = read_text(path, name)
         if path != config_file and (name == named or is_experiment(text)):
             experiments[name] = text
-    sources, without_source = local_sources(project, paths)
+    restored = restored_sources(WorkingPaths(start, machine))
+    sources, without_source = local_sources(project, paths, restored)
     data = {
         "version": FREEZE_VERSION,
         "root": str(root.directory),

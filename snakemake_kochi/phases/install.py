@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -39,7 +40,7 @@ from snakemake_kochi.phases.products import (
     merge,
 )
 from snakemake_kochi.phases.script import Environment, Stopwatch, run_script, scratch_directory
-from snakemake_kochi.phases.sources import fetch, find_source
+from snakemake_kochi.phases.sources import determining, fetch, find_source
 from snakemake_kochi.project.machines import Machine
 from snakemake_kochi.project.recipes import Recipe
 
@@ -127,12 +128,38 @@ def recipe_description(machine: Machine, recipe: Recipe) -> dict[str, object]:
 def _description(
     machine: Machine, recipe: Recipe, dependencies: Sequence[Install], source: Mapping[str, str]
 ) -> dict[str, object]:
-    # The base commit of a mirror is only provenance: an empty commit there changes nothing.
-    determining = {key: value for key, value in source.items() if key != "base"}
     return recipe_description(machine, recipe) | {
-        "source": determining,
+        "source": determining(source),
         "depends": [dependency.identity for dependency in dependencies],
     }
+
+
+def as_recorded(
+    freeze: Freeze,
+    recipe: Recipe,
+    dependencies: Sequence[Install],
+    recorded: Mapping[str, Any],
+) -> tuple[Install, ...] | None:
+    """The install set that a run elsewhere used, as it would be made here by the present recipe.
+
+    `recorded` is the installation in the run's record; of it, only the digest and the commit of a
+    remote source are used. None if it was made by another recipe, or from another source.
+    """
+    source = freeze.sources.get(str(recipe)) or dict(recorded["source"] or {})
+    digest = digest_of(_description(freeze.machine, recipe, dependencies, source))
+    name = str(recorded["digest"])
+    if recorded["recipe"] != recipe.name or not re.fullmatch(rf"{digest}(-\d{{1,9}})?", name):
+        return None
+    place = freeze.paths.install(freeze.machine_name, recipe.dependency, recipe.name, name)
+    install = Install(
+        dependency=recipe.dependency,
+        recipe=recipe.name,
+        digest=name,
+        prefix=str(place.prefix),
+        source=source,
+        activate_script=recipe.activate_script,
+    )
+    return merge([*[(dependency,) for dependency in dependencies], (install,)])
 
 
 def _is_described_by(record: Mapping[str, Any], machine: Machine, recipe: Recipe) -> bool:

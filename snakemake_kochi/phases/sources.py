@@ -1,50 +1,137 @@
-"""The sources of recipes: which commit or tree each one has, and how an installation gets it."""
+"""The sources of recipes: which commit or tree each one has, and how an installation gets it.
+
+A clone may lack a source that was a directory of another computer. If results were restored, it is
+known which code they used, and the project's repository has that code:
+.snakemake/kochi/<machine>/sources.json   {"version", "sources": a source by `dependency:recipe`}
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from snakemake_kochi.errors import ConfigError, GitError, KochiError, PhaseError, nearest
-from snakemake_kochi.files import expand_user, is_there, make_directory
-from snakemake_kochi.paths import ProjectPaths
+from snakemake_kochi.artifacts.code import CODE
+from snakemake_kochi.errors import (
+    ConfigError,
+    DamagedFileError,
+    GitError,
+    KochiError,
+    PhaseError,
+    nearest,
+)
+from snakemake_kochi.files import (
+    expand_user,
+    is_there,
+    make_directory,
+    read_json,
+    to_json,
+    write_atomically,
+)
+from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.git import FULL_IDENTITY
+from snakemake_kochi.paths import ProjectPaths, WorkingPaths
 from snakemake_kochi.phases.products import Install
 from snakemake_kochi.project.recipes import Project, Recipe
-from snakemake_kochi.snapshot import fetch_source, freeze, materialise, resolve_source
+from snakemake_kochi.snapshot import (
+    fetch_source,
+    fetch_tree,
+    freeze,
+    has_tree,
+    materialise,
+    resolve_source,
+)
 
 # Snakemake's own state is never part of the code, whatever .gitignore says.
 SNAKEMAKE_STATE = (".snakemake/",)
+_RESTORED_VERSION = 1
+Sources = Mapping[str, Mapping[str, str]]
+_NONE: Sources = FrozenDict()
 
 
 def local_sources(
-    project: Project, paths: ProjectPaths
+    project: Project, paths: ProjectPaths, restored: Sources = _NONE
 ) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     """The sources that are on this computer, by recipe, and what is wrong with the others. A
-    missing source concerns runs that need the recipe, and not every run of the project."""
+    missing source concerns runs that need the recipe, and not every run of the project. `restored`:
+    what is used for a directory that is missing (see `restored_sources`)."""
     sources, without = {}, {}
     for recipe in (recipe for each in project.dependencies.values() for recipe in each.values()):
         try:
             source = _local_source(recipe, project, paths)
         except GitError as error:
-            without[str(recipe)] = str(error)
+            if _is_missing(recipe, project) and is_source_of(recipe, restored.get(str(recipe), {})):
+                sources[str(recipe)] = dict(restored[str(recipe)])
+            else:
+                without[str(recipe)] = str(error)
         else:
             if source is not None:
                 sources[str(recipe)] = source
     return sources, without
 
 
-def check_sources(project: Project, recipes: Iterable[Recipe]) -> None:
+def check_sources(project: Project, recipes: Iterable[Recipe], restored: Sources = _NONE) -> None:
     """Raise a ConfigError with a line for each recipe whose source must be on this computer and is
-    not."""
+    not. `restored`: as in `local_sources`."""
     lines = []
     for recipe in recipes:
         try:
             _local_commit(recipe, project)
         except GitError as error:
-            lines.append(str(error))
+            if not _is_missing(recipe, project) or str(recipe) not in restored:
+                lines.append(str(error))
     if lines:
         raise ConfigError("\n".join(lines))
+
+
+def determining(source: Mapping[str, str]) -> dict[str, str]:
+    """What of a source determines an installation.
+
+    The rest is provenance: an empty commit in a mirrored directory, or another place of it on
+    another computer, changes nothing.
+    """
+    return {key: value for key, value in source.items() if key not in ("base", "mirror")}
+
+
+def restored_sources(working: WorkingPaths) -> Sources:
+    """The sources that restored results used, by `dependency:recipe`. Raises DamagedFileError."""
+    try:
+        return dict(read_json(working.restored_sources, _RESTORED_VERSION)["sources"])
+    except FileNotFoundError:
+        return {}
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"{working.restored_sources}: not a list of sources") from error
+
+
+def note_restored_sources(working: WorkingPaths, sources: Sources) -> None:
+    """Note the sources of restored results, beside those that are noted already."""
+    content = {
+        "version": _RESTORED_VERSION,
+        "sources": {**restored_sources(working), **{name: dict(s) for name, s in sources.items()}},
+    }
+    make_directory(working.restored_sources.parent)
+    write_atomically(working.restored_sources, to_json(content))
+
+
+def is_source_of(recipe: Recipe, source: Mapping[str, Any]) -> bool:
+    """Whether a recorded source may be that of a recipe whose own source is a local directory."""
+    name = source.get("tree") if recipe.mirror else source.get("commit")
+    is_same = recipe.mirror or source.get("git") == recipe.git
+    values = source.values()
+    return bool(
+        is_same
+        and isinstance(name, str)
+        and FULL_IDENTITY.fullmatch(name)
+        and all(isinstance(value, str) for value in values)
+    )
+
+
+def _is_missing(recipe: Recipe, project: Project) -> bool:
+    """Whether the directory of a source on this computer does not exist."""
+    if (mirrored := project.mirror_directory(recipe)) is not None:
+        return not os.path.isdir(mirrored)
+    return recipe.git is not None and not os.path.isdir(_local_path(recipe.git, project.directory))
 
 
 def _local_source(recipe: Recipe, project: Project, paths: ProjectPaths) -> dict[str, str] | None:
@@ -144,12 +231,20 @@ def fetch(
 ) -> None:
     """Fill a new directory with a source; it stays empty for a recipe without one.
 
-    `store`: the repository with the snapshots; `project`: as in `find_source`.
+    `store`: the repository with the snapshots; `project`: as in `find_source`. A directory of
+    another computer is replaced by the code that the project's repository has of it, without
+    history. Raises GitError.
     """
     if recipe.mirror:
+        if not has_tree(store, source["tree"]):
+            fetch_tree(project, f"{CODE}/{source['tree']}", store)
         materialise(store, source["tree"], directory)
     elif recipe.git is not None:
-        where = local_repository(recipe.git, project) or recipe.git
-        fetch_source(where, recipe.branch, source["commit"], store, directory)
+        where = local_repository(recipe.git, project)
+        if where is None and not recipe.is_remote:
+            tree = fetch_tree(project, f"{CODE}/{source['commit']}", store)
+            materialise(store, tree, directory)
+        else:
+            fetch_source(where or recipe.git, recipe.branch, source["commit"], store, directory)
     else:
         make_directory(directory)

@@ -22,7 +22,7 @@ from snakemake_kochi.snapshot.snapshot import (
     select_sources,
     toplevel,
 )
-from snakemake_kochi.snapshot.source import fetch_source, resolve_source
+from snakemake_kochi.snapshot.source import fetch_source, fetch_tree, has_tree, resolve_source
 
 __all__ = [
     "Entry",
@@ -31,7 +31,9 @@ __all__ = [
     "deleted_files",
     "digest_sources",
     "fetch_source",
+    "fetch_tree",
     "freeze",
+    "has_tree",
     "keep_repository",
     "list_entries",
     "matcher",

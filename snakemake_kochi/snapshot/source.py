@@ -80,6 +80,31 @@ def fetch_source(
     return found
 
 
+def has_tree(store: Path, tree: str) -> bool:
+    """Whether the store has a snapshot."""
+    if not is_there(store / "HEAD"):
+        return False
+    return run_in_store(store, "cat-file", "-t", tree, accept=(0, 1, 128)) == b"tree\n"
+
+
+def fetch_tree(repository: Path, ref: str, store: Path) -> str:
+    """Bring the files of a commit that a repository has under a ref into the store; return their
+    tree. Raises GitError, with what to type, if it has no such ref."""
+    create_store(store)
+    words = ("fetch", "--quiet", "--no-tags", *_served(os.fspath(repository)))
+    kept = f"refs/sources/{ref.rpartition('/')[2]}"
+    place = os.fspath(repository.absolute())
+    try:
+        run_in_store(store, *words, "--", place, f"+{ref}:{kept}", transports=("file",))
+    except GitError as error:
+        raise GitError(
+            f"{repository} does not have the code {ref}, of which the directory is not on this "
+            f"computer: {error.message}",
+            "To get it, type: kochi artifact fetch",
+        ) from error
+    return run_in_store(store, "rev-parse", f"{kept}^{{tree}}").decode().strip()
+
+
 def _clone(git: str, store: Path, destination: Path) -> None:
     options = ["--quiet", "--no-checkout", "--template=", "--origin=origin", *_served(git)]
     if not _is_path(git):

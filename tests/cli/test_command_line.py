@@ -50,6 +50,7 @@ COMMANDS = (
     ["artifact", "sync"],
     ["artifact", "push"],
     ["artifact", "fetch"],
+    ["artifact", "restore"],
     ["artifact", "discard"],
     ["artifact", "log"],
     ["profile", "install"],

@@ -1,0 +1,339 @@
+"""Results of an artifact branch become files in `results/` again, with their records.
+
+`restored.py` notes which results these are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import secrets
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from snakemake_kochi.artifacts.branch_content import (
+    all_records,
+    last_change,
+    paths_in,
+    record_path,
+    records_directory,
+)
+from snakemake_kochi.artifacts.content import read_artifacts
+from snakemake_kochi.artifacts.published import MERGED, branch_called
+from snakemake_kochi.artifacts.record import is_success, todays_form
+from snakemake_kochi.errors import DamagedFileError, GitError, KochiError, MissingContentError
+from snakemake_kochi.files import (
+    LINK_REFUSED,
+    OF_A_PERSON,
+    is_name,
+    list_names,
+    read_json,
+)
+from snakemake_kochi.git import run_git
+
+_BLOCK = 1 << 20
+_logger = logging.getLogger(__name__)
+_UNFINISHED = ".restoring.tmp"
+
+
+# ---- where results are published
+
+
+@dataclass(frozen=True)
+class Publication:
+    """The results under a name: `ref` is the newest branch that has them, `commit` its tip."""
+
+    name: str
+    ref: str
+    commit: str
+
+
+def publications(repository: Path) -> list[Publication]:
+    """All names under which the branches of this clone, own and fetched ones, have results."""
+    words = ("for-each-ref", "--sort=-committerdate", "--format=%(refname) %(objectname)", "--")
+    patterns = (f"refs/heads/{MERGED}*", f"refs/remotes/*/{MERGED}*")
+    lines = run_git(repository, *words, *patterns).decode().splitlines()
+    refs = [line.split(" ") for line in lines]
+    found: dict[str, Publication] = {}
+    for ref, commit in refs:
+        name = ref.rpartition("/")[2].removeprefix(f"{MERGED}_")
+        if is_name(name) and ref.endswith(f"/{MERGED}_{name}"):
+            found.setdefault(name, Publication(name, ref, commit))
+    for ref, commit in refs:
+        if not ref.endswith(f"/{MERGED}"):
+            continue
+        listed = run_git(repository, "ls-tree", "-d", "-z", "--name-only", commit)
+        for name in map(os.fsdecode, listed.split(b"\0")[:-1]):
+            if is_name(name):
+                found.setdefault(name, Publication(name, ref, commit))
+    return sorted(found.values(), key=lambda each: each.name)
+
+
+def publication_at(repository: Path, name: str, commit: str) -> Publication:
+    """The results under a name in a commit of the user's choice. Raises GitError."""
+    branch_called(name)
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
+    found = run_git(repository, *words, accept=(0, 1, 128)).decode().strip()
+    if not found:
+        raise GitError(f"there is no commit {commit}", "To list commits, type: kochi artifact log")
+    return Publication(name, found, found)
+
+
+def published_records(repository: Path, publication: Publication) -> Iterator[dict[str, Any]]:
+    """The records of results in a publication, of any machine, in today's form.
+
+    Those of a newer release are left out, which is logged. Raises GitError if this clone lacks the
+    records.
+    """
+    place, count = records_directory(publication.name), 0
+    unread: DamagedFileError | None = None
+    for record in all_records(repository, publication.commit, publication.name):
+        count += 1
+        try:
+            found = todays_form(record, f"a record of {publication.ref}")
+        except DamagedFileError as error:
+            unread = unread or error
+            continue
+        named = (str(found.get(key)) for key in ("identity", "machine"))
+        if is_success(found) and all(map(is_name, named)):
+            yield found
+    if unread is not None:
+        _logger.warning("%s", unread)
+    words = ("ls-tree", "-r", "-z", "--name-only", "--full-tree")
+    if not count and run_git(repository, *words, publication.commit, place):
+        raise GitError(
+            f"this clone does not have the files of {publication.ref}",
+            "If it is a partial clone, type: git fetch --refetch --no-filter",
+        )
+
+
+# ---- their files
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A result to restore: the file of each destination, and that of the record.
+
+    Of the record, only "identity" and "artifacts" are used.
+    """
+
+    record: Mapping[str, Any]
+    files: Mapping[str, Path]
+    record_file: Path
+
+    @property
+    def identity(self) -> str:
+        return str(self.record["identity"])
+
+    def digest(self, dest: str) -> str | None:
+        """The SHA-256 of a file; None for one that is the record itself."""
+        own = next(each for each in self.record["artifacts"] if each["dest"] == dest)
+        return str(own["sha256"]) if "sha256" in own else None
+
+
+@dataclass
+class Outcome:
+    """What became of wanted results, by identity.
+
+    `restored` just now; `present`: the same result was there; `own`: another run left the very same
+    files; `differing`: files that are there with another content, and stay; `lacking`: why the
+    content is not in this clone.
+    """
+
+    restored: set[str] = field(default_factory=set)
+    present: set[str] = field(default_factory=set)
+    own: set[str] = field(default_factory=set)
+    differing: dict[str, list[Path]] = field(default_factory=dict)
+    lacking: dict[str, KochiError] = field(default_factory=dict)
+
+
+def restore_files(
+    repository: Path, publication: Publication, wanted: Sequence[Wanted], force: bool = False
+) -> Outcome:
+    """Write the files of results that are not there, and then their records.
+
+    A file that is there with another content stays, and so does its whole result, unless `force`.
+    Each file appears complete, with the SHA-256 of its record. Killed at any point, the next call
+    goes on. Raises OSError, for a full disk for example: what was written until then is whole.
+    """
+    outcome, missing = Outcome(), []
+    for each in wanted:
+        state, files = _compare(each)
+        if state == "differing" and force:
+            missing.append(each)
+        elif state == "differing":
+            outcome.differing[each.identity] = files
+        elif state == "missing":
+            missing.append(each)
+        else:
+            (outcome.present if state == "present" else outcome.own).add(each.identity)
+    writer = _Writer(force)
+    left = _write(repository, publication, publication.commit, missing, writer, outcome)
+    # A newer result has taken the place of these: their files are in the history.
+    by_commit = defaultdict(list)
+    for each in left:
+        path = record_path(publication.name, each.identity)
+        by_commit[last_change(repository, publication.commit, [path])].append(each)
+    for commit, some in by_commit.items():
+        for each in _write(repository, publication, commit, some, writer, outcome):
+            outcome.lacking[each.identity] = KochiError(
+                f"commit {commit[:12]} does not have the files that the record "
+                f"{each.identity} describes"
+            )
+    return outcome
+
+
+def _compare(wanted: Wanted) -> tuple[str, list[Path]]:
+    """`missing`, `present`, `own` or `differing`, with the files that differ."""
+    differing, absent = [], False
+    own: Any = None
+    with suppress(FileNotFoundError):
+        try:
+            own = read_json(wanted.record_file)
+        except DamagedFileError:
+            own = {}  # its run was killed while it wrote the record
+    is_same = own is None or own.get("identity") == wanted.identity
+    for dest, file in wanted.files.items():
+        try:
+            if (digest := wanted.digest(dest)) is not None:
+                as_wanted = _digest_of(file) == digest
+            else:
+                as_wanted = not is_same or _is_record_of(wanted, file.read_bytes())
+        except FileNotFoundError:
+            absent = True
+        except (IsADirectoryError, NotADirectoryError):
+            differing.append(file)
+        else:
+            differing += [] if as_wanted else [file]
+    if not differing and not is_same and absent:
+        differing.append(wanted.record_file)
+    if differing:
+        return "differing", differing
+    if not is_same:
+        return "own", []
+    return ("missing" if absent or own is None else "present"), []
+
+
+def _write(
+    repository: Path,
+    publication: Publication,
+    commit: str,
+    wanted: Sequence[Wanted],
+    writer: _Writer,
+    outcome: Outcome,
+) -> list[Wanted]:
+    """Write results from a commit; return those whose files it does not have."""
+    if not wanted or not commit:
+        return list(wanted)
+    name = publication.name
+    paths = {f"{name}/{dest}": (each, dest) for each in wanted for dest in each.files}
+    there = set(paths_in(repository, commit, list(paths)))
+    left = {each.identity: each for path, (each, _) in paths.items() if path not in there}
+    asked: dict[str, tuple[Wanted, str | None]] = {}
+    for each in wanted:
+        if each.identity not in left:
+            asked |= {f"{name}/{dest}": (each, dest) for dest in each.files}
+            asked[record_path(name, each.identity)] = (each, None)
+    try:
+        contents = read_artifacts(repository, commit, list(asked))
+        for path, content in contents:
+            each, dest = asked[path]
+            if each.identity in left:
+                continue
+            if dest is None:
+                writer.put(each.record_file, content, each, None)
+                outcome.restored.add(each.identity)
+            elif not writer.put(each.files[dest], content, each, dest):
+                left[each.identity] = each
+    except MissingContentError as error:
+        # Raised before anything was written: the other results do not need these contents.
+        lacking = {asked[path][0].identity for path in error.paths}
+        outcome.lacking |= dict.fromkeys(lacking, error)
+        rest = [each for each in wanted if each.identity not in lacking]
+        return _write(repository, publication, commit, rest, writer, outcome)
+    return list(left.values())
+
+
+class _Writer:
+    """Writes files that appear complete."""
+
+    def __init__(self, force: bool) -> None:
+        self._force = force
+        self._directories: set[Path] = set()
+
+    def put(self, file: Path, content: IO[bytes], wanted: Wanted, dest: str | None) -> bool:
+        """Write a file; False, and nothing is written, if the content is not that of the record.
+
+        `dest` is None for the file with the record.
+        """
+        self._prepare(file.parent)
+        beside = file.with_name(f".{file.name[:200]}.{secrets.token_hex(4)}{_UNFINISHED}")
+        expected = None if dest is None else wanted.digest(dest)
+        try:
+            digest = _copy(content, beside)
+            is_right = (
+                digest == expected
+                if expected is not None
+                else _is_record_of(wanted, beside.read_bytes())
+            )
+            if is_right:
+                self._move(beside, file)
+            return is_right
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def _move(self, beside: Path, file: Path) -> None:
+        if self._force:
+            os.replace(beside, file)
+            return
+        try:
+            os.link(beside, file)
+        except FileExistsError:
+            return  # just made by somebody else
+        except OSError as error:
+            if error.errno not in LINK_REFUSED:
+                raise
+            os.rename(beside, file)
+
+    def _prepare(self, directory: Path) -> None:
+        """Make a directory, and remove what a killed call has left there."""
+        if directory in self._directories:
+            return
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in list_names(directory):
+            if name.endswith(_UNFINISHED):
+                (directory / name).unlink(missing_ok=True)
+        self._directories.add(directory)
+
+
+def _copy(content: IO[bytes], file: Path) -> str:
+    digest = hashlib.sha256()
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, OF_A_PERSON)
+    try:
+        with open(descriptor, "wb") as stream:
+            while block := content.read(_BLOCK):
+                digest.update(block)
+                stream.write(block)
+    except OSError as error:
+        if error.filename is None:
+            error.filename = os.fspath(file)  # the error of a write does not name the file
+        raise
+    return digest.hexdigest()
+
+
+def _digest_of(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _is_record_of(wanted: Wanted, content: bytes) -> bool:
+    try:
+        return bool(json.loads(content)["identity"] == wanted.identity)
+    except (ValueError, KeyError, TypeError):
+        return False

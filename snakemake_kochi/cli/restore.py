@@ -1,0 +1,414 @@
+"""`kochi artifact restore`: results of an artifact branch in `results/`, finished for Snakemake."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from humanfriendly.text import pluralize
+
+from snakemake_kochi.artifacts.code import CODE
+from snakemake_kochi.artifacts.published import published_name
+from snakemake_kochi.artifacts.restore import (
+    Outcome,
+    Publication,
+    Wanted,
+    publication_at,
+    publications,
+    published_records,
+    restore_files,
+)
+from snakemake_kochi.artifacts.restored import note_restored
+from snakemake_kochi.cli.output import print_json, remark, say
+from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
+from snakemake_kochi.location import Location
+from snakemake_kochi.paths import WorkingPaths
+from snakemake_kochi.queue.controllers import is_same_directory, list_controllers
+from snakemake_kochi.resources import workflow_directory
+
+if TYPE_CHECKING:
+    from snakemake_kochi.library.batch import BatchRules
+    from snakemake_kochi.library.restorable import Restorable
+
+_MOST_NAMED = 10
+_Records = dict[tuple[str, str], list[dict[str, Any]]]  # by experiment's file and batch
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was typed. `experiment` is a name or a file; "" stands for all, or for the default."""
+
+    experiment: str = ""
+    batch: str = ""
+    name: str = ""
+    commit: str = ""
+    force: bool = False
+
+
+@dataclass
+class _Batch:
+    """A batch, and what became of its results."""
+
+    rules: BatchRules
+    publication: Publication
+    restorable: Restorable
+    outcome: Outcome = field(default_factory=Outcome)
+
+    @property
+    def label(self) -> str:
+        return f"{self.rules.experiment.name} {self.rules.grid.batch}"
+
+    @property
+    def points(self) -> int:
+        return len(self.rules.grid.points)
+
+    @property
+    def there(self) -> int:
+        outcome = self.outcome
+        return len(outcome.restored) + len(outcome.present) + len(outcome.own)
+
+
+def restore(location: Location, asked: Asked, as_json: bool) -> int:
+    """Restore results, and tell. Exit status 1 if no result is there, or if one was refused."""
+    from snakemake_kochi.library.library import Library
+    from snakemake_kochi.library.restorable import Restoration
+
+    directory, machine = location.require_project().directory, location.machine.name
+    location.prepare_machine()
+    os.chdir(directory)
+    _refuse_while_running(location, directory)
+    working = WorkingPaths(Path(), machine)
+    read = _Published.read(directory, machine, asked)
+    freeze = _freeze(location, working, read, asked)
+    library = Library(freeze)
+    rules = _batches(library.batches, asked)
+    chosen = read.choose(rules, published_name(directory, machine), asked)
+    restoration = Restoration(freeze)
+    batches = [
+        _Batch(each, publication, restoration.choose(each, records))
+        for each, publication, records in chosen
+    ]
+    _take_each_once(batches)
+    for batch in batches:
+        _write(directory, working, batch, asked.force)
+    done = [batch for batch in batches if batch.outcome.restored or batch.outcome.present]
+    if done:
+        restoration.remember()
+        _note_finished(location, str(freeze.file), asked, done)
+    _tell(batches, read, machine, as_json)
+    failed = any(batch.outcome.differing or batch.outcome.lacking for batch in batches)
+    return int(failed or not any(batch.there for batch in batches))
+
+
+def _refuse_while_running(location: Location, directory: Path) -> None:
+    """Two processes would write the same files. Raises KochiError."""
+    for state in list_controllers(location.machine_paths):
+        if state.directory is not None and is_same_directory(state.directory, str(directory)):
+            who = f"process {state.process.pid} on {state.node.host}, since {state.started}"
+            if state.is_dead:
+                raise KochiError(
+                    f"a run in this directory was killed ({who}), and its jobs may still run",
+                    "Start it again, and let it end: it adopts them.",
+                )
+            raise KochiError(
+                f"a run in this directory goes on ({who}) and may write the same files",
+                "Wait for its end, or interrupt it. Then type your command again.",
+            )
+    if any(Path(".snakemake", "locks").glob("*.lock")):
+        raise KochiError(
+            "Snakemake has locked this directory: a run goes on, or was killed",
+            "Wait for its end. If it was killed, type: snakemake --unlock",
+        )
+
+
+@dataclass
+class _Published:
+    """The records of a machine in the branches, by the name under which they are published."""
+
+    machine: str
+    records: dict[Publication, _Records]
+    others: Counter[str]
+
+    @classmethod
+    def read(cls, repository: Path, machine: str, asked: Asked) -> _Published:
+        """Raises GitError without a branch, NameNotFoundError for an unknown name."""
+        from snakemake_kochi.library.restorable import summary_of
+
+        known = publications(repository)
+        if not known:
+            raise GitError(
+                f"{repository} has no artifact branch", "To get one, type: kochi artifact fetch"
+            )
+        if asked.name and asked.name not in {each.name for each in known}:
+            names = [each.name for each in known]
+            raise NameNotFoundError(
+                f"no artifact branch has results under the name '{asked.name}'",
+                nearest(asked.name, names),
+            )
+        if asked.commit:
+            known = [publication_at(repository, each.name, asked.commit) for each in known]
+        found: dict[Publication, _Records] = {}
+        others: Counter[str] = Counter()
+        for publication in known:
+            if asked.name in ("", publication.name):
+                own = found.setdefault(publication, defaultdict(list))
+                for record in published_records(repository, publication):
+                    if record["machine"] == machine:
+                        key = (str(record.get("experiment")), str(record.get("batch")))
+                        own[key].append(summary_of(record))
+                    else:
+                        others[str(record["machine"])] += 1
+        return cls(machine, found, others)
+
+    def choose(
+        self, rules: Sequence[BatchRules], own: str, asked: Asked
+    ) -> list[tuple[BatchRules, Publication, list[dict[str, Any]]]]:
+        """The publications of each batch: the machine's own one, and another one.
+
+        Raises KochiError if several others have results of a batch and the own one has none, and
+        NameNotFoundError if none has results of the batches.
+        """
+        chosen, unclear = [], []
+        for each in rules:
+            key = (each.experiment.file, each.grid.batch)
+            having = {p: r[key] for p, r in self.records.items() if r.get(key)}
+            first = [publication for publication in having if publication.name == own]
+            others = [publication for publication in having if publication.name != own]
+            if len(others) > 1 and not first:
+                unclear.append((each, having))
+            wanted = first + (others if len(others) == 1 else [])
+            chosen += [(each, publication, having[publication]) for publication in wanted]
+        if unclear:
+            lines = [
+                f"{each.experiment.file}: batch {each.grid.batch}: {counts}"
+                for each, having in unclear[:_MOST_NAMED]
+                for counts in [", ".join(f"{len(r)} of {p.name}" for p, r in having.items())]
+            ]
+            raise KochiError(
+                "several people published results of the same batch:\n    " + "\n    ".join(lines),
+                "Choose one: kochi artifact restore --from NAME",
+            )
+        if not chosen:
+            raise self._nothing(rules, asked)
+        return chosen
+
+    def _nothing(self, rules: Sequence[BatchRules], asked: Asked) -> KochiError:
+        there = {
+            f"{Path(file).stem} {batch}"
+            for records in self.records.values()
+            for file, batch in records
+        }
+        what = f"batch {asked.batch} of {asked.experiment}" if asked.batch else asked.experiment
+        message = f"no artifact branch has results of {what or 'this project'}"
+        message += f" on machine '{self.machine}'"
+        if not there:
+            hint = "To get the newest results, type: kochi artifact fetch"
+            if self.others:
+                hint += "\nThere are results of " + _told_machines(self.others)
+            return KochiError(message, hint)
+        wanted = f"{Path(asked.experiment).stem} {asked.batch}".strip()
+        return NameNotFoundError(message, nearest(wanted, there))
+
+
+def _freeze(location: Location, working: WorkingPaths, read: _Published, asked: Asked) -> Any:
+    """The freeze of the present code.
+
+    For a source that is a directory of another computer, it has the code that the newest results
+    used.
+    """
+    from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
+    from snakemake_kochi.phases.sources import (
+        is_source_of,
+        note_restored_sources,
+        restored_sources,
+    )
+
+    globs = _globs(location, asked) or EXPERIMENT_GLOBS
+    freeze = take_freeze(Path.cwd(), working.machine, globs)
+    missing = {*freeze.without_source, *(restored_sources(working) if asked.force else ())}
+    if not missing:
+        return freeze
+    newest: dict[str, tuple[str, Mapping[str, str]]] = {}
+    for records in read.records.values():
+        for record in (each for some in records.values() for each in some):
+            for recipe in record["recipes"] or ():
+                name = f"{recipe.get('dependency')}:{recipe.get('recipe')}"
+                if name in missing and str(record["ended"]) > newest.get(name, ("",))[0]:
+                    newest[name] = (str(record["ended"]), dict(recipe.get("source") or {}))
+    recipes = {str(r): r for each in freeze.project.dependencies.values() for r in each.values()}
+    sources = {
+        name: source
+        for name, (_, source) in newest.items()
+        if name in recipes and is_source_of(recipes[name], source)
+    }
+    if not sources:
+        return freeze
+    note_restored_sources(working, sources)
+    for name in sources:
+        remark(f"Its directory is not here: recipe {name} has the code that the results used.")
+    return take_freeze(Path.cwd(), working.machine, globs)
+
+
+def _globs(location: Location, asked: Asked) -> list[str] | None:
+    from snakemake_kochi.cli.batch import globs_with, is_experiment_file, path_in_project
+
+    if not is_experiment_file(asked.experiment):
+        return None
+    project = location.require_project()
+    return globs_with(project, path_in_project(project, asked.experiment))
+
+
+def _batches(rules: Sequence[BatchRules], asked: Asked) -> list[BatchRules]:
+    """The batches that were asked for. Raises NameNotFoundError."""
+    if not asked.experiment:
+        return list(rules)
+    names = {each.experiment.name: each.experiment for each in rules}
+    names |= {each.experiment.file: each.experiment for each in rules}
+    if asked.experiment not in names:
+        known = {each.experiment.name for each in rules}
+        raise NameNotFoundError(
+            f"there is no experiment '{asked.experiment}'", nearest(asked.experiment, known)
+        )
+    experiment = names[asked.experiment]
+    if asked.batch:
+        experiment.batch(asked.batch)
+    return [
+        each
+        for each in rules
+        if each.experiment is experiment and asked.batch in ("", each.grid.batch)
+    ]
+
+
+def _take_each_once(batches: Sequence[_Batch]) -> None:
+    """Of a point in several publications, the first one counts."""
+    taken: set[Path] = set()
+    for batch in batches:
+        restorable = batch.restorable
+        for place in taken & restorable.found.keys():
+            del restorable.found[place]
+        taken |= restorable.found.keys()
+    for batch in batches:
+        for place in taken & batch.restorable.reasons.keys():
+            del batch.restorable.reasons[place]
+
+
+def _write(repository: Path, working: WorkingPaths, batch: _Batch, force: bool) -> None:
+    found = batch.restorable.found.values()
+    wanted = [Wanted(record, place.files, place.record) for place, record in found]
+    if batch.publication.name != published_name(repository, working.machine):
+        publication = batch.publication
+        identities = [each.identity for each in wanted]
+        note_restored(working, publication.name, publication.commit, identities)
+    try:
+        batch.outcome = restore_files(repository, batch.publication, wanted, force)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise KochiError(
+            f"{where}{error.strerror or error}; results that were restored before are complete",
+            "Then type the same command again: it goes on.",
+        ) from error
+
+
+def _note_finished(
+    location: Location, freeze: str, asked: Asked, batches: Sequence[_Batch]
+) -> None:
+    """Let Snakemake note that restored results are finished, and make tables and plots."""
+    globs = _globs(location, asked)
+    wanted = {
+        "snakefile": str(workflow_directory() / "Snakefile"),
+        "config": {"kochi_experiments": globs} if globs else {},
+        "targets": [batch.rules.name for batch in batches],
+        "freeze": freeze,
+        "records": [
+            str(place.record)
+            for batch in batches
+            for place, record in batch.restorable.found.values()
+            if record["identity"] in batch.outcome.restored | batch.outcome.present
+        ],
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "snakemake_kochi.library.finished"],
+        input=json.dumps(wanted),
+        env={**os.environ, **location.variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode != 0:
+        raise KochiError(
+            f"the results are in results/, but Snakemake does not know them yet:\n"
+            f"{done.stdout.strip()[-2000:]}",
+            "Then type the same command again.",
+        )
+
+
+def _tell(batches: Sequence[_Batch], read: _Published, machine: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"machine": machine, "batches": list(map(_as_json, batches))})
+    else:
+        for batch in batches:
+            _tell_batch(batch)
+        if read.others:
+            remark(f"Not restored: results of {_told_machines(read.others)}")
+
+
+def _tell_batch(batch: _Batch) -> None:
+    outcome, name = batch.outcome, batch.publication.name
+    of = f"{batch.there} of {pluralize(batch.points, 'result')}"
+    new = len(outcome.restored)
+    how = f"{new} restored from {name}" if new else "nothing new to restore"
+    say(f"{batch.label}: {of} in results/, {how}")
+    for files in list(outcome.differing.values())[:_MOST_NAMED]:
+        remark(f"    {files[0]} is there with another content, and stays (--force replaces it)")
+    if (more := len(outcome.differing) - _MOST_NAMED) > 0:
+        remark(f"    and {more} more")
+    for error in dict.fromkeys(outcome.lacking.values()):
+        remark(f"    {error}")
+    reasons = batch.restorable.reasons
+    by_reason: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for place, reason in reasons.items():
+        record = batch.restorable.newest[place]
+        by_reason[reason, str((record.get("snapshot") or {}).get("tree"))].append(record)
+    for (reason, tree), records in list(by_reason.items())[:_MOST_NAMED]:
+        snapshot = records[0].get("snapshot") or {}
+        dirty = " with changes" if snapshot.get("dirty") else ""
+        base = f"commit {str(snapshot.get('base'))[:12]}{dirty}"
+        count = pluralize(len(records), "result")
+        remark(f"    left out: {count} of {base}, made {reason}")
+        remark(f"    that code: git worktree add --detach DIR {shlex.quote(f'{CODE}/{tree}')}")
+
+
+def _as_json(batch: _Batch) -> dict[str, Any]:
+    outcome, publication = batch.outcome, batch.publication
+    return {
+        "experiment": batch.rules.experiment.name,
+        "batch": batch.rules.grid.batch,
+        "name": publication.name,
+        "ref": publication.ref,
+        "commit": publication.commit,
+        "points": batch.points,
+        "restored": sorted(outcome.restored),
+        "present": sorted(outcome.present),
+        "own": sorted(outcome.own),
+        "differing": sorted(str(file) for files in outcome.differing.values() for file in files),
+        "lacking": {identity: str(why) for identity, why in outcome.lacking.items()},
+        "left_out": {
+            str(batch.restorable.newest[place]["identity"]): reason
+            for place, reason in batch.restorable.reasons.items()
+        },
+    }
+
+
+def _told_machines(others: Mapping[str, int]) -> str:
+    named = [f"machine {name} ({count})" for name, count in sorted(others.items())]
+    return f"{', '.join(named)}; for these, type: kochi artifact restore -m MACHINE"

@@ -1,0 +1,113 @@
+"""Snakemake learns that restored results are finished.
+
+`python -m snakemake_kochi.library.finished` reads JSON: "snakefile", "config", "targets": names of
+rules, "records": those of the restored results, and "freeze": the freeze with whose code they
+agree. Without what Snakemake notes about a finished job (its params, code and inputs), it would not
+see later changes. Nothing of the workflow is executed but tables and plots.
+
+Private parts of Snakemake that are used, and only here: the DAG after a dry run, and the methods
+with which it notes the beginning and the end of a job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.library.library import FREEZE_VARIABLE, RESTORING_VARIABLE
+
+_TABLE = "collect_"
+
+
+def main() -> int:
+    """Exit status 1, with a message, if Snakemake refuses the workflow or lacks a part."""
+    wanted = json.load(sys.stdin)
+    os.environ[RESTORING_VARIABLE] = "1"
+    try:
+        _note(wanted)
+    except (KochiError, OSError) as error:
+        print(f"kochi: {error}", file=sys.stderr)
+    except (AttributeError, TypeError, ImportError) as error:
+        print(
+            f"kochi: this Snakemake lacks a part that is needed to restore results: {error!r}",
+            file=sys.stderr,
+        )
+    else:
+        return 0
+    return 1
+
+
+def _note(wanted: Mapping[str, Any]) -> None:
+    from snakemake.api import SnakemakeApi
+    from snakemake.settings.types import (
+        ConfigSettings,
+        DAGSettings,
+        OutputSettings,
+        Quietness,
+        ResourceSettings,
+    )
+
+    with SnakemakeApi(OutputSettings(dryrun=True, quiet={Quietness.ALL})) as snakemake:
+        workflow_api = snakemake.workflow(
+            resource_settings=ResourceSettings(cores=1),
+            config_settings=ConfigSettings(config=wanted["config"]),
+            snakefile=Path(wanted["snakefile"]),
+        )
+        dag_api = workflow_api.dag(DAGSettings(targets=set(wanted["targets"])))
+        try:
+            dag_api.execute_workflow(executor="dryrun")
+        except Exception as error:
+            snakemake.print_exception(error)
+            raise KochiError("Snakemake refuses the workflow") from error
+        if os.environ[FREEZE_VARIABLE] != wanted["freeze"]:
+            raise KochiError(
+                "the project was changed while its results were restored",
+                "Type the same command again.",
+            )
+        _note_jobs(workflow_api._workflow, set(wanted["records"]))
+
+
+def _note_jobs(workflow: Any, records: Collection[str]) -> None:
+    dag, persistence = workflow.dag, workflow.persistence
+    noted = set()
+    for job in dag.jobs:
+        if any(str(output) in records for output in job.output):
+            persistence.started(job)
+            _note_end(persistence, job)
+            noted.add(job)
+    for job in dag.jobs:
+        if not job.rule.name.startswith(_TABLE):
+            continue
+        needed = dag.dependencies.get(job, {})
+        if any(each in noted for each in needed) and not any(
+            dag.needrun(each) and each not in noted for each in needed
+        ):
+            persistence.started(job)
+            for output in job.output:
+                os.makedirs(os.path.dirname(output) or ".", exist_ok=True)
+            done = subprocess.run(["bash", "-c", job.shellcmd], check=False)
+            if done.returncode == 0:
+                _note_end(persistence, job)
+            else:
+                persistence.cleanup(job)
+
+
+def _note_end(persistence: Any, job: Any) -> None:
+    """The job was not executed here, so its time is none: the record has that of its run."""
+    for output in job.output:
+        # Snakemake writes a job's outputs after its beginning; the record is the last of them.
+        now = time.time_ns()
+        os.utime(output, ns=(now, now))
+    asyncio.run(persistence.finished(job))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
