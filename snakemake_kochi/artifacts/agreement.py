@@ -188,7 +188,7 @@ def _discarded(paths: ProjectPaths, machine: str) -> set[str]:
 
 def _records(working: WorkingPaths) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Every record in a working directory, after its file."""
-    for file in record_files(working):
+    for file in record_files(working.records):
         try:
             record = read_json(file)
             if is_name(record["identity"]) and record["machine"] == working.machine:
@@ -209,15 +209,18 @@ def _directories(paths: ProjectPaths, machine: str, project: Path) -> Sequence[W
     return [WorkingPaths(directory, machine) for directory in sorted(found)]
 
 
-def record_files(working: WorkingPaths) -> list[Path]:
-    """The files with the records in a working directory. Raises OSError if one cannot be read."""
+def record_files(directory: Path) -> list[Path]:
+    """The files with the records below a directory, such as WorkingPaths.records.
+
+    Raises OSError if one cannot be read.
+    """
 
     def refuse(error: OSError) -> None:
         # If it were skipped, its results would count as examined.
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             raise error
 
-    name, walk = "record.json", os.walk(working.records, onerror=refuse)
+    name, walk = "record.json", os.walk(directory, onerror=refuse)
     return sorted(Path(parent, name) for parent, _, names in walk if name in names)
 
 
@@ -237,7 +240,7 @@ def _entry(
     except (KeyError, TypeError, ValueError, KochiError) as error:
         raise DamagedFileError(f"{file}: not a valid record ({error})") from error
     for dest in destinations:
-        place = working.results / dest
+        place = working.artifact(record, dest)
         try:
             found = answered(partial(os.lstat, place))
         except (FileNotFoundError, NotADirectoryError):

@@ -27,6 +27,7 @@ from snakemake_kochi.artifacts.large import digest_of
 from snakemake_kochi.artifacts.published import (
     MERGED,
     branch_called,
+    names_elsewhere,
     names_of,
     published_name,
     refs_elsewhere,
@@ -42,6 +43,7 @@ _NEEDED = (
     *("identity", "experiment", "batch", "name", "parameters", "duplicate", "machine", "node"),
     *("worker", "queue", "job", "attempt", "snapshot", "started", "seconds", "exit_status"),
 )
+_NEEDED_OF_RULE = ("name", "command", "params", "inputs")
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,13 @@ def origin_of_file(repository: Path, file: Path) -> Origin:
         digest = digest_of(stream, is_in_branch=in_branch)
     if in_branch:
         return origin_in_commit(top, "HEAD", file.resolve().relative_to(top).as_posix(), digest)
+    for working, dest in _own_working(file):
+        if (record := _newest(working, dest, digest, working.own_records)) is not None:
+            path = f"{published_name(repository, working.machine)}/{dest}"
+            commit = _commit_of(repository, path, record)
+            return _origin(repository, path, record, commit, digest)
     for working, dest in _working(file):
-        record = _newest(working, dest, digest)
+        record = _newest(working, dest, digest, working.records)
         path = f"{published_name(repository, working.machine)}/{dest}"
         if record is not None:
             restored = restored_from(working).get(record["identity"])
@@ -93,13 +100,18 @@ def origin_of_file(repository: Path, file: Path) -> Origin:
         with suppress(GitError, KochiError):
             # .snakemake/ was deleted, or the file came from a clone.
             return origin_in_commit(repository, _tip(repository, path), path, digest)
+        if (origin := _own_in_branch(repository, file.resolve(), top, digest)) is not None:
+            return origin
         raise KochiError(
             f"{file}: no record of a run has this file",
             "Tables and plots are made from all records of their batch. Ask for one of its "
             f"artifacts; to list them, type: ls {working.results}",
         )
+    if (origin := _own_in_branch(repository, file.resolve(), top, digest)) is not None:
+        return origin
     raise KochiError(
-        f"{file} is no result: it is neither in results/ nor in a worktree of an artifact branch",
+        f"{file} is no result: it is neither in results/ nor in a worktree of an artifact branch, "
+        "nor an output marked with artifact() that was kept",
         "For a path in a branch, type: kochi why NAME/PATH",
     )
 
@@ -134,7 +146,10 @@ def origin_in_commit(repository: Path, commit: str, path: str, digest: str = "")
 def _origin(
     repository: Path, path: str, record: Mapping[str, Any], commit: str, digest: str
 ) -> Origin:
-    if missing := [key for key in _NEEDED if key not in record]:
+    missing = [key for key in _NEEDED if key not in record]
+    if (rule := record.get("rule")) is not None:
+        missing += [key for key in _NEEDED_OF_RULE if not isinstance(rule, dict) or key not in rule]
+    if missing:
         raise KochiError(
             f"the record of {path} lacks {', '.join(missing)}: it was edited, or written by "
             "another version of snakemake_kochi"
@@ -167,28 +182,53 @@ def _working(file: Path) -> Iterator[tuple[WorkingPaths, str]]:
             yield WorkingPaths(results.parent, parts[0]), dest
 
 
-def _newest(working: WorkingPaths, dest: str, digest: str) -> Mapping[str, Any] | None:
+def _own_working(file: Path) -> Iterator[tuple[WorkingPaths, str]]:
+    """The working directories in which a rule of one's own may have made a file, with its path."""
+    path = Path(os.path.abspath(file))
+    for directory in path.parents:
+        for machine in WorkingPaths.machines_in(directory):
+            yield WorkingPaths(directory, machine), path.relative_to(directory).as_posix()
+
+
+def _own_in_branch(repository: Path, file: Path, top: Path, digest: str) -> Origin | None:
+    """The origin of an output of a rule of one's own without its .snakemake/, as in a clone."""
+    for directory in (top, *(each for each in file.parents if each.is_relative_to(top))):
+        for name in dict.fromkeys((*names_of(repository), *names_elsewhere(repository))):
+            path = f"{name}/{file.relative_to(directory).as_posix()}"
+            with suppress(GitError, KochiError):
+                origin = origin_in_commit(repository, _tip(repository, path), path, digest)
+                if origin.record.get("rule"):
+                    return origin
+    return None
+
+
+def _newest(
+    working: WorkingPaths, dest: str, digest: str, records: Path
+) -> Mapping[str, Any] | None:
     """The record of a destination: of several, that of the file's content, else the newest."""
     found = []
     # Not parsed unless it may be the one: there may be many thousands.
     name = json.dumps(dest, ensure_ascii=False).encode("utf-8", "surrogateescape")
-    for file in record_files(working):
+    is_own = records == working.own_records
+    for file in record_files(records):
         with suppress(OSError, ValueError, KeyError, TypeError):
             if name in (text := file.read_bytes()):
                 record = json.loads(text)
                 own = [each for each in record["artifacts"] if each["dest"] == dest]
-                if own:
+                if own and bool(record.get("rule")) == is_own:
                     is_same = own[0].get("sha256") == digest
                     found.append((is_same, str(record["ended"]), str(file), record))
     return max(found)[-1] if found else None
 
 
 def _commit_of(repository: Path, path: str, record: Mapping[str, Any]) -> str:
-    """The commit that brought the record, as far as it is the newest one of the path."""
+    """The commit that brought the record.
+
+    Not the newest commit of the path: a run that wrote the same file again did not change it.
+    """
     with suppress(GitError, KochiError):
-        found = origin_in_commit(repository, "", path)
-        if found.record["identity"] == record["identity"]:
-            return found.commit
+        place = record_path(path.partition("/")[0], str(record["identity"]))
+        return last_change(repository, _tip(repository, path), [place])
     return ""
 
 

@@ -109,6 +109,13 @@ def names_of(repository: Path) -> list[str]:
     return [ref.removeprefix(prefix) for ref in listed.decode().splitlines()]
 
 
+def names_elsewhere(repository: Path) -> list[str]:
+    """The names under which remote-tracking branches publish something."""
+    refs = f"refs/remotes/*/{MERGED}_*"
+    listed = run_git(repository, "for-each-ref", "--format=%(refname)", refs)
+    return [ref.partition(f"/{MERGED}_")[2] for ref in listed.decode().splitlines()]
+
+
 def refs_elsewhere(repository: Path, name: str) -> Iterator[tuple[str, str]]:
     """The remote-tracking branches of a name, as (ref, commit).
 

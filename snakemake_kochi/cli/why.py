@@ -20,6 +20,7 @@ _ABOUT_FILE = {
     "unknown": "not comparable: its record has no digest",
 }
 _SHORT = 12  # digits of an id
+_MOST_INPUTS = 10
 
 
 @click.command()
@@ -34,7 +35,8 @@ _SHORT = 12  # digits of an id
 def command(file: str, commit: str | None, as_json: bool) -> int:
     """Tell which run wrote FILE: its experiment and point, its code, where and when it ran.
 
-    FILE is a file in results/ or in a worktree of the artifact branch, or a path in that branch.
+    FILE is a file in results/ or in a worktree of the artifact branch, an output of a rule of your
+    own that is marked with artifact(), or a path in that branch.
     The exit status is 1 if the file has changed since its run.
     """
     repository = toplevel(Path.cwd())
@@ -60,9 +62,12 @@ def _story(origin: Origin) -> Iterator[tuple[str, str]]:
     record = origin.record
     point = " ".join(f"{name}={value}" for name, value in record["parameters"].items())
     yield "File", f"{origin.path}: {_ABOUT_FILE[origin.file]}"
-    batch = f"batch {record['batch']}" if record["batch"] else "a job of its own"
-    yield "Experiment", f"{record['experiment']}, {batch}, named {record['name']}"
-    yield "Point", f"{point or 'no parameters'}, duplicate {record['duplicate']}"
+    if rule := record.get("rule"):
+        yield from _rule(rule, point)
+    else:
+        batch = f"batch {record['batch']}" if record["batch"] else "a job of its own"
+        yield "Experiment", f"{record['experiment']}, {batch}, named {record['name']}"
+        yield "Point", f"{point or 'no parameters'}, duplicate {record['duplicate']}"
     yield "Run", _run(record)
     yield from _code(origin)
     for recipe in record.get("recipes", ()):
@@ -71,8 +76,22 @@ def _story(origin: Origin) -> Iterator[tuple[str, str]]:
     yield "Record", f"{record['identity']}, {where}"
 
 
+def _rule(rule: Mapping[str, Any], wildcards: str) -> Iterator[tuple[str, str]]:
+    yield "Rule", f"{rule['name']}, {wildcards or 'no wildcards'}"
+    yield "Command", rule["command"]
+    if rule["params"]:
+        yield "Params", " ".join(f"{name}={value}" for name, value in rule["params"].items())
+    inputs = [
+        f"{each['path']} ({each['sha256'][:_SHORT]})" if "sha256" in each else each["path"]
+        for each in rule["inputs"]
+    ]
+    more = [f"and {len(inputs) - _MOST_INPUTS} more"] if len(inputs) > _MOST_INPUTS else []
+    yield "Inputs", ", ".join(inputs[:_MOST_INPUTS] + more) or "none"
+
+
 def _run(record: Mapping[str, Any]) -> str:
-    text = f"{local_time(record['started'])} on {record['node']} (machine {record['machine']}), "
+    node = record["node"] or "an unknown node"
+    text = f"{local_time(record['started'])} on {node} (machine {record['machine']}), "
     text += f"{clock_duration(record['seconds'], 3)}, exit status {record['exit_status']}"
     if record["queue"]:
         text += f"; job {record['job']}, attempt {record['attempt']}, worker {record['worker']}"

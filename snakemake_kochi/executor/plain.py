@@ -35,6 +35,7 @@ _HARMLESS = frozenset(
         *("temp", "protected", "touch", "directory", "report", "ensure", "multiext", "ancient"),
         *("access_pattern", "repeat", "unpack"),
         "path_modified",  # of a module: the path itself contains it already
+        "kochi_artifact",  # what the main process does after the job
     )
 )
 _KINDS = ("script", "notebook", "wrapper", "cwl", "template_engine")

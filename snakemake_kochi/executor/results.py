@@ -18,7 +18,7 @@ from pathlib import Path
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
 
 from snakemake_kochi.errors import KochiError, UserError
-from snakemake_kochi.executor.internals import SchedulerWakes
+from snakemake_kochi.executor.internals import SchedulerWakes, note_result
 from snakemake_kochi.executor.run import PendingJob, Run
 from snakemake_kochi.executor.submission import Submission
 from snakemake_kochi.files import last_lines, show_new_files
@@ -129,6 +129,7 @@ class Results:
         if result.worker is not None and result.reason != "cancelled":
             self._run.workers.job_ended(result.worker)
         if result.ok:
+            note_result(pending.info.job, pending.ticket.queue, result)
             self._executor.report_job_success(pending.info)
             return
         self._run.failed.set()

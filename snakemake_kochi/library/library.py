@@ -271,6 +271,13 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     return library
 
 
+def freeze_of(workflow: Any) -> Freeze | None:
+    """The freeze that `load` took for a workflow in this process, if it did."""
+    if os.environ.get(_OWNER_VARIABLE) != f"{os.getpid()}-{id(workflow):x}":
+        return None
+    return load_freeze(Path(os.environ[FREEZE_VARIABLE]))
+
+
 def chosen_machine() -> str:
     """The name of the machine that is meant in the working directory. Raises ConfigError."""
     # Not read twice where the machine is named: the freeze reads the project.

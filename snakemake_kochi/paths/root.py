@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import NO_ROOM, expand_user, make_directory, name_of, safe_name
@@ -329,3 +330,32 @@ class WorkingPaths:
     def restored_sources(self) -> Path:
         """The sources of recipes that restored results used."""
         return self.state / "sources.json"
+
+    @property
+    def own_records(self) -> Path:
+        """The part of `records` for jobs of users' own rules."""
+        return self.records / ".rules"
+
+    def own_record(self, digest: str) -> Path:
+        return self.own_records / name_of("record", digest) / "record.json"
+
+    @staticmethod
+    def machines_in(directory: Path) -> list[str]:
+        """The machines with records of jobs of users' own rules in a working directory."""
+        found = (directory / ".snakemake" / "kochi").glob("*/records/.rules")
+        return sorted(path.parent.parent.name for path in found)
+
+    @property
+    def own_jobs(self) -> Path:
+        """Notes of runs about the jobs of users' own rules, until their artifacts are kept."""
+        return self.state / "own-jobs"
+
+    @staticmethod
+    def all_own_jobs(directory: Path) -> Iterator[Path]:
+        """The notes in a working directory, of all machines."""
+        return (directory / ".snakemake" / "kochi").glob("*/own-jobs/*.jsonl")
+
+    def artifact(self, record: Mapping[str, Any], dest: str) -> Path:
+        """Where the file is that a record calls `dest`: below `results`, or, of a user's own rule,
+        below the working directory."""
+        return (self.directory if record.get("rule") else self.results) / dest

@@ -116,10 +116,20 @@ def commit_at_exit(
     def commit_rest() -> None:
         promise.close()
         if wanted() and (was_repository or _is_repository(repository)):
-            with _not_now():
-                _commit_rest(repository, paths, machine, large)
+            commit_journal(repository, paths, machine, large)
 
     atexit.register(commit_rest)
+
+
+def commit_journal(
+    repository: Path, paths: ProjectPaths, machine: str, large: int | None = None
+) -> None:
+    """Commit what is in the journal, and results that no commit has; say so if that fails.
+
+    `large`: see `journal`.
+    """
+    with _not_now():
+        _commit_rest(repository, paths, machine, large)
 
 
 def _commit_rest(repository: Path, paths: ProjectPaths, machine: str, large: int | None) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from humanfriendly.text import concatenate
 
 from snakemake_kochi.errors import ConfigError, nearest
-from snakemake_kochi.project.destinations import Destinations
+from snakemake_kochi.project.destinations import Destinations, dest_problem
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.grid import (
     Batch,
@@ -50,6 +50,39 @@ def check_experiments(experiments: Iterable[Experiment], machine: str) -> None:
     lines = [line for problems, path in found for line in problems.lines(MAXIMUM_LINES, path)]
     if lines:
         raise ConfigError("\n".join(lines))
+
+
+def check_own_outputs(
+    outputs: Iterable[str], experiments: Iterable[Experiment], machine: str
+) -> None:
+    """Check paths in the artifact branch that users' own rules write.
+
+    Raises one ConfigError for the impossible ones and for those that a batch writes, too. Grids are
+    made only of batches whose artifacts could have one of these paths.
+    """
+    paths, lines, destinations = sorted(set(outputs)), [], Destinations()
+    for path in paths:
+        if (wrong := dest_problem(path)) is not None:
+            lines.append(f'artifact("{path}"): {wrong}')
+    for experiment in experiments:
+        for batch in experiment.batches.values():
+            if any(_may_write(experiment, batch, path) for path in paths):
+                problems = Problems(experiment.source_map)
+                experiment.points(batch, machine, destinations, problems)
+    for path in paths:
+        if (owner := destinations.owner_of(path)) is not None:
+            lines.append(
+                f'artifact("{path}"): {owner} has this path in the artifact branch; rename one'
+            )
+    if lines:
+        raise ConfigError("\n".join(lines[:MAXIMUM_LINES]))
+
+
+def _may_write(experiment: Experiment, batch: Batch, path: str) -> bool:
+    """Whether a path, or one above or below it, can be that of a batch; no grid is made for it."""
+    fixed = [artifact.dest.partition("$")[0] for artifact in batch.artifacts]
+    fixed.append(f"{experiment.name}/{batch.name}.")
+    return any(path.startswith(text) or text.startswith(f"{path}/") for text in fixed)
 
 
 def note_grid_problems(experiment: Experiment, machines: Iterable[str], problems: Problems) -> None:

@@ -68,6 +68,10 @@ class _Owner:
     def path(self, index: int, key: str = "dest") -> KeyPath:
         return ("batches", self.batch.name, "artifacts", index, key)
 
+    @property
+    def named(self) -> str:
+        return f"batch '{self.batch.name}' of {self.file}"
+
     def called_by(self, other: _Owner) -> str:
         """The name of this batch in messages about another batch."""
         elsewhere = "" if other.file == self.file else f" of {self.file}"
@@ -137,6 +141,19 @@ class Destinations:
                 if parent in self._artifacts:
                     owner, _, index = self._artifacts[parent]
                     self._table(table, parent, owner, index)
+
+    def owner_of(self, path: str) -> str | None:
+        """Which batch would write a path, or one above or below it, for people; None if none."""
+        for place in (path, *_parents(path)):
+            if place in self._artifacts:
+                return self._artifacts[place][0].named
+            if place in self._tables:
+                return f"the table or plot of {self._tables[place].named}"
+        below = f"{path}/"
+        for dest, (owner, _, _) in self._artifacts.items():
+            if dest.startswith(below):
+                return owner.named
+        return next((o.named for table, o in self._tables.items() if table.startswith(below)), None)
 
     def _table(self, table: str, dest: str, owner: _Owner, index: int) -> None:
         other = self._tables[table]

@@ -32,8 +32,9 @@ def test_records_are_as_the_schema_describes(finished_project: Any) -> None:
     assert len(records) == 2
     for record in records:
         assert contradictions(record) == []
-        # last_lines: only of failed attempts
-        assert record.keys() == record_schema()["properties"].keys() - {"last_lines"}
+        # last_lines: only of failed attempts; rule: only of rules of one's own
+        only_some = {"last_lines", "rule"}
+        assert record.keys() == record_schema()["properties"].keys() - only_some
         assert len(json.dumps(record)) - len(record["snapshot"]["diff"]) < 6000
 
 
