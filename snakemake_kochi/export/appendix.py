@@ -18,7 +18,7 @@ from tabulate import tabulate
 from snakemake_kochi import __version__
 from snakemake_kochi.artifacts.code import CODE
 from snakemake_kochi.artifacts.published import branch_called
-from snakemake_kochi.export.publication import Publication, part, recipes_of
+from snakemake_kochi.export.publication import Publication, batch_title, part, recipes_of
 from snakemake_kochi.export.repository import joined
 from snakemake_kochi.export.tables import Table
 
@@ -136,6 +136,14 @@ def _software(publication: Publication) -> Iterator[str]:
         for output in sorted(outputs):
             yield f"{name} (`{command}`):"
             yield _indented(output or "(no output)")
+    variables: dict[str, set[str]] = {}
+    for run in publication.runs:
+        for name, value in part(run.record, "environment").items():
+            variables.setdefault(name, set()).add(str(value))
+    if variables:
+        yield "Environment variables of the runs:"
+        seen = [(name, _shortened(sorted(found))) for name, found in sorted(variables.items())]
+        yield _table(("Variable", "Values"), seen)
     if not facts:
         yield (
             f"Compiler and libraries: {_UNKNOWN}. To have them in the records of the next runs, "
@@ -144,15 +152,14 @@ def _software(publication: Publication) -> Iterator[str]:
 
 
 def _parameters(publication: Publication) -> Iterator[str]:
-    for file, batch in publication.selection.batches:
-        runs = [r for r in publication.runs if (r.experiment, r.batch) == (file, batch)]
+    for workflow, batch in publication.selection.batches:
+        runs = [r for r in publication.runs if (r.workflow, r.batch) == (workflow, batch)]
         values: dict[str, dict[str, None]] = {}
         for run in runs:
             for name, value in run.record["parameters"].items():
                 values.setdefault(name, {})[value] = None
         duplicates = len({run.record["duplicate"] for run in runs})
-        what = f"batch {batch}" if batch else "jobs of their own"
-        yield f"{file}, {what}: {pluralize(len(runs), 'run')}"
+        yield f"{batch_title(workflow, batch)} ({workflow}): {pluralize(len(runs), 'run')}"
         rows = [(name, _shortened(list(found))) for name, found in values.items()]
         yield _table(("Parameter", "Values"), [*rows, ("(duplicates)", str(duplicates))])
 
@@ -192,6 +199,8 @@ def _how_to_reproduce(publication: Publication) -> Iterator[str]:
     lines += [
         shlex.join(["kochi", "batch", file, batch]) for file, batch in sorted(of_newest) if batch
     ]
+    rules = {r.record["name"] for r in publication.runs if not r.experiment}
+    lines += [f"snakemake ...  # rules: {', '.join(sorted(rules))}"] if rules else []
     yield "To build and run the newest code again, with the same parameters:"
     yield _indented("\n".join(lines))
     if len({run.tree for run in publication.runs}) > 1:

@@ -19,9 +19,8 @@ import os
 import secrets
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from snakemake_kochi.artifacts.branch_content import paths_in
@@ -29,39 +28,16 @@ from snakemake_kochi.artifacts.content import read_artifacts
 from snakemake_kochi.errors import KochiError, MissingContentError
 from snakemake_kochi.export.appendix import appendix
 from snakemake_kochi.export.citation import citation
+from snakemake_kochi.export.content import Content
 from snakemake_kochi.export.metadata import write_metadata
 from snakemake_kochi.export.publication import Publication
 from snakemake_kochi.export.repository import CITATION
-from snakemake_kochi.export.selection import Run
-from snakemake_kochi.export.tables import Table, write_tables
+from snakemake_kochi.export.tables import write_tables
 from snakemake_kochi.files import lacks_room
 from snakemake_kochi.snapshot import write_code
 
 README = "README.md"
 _BLOCK = 1 << 20
-
-
-@dataclass
-class Content:
-    """What a crate has: `files` by their path in the branch with size and SHA-256; `records`.
-
-    `verified` files are as their run wrote them; records of early releases have no digest.
-    `problems` are sentences.
-    """
-
-    files: dict[str, tuple[Path, int, str]] = field(default_factory=dict)
-    records: dict[Run, Path] = field(default_factory=dict)
-    tables: list[Table] = field(default_factory=list)
-    verified: set[str] = field(default_factory=set)
-    problems: list[str] = field(default_factory=list)
-
-    def counts(self) -> Mapping[str, int]:
-        return {
-            "files": len(self.files),
-            "verified": len(self.verified),
-            "bytes": sum(size for _, size, _ in self.files.values()),
-            "tables": len(self.tables),
-        }
 
 
 def write_crate(repository: Path, publication: Publication, directory: Path) -> Content:
@@ -72,7 +48,13 @@ def write_crate(repository: Path, publication: Publication, directory: Path) -> 
     code is in this clone.
     """
     require_new(directory)
-    if not publication.experiment_file(publication.newest):
+    if not publication.workflow_file(publication.newest):
+        if publication.newest.tree in publication.code:
+            raise KochiError(
+                "the code of these results has neither their experiments nor a Snakefile, and a "
+                "crate needs a workflow",
+                "Name an experiment: kochi export --ro-crate DIR FILE.yaml",
+            )
         raise KochiError(
             "the code of these results is not in this clone, and a crate needs it",
             "Where the results were made, type: kochi artifact push; then here: kochi artifact "

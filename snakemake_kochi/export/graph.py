@@ -56,6 +56,10 @@ class Graph:
             self._made[identifier] = self.crate.add(entity)
         return self._made[identifier]
 
+    def work(self, identifier: str, **properties: Any) -> Any:
+        """A work that is elsewhere."""
+        return self.thing(identifier, "CreativeWork", **properties)
+
     def file(self, path: str, types: str | Sequence[str] = "File", **properties: Any) -> Any:
         """The entity of a file, with its size and format."""
         if path not in self._made:

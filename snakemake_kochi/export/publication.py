@@ -21,6 +21,7 @@ from snakemake_kochi.git import FULL_IDENTITY, run_git
 
 _SHORT = 12  # digits of an id
 _MOST_NAMED = 3  # batches in a title
+_SNAKEFILES = ("Snakefile", "snakefile", "workflow/Snakefile", "workflow/snakefile")
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Publication:
     @property
     def newest(self) -> Run:
         """The newest run whose code is here, else the newest."""
-        with_code = [run for run in self.runs if self.experiment_file(run)]
+        with_code = [run for run in self.runs if self.workflow_file(run)]
         return (with_code or self.runs)[-1]
 
     @property
@@ -89,11 +90,16 @@ class Publication:
         """The days on which the first run began and the last one ended."""
         return self.runs[0].record["started"][:10], max(r.record["ended"] for r in self.runs)[:10]
 
-    def experiment_file(self, run: Run) -> str:
-        """The path in the crate of a run's experiment, "" if its code is not here or lacks it."""
-        code = self.code.get(run.tree)
-        found = code is not None and run.experiment in code.files
-        return f"{code.directory}/{run.experiment}" if code is not None and found else ""
+    def workflow_file(self, run: Run) -> str:
+        """The path in the crate of a run's experiment, or of the Snakefile of an own rule.
+
+        It is "" if the code of the run is not here or lacks the file.
+        """
+        if (code := self.code.get(run.tree)) is None:
+            return ""
+        some = [run.experiment] if run.experiment else [*_SNAKEFILES, *_rule_files(code)]
+        found = next((path for path in some if path in code.files), "")
+        return f"{code.directory}/{found}" if found else ""
 
 
 def publication(repository: Path, selection: Selection) -> Publication:
@@ -146,12 +152,21 @@ def plain(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def _rule_files(code: Code) -> list[str]:
+    return sorted(path for path in code.files if path.endswith(".smk") and "/" not in path)
+
+
+def batch_title(workflow: str, batch: str) -> str:
+    """An experiment and a batch, or a rule, for people."""
+    if workflow.startswith("rule "):
+        return workflow
+    stem = PurePosixPath(workflow).stem
+    return f"{stem} {batch}" if batch else f"jobs of {stem}"
+
+
 def _batches(selection: Selection, most: int) -> str:
     """The experiments and batches, for people."""
-    names = [
-        f"{PurePosixPath(file).stem} {batch}" if batch else f"jobs of {PurePosixPath(file).stem}"
-        for file, batch in selection.batches
-    ]
+    names = [batch_title(workflow, batch) for workflow, batch in selection.batches]
     if len(names) <= most:
         return ", ".join(names)
     more = pluralize(len(names) - most, "more batch", "more batches")

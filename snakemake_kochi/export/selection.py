@@ -53,12 +53,17 @@ class Run:
 
     @property
     def experiment(self) -> str:
-        """The path of the experiment's file in the project."""
+        """The path of the experiment's file in the project; empty for a job of an own rule."""
         return str(self.record["experiment"])
 
     @property
+    def workflow(self) -> str:
+        """What determined its parameters and artifacts, for people: an experiment, or a rule."""
+        return self.experiment or f"rule {self.record['name']}"
+
+    @property
     def batch(self) -> str:
-        """Empty for a run outside of any batch."""
+        """Empty for a job outside of any batch."""
         return str(self.record["batch"])
 
     @property
@@ -90,8 +95,8 @@ class Selection:
 
     @property
     def batches(self) -> list[tuple[str, str]]:
-        """The experiments and batches of the runs."""
-        return sorted({(run.experiment, run.batch) for run in self.runs})
+        """The workflows and batches of the runs."""
+        return sorted({(run.workflow, run.batch) for run in self.runs})
 
 
 def select(
@@ -190,7 +195,8 @@ def _is_sound(file: RecordFile, record: Mapping[str, Any]) -> bool:
         trees = [record["snapshot"]["tree"]]
         bases = [record["snapshot"]["base"] or trees[0]]
         times = [datetime.fromisoformat(record[key]) for key in ("started", "ended")]
-        paths = [file.name, record["experiment"], record["identity"], *_destinations(record)]
+        paths = [file.name, record["identity"], *_destinations(record)]
+        paths += [record["experiment"]] if record["experiment"] else []
         names = [each[key] for each in record["recipes"] for key in ("dependency", "recipe")]
         return (
             all(FULL_IDENTITY.fullmatch(each) for each in (*trees, *bases))

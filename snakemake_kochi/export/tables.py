@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.export.publication import Publication
+from snakemake_kochi.export.publication import Publication, batch_title
 from snakemake_kochi.export.selection import Run
 from snakemake_kochi.project.experiment_file import load_experiment
 from snakemake_kochi.project.values import encode_component
@@ -36,7 +36,7 @@ class Table:
 
     @property
     def title(self) -> str:
-        return f"{PurePosixPath(self.experiment).stem} {self.batch}"
+        return batch_title(self.experiment, self.batch)
 
 
 def write_tables(
@@ -49,7 +49,8 @@ def write_tables(
     """
     groups: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in publication.runs:
-        if run.batch and run.has_succeeded and run in records:
+        is_rerun = "rerun_of" in run.record  # the table has the run that was repeated
+        if run.batch and run.has_succeeded and not is_rerun:
             groups[run.name, run.experiment, run.batch].append(run)
     tables, problems = [], []
     for (name, experiment, batch), found in groups.items():
@@ -92,14 +93,14 @@ def _metrics(
 ) -> tuple[Mapping[str, str], str]:
     """The metrics as the newest run's experiment defines them, and why there are none."""
     newest = max(
-        (run for run in runs if publication.experiment_file(run)),
+        (run for run in runs if publication.workflow_file(run)),
         key=lambda run: str(run.record["started"]),
         default=None,
     )
     if newest is None:
         return {}, "it has no metrics, because the code of these runs is not in this clone"
     try:
-        text = (crate / publication.experiment_file(newest)).read_text(encoding="utf-8")
+        text = (crate / publication.workflow_file(newest)).read_text(encoding="utf-8")
         return load_experiment(newest.experiment, text, None).batch(newest.batch).metrics, ""
     except (KochiError, OSError, ValueError):
         return {}, f"it has no metrics, because {newest.experiment} in the code is no experiment"

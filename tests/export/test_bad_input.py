@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 from pathlib import Path
@@ -10,7 +12,9 @@ import full_disk
 import pytest
 from support import git, write
 
-from .conftest import Crate, Export, Projects, commit_to
+from snakemake_kochi.artifacts.large import Pointer, Store
+
+from .conftest import Crate, Export, Projects, Validate, commit_to
 
 BRANCH = "kochi_artifacts_local"
 
@@ -84,6 +88,67 @@ def test_records_that_lead_elsewhere_are_named_and_write_nothing(
         (told,) = [each for each in data["problems"] if each.startswith(f"record {name} of local")]
         assert ("newer" in told) == (name == "newer")
     assert not (tmp_path / "up").exists()
+
+
+def test_large_files_are_exported_as_a_whole_or_named(
+    clone: Path, export: Export, crate: Crate, tmp_path: Path
+) -> None:
+    path = "local/sum/1_0.log"
+    content = (crate.directory / "results" / path).read_bytes()
+    pointer = Pointer(hashlib.sha256(content).hexdigest(), len(content))
+    commit_to(clone, {path: pointer.text.decode()}, BRANCH)
+    outcome = export("--ro-crate", tmp_path / "crate", cwd=clone)
+    assert outcome.status == 1
+    assert f"{path}: large files, of which this clone has only pointers" in outcome.err
+    assert "kochi artifact fetch" in outcome.err
+    assert not (tmp_path / "crate/results" / path).exists()
+    assert (tmp_path / "crate/results/local/sum/1_1.log").exists()
+    Store.of(clone).put(io.BytesIO(content))
+    outcome = export("--ro-crate", tmp_path / "whole", cwd=clone)
+    assert outcome.status == 0, outcome.err
+    assert (tmp_path / "whole/results" / path).read_bytes() == content
+
+
+def test_a_job_of_an_own_rule_names_its_inputs_and_its_snakefile(
+    clone: Path, export: Export, crate: Crate, validate: Validate, tmp_path: Path
+) -> None:
+    _, record = a_record(crate)
+    made, log = "counted/21 ü.txt", (crate.directory / "results/local/sum/1_0.log").read_bytes()
+    digest = hashlib.sha256(b"42\n").hexdigest()
+    inputs = [
+        {"path": "sum/1_0.log", "size": len(log), "sha256": hashlib.sha256(log).hexdigest()},
+        {"path": "code.txt", "size": 15},
+        {"path": "/data/elsewhere", "size": 1, "sha256": "0" * 64},
+    ]
+    rule = {"name": "count", "command": "seq", "params": {"last": "42"}, "inputs": inputs}
+    own = {
+        **record,
+        "identity": "count.20260101T000000.abc",
+        "name": "count",
+        "experiment": "",
+        "batch": "",
+        "parameters": {"n": "21"},
+        "recipes": [],
+        "rule": {**rule, "params_digest": "0", "log": []},
+        "artifacts": [{"type": "file", "src": made, "dest": made, "size": 3, "sha256": digest}],
+    }
+    place = "local/.kochi/records/00/count.20260101T000000.abc.json"
+    commit_to(clone, {place: json.dumps(own), f"local/{made}": "42\n"}, BRANCH)
+    outcome = export("--ro-crate", tmp_path / "crate", cwd=clone)
+    assert outcome.status == 0, outcome.err
+    assert "rule count" in outcome.out
+    assert validate(tmp_path / "crate", "workflow-run-crate") == []
+    entities = Crate(tmp_path / "crate").entities
+    action = entities["#run/count.20260101T000000.abc"]
+    assert action["instrument"]["@id"].endswith("/Snakefile")
+    named = [entities[each["@id"]] for each in action["object"]]
+    values = {each["name"]: each.get("value") for each in named}
+    assert (values["n"], values["last"]) == ("21", "42")
+    assert values["/data/elsewhere"] == f"SHA-256 {'0' * 64}"
+    ids = [each["@id"] for each in named]
+    assert "results/local/sum/1_0.log" in ids
+    assert any(each.endswith("/code.txt") for each in ids)
+    assert "exampleOfWork" in entities["results/local/sum/1_0.log"]
 
 
 def test_links_that_lead_out_of_the_code_are_left_out(
