@@ -32,6 +32,7 @@ from snakemake_kochi.artifacts.published import (
     published_name,
     refs_elsewhere,
 )
+from snakemake_kochi.artifacts.record import todays_form
 from snakemake_kochi.artifacts.restored import restored_from
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.git import FULL_IDENTITY, run_git
@@ -146,6 +147,7 @@ def origin_in_commit(repository: Path, commit: str, path: str, digest: str = "")
 def _origin(
     repository: Path, path: str, record: Mapping[str, Any], commit: str, digest: str
 ) -> Origin:
+    record = todays_form(record, f"the record of {path}")
     missing = [key for key in _NEEDED if key not in record]
     if (rule := record.get("rule")) is not None:
         missing += [key for key in _NEEDED_OF_RULE if not isinstance(rule, dict) or key not in rule]

@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from snakemake_kochi.artifacts.branch_content import records_directory, tip_of
+from snakemake_kochi.artifacts.branch_content import record_path, records_directory, tip_of
 from snakemake_kochi.artifacts.large import LONGEST_POINTER, Store, parse_pointer
 from snakemake_kochi.artifacts.published import MERGED
 from snakemake_kochi.errors import GitError, NameNotFoundError, nearest
+from snakemake_kochi.files import is_name
 from snakemake_kochi.git import reading_git, run_git
 
 
@@ -60,6 +61,19 @@ class Published:
                     identity = path.rpartition("/")[2].removesuffix(".json")
                     found.setdefault((name, identity), RecordFile(name, identity, blob, failed))
         return list(found.values())
+
+    def record(self, identity: str) -> bytes | None:
+        """The content of one record, of a result or of a failed attempt; None if there is none."""
+        if not is_name(identity):
+            return None
+        places = [
+            f"{commit}:{record_path(name, identity, failed)}"
+            for name, commits in self.tips.items()
+            for commit in commits
+            for failed in (False, True)
+        ]
+        found = _read(self.repository, places)
+        return next((content for content in found if content is not None), None)
 
     def read_records(
         self, records: Sequence[RecordFile]

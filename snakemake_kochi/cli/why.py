@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from humanfriendly.text import pluralize
 
 from snakemake_kochi.artifacts.origin import Origin, origin_in_commit, origin_of_file
 from snakemake_kochi.cli.options import json_option
@@ -69,6 +70,8 @@ def _story(origin: Origin) -> Iterator[tuple[str, str]]:
         yield "Experiment", f"{record['experiment']}, {batch}, named {record['name']}"
         yield "Point", f"{point or 'no parameters'}, duplicate {record['duplicate']}"
     yield "Run", _run(record)
+    if node := _node(record):
+        yield "Node", node
     yield from _code(origin)
     for recipe in record.get("recipes", ()):
         yield "Recipe", _recipe(recipe)
@@ -96,6 +99,26 @@ def _run(record: Mapping[str, Any]) -> str:
     if record["queue"]:
         text += f"; job {record['job']}, attempt {record['attempt']}, worker {record['worker']}"
     return text
+
+
+def _node(record: Mapping[str, Any]) -> str:
+    """The node in a few words; what the record lacks, or says in another way, is left out."""
+
+    def value(key: str, inside: str) -> Any:
+        return record[key].get(inside) if isinstance(record.get(key), dict) else None
+
+    parts = [value("hardware", "cpu_model")]
+    for what in ("sockets", "cores", "threads"):
+        if isinstance(count := value("hardware", what), int):
+            parts.append(pluralize(count, what[:-1]))
+    if isinstance(memory := value("hardware", "memory_mb"), int):
+        parts.append(f"{memory / 1024:.0f} GiB")
+    parts.append(value("system", "os"))
+    if kernel := value("system", "kernel"):
+        parts.append(f"kernel {kernel}")
+    if number := value("allocation", "id"):
+        parts.append(f"{value('allocation', 'scheduler')} allocation {number}")
+    return ", ".join(str(part) for part in parts if part)
 
 
 def _code(origin: Origin) -> Iterator[tuple[str, str]]:

@@ -41,6 +41,7 @@ COMMANDS = (
     ["show", "job"],
     ["show", "installs"],
     ["show", "install"],
+    ["show", "record"],
     ["show", "projects"],
     ["show", "log", "job"],
     ["show", "log", "worker"],

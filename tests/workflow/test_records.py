@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import platform
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support import git, write
+from support import git, run, write
 
 from snakemake_kochi.artifacts.record import contradictions, record_schema
 
@@ -132,3 +135,65 @@ def test_facts_and_recorded_variables_determine_nothing(finished_project: Any) -
     write(project.directory / "kochi.yaml", (project.directory / "kochi.yaml").read_text() + FACTS)
     project.edit("sum.yaml", "default_name: sum", "default_name: sum\nfacts: {hello: echo hello}")
     assert project.planned_rules("sum_first") == []
+
+
+KOCHI = (sys.executable, "-P", "-m", "snakemake_kochi.cli")
+FILE = "results/local/sum/first/2_0.txt"
+
+
+def kochi(directory: Path, *words: str, status: int = 0) -> str:
+    done = run(*KOCHI, *words, cwd=directory)
+    assert done.returncode == status, done.stdout
+    assert "Traceback" not in done.stdout
+    return done.stdout
+
+
+def test_a_record_is_shown_by_its_file_a_result_or_its_identity(finished_project: Any) -> None:
+    top = finished_project.directory
+    (record,) = [each for each in records_of(finished_project) if each["parameters"]["n"] == "2"]
+    shown = kochi(top, "show", "record", FILE)
+    for line in ("outcome: success", "parameters.n: 2", "artifacts[0].type: stdout"):
+        assert f"{line}\n" in shown
+    assert f"hardware.memory_mb: {record['hardware']['memory_mb']}\n" in shown
+    statistics = "results/local/sum/first/2_0.json"
+    for name in (statistics, "local/sum/first/2_0.txt", record["identity"]):
+        assert kochi(top, "show", "record", name).splitlines()[2:] == shown.splitlines()[2:]
+    assert f"{record['hardware']['cpu_model']}, 1 socket" in kochi(top, "why", FILE)
+
+    done = subprocess.run(
+        [*KOCHI, "show", "record", "--schema"], cwd=top, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == record_schema()
+    (top / statistics).write_text(json.dumps({**record, "duplicate": "no"}))
+    shown = kochi(top, "show", "record", statistics, status=1)
+    assert "contradicts the schema: duplicate: 'no' is not of type 'integer'" in shown
+    assert "neither a file nor the identity of a record" in kochi(
+        top, "show", "record", record["identity"][:-1] + "x", status=1
+    )
+
+
+def test_records_of_a_newer_release_get_a_message_and_are_kept(
+    finished_project: Any, tmp_path: Path
+) -> None:
+    project, top = finished_project, finished_project.directory
+    for file in (top / ".snakemake/kochi").rglob("record.json"):
+        record = {**json.loads(file.read_text()), "version": 3, "unheard": {"of": 1}}
+        file.write_text(json.dumps(record))
+    said = "newer snakemake_kochi (records of version 3; this one reads up to 2)"
+    for words in (("why", FILE), ("show", "record", FILE)):
+        shown = kochi(top, *words, status=1)
+        assert said in shown and "pip install --upgrade" in shown
+    # The table needs all records of its batch: it fails with that message.
+    (top / "results/local/sum/first.csv").unlink()
+    done = project.try_snakemake("sum_first")
+    assert done.returncode == 1
+    assert said in done.stdout and 'File "' not in done.stdout
+    # They are committed as they are.
+    git(top, "update-ref", "-d", f"refs/heads/{BRANCH}")
+    git(tmp_path, "init", "--quiet", "--bare", "elsewhere")
+    git(top, "remote", "add", "origin", str(tmp_path / "elsewhere"))
+    kochi(top, "artifact", "init", str(tmp_path / "all"))
+    assert "Committed 2 results" in kochi(top, "artifact", "sync")
+    kochi(top, "artifact", "push")
+    assert [each["unheard"] for each in records_of(project)] == [{"of": 1}] * 2
+    assert said in kochi(top, "why", "local/sum/first/2_0.txt", status=1)

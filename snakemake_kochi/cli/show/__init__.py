@@ -17,6 +17,7 @@ _COMMANDS = {
     "job": (f"{_PACKAGE}.jobs", "Show all about one job."),
     "installs": (f"{_PACKAGE}.installs", "List recipes, and whether they are installed."),
     "install": (f"{_PACKAGE}.installs", "Show all about one recipe."),
+    "record": (f"{_PACKAGE}.records", "Show the record of a run; --schema: what its keys mean."),
     "projects": (f"{_PACKAGE}.files", "List the projects that have files below KOCHI_ROOT."),
     "log": (f"{_PACKAGE}.files", "Show the output of a worker, a job or an installation."),
     "path": (f"{_PACKAGE}.files", "Show where something is on disk."),
@@ -25,4 +26,4 @@ _COMMANDS = {
 
 @click.group(cls=Group, commands_in=_COMMANDS)
 def command() -> None:
-    """Show queues, workers, jobs, logs, installations, projects and paths."""
+    """Show queues, workers, jobs, logs, installations, records, projects and paths."""
