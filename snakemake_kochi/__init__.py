@@ -1,8 +1,8 @@
 """Run parameter grids on clusters, with Snakemake.
 
 The package has a Snakemake executor with persistent workers, and rules that install, build and run
-what Kochi files describe. In Python and in notebooks, `results` reads the results of all runs. In a
-Snakefile, `artifact` keeps outputs of any rule.
+what Kochi files describe. In Python and in notebooks, `results` reads the results of all runs, and
+`submit` runs a command as a job. In a Snakefile, `artifact` keeps outputs of any rule.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from __future__ import annotations
 # imported here. Type checkers take the name for the one in `typing`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from snakemake_kochi.enqueue.job import submit
     from snakemake_kochi.own_rules.flag import artifact
     from snakemake_kochi.tables.frame import results
 
-__all__ = ["__version__", "artifact", "results", "snakefile"]
+__all__ = ["__version__", "artifact", "results", "snakefile", "submit"]
 
 __version__ = "0.1.0"  # setup.py reads this line; records contain the version
 
 _LATER = {
     "artifact": "snakemake_kochi.own_rules.flag",
     "results": "snakemake_kochi.tables.frame",
+    "submit": "snakemake_kochi.enqueue.job",
 }
 
 

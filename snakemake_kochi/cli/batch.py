@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import re
 import shlex
@@ -17,15 +16,11 @@ import click
 
 from snakemake_kochi.cli.options import git_remote_option, machine_option
 from snakemake_kochi.cli.output import agreed, remark
-from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError, nearest
+from snakemake_kochi.enqueue.experiment_files import globs_with, load, path_in_project
+from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.paths import MachinePaths, WorkingPaths
 from snakemake_kochi.processes import this_node
-from snakemake_kochi.project.document import read_text
-from snakemake_kochi.project.experiment import Experiment
-from snakemake_kochi.project.experiment_file import load_experiment
-from snakemake_kochi.project.recipes import Project
-from snakemake_kochi.project.shape import is_experiment
 from snakemake_kochi.queue.controllers import (
     ControllerState,
     OtherControllers,
@@ -114,62 +109,6 @@ def _again(given: Mapping[str, str | None], words: Sequence[str], options: Seque
     said = [word for pair in given.items() if pair[1] is not None for word in pair]
     rest = ["--", *options] if options else []
     return shlex.join(["kochi", "batch", "--unlock", *filter(None, said), *words, *rest])
-
-
-def is_experiment_file(word: str) -> bool:
-    """Whether a word of a command line means an experiment.
-
-    The suffix alone decides, so that a misspelt experiment is not taken for a command.
-    """
-    return word.endswith((".yaml", ".yml"))
-
-
-def path_in_project(project: Project, word: str) -> str:
-    """The path of a file below the project's directory, which is the name of an experiment there.
-
-    Raises NameNotFoundError, with the nearest name, when the file does not exist, and KochiError
-    when it is a directory or outside of the project.
-    """
-    path = Path(word)
-    if path.is_dir():
-        raise KochiError(f"{word} is a directory, not an experiment file")
-    if not path.is_file():
-        raise NameNotFoundError(f"there is no file {word}, {nearest(word, _experiments(project))}")
-    absolute, top = Path(os.path.abspath(path)), project.directory
-    for candidate, directory in ((absolute, top), (absolute.resolve(), top.resolve())):
-        if candidate.is_relative_to(directory):
-            return candidate.relative_to(directory).as_posix()
-    raise KochiError(
-        f"{word} is outside of the project {top}",
-        "Move it there: an experiment is a file of its project.",
-    )
-
-
-def _experiments(project: Project) -> list[str]:
-    """The experiments of a project, as relative paths from the current directory."""
-    from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS
-
-    found = {path for text in EXPERIMENT_GLOBS for path in project.directory.glob(text)}
-    return sorted(
-        os.path.relpath(path)
-        for path in found
-        if path.is_file() and is_experiment(path.read_text("utf-8", "replace"))
-    )
-
-
-def globs_with(project: Project, file: str) -> list[str] | None:
-    """The globs that find all experiments and this one; None when the usual ones suffice."""
-    from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS
-
-    usual = {path for text in EXPERIMENT_GLOBS for path in project.directory.glob(text)}
-    if project.directory / file in usual:
-        return None
-    return [*EXPERIMENT_GLOBS, glob.escape(file)]
-
-
-def load(project: Project, file: str) -> Experiment:
-    """Read an experiment of the project from its working tree. Raises ConfigError."""
-    return load_experiment(file, read_text(project.directory / file, file), project)
 
 
 def call_snakemake(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import click
 
-from snakemake_kochi.cli.enqueue import remark_without_worker
 from snakemake_kochi.cli.options import COUNT, dependency_option, machine_option, refuse_shell_line
 from snakemake_kochi.cli.output import remark
+from snakemake_kochi.enqueue.request import without_worker
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.project.recipes import Recipe
 
@@ -73,8 +73,8 @@ def install_command(
     if queue is not None and here:
         names = ", ".join(f"{each.dependency}:{each.name}" for each in here)
         remark(f"Installed here, because they do not say 'on_machine: true': {names}")
-    if queue is not None and is_elsewhere:
-        remark_without_worker(location, queue)
+    if queue is not None and is_elsewhere and (said := without_worker(location, queue)):
+        remark(said)
     forced = _forced(location, recipes, targets if again else [])
     if forced:
         words += ["--forcerun", *forced]

@@ -258,7 +258,11 @@ def _freeze(location: Location, working: WorkingPaths, read: _Published, asked: 
 
 
 def _globs(location: Location, asked: Asked) -> list[str] | None:
-    from snakemake_kochi.cli.batch import globs_with, is_experiment_file, path_in_project
+    from snakemake_kochi.enqueue.experiment_files import (
+        globs_with,
+        is_experiment_file,
+        path_in_project,
+    )
 
     if not is_experiment_file(asked.experiment):
         return None

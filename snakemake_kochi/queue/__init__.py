@@ -4,7 +4,14 @@ from snakemake_kochi.queue.adoption import Ended, Orphans, Running
 from snakemake_kochi.queue.claiming import Answer, Claim
 from snakemake_kochi.queue.controllers import OtherControllers
 from snakemake_kochi.queue.entries import QueueRemovedError, allocate_ids, ids_lock, queue_lock
-from snakemake_kochi.queue.explain import AttemptView, attempts, explain, reasons
+from snakemake_kochi.queue.explain import (
+    AttemptView,
+    attempts,
+    explain,
+    reasons,
+    state_name,
+    state_of,
+)
 from snakemake_kochi.queue.heartbeat import Observer
 from snakemake_kochi.queue.inbox import Inbox
 from snakemake_kochi.queue.jobs import (
@@ -120,5 +127,7 @@ __all__ = [
     "seconds_left",
     "seconds_since",
     "shared_workers",
+    "state_name",
+    "state_of",
     "view_ended",
 ]

@@ -74,6 +74,23 @@ def reasons(machine: MachinePaths, view: JobView) -> list[str]:
     return list(_why_waiting(machine, view, view.ticket))
 
 
+def state_name(view: JobView) -> str:
+    """The state or the end of a job in a word.
+
+    "waiting", "running", "cancelling", "succeeded", "failed" or "cancelled".
+    """
+    if view.result is None:
+        return "cancelling" if view.cancelling else view.state
+    return {"success": "succeeded", "cancelled": "cancelled"}.get(view.result.reason, "failed")
+
+
+def state_of(view: JobView) -> str:
+    """The state in a word, with further facts: "failed: exit status 1"."""
+    name = state_name(view)
+    said = name if view.result is None else view.result.describe()
+    return said if said.startswith(name) else f"{name}: {said}"
+
+
 def _for(time: str | None) -> str:
     """The time since then, as in " for 3 minutes", or "" when the time is unknown.
 

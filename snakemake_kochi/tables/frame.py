@@ -26,7 +26,9 @@ from snakemake_kochi.tables.recorded_runs import (
     read_runs,
 )
 
-_BEFORE = ("experiment", "batch", "name", "machine", "published_as", "duplicate", "outcome")
+_BEFORE = (
+    *("experiment", "batch", "rule", "name", "machine", "published_as", "duplicate", "outcome"),
+)
 _AFTER = (*(name for name in VALUES if name not in _BEFORE), "identity")
 _FIXED = (*_BEFORE, *_AFTER)
 _STARTED = list(VALUES).index("started")
@@ -57,14 +59,16 @@ def results(
     regular expressions with one group instead of these, and False none, without reading the
     outputs.
 
-    The columns: `experiment`, `batch`, `name` (of the job), `machine`, `published_as`, `duplicate`,
-    `outcome` (success or failed); the parameters, typed; the metrics, as floats if they are
-    numbers; `reason` (why it failed), `seconds`, `started` (UTC), `node`, `user_seconds`,
-    `system_seconds`, `peak_memory_mb` (MiB), `exit_status`, `cpus`, `load` (of the node, before),
-    `cpu_model`, `kernel`, `allocation` (its id), `commit` (that was checked out), `dirty` (whether
-    there were changes), `tree` (the id of the code), `identity` (of the record); `fact.NAME`, the
-    output of the command of fact NAME; `text.NAME`, the exact text of parameter NAME. A parameter
-    or metric whose name another column has is `param.NAME` or `metric.NAME`.
+    The columns: `experiment`, `batch`, `rule` (of an output of one's own rule, whose wildcards
+    are the parameters), `name` (of the job), `machine`, `published_as`, `duplicate`, `outcome`
+    (success or failed); the parameters, typed; the metrics, as floats if they are numbers;
+    `reason` (why it failed), `seconds`, `started` (UTC), `node`, `user_seconds`,
+    `system_seconds`, `peak_memory_mb` (MiB), `exit_status`, `cpus`, `load` (of the node,
+    before), `cpu_model`, `kernel`, `allocation` (its id), `commit` (that was checked out),
+    `dirty` (whether there were changes), `tree` (the id of the code), `identity` (of the
+    record); `fact.NAME`, the output of the command of fact NAME; `text.NAME`, the exact text of
+    parameter NAME. A parameter or metric whose name another column has is `param.NAME` or
+    `metric.NAME`.
 
     Records that cannot be read are named in a warning. Raises KochiError: GitError without a
     repository, without an artifact branch and for an unknown commit; NameNotFoundError for an

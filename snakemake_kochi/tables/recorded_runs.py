@@ -34,6 +34,7 @@ _LABEL = 80  # characters of an identity that say what ran
 # Where a record has the values of columns, and their types. A value of another type is missing.
 VALUES: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "name": (str, ("name",)),
+    "rule": (str, ("rule",)),
     "outcome": (str, ("outcome",)),
     "reason": (str, ("reason",)),
     "seconds": (float, ("seconds",)),
@@ -268,7 +269,8 @@ def metrics_of(
     """
     batches: dict[str, set[str]] = defaultdict(set)
     for run in runs:
-        batches[run.file].add(run.batch)
+        if run.file:  # not of a rule outside of any experiment
+            batches[run.file].add(run.batch)
     found: dict[tuple[str, str], Metrics] = {}
     missing = []
     for file, names in batches.items():

@@ -396,8 +396,9 @@ def test_a_job_has_its_worker_for_itself_unless_it_is_to_be_shared(
     enqueue(kochi, "-q test fib.yaml")
     enqueue(kochi, "-q test fib.yaml --cores 3")
     enqueue(kochi, "-q test both.yaml")
+    enqueue(kochi, "-q test --gpus 2 -- true")
     machine = Root.find().machine("local")
-    tickets = [find_job(machine, job).ticket for job in range(6)]
+    tickets = [find_job(machine, job).ticket for job in range(7)]
     assert [ticket.resources if ticket else None for ticket in tickets] == [
         Resources(exclusive=True),
         Resources(),
@@ -405,6 +406,7 @@ def test_a_job_has_its_worker_for_itself_unless_it_is_to_be_shared(
         Resources(exclusive=True),
         Resources(cores=3),
         Resources(),
+        Resources(gpus=2),
     ]
     told = [kochi("show", "job", job).out.partition("Takes: ")[2] for job in range(3)]
     assert [each.splitlines()[0] for each in told] == [

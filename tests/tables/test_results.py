@@ -60,7 +60,7 @@ class Project:
         """Journal the result of a run; returns its identity."""
         number = next(self.numbers)
         parameters = {"n": str(number)} if parameters is None else parameters
-        label = f"{Path(experiment).stem}.{batch or 'single'}"
+        label = f"{Path(experiment).stem}.{batch}" if experiment else changes["rule"]
         identity = f"{label}.20260101T000000.{number:012x}"
         text = f"time 99\nsays nothing of the build\n{output}".encode()
         dest = dest or f"{label}/{number}.log"
@@ -148,7 +148,8 @@ def test_a_row_per_run_with_typed_columns_and_the_exact_texts(project: Project) 
     project.commit()
     frame = project.results()
     assert list(frame.columns) == [
-        *("experiment", "batch", "name", "machine", "published_as", "duplicate", "outcome"),
+        *("experiment", "batch", "rule", "name", "machine", "published_as", "duplicate"),
+        *("outcome",),
         *("n", "ratio", "on", "flags", "note", "time", "word"),
         *("reason", "seconds", "started", "node", "user_seconds", "system_seconds"),
         *("peak_memory_mb", "exit_status", "cpus", "load", "cpu_model", "kernel", "allocation"),
@@ -223,6 +224,19 @@ def test_what_a_record_says_of_the_node_and_the_usage_is_typed(project: Project)
     assert frame["peak_memory_mb"].isna().tolist() == [False, True, True]
     # Only successes left a record in version 1.
     assert frame["outcome"].iloc[1] == "success"
+
+
+def test_outputs_of_own_rules_are_rows_with_their_rule(project: Project) -> None:
+    project.run()
+    project.run(experiment="", batch="", rule="count", parameters={"sample": "a"})
+    project.commit()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        frame = project.results()
+    assert frame["rule"].iloc[1] == "count"
+    assert frame["sample"].iloc[1] == "a"
+    assert frame["time"].isna().tolist() == [False, True]
+    assert project.results(experiment="")["rule"].tolist() == ["count"]
 
 
 def test_attempts_that_failed_are_rows_if_they_are_wanted(project: Project) -> None:

@@ -37,6 +37,8 @@ from snakemake_kochi.queue import (
     list_jobs,
     reasons,
     seconds_since,
+    state_name,
+    state_of,
 )
 
 _LIMIT = 30
@@ -213,23 +215,6 @@ def _attempts(tried: Sequence[AttemptView]) -> dict[str, object]:
 
 # Labels of a ticket that distinguish jobs of one name, the most informative one first.
 _TELLING = ("parameters", "command", "wildcards")
-
-
-def state_name(view: JobView) -> str:
-    """The state or the end of a job in a word.
-
-    "waiting", "running", "cancelling", "succeeded", "failed" or "cancelled".
-    """
-    if view.result is None:
-        return "cancelling" if view.cancelling else view.state
-    return {"success": "succeeded", "cancelled": "cancelled"}.get(view.result.reason, "failed")
-
-
-def state_of(view: JobView) -> str:
-    """The state in a word, with further facts: "failed: exit status 1"."""
-    name = state_name(view)
-    said = name if view.result is None else view.result.describe()
-    return said if said.startswith(name) else f"{name}: {said}"
 
 
 def what_runs(view: JobView) -> str:

@@ -1,0 +1,1 @@
+"""Jobs by hand: commands and single runs of experiments, from the command line and from Python."""

@@ -1,0 +1,128 @@
+"""A worker on this computer for the jobs that one Python process submits. It ends with the process.
+
+It serves a queue of its own, which is removed at the end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import secrets
+import subprocess
+import time
+from functools import cached_property
+
+from snakemake_kochi.errors import KochiError, WorkerError
+from snakemake_kochi.location import Location
+from snakemake_kochi.paths import MachinePaths
+from snakemake_kochi.queue import Capacity, Queue, Resources, allocate_ids
+from snakemake_kochi.queue.jobs import cancel_all
+from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
+from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
+
+# Seconds for a worker to end its jobs, whose own grace is 5 s.
+_PATIENCE = 10.0
+
+
+class OwnWorker:
+    """The worker of this process on one machine. The first job starts it, and the next after its
+    death."""
+
+    def __init__(self, location: Location) -> None:
+        self._root = str(location.root.directory)
+        self._machine = location.machine_paths
+        self._process: subprocess.Popen[bytes] | None = None
+        self._number = -1
+        self.pid = os.getpid()
+        self.queue = f"python-{secrets.token_hex(4)}"
+
+    @cached_property
+    def _capacity(self) -> Capacity:
+        return capacity_of_this_node(gpus=gpus_of_this_node())
+
+    def check(self, resources: Resources) -> None:
+        """Raises KochiError for a job that it can never run."""
+        if obstacle := self._capacity.obstacle(resources):
+            raise KochiError(
+                f"the job can never run on this computer: {obstacle}",
+                "Give it less, or name a queue with a larger worker: submit(..., queue='QUEUE')",
+            )
+
+    def start(self) -> None:
+        """Start it unless it runs."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        if self._process is None:
+            atexit.register(self.stop)
+        (self._number,) = allocate_ids(self._machine, "worker", 1)
+        settings = WorkerSettings(
+            self._root,
+            self._machine.name,
+            (self.queue,),
+            worker=self._number,
+            stay=True,
+            # Of a killed process, too.
+            parent=self.pid,
+        )
+        # A session of its own: Ctrl-C in a notebook interrupts the cell, and no job.
+        self._process = subprocess.Popen(
+            start_command(save_settings(settings)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def require_alive(self) -> None:
+        """Raises WorkerError if it has ended: no job of its queue would ever run."""
+        process = self._process
+        if process is None or (status := process.poll()) is None:
+            return
+        raise WorkerError(
+            f"worker {self._number}, which this process started, ended with status {status}; its "
+            f"log is {self._machine.worker(self._number).log}",
+            "Read that log. The next submit() starts another worker, which takes over the jobs.",
+        )
+
+    def stop(self) -> None:
+        """Cancel the jobs that have not ended, end the worker, and remove its queue."""
+        # In a fork of the process the worker is not its own.
+        if self._process is None or os.getpid() != self.pid:
+            return
+        queue = Queue(self._machine, self.queue)
+        with contextlib.suppress(OSError, KochiError):
+            cancel_all(self._machine, [view.job for view in queue.jobs()])
+        self._process.terminate()
+        deadline = time.monotonic() + _PATIENCE
+        while self._process.poll() is None:
+            if time.monotonic() > deadline:
+                self._process.kill()
+            time.sleep(0.02)
+        with contextlib.suppress(OSError, KochiError):
+            queue.remove()
+        atexit.unregister(self.stop)
+        self._process = None
+
+
+# One for each machine. The worker belongs to the process, as its standard output does.
+_OWN: dict[MachinePaths, OwnWorker] = {}
+
+
+def own_worker(location: Location) -> OwnWorker:
+    """The worker of this process for a machine.
+
+    Raises KochiError for a machine with compute nodes: it would be on a login node.
+    """
+    machine = location.machine
+    if machine.has_allocations:
+        raise KochiError(
+            f"a queue was expected for machine '{machine.name}': a worker of this process would "
+            "be on a login node",
+            "Name one: submit(..., queue='QUEUE'). To get workers for it, type: "
+            f"kochi alloc -m {machine.name} -q QUEUE",
+        )
+    found = _OWN.get(location.machine_paths)
+    if found is None or found.pid != os.getpid():
+        found = _OWN[location.machine_paths] = OwnWorker(location)
+    return found

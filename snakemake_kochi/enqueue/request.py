@@ -1,0 +1,218 @@
+"""From what a person asks for to a ticket: a command, or a single run of an experiment."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from snakemake_kochi.enqueue.experiment_files import (
+    globs_with,
+    is_experiment_file,
+    load,
+    path_in_project,
+)
+from snakemake_kochi.errors import ConfigError, KochiError
+from snakemake_kochi.location import Location
+from snakemake_kochi.project.machines import chosen_machine
+from snakemake_kochi.queue import Resources, Ticket
+from snakemake_kochi.queue.wakeup import shared_workers
+
+if TYPE_CHECKING:
+    from snakemake_kochi.phases.freeze import Freeze
+    from snakemake_kochi.phases.products import Install
+    from snakemake_kochi.project.recipes import Requirement
+
+_ANONYMOUS = "ANON"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A job by hand.
+
+    `words` are a command, which is executed as it is, or FILE.yaml NAME=VALUE... for a single run
+    of an experiment. `copy`: in a copy of the repository as it is now; `git_remote`: in one whose
+    commit comes from there; `dependencies`: recipes as DEPENDENCY:RECIPE. `memory` in MiB.
+    """
+
+    words: tuple[str, ...]
+    queue: str | None = None
+    name: str | None = None
+    copy: bool = False
+    git_remote: str | None = None
+    dependencies: tuple[str, ...] = ()
+    shared: bool = False
+    cores: int | None = None
+    memory: int | None = None
+    gpus: int | None = None
+
+    @property
+    def is_experiment(self) -> bool:
+        return is_experiment_file(self.words[0])
+
+    @property
+    def is_shared(self) -> bool:
+        return self.shared or any(n is not None for n in (self.cores, self.memory, self.gpus))
+
+    def resources(self, is_shared: bool, cores: int = 1) -> Resources:
+        """The resources that the job takes on its worker.
+
+        A job by hand is measured: nothing else runs beside it, unless the user wants that.
+        """
+        if not is_shared:
+            return Resources(cores=cores, exclusive=True)
+        wanted = cores if self.cores is None else self.cores
+        return Resources(cores=wanted, memory_mb=self.memory, gpus=self.gpus or 0)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A ticket that can be submitted. `queue`: the requested one, else that of the experiment,
+    else None. `remarks`: what a person should know."""
+
+    queue: str | None
+    ticket: Ticket
+    remarks: tuple[str, ...] = ()
+
+
+def prepare(location: Location, request: Request) -> Prepared:
+    """Make the ticket of a job, in the current directory. Freezes the sources if it needs them.
+
+    Raises KochiError for what cannot be, before anything is written.
+    """
+    if request.queue is not None:
+        # Refused before anything is frozen.
+        location.machine_paths.queue(request.queue)
+    if request.is_experiment:
+        return _experiment(location, request)
+    if request.copy or request.git_remote or request.dependencies:
+        return Prepared(request.queue, _prepared_ticket(location, request))
+    labels = {"command": shlex.join(request.words)}
+    resources = request.resources(request.is_shared)
+    ticket = _ticket(location, request.name, request.words, labels, resources)
+    return Prepared(request.queue, ticket)
+
+
+def _ticket(
+    location: Location,
+    name: str | None,
+    command: Sequence[str],
+    labels: dict[str, str],
+    resources: Resources,
+    freeze: Freeze | None = None,
+    directory: Path | None = None,
+) -> Ticket:
+    project = {"project": str(location.project.directory)} if location.project else {}
+    return Ticket(
+        name=_ANONYMOUS if name is None else name,
+        command=tuple(command),
+        directory=str(directory or Path.cwd()),
+        environment={"KOCHI_FREEZE": str(freeze.file)} if freeze else {},
+        resources=resources,
+        labels={**project, **labels},
+    )
+
+
+def _prepared_ticket(location: Location, request: Request) -> Ticket:
+    """A command in an environment of ours, in a copy of the sources or in the current directory."""
+    from snakemake_kochi.phases.freeze import take_freeze
+    from snakemake_kochi.phases.job import job_command
+
+    project = location.require_project()
+    installs = _installs(location, tuple(map(project.requirement, request.dependencies)))
+    freeze = take_freeze(Path.cwd(), location.machine.name)
+    if request.git_remote:
+        freeze = _from_git(freeze, request.git_remote)
+    copy = _directory_in_copy(freeze) if request.copy or request.git_remote else None
+    words = job_command(installs, copy=copy, command=request.words)
+    labels = {"command": shlex.join(request.words)} | _labels(request, freeze, installs)
+    directory = None if copy is None else project.directory
+    resources = request.resources(request.is_shared)
+    return _ticket(location, request.name, words, labels, resources, freeze, directory)
+
+
+def _experiment(location: Location, request: Request) -> Prepared:
+    from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
+    from snakemake_kochi.phases.job import job_command
+    from snakemake_kochi.project.values import parse_assignment
+
+    project, machine = location.require_project(), location.machine.name
+    file = path_in_project(project, request.words[0])
+    # From the working tree first: errors in it are reported before anything is frozen.
+    load(project, file)
+    globs = globs_with(project, file) or EXPERIMENT_GLOBS
+    freeze = take_freeze(Path.cwd(), machine, globs, named=file)
+    experiment = freeze.experiment(file)
+    given = dict(map(parse_assignment, request.words[1:]))
+    point = experiment.point(machine, given)
+    extra = tuple(map(project.requirement, request.dependencies))
+    installs = _installs(location, experiment.requirements_on(machine, extra))
+    if request.git_remote:
+        freeze = _from_git(freeze, request.git_remote)
+    name = request.name or point.name
+    words = job_command(installs, experiment=file, name=name, parameters=request.words[1:])
+    parameters = {"parameters": ", ".join(f"{k}={v}" for k, v in point.parameters.items())}
+    labels = {"experiment": file} | parameters | _labels(request, freeze, installs)
+    is_shared = request.is_shared or not experiment.run.exclusive
+    resources = request.resources(is_shared, point.cores or 1)
+    ticket = _ticket(location, name, words, labels, resources, freeze, project.directory)
+    remarks = (*experiment.remarks, *experiment.without_effect(given))
+    return Prepared(request.queue or point.queue, ticket, remarks)
+
+
+def _installs(location: Location, requirements: tuple[Requirement, ...]) -> tuple[Install, ...]:
+    from snakemake_kochi.phases.install import current_installs
+
+    recipes = location.require_project().resolve(requirements, location.machine.name)
+    return current_installs(location.project_paths, location.machine, recipes)
+
+
+def _from_git(freeze: Freeze, url: str) -> Freeze:
+    from snakemake_kochi.phases.freeze import with_source_from
+
+    return with_source_from(freeze, url)
+
+
+def _directory_in_copy(freeze: Freeze) -> str:
+    """The counterpart of the current directory in a copy of the project."""
+    here = Path.cwd().resolve()
+    inside = here.relative_to(freeze.directory.resolve()).as_posix()
+    if inside != "." and not any(e.path.startswith(f"{inside}/") for e in freeze.entries):
+        raise KochiError(
+            f"{here} would not be in the copy: git ignores it, or it contains no file",
+            f"Run the command in {freeze.directory}, or leave out -c.",
+        )
+    return inside
+
+
+def _labels(request: Request, freeze: Freeze, installs: Sequence[Install]) -> dict[str, str]:
+    labels = {}
+    if installs:
+        labels["recipes"] = ", ".join(f"{i.dependency}:{i.recipe}" for i in installs)
+    source = [request.git_remote or "", "changed" if freeze.snapshot.dirty else ""]
+    said = ", ".join(filter(None, source))
+    commit = (freeze.snapshot.base or "")[:12]
+    labels["source"] = " ".join(filter(None, (commit, f"({said})" if said else "")))
+    return labels
+
+
+def without_worker(location: Location, queue: str) -> str:
+    """How to get a worker if none serves the queue, "" if one does: a job may wait for ever."""
+    if shared_workers(location.machine_paths, queue):
+        return ""
+    # If compute nodes can be requested, a worker that is started here is on a login node.
+    command = "alloc" if location.machine.has_allocations else "work"
+    words = f"kochi {command} {_machine_option(location)}-q {queue}"
+    return f"No worker serves that queue yet. To start one, type: {words}"
+
+
+def _machine_option(location: Location) -> str:
+    """The option that selects the same machine; "" if it is the default."""
+    machines = {} if location.project is None else location.project.machines
+    try:
+        is_chosen = chosen_machine(machines) == location.machine.name
+    except ConfigError:
+        is_chosen = False
+    return "" if is_chosen else f"-m {location.machine.name} "
