@@ -83,7 +83,7 @@ _FOREIGN_VARIABLES = (
     "GIT_WORK_TREE",
 )
 # Scopes of configuration that a repository cannot influence.
-_USERS_OWN = ("system", "global", "command")
+USERS_OWN = ("system", "global", "command")
 # The transports for sources. The submodules of a source on another computer are never on this one.
 REMOTE_TRANSPORTS = ("git", "http", "https", "ssh")
 TRANSPORTS = ("file", *REMOTE_TRANSPORTS)
@@ -165,7 +165,7 @@ def without_filters(directory: Path) -> dict[str, str]:
     names = {
         "lfs" if key.startswith("lfs.") else key.split(".", 1)[1].rpartition(".")[0]
         for scope, key in zip(found[::2], found[1::2], strict=False)
-        if scope not in _USERS_OWN
+        if scope not in USERS_OWN
     }
     settings = [
         (f"filter.{name}.{key}", value)

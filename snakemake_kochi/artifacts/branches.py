@@ -12,6 +12,7 @@ from pathlib import Path
 from snakemake_kochi.artifacts.agreement import agree, begin_to_agree, discard_results
 from snakemake_kochi.artifacts.branch_content import read_branch, records_directory, tip_of
 from snakemake_kochi.artifacts.committer import commit_missing, commit_pending, committer_lock
+from snakemake_kochi.artifacts.git_lfs import check_out_contents, checkout_environment
 from snakemake_kochi.artifacts.journal import pending
 from snakemake_kochi.artifacts.published import (
     LOCAL,
@@ -103,7 +104,9 @@ def initialise(
         update_ref(repository, _REF, start, "")
     # --force twice: git still lists a worktree that was removed by hand, locked or not.
     words = ("worktree", "add", "--quiet", "-f", "-f", os.fspath(place), MERGED)
-    run_git(repository, *words, environment=FETCHING_MISSING, transports=TRANSPORTS)
+    environment = {**FETCHING_MISSING, **checkout_environment(repository)}
+    run_git(repository, *words, environment=environment, transports=TRANSPORTS)
+    check_out_contents(place)
     return name
 
 
@@ -239,9 +242,10 @@ def _merge(directory: Path, name: str) -> None:
             *("--no-gpg-sign", "--no-verify-signatures", "--allow-unrelated-histories"),
             *("--no-autostash", "--strategy-option=no-renames", f"refs/heads/{name}"),
             *("-m", f"Merge branch {name}"),
-            environment=FETCHING_MISSING,
+            environment={**FETCHING_MISSING, **checkout_environment(directory)},
             transports=TRANSPORTS,
         )
+        check_out_contents(directory)
     except GitError as error:
         conflicts = run_git(directory, "diff", "--name-only", "--diff-filter=U", "-z")
         if run_git(directory, "rev-parse", "--verify", "-q", "MERGE_HEAD", accept=(0, 1)):

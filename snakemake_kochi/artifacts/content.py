@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import secrets
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -17,6 +18,7 @@ from snakemake_kochi.artifacts.large import LONGEST_POINTER, Pointer, Store, par
 from snakemake_kochi.errors import (
     DamagedFileError,
     GitError,
+    KochiError,
     MissingContentError,
     NameNotFoundError,
     nearest,
@@ -70,6 +72,24 @@ def read_artifacts(
                     while part.read(1 << 16):
                         pass
                 answers.read(1)
+
+
+def write_artifact(repository: Path, commit: str, path: str, target: Path) -> None:
+    """Write an artifact of a commit to a file, as a whole or not at all.
+
+    Raises as `read_artifacts`, and KochiError if there is no directory for the file.
+    """
+    beside = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.tmp")
+    try:
+        for _, stream in read_artifacts(repository, commit, [path]):
+            with open(beside, "xb") as writer:
+                while block := stream.read(1 << 20):
+                    writer.write(block)
+        os.replace(beside, target)
+    except OSError as error:
+        raise KochiError(f"{target}: cannot be written ({error.strerror})") from error
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def blobs_at(repository: Path, commit: str, paths: Sequence[str]) -> Mapping[str, Blob]:

@@ -73,13 +73,11 @@ def origin_of_file(repository: Path, file: Path) -> Origin:
     """
     if not file.is_file():
         raise NameNotFoundError(f"{file}: there is no such file", _beside(file))
-    top = Path(os.fsdecode(run_git(file.parent, "rev-parse", "--show-toplevel")[:-1]))
-    branch = run_git(file.parent, "symbolic-ref", "--quiet", "HEAD", accept=(0, 1)).decode()
-    in_branch = branch.startswith(f"refs/heads/{MERGED}")
+    top, in_branch = place_in_worktree(file)
     with file.open("rb") as stream:
-        digest = digest_of(stream, is_in_branch=in_branch)
+        digest = digest_of(stream, is_in_branch=bool(in_branch))
     if in_branch:
-        return origin_in_commit(top, "HEAD", file.resolve().relative_to(top).as_posix(), digest)
+        return origin_in_commit(top, "HEAD", in_branch, digest)
     for working, dest in _own_working(file):
         if (record := _newest(working, dest, digest, working.own_records)) is not None:
             path = f"{published_name(repository, working.machine)}/{dest}"
@@ -100,7 +98,7 @@ def origin_of_file(repository: Path, file: Path) -> Origin:
             return _origin(repository, path, record, commit, digest)
         with suppress(GitError, KochiError):
             # .snakemake/ was deleted, or the file came from a clone.
-            return origin_in_commit(repository, _tip(repository, path), path, digest)
+            return origin_in_commit(repository, newest_commit(repository, path), path, digest)
         if (origin := _own_in_branch(repository, file.resolve(), top, digest)) is not None:
             return origin
         raise KochiError(
@@ -117,6 +115,18 @@ def origin_of_file(repository: Path, file: Path) -> Origin:
     )
 
 
+def place_in_worktree(file: Path) -> tuple[Path, str]:
+    """The working tree that a file is in and, if that is one of an artifact branch, the path of the
+    file in the branch, else "".
+
+    Raises GitError outside of a repository.
+    """
+    top = Path(os.fsdecode(run_git(file.parent, "rev-parse", "--show-toplevel")[:-1]))
+    branch = run_git(file.parent, "symbolic-ref", "--quiet", "HEAD", accept=(0, 1)).decode()
+    is_of_results = branch.startswith(f"refs/heads/{MERGED}")
+    return top, file.resolve().relative_to(top).as_posix() if is_of_results else ""
+
+
 def origin_in_commit(repository: Path, commit: str, path: str, digest: str = "") -> Origin:
     """The origin of a path in a commit of an artifact branch ("" for the newest one).
 
@@ -124,7 +134,7 @@ def origin_in_commit(repository: Path, commit: str, path: str, digest: str = "")
     NameNotFoundError for a path that is not there, KochiError for a file without a record,
     GitError for an unknown commit.
     """
-    named = commit or _tip(repository, path)
+    named = commit or newest_commit(repository, path)
     if not (commit := tip_of(repository, f"{named}^{{commit}}")):
         raise GitError(f"there is no commit {named}", "To list commits, type: kochi artifact log")
     if not (blob := tip_of(repository, f"{commit}:{path}")):
@@ -198,7 +208,7 @@ def _own_in_branch(repository: Path, file: Path, top: Path, digest: str) -> Orig
         for name in dict.fromkeys((*names_of(repository), *names_elsewhere(repository))):
             path = f"{name}/{file.relative_to(directory).as_posix()}"
             with suppress(GitError, KochiError):
-                origin = origin_in_commit(repository, _tip(repository, path), path, digest)
+                origin = origin_in_commit(repository, newest_commit(repository, path), path, digest)
                 if origin.record.get("rule"):
                     return origin
     return None
@@ -230,12 +240,15 @@ def _commit_of(repository: Path, path: str, record: Mapping[str, Any]) -> str:
     """
     with suppress(GitError, KochiError):
         place = record_path(path.partition("/")[0], str(record["identity"]))
-        return last_change(repository, _tip(repository, path), [place])
+        return last_change(repository, newest_commit(repository, path), [place])
     return ""
 
 
-def _tip(repository: Path, path: str) -> str:
-    """The newest commit with results under the name that a path begins with."""
+def newest_commit(repository: Path, path: str) -> str:
+    """The newest commit with results under the name that a path in a branch begins with.
+
+    Raises NameNotFoundError, with the nearest name, and GitError.
+    """
     name = path.partition("/")[0]
     refs = [f"refs/heads/{branch_called(name)}", f"refs/heads/{MERGED}"]
     refs += [ref for ref, _ in refs_elsewhere(repository, branch_called(name))]
@@ -243,9 +256,10 @@ def _tip(repository: Path, path: str) -> str:
     for ref in refs:
         if tip := tip_of(repository, ref):
             return tip
+    elsewhere = (ref for ref, _ in refs_elsewhere(repository, f"{MERGED}_*"))
+    names = {*names_of(repository), *(ref.partition(f"/{MERGED}_")[2] for ref in elsewhere)}
     raise NameNotFoundError(
-        f"{path}: no artifact branch has results under the name '{name}'",
-        nearest(name, names_of(repository)),
+        f"{path}: no artifact branch has results under the name '{name}'", nearest(name, names)
     )
 
 

@@ -8,12 +8,23 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+from humanfriendly import format_size
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.artifacts.agreement import told_missed
 from snakemake_kochi.artifacts.branches import SyncReport, discard, initialise, log, synchronise
+from snakemake_kochi.artifacts.content import write_artifact
+from snakemake_kochi.artifacts.git_lfs import check_out_contents
+from snakemake_kochi.artifacts.origin import newest_commit, place_in_worktree
 from snakemake_kochi.artifacts.published import branch_called, published_name, refs_elsewhere
-from snakemake_kochi.artifacts.remotes import Exchange, fetch, push
+from snakemake_kochi.artifacts.remotes import (
+    Content,
+    Exchange,
+    fetch,
+    fetch_content,
+    push,
+    split_remote,
+)
 from snakemake_kochi.artifacts.replaced import take_replaced
 from snakemake_kochi.cli.main import Group
 from snakemake_kochi.cli.options import COUNT, json_option, machine_option, yes_option
@@ -104,7 +115,8 @@ def push_command(remote: str | None, as_json: bool) -> None:
     """Push the results of all machines to a remote, with the code of each result.
 
     REMOTE is by default the one that git pushes to. The code includes uncommitted and untracked
-    files, except those whose names suggest secrets.
+    files, except those whose names suggest secrets. The contents of large files are pushed by
+    git-lfs, which has to be installed for them.
     """
     location = _find_location(None)
     project = location.require_project()
@@ -113,18 +125,78 @@ def push_command(remote: str | None, as_json: bool) -> None:
     if exchange.without_code:
         count = pluralize(exchange.without_code, "snapshot or source", "snapshots or sources")
         remark(f"The code of some results is not in this repository: {count}. The log says why.")
+    if exchange.without_large:
+        files = pluralize(exchange.without_large, "large file")
+        remark(f"The content of {files} is not in this repository, and was not pushed.")
 
 
 @command.command("fetch")
-@click.argument("remote", required=False)
+@click.argument("words", nargs=-1, metavar="[REMOTE] [FILE]...")
+@click.option("--large", is_flag=True, help="Also fetch the content of all large files.")
+@click.option("--at", "commit", metavar="COMMIT", help="FILE is a path in this commit.")
+@click.option(
+    *("-o", "--output"),
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the content of FILE to this file.",
+)
 @json_option
-def fetch_command(remote: str | None, as_json: bool) -> None:
-    """Fetch results, with the code of each result, that were pushed to a remote.
+def fetch_command(
+    words: tuple[str, ...], large: bool, commit: str | None, output: Path | None, as_json: bool
+) -> None:
+    """Fetch results, with the code of each result, that were pushed to a remote; or the content of
+    each FILE, which is large.
 
-    REMOTE is by default the one that git pushes to.
+    REMOTE is by default the one that git pushes to. A first word that is the name of a remote is
+    REMOTE; write ./NAME for a file of that name. FILE is a path in an artifact branch, such as
+    local/fib/30.bin, or a file in a worktree of one.
     """
-    exchange = fetch(_find_location(None).require_project().directory, remote)
-    _say_exchange(exchange, "Fetched", "This clone", as_json)
+    repository = _find_location(None).require_project().directory
+    remote, files = split_remote(repository, words)
+    if not files:
+        if commit is not None or output is not None:
+            raise click.UsageError("--at and --output need a FILE.")
+        _say_exchange(fetch(repository, remote, large), "Fetched", "This clone", as_json)
+        return
+    if large:
+        raise click.UsageError("--large is for all files: name no FILE.")
+    if output is not None and len(files) > 1:
+        raise click.UsageError("--output is for one FILE.")
+    contents = [_fetch_file(repository, remote, file, commit, output) for file in files]
+    if as_json:
+        print_json([{**asdict(each), "file": each.file and str(each.file)} for each in contents])
+        return
+    for each in contents:
+        size = format_size(each.size, binary=True)
+        where = "in the branch itself" if each.file is None else "in this clone"
+        verb = "is" if each.was_here else "was fetched and is"
+        say(f"{each.path} ({size}) {verb} {where}.")
+    if output is not None:
+        say(f"Wrote {output}")
+    elif any(not Path(file).is_file() for file in files):
+        remark("To write a file, add: --output FILE")
+
+
+def _fetch_file(
+    repository: Path, remote: str | None, file: str, commit: str | None, output: Path | None
+) -> Content:
+    """Have the content of a file in this clone, in its worktree and in `output`."""
+    path, is_checked_out = file, commit is None and Path(file).is_file()
+    if is_checked_out:
+        repository, path = place_in_worktree(Path(file))
+        commit = "HEAD"
+        if not path:
+            raise KochiError(
+                f"{file} is a file, and not one in a worktree of an artifact branch",
+                "For a path in a branch, type: kochi artifact fetch NAME/PATH",
+            )
+    elif commit is None:
+        commit = newest_commit(repository, path)
+    content = fetch_content(repository, commit, path, remote)
+    if is_checked_out:
+        check_out_contents(repository, [path])
+    if output is not None:
+        write_artifact(repository, commit, path, output)
+    return content
 
 
 @command.command("restore")
@@ -168,11 +240,13 @@ def restore_command(
 
 
 def _say_exchange(exchange: Exchange, verb: str, owner: str, as_json: bool) -> None:
-    command = shlex.join(["git", *exchange.command])
+    ran = [shlex.join(["git", *words]) for words in (exchange.command, exchange.large_command)]
+    command, large_command = ran[0], ran[1] if exchange.large_command else ""
     if as_json:
-        print_json({**asdict(exchange), "command": command})
+        print_json({**asdict(exchange), "command": command, "large_command": large_command})
         return
-    remark(f"Ran: {command}")
+    for each in filter(None, (command, large_command)):
+        remark(f"Ran: {each}")
     for name in exchange.changed:
         say(f"{verb} {name}")
     if not exchange.changed:

@@ -19,10 +19,11 @@ from git_helpers import BAD_NAME, git, write
 
 from snakemake_kochi.artifacts.branches import initialise, synchronise
 from snakemake_kochi.artifacts.committer import commit_missing, commit_pending
-from snakemake_kochi.artifacts.content import read_artifacts
+from snakemake_kochi.artifacts.content import read_artifacts, write_artifact
 from snakemake_kochi.artifacts.journal import Result, journal, pending
 from snakemake_kochi.artifacts.large import Pointer, Store, parse_pointer
-from snakemake_kochi.artifacts.origin import origin_in_commit, origin_of_file
+from snakemake_kochi.artifacts.origin import newest_commit, origin_in_commit, origin_of_file
+from snakemake_kochi.artifacts.remotes import fetch, fetch_content, push
 from snakemake_kochi.errors import GitError, KochiError, MissingContentError, NameNotFoundError
 from snakemake_kochi.paths import ProjectPaths, WorkingPaths
 
@@ -450,3 +451,155 @@ def test_results_of_two_clones_of_one_name_merge_with_the_attributes_of_both(
     typed(tmp_path / "tree", "merge", "--quiet", "--no-edit", "--no-gpg-sign", "other")
     lines = (tmp_path / "tree/local/.gitattributes").read_text().splitlines()
     assert [line[:2] for line in lines] == ["/.", "/a", "/c", "/b"]
+
+
+# ---- remotes
+
+
+@pytest.fixture
+def bare(repository: Path, tmp_path: Path) -> Path:
+    git(tmp_path, "init", "--quiet", "--bare", "bare")
+    git(repository, "remote", "add", "origin", str(tmp_path / "bare"))
+    return tmp_path / "bare"
+
+
+@pytest.fixture
+def clone(repository: Path, bare: Path, tmp_path: Path) -> Path:
+    git(tmp_path, "clone", "--quiet", str(bare), "clone")
+    return tmp_path / "clone"
+
+
+@pytest.fixture
+def without_git_lfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PATH has all programs but git-lfs."""
+    place = tmp_path / "programs"
+    place.mkdir()
+    for directory in os.environ["PATH"].split(os.pathsep):
+        for file in Path(directory).glob("*"):
+            if file.name != "git-lfs" and not (place / file.name).is_symlink():
+                (place / file.name).symlink_to(file)
+    monkeypatch.setenv("PATH", str(place))
+
+
+def test_a_pushed_large_file_is_fetched_in_a_clone(
+    repository: Path, paths: ProjectPaths, bare: Path, clone: Path, tmp_path: Path
+) -> None:
+    keep(repository, paths, "first", fib__a=CONTENT[:5000])
+    keep(repository, paths, "second", fib__a=CONTENT, fib__b=b"small")
+    pushed = push(repository, paths)
+    assert pushed.large_command[:4] == ("lfs", "push", "--all", "origin")
+    assert {path.name for path in (bare / "lfs/objects").glob("*/*/*")} == set(objects(repository))
+    assert fetch(clone).large_command == ()
+    commit = newest_commit(clone, "local/fib/a")
+    with pytest.raises(MissingContentError):
+        next(read_artifacts(clone, commit, ["local/fib/a"]))
+    fetched = fetch_content(clone, commit, "local/fib/a")
+    assert (fetched.size, fetched.was_here) == (len(CONTENT), False)
+    assert fetched.file is not None and fetched.file.read_bytes() == CONTENT
+    assert fetch_content(clone, commit, "local/fib/a").was_here
+    assert content_of(clone, "local/fib/a", commit) == CONTENT
+    assert fetch_content(clone, commit, "local/fib/b").file is None
+    # Of an earlier commit, and from a remote that is named.
+    assert objects(clone) == [DIGEST]
+    fetch_content(clone, f"{commit}~1", "local/fib/a", "origin")
+    write_artifact(clone, f"{commit}~1", "local/fib/a", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == CONTENT[:5000]
+    assert push(repository, paths).changed == ()
+
+
+def test_all_large_files_of_the_newest_commits_can_be_fetched(
+    repository: Path, paths: ProjectPaths, clone: Path
+) -> None:
+    for number in range(3):
+        keep(repository, paths, f"r{number}", a=CONTENT[number:], **{f"b{number}": CONTENT[:4000]})
+    push(repository, paths)
+    typed(clone, *fetch(clone, with_large=True).large_command)
+    newest = CONTENT[2:], CONTENT[:4000]
+    assert objects(clone) == sorted(hashlib.sha256(each).hexdigest() for each in newest)
+
+
+def test_without_git_lfs_branches_are_pushed_and_the_message_says_what_to_install(
+    repository: Path, paths: ProjectPaths, bare: Path, clone: Path, without_git_lfs: None
+) -> None:
+    keep(repository, paths, "small", b=b"small")
+    (repository / ".git/lfs/objects").mkdir(parents=True)  # of other files of the project
+    assert push(repository, paths).large_command == ()
+    keep(repository, paths, "first", a=CONTENT)
+    with pytest.raises(GitError, match=r"(?s)branches and code were pushed to origin.*apt install"):
+        push(repository, paths)
+    assert show(bare, "a").startswith(b"version")
+    fetch(clone)
+    with pytest.raises(GitError, match=r"(?s)git-lfs, which is not installed\nInstall it"):
+        fetch_content(clone, f"origin/{BRANCH}", "local/a")
+    with pytest.raises(GitError, match="is not installed"):
+        fetch(clone, with_large=True)
+
+
+def test_a_content_that_was_not_pushed_is_told(
+    repository: Path, paths: ProjectPaths, clone: Path
+) -> None:
+    keep(repository, paths, "first", a=CONTENT)
+    push(repository, paths)
+    keep(repository, paths, "second", b=CONTENT[1:])
+    typed(repository, "push", "--quiet", "--no-verify", "origin", BRANCH)
+    fetch(clone)
+    with pytest.raises(GitError, match=r"(?s)not all contents came from origin.*artifact push"):
+        fetch_content(clone, f"origin/{BRANCH}", "local/b")
+    # A clone that has not all contents pushes what it has.
+    fetch_content(clone, f"origin/{BRANCH}", "local/a")
+    typed(clone, "branch", "--quiet", BRANCH, f"origin/{BRANCH}")
+    assert push(clone, paths).without_large == 1
+
+
+def test_a_content_that_is_damaged_on_the_way_is_not_kept(
+    repository: Path, paths: ProjectPaths, bare: Path, clone: Path
+) -> None:
+    keep(repository, paths, "first", a=CONTENT)
+    push(repository, paths)
+    file = bare / "lfs/objects" / DIGEST[:2] / DIGEST[2:4] / DIGEST
+    file.unlink()  # it may be a link to ours
+    write(file, CONTENT[::-1])
+    fetch(clone)
+    with pytest.raises(KochiError):
+        fetch_content(clone, f"origin/{BRANCH}", "local/a")
+    assert objects(clone) == []
+
+
+def test_no_program_is_executed_that_a_repository_names_for_git_lfs(
+    repository: Path, paths: ProjectPaths, bare: Path, tmp_path: Path
+) -> None:
+    keep(repository, paths, "first", a=CONTENT)
+    trap = f"touch {tmp_path}/executed"
+    for key in ("lfs.customtransfer.evil.path", "lfs.extension.evil.smudge"):
+        git(repository, "config", key, trap)
+        git(repository, "config", "lfs.standalonetransferagent", "evil")
+        with pytest.raises(GitError, match=rf"has {key}.*\n.*git lfs push --all origin"):
+            push(repository, paths)
+        git(repository, "config", "--unset", key)
+    for key in ("clean", "smudge", "process"):
+        git(repository, "config", f"filter.lfs.{key}", trap)
+    initialise(repository, tmp_path / "tree", name="local")
+    synchronise(repository, paths, MACHINE)
+    assert (tmp_path / "tree/local/a").read_bytes() == Pointer(DIGEST, len(CONTENT)).text
+    assert not (tmp_path / "executed").exists()
+
+
+def test_the_worktree_of_results_has_the_large_files_that_are_here(
+    repository: Path, paths: ProjectPaths, clone: Path, tmp_path: Path
+) -> None:
+    keep(repository, paths, "first", a=CONTENT)
+    git(repository, "lfs", "install", "--skip-repo")
+    initialise(repository, tmp_path / "tree", name="local")
+    synchronise(repository, paths, MACHINE)
+    assert (tmp_path / "tree/local/a").read_bytes() == CONTENT
+    keep(repository, paths, "second", b=CONTENT[1:])
+    synchronise(repository, paths, MACHINE)
+    assert (tmp_path / "tree/local/b").read_bytes() == CONTENT[1:]
+    assert git(tmp_path / "tree", "status", "--porcelain") == ""
+    # In a clone nothing is downloaded by the way.
+    push(repository, paths)
+    fetch(clone)
+    initialise(clone, tmp_path / "other", name="local")
+    assert (tmp_path / "other/local/a").read_bytes() == Pointer(DIGEST, len(CONTENT)).text
+    assert git(tmp_path / "other", "status", "--porcelain") == ""
+    assert list(clone.glob(".git/lfs/logs/*")) == []

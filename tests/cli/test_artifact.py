@@ -228,4 +228,80 @@ def test_results_are_pushed_and_fetched_with_the_git_command_that_does_it(
     assert fetched.data["command"].startswith("git fetch origin '+refs/heads/kochi_artifacts*:")
     wrong = kochi("artifact", "fetch", "orgin")
     assert wrong.status == 1
-    assert "there is no remote 'orgin'; did you mean 'origin'" in wrong.err.replace("\n", "; ")
+    assert "'orgin' is neither a remote of this repository nor a file" in wrong.err
+    assert "did you mean 'origin'?" in wrong.err
+
+
+@pytest.fixture
+def clone_with_pointer(
+    project: Path, kochi: Kochi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A clone, the current directory, that has fetched the branch with a large file."""
+    file = write(tmp_path / "30.bin", "large " * 50_000)
+    small = write(tmp_path / "30.log", "small")
+    paths = Root(Path(os.environ["KOCHI_ROOT"])).project(project)
+    files = {"fib/30.bin": file, "fib/30.log": small}
+    journal(paths, "local", Result("first", files, {"identity": "first"}), project, 9999)
+    commit_pending(project, paths, "local")
+    git(tmp_path, "init", "--quiet", "--bare", "--initial-branch=main", str(tmp_path / "bare"))
+    git(project, "remote", "add", "origin", str(tmp_path / "bare"))
+    git(project, "push", "--quiet", "origin", "HEAD:main")
+    pushed = kochi("artifact", "push", "--json")
+    assert pushed.data["large_command"].startswith("git lfs push --all origin refs/heads/kochi_")
+    git(tmp_path, "clone", "--quiet", str(tmp_path / "bare"), "clone")
+    monkeypatch.chdir(tmp_path / "clone")
+    write(tmp_path / "clone" / "kochi.yaml", "{}")
+    assert kochi("artifact", "fetch").status == 0
+    return tmp_path / "clone"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["local/fib/31.bin"], 1, "did you mean 'local/fib/30.bin'?"),
+        (["mine/30.bin"], 1, "no artifact branch has results under the name 'mine'\nknown: local"),
+        (["./kochi.yaml"], 1, "not one in a worktree of an artifact branch"),
+        (["local/fib/30.log", "-o", "no/where"], 1, "no/where: cannot be written (No such file"),
+        (["local/fib/30.log", "--at", "HEAD"], 1, "no such file in commit HEAD"),
+        (["-o", "x"], 2, "--at and --output need a FILE"),
+        (["--large", "local/fib/30.bin"], 2, "--large is for all files"),
+        (["-o", "x", "a/b", "c/d"], 2, "--output is for one FILE"),
+    ],
+)
+def test_fetching_a_file_that_is_none_has_a_message(
+    clone_with_pointer: Path, kochi: Kochi, words: list[str], status: int, message: str
+) -> None:
+    refused = kochi("artifact", "fetch", *words)
+    assert refused.status == status
+    assert message in refused.err
+    assert not list(clone_with_pointer.glob(".*.tmp"))
+
+
+def test_the_content_of_a_large_file_is_fetched_by_its_name(
+    clone_with_pointer: Path, kochi: Kochi
+) -> None:
+    first = kochi("artifact", "fetch", "local/fib/30.bin", "-o", "copy.bin")
+    fetched = "local/fib/30.bin (292.97 KiB) was fetched and is in this clone."
+    assert first.out == f"{fetched}\nWrote copy.bin\n"
+    assert Path("copy.bin").read_text() == "large " * 50_000
+    again = kochi("artifact", "fetch", "origin", "local/fib/30.bin")
+    assert again.out == "local/fib/30.bin (292.97 KiB) is in this clone.\n"
+    assert "add: --output FILE" in again.err
+    at = git(clone_with_pointer, "rev-parse", "origin/kochi_artifacts_local").strip()
+    small = kochi("artifact", "fetch", "local/fib/30.log", "-o", "copy", "--at", at)
+    assert small.out == "local/fib/30.log (5 bytes) is in the branch itself.\nWrote copy\n"
+    assert Path("copy").read_text() == "small"
+    assert "Ran: git lfs fetch" in kochi("artifact", "fetch", "--large").err
+
+
+def test_a_pointer_in_a_worktree_becomes_the_file_if_the_user_has_set_up_git_lfs(
+    clone_with_pointer: Path, kochi: Kochi, tmp_path: Path
+) -> None:
+    git(clone_with_pointer, "worktree", "add", "-q", "../tree", "kochi_artifacts_local")
+    pointer = tmp_path / "tree/local/fib/30.bin"
+    assert kochi("artifact", "fetch", str(pointer)).status == 0
+    assert pointer.stat().st_size < 200
+    git(tmp_path, "lfs", "install", "--skip-repo")
+    assert kochi("artifact", "fetch", "origin", str(pointer)).status == 0
+    assert pointer.read_text() == "large " * 50_000
+    assert git(tmp_path / "tree", "status", "--porcelain") == ""
