@@ -110,7 +110,7 @@ def note_directory(paths: ProjectPaths, machine: str, directory: Path) -> None:
 def discard_results(paths: ProjectPaths, machine: str, project: Path) -> None:
     """Note that no result that now is in a working directory is to be committed."""
     identities = []
-    for working in _directories(paths, machine, project):
+    for working in working_directories(paths, machine, project):
         with _reading(working):
             identities += [record["identity"] for _, record in _records(working)]
     file = paths.discarded(machine)
@@ -136,7 +136,7 @@ def missing_results(
     store = Store.of(project)
     discarded = _discarded(paths, machine)
     entries, read = [], []
-    for working in (directories := _directories(paths, machine, project)):
+    for working in (directories := working_directories(paths, machine, project)):
         with _reading(working):
             left = discarded | restored_from(working).keys()
             for file, record in _records(working):
@@ -199,7 +199,8 @@ def _records(working: WorkingPaths) -> Iterator[tuple[Path, Mapping[str, Any]]]:
             _logger.warning("%s: not a valid record; its result is not committed (%s)", file, error)
 
 
-def _directories(paths: ProjectPaths, machine: str, project: Path) -> Sequence[WorkingPaths]:
+def working_directories(paths: ProjectPaths, machine: str, project: Path) -> Sequence[WorkingPaths]:
+    """The directories in which Snakemake ran. Raises OSError if they are not known now."""
     place = paths.working_directories(machine)
     found = {project.resolve()}
     for name in list_names(place):

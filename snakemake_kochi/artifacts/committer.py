@@ -34,7 +34,6 @@ from snakemake_kochi.artifacts.branch_content import (
 from snakemake_kochi.artifacts.code import publish_code
 from snakemake_kochi.artifacts.journal import (
     JournalEntry,
-    is_commit_promised,
     note_commit,
     pending,
     read_entry,
@@ -47,6 +46,7 @@ from snakemake_kochi.artifacts.new_commits import (
     read_attributes,
     stream_commits,
 )
+from snakemake_kochi.artifacts.promises import is_commit_promised
 from snakemake_kochi.artifacts.published import branch_called
 from snakemake_kochi.artifacts.record import is_success
 from snakemake_kochi.artifacts.replaced import is_made_again, note_replaced, superseded_records

@@ -7,10 +7,6 @@ journal/<identity>/     appears by one rename, complete and on disk; removed onc
 
 Large files are not in the journal: their contents are in the store of `large.py` before the entry
 appears. An entry without large files has no such key and the version 1.
-
-A promise is a lock of the machine's kind, which is free once the process that held it was killed. A
-run that finds no promise, because it outlives the process that started it, commits its result
-itself.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -42,8 +38,7 @@ from snakemake_kochi.files import (
     to_json,
     write_new,
 )
-from snakemake_kochi.locks import LockSettings, find_lock_settings
-from snakemake_kochi.paths import ProjectLockPaths, ProjectPaths
+from snakemake_kochi.paths import ProjectPaths
 
 Found = TypeVar("Found")
 
@@ -330,46 +325,15 @@ def _rename_new(beside: Path, entry: Path) -> None:
             raise
 
 
-# ---- promises
+def journaled_jobs(paths: ProjectPaths, machine: str) -> Iterator[int]:
+    """The jobs of the results in the journal. Raises KochiError and OSError."""
+    for record in journaled_records(paths, machine):
+        with suppress(KeyError, TypeError, ValueError):
+            yield int(record["job"])
 
 
-@contextmanager
-def promise_to_commit(paths: ProjectPaths, machine: str) -> Iterator[None]:
-    """Promise to read the journal of a machine after leaving this context."""
-    with ExitStack() as stack:
-        # If the lock is impossible, or the disk is full, nobody sees the promise, and each run
-        # commits.
-        with suppress(KochiError, OSError):
-            locks = find_lock_settings(paths.machine(machine))
-            own = locks.paths.project(paths.directory).promise(secrets.token_hex(8))
-            _remove_old(locks, locks.paths.project(paths.directory))
-            stack.callback(_remove, own)
-            stack.enter_context(locks.hold(own))
-        yield
-
-
-def is_commit_promised(paths: ProjectPaths, machine: str) -> bool:
-    """Whether another process will read the journal later than now, so that the caller need not
-    commit a result that is already in it."""
-    try:
-        locks = find_lock_settings(paths.machine(machine))
-        project = locks.paths.project(paths.directory)
-        # Two processes may ask at once about one that was killed, and one of them may hear that the
-        # lock is held: by the other one, which commits for both.
-        return any(locks.is_held(project.promise(name)) for name in list_names(project.promises))
-    except (KochiError, OSError):
-        return False
-
-
-def _remove_old(locks: LockSettings, project: ProjectLockPaths) -> None:
-    for name in list_names(project.promises):
-        promise = project.promise(name)
-        with suppress(KochiError, OSError):  # another process has just removed it
-            if time.time() - os.stat(promise).st_mtime > _ABANDONED and not locks.is_held(promise):
-                _remove(promise)
-
-
-def _remove(promise: Path) -> None:
-    # Unlike other locks: nobody ever waits for it.
-    with suppress(OSError):
-        promise.unlink(missing_ok=True)
+def journaled_records(paths: ProjectPaths, machine: str) -> Iterator[Mapping[str, Any]]:
+    """The records of the results in the journal. Raises KochiError and OSError."""
+    for identity in pending(paths, machine):
+        with suppress(FileNotFoundError, KeyError, TypeError, ValueError, DamagedFileError):
+            yield dict(read_json(paths.journal(machine) / identity / "entry.json")["record"])

@@ -35,6 +35,7 @@ _COMMANDS = {
     "show": ("snakemake_kochi.cli.show", "Show queues, workers, jobs, logs, installs, ..."),
     "trace": ("snakemake_kochi.cli.trace", "Export a run as a trace for Perfetto."),
     "doctor": ("snakemake_kochi.cli.doctor", "Check this node, its filesystems and locks."),
+    "clean": ("snakemake_kochi.cli.clean", "Delete what nothing needs any more."),
     "why": ("snakemake_kochi.cli.why", "Tell which run wrote a result, and from which code."),
     "export": ("snakemake_kochi.cli.export", "Export results for publication, as an RO-Crate."),
     "artifact": ("snakemake_kochi.cli.artifact", "Collect results in a git branch."),

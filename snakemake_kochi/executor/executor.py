@@ -9,6 +9,7 @@ import asyncio
 import atexit
 import os
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 from snakemake_interface_executor_plugins.executors.base import AbstractExecutor, SubmittedJobInfo
@@ -107,6 +108,11 @@ class KochiExecutor(Executor):
         workers.adopt(adoption.controllers)
         adoption.begin(queue_watch.recover)
         atexit.register(self._shutdown.end_unused)
+        if location.machine.clean is not None:
+            # Imported here: few runs clean up.
+            from snakemake_kochi.cleaning.automatic import clean_at_exit
+
+            clean_at_exit(machine, Path.cwd(), lambda: True)
         results.start()
 
     @for_snakemake

@@ -19,6 +19,8 @@ PRIVATE_DIRECTORY = 0o700
 _STALE_PATIENCE = 2.0
 _STALE_PAUSE = 0.005
 _LONGEST_STALE_PAUSE = 0.2
+# How often the directory above a new one may vanish before that is an error.
+_MOST_REMOVALS = 3
 # The errors when there is no room, for all users or for this user.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 # The errors of network filesystems while a server is away, or while another takes its place.
@@ -88,6 +90,17 @@ def list_names(directory: Path | str) -> list[str]:
         return answered(partial(os.listdir, directory))
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def note_use(path: Path) -> bool:
+    """Give a file the present time, so that it counts as used now; False if it is gone."""
+    try:
+        answered(partial(os.utime, path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        pass  # it is there, and counts as used when it was last
+    return True
 
 
 def is_removed(path: Path) -> bool:
@@ -171,8 +184,16 @@ def make_directory(path: Path) -> Path:
     """Create a directory and its missing parents with mode 0700; return it.
 
     `Path.mkdir(parents=True)` would give the parents the default mode, with which other users of a
-    cluster could read the files of jobs.
+    cluster could read the files of jobs. A directory that another process removes meanwhile,
+    because it is empty, is created again.
     """
+    for _ in range(_MOST_REMOVALS):
+        with contextlib.suppress(FileNotFoundError):
+            return _make_directory(path)
+    return _make_directory(path)
+
+
+def _make_directory(path: Path) -> Path:
     missing = []
     parent = path
     while not parent.is_dir():

@@ -259,6 +259,12 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
             lambda: not workflow.dryrun,
             freeze.project.large_files,
         )
+        if freeze.machine.clean is not None:
+            # Imported here: few runs clean up.
+            from snakemake_kochi.cleaning.automatic import clean_at_exit
+
+            paths = freeze.root.machine(freeze.machine_name)
+            clean_at_exit(paths, Path.cwd(), lambda: not workflow.dryrun)
     os.environ[FREEZE_VARIABLE] = str(freeze.file)
     os.environ[_OWNER_VARIABLE] = owner
     os.environ[PYTHON_VARIABLE] = sys.executable

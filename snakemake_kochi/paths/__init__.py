@@ -51,6 +51,8 @@ from snakemake_kochi.paths.root import (
     ProjectPaths,
     Root,
     WorkingPaths,
+    original_path,
+    removed_path,
 )
 
 __all__ = [
@@ -71,4 +73,6 @@ __all__ = [
     "TrialPaths",
     "WorkerPaths",
     "WorkingPaths",
+    "original_path",
+    "removed_path",
 ]

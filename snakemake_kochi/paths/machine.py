@@ -170,6 +170,10 @@ class MachinePaths:
     def number_range(self, kind: str, first: int) -> Path:
         return self.number_ranges(kind) / f"{first // SHARD:08d}" / f"{first}.json"
 
+    def number_floor(self, kind: str) -> Path:
+        """The number below which ranges were deleted, and no number is free."""
+        return self.number_ranges(kind) / "floor.json"
+
     @property
     def queues(self) -> Path:
         return self.directory / "queues"
@@ -247,7 +251,16 @@ class MachinePaths:
 
     def worker_settings(self, digest: str) -> Path:
         """The settings of all workers with equal settings that are started without a number."""
-        return self.directory / "worker-settings" / f"{digest[:20]}.json"
+        return self.settings_of_workers / f"{digest[:20]}.json"
+
+    @property
+    def settings_of_workers(self) -> Path:
+        return self.directory / "worker-settings"
+
+    @property
+    def cleaned(self) -> Path:
+        """Empty; its modification time is that of the last clean-up that a run has started."""
+        return self.directory / "cleaned"
 
     def controller(self, identity: str) -> ControllerPaths:
         return ControllerPaths(self.controllers / name_of("controller", identity))

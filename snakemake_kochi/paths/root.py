@@ -134,6 +134,20 @@ class Root:
         return True
 
 
+_REMOVED = ".removed-"
+
+
+def removed_path(path: Path, nonce: str) -> Path:
+    """The path to which something moves before it is deleted; no listing has it."""
+    return path.with_name(f"{_REMOVED}{nonce}-{path.name}")
+
+
+def original_path(path: Path) -> Path | None:
+    """The path from which something moved to be deleted; None for any other path."""
+    name = path.name.removeprefix(_REMOVED).partition("-")[2]
+    return path.with_name(name) if path.name.startswith(_REMOVED) and name else None
+
+
 # The file in a `.git` kept for copies that names the kept `.git` directories of its submodules.
 SUBMODULES = "kochi-submodules.json"
 
@@ -204,20 +218,51 @@ class ProjectPaths:
     def store(self) -> Path:
         return self.directory / "store.git"
 
+    @property
+    def freeze_directory(self) -> Path:
+        return self.directory / "freezes"
+
     def freeze(self, digest: str) -> Path:
-        return self.directory / "freezes" / f"{name_of('freeze', digest)}.json"
+        return self.freeze_directory / f"{name_of('freeze', digest)}.json"
+
+    @staticmethod
+    def parts_of_freeze(freeze: Path) -> Path:
+        """The directory with the parts of a freeze that batches need."""
+        return freeze.with_suffix("")
 
     @staticmethod
     def batch_freeze(freeze: Path, digest: str) -> Path:
         """The part of a freeze that one batch needs, in a directory beside the freeze."""
-        return freeze.with_suffix("") / f"{name_of('batch freeze', digest)}.json"
+        return ProjectPaths.parts_of_freeze(freeze) / f"{name_of('batch freeze', digest)}.json"
 
     def repository(self, digest: str) -> Path:
         """The `.git` from which copies of a snapshot get their own."""
         return self.directory / "repositories" / name_of("repository", digest)
 
+    @property
+    def repositories(self) -> Path:
+        return self.directory / "repositories"
+
+    def builds(self, machine: str) -> Path:
+        return self.directory / "builds" / name_of("machine", machine)
+
+    def recipes(self, machine: str) -> list[Path]:
+        """The directories of the recipes that were installed, each with its installations."""
+        found = (self.directory / "installs" / name_of("machine", machine)).glob("*/*")
+        return sorted(path for path in found if path.is_dir())
+
+    def machines_of_root(self) -> list[str]:
+        """All machines of the KOCHI_ROOT, whose jobs may read freezes of the project."""
+        found = (self.directory.parent.parent / "machines").glob("*")
+        return sorted(each.name for each in found if each.is_dir())
+
+    def machines(self) -> list[str]:
+        """The machines on which the project has files."""
+        parts = ("installs", "builds", "artifacts", "workspaces")
+        return sorted({each.name for part in parts for each in (self.directory / part).glob("*")})
+
     def freezes(self) -> list[Path]:
-        return sorted((self.directory / "freezes").glob("*.json"))
+        return sorted(self.freeze_directory.glob("*.json"))
 
     def recipe(self, machine: str, dependency: str, recipe: str) -> Path:
         return (

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError, PhaseError
-from snakemake_kochi.files import is_there, to_json
-from snakemake_kochi.paths import WorkingPaths
+from snakemake_kochi.files import is_there, note_use, to_json
+from snakemake_kochi.paths import BuildPaths, InstallPaths, WorkingPaths
 from snakemake_kochi.phases.batch_freeze import load_batch_freeze
 from snakemake_kochi.phases.keep import keep_failure, keep_result
 from snakemake_kochi.phases.products import (
@@ -28,7 +28,7 @@ from snakemake_kochi.phases.products import (
     write_manifest,
 )
 from snakemake_kochi.phases.record import Output, Task
-from snakemake_kochi.phases.run import run_identity, run_task
+from snakemake_kochi.phases.run import CopyError, run_identity, run_task
 from snakemake_kochi.phases.script import Environment, clean_up_on_sigterm
 from snakemake_kochi.project.values import parse_assignment
 
@@ -112,11 +112,15 @@ def _run(file: Path, options: argparse.Namespace) -> None:
     )
     installs = _installs(options.installs)
     build = read_build(options.build)
-    if not is_there(build.tree):
+    if not note_use(BuildPaths(build.tree.parent).manifest):
         # Finished work needs none; this one was forced to run.
         build = _built(file, options)
     try:
-        record = run_task(freeze, task, build, installs, outputs)
+        try:
+            record = run_task(freeze, task, build, installs, outputs)
+        except CopyError:
+            # It may have been deleted just now. Under its lock it is found or made again.
+            record = run_task(freeze, task, _built(file, options), installs, outputs)
     except PhaseError as error:
         if error.record is not None:
             keep_failure(freeze, error.record)
@@ -129,6 +133,8 @@ def _installs(manifests: Sequence[Path]) -> tuple[Install, ...]:
     """Raises PhaseError when an installation is gone."""
     installs = merge(read_manifest(path) for path in manifests)
     gone = [f"-d {each.dependency}:{each.recipe}" for each in installs if not is_there(each.prefix)]
+    for install in installs:
+        note_use(InstallPaths(Path(install.prefix).parent).manifest)
     if gone:
         raise PhaseError(
             f"installations are gone: {', '.join(each[3:] for each in gone)}",

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 
 from snakemake_kochi.errors import PhaseError
-from snakemake_kochi.files import is_there, last_lines, make_directory, to_json, write_last
+from snakemake_kochi.files import last_lines, make_directory, note_use, to_json, write_last
 from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.phases.products import BUILD_VERSION, LAST_LINES, Build, Install, digest_of
@@ -91,7 +91,7 @@ def build_experiment(
     locks = find_lock_settings(freeze.root.machine(freeze.machine_name))
     own = locks.paths.project(freeze.paths.directory).build(digest)
     with freeze.root.explaining(), locks.hold(own) as lock:
-        if is_there(place.manifest):
+        if note_use(place.manifest):
             return Build(digest, place.tree)
         # Built in its final place: compilers write the path of their working directory into
         # products.

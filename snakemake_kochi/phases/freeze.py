@@ -24,8 +24,8 @@ from snakemake_kochi.errors import (
     nearest,
 )
 from snakemake_kochi.files import (
-    is_there,
     make_directory,
+    note_use,
     read_json,
     to_json,
     write_atomically,
@@ -171,7 +171,7 @@ def take_freeze(
     }
     content = to_json(data)
     file = paths.freeze(hashlib.sha256(content).hexdigest()[:32])
-    if not is_there(file):
+    if not note_use(file):
         make_directory(file.parent)
         write_atomically(file, content)
     return load_freeze(file)

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from snakemake_kochi.files import (
     last_lines,
     link_atomically,
     make_directory,
+    note_use,
     read_json,
     to_json,
     write_atomically,
@@ -101,7 +103,7 @@ def install_recipe(
             source=source,
             activate_script=recipe.activate_script,
         )
-        if is_there(place.manifest) and is_there(place.prefix):
+        if note_use(place.manifest) and is_there(place.prefix):
             print(f"{recipe} is installed already in {place.prefix}")
         else:
             _install(freeze, recipe, dependencies, install, place, lock)
@@ -313,7 +315,27 @@ def current_installs(
             "installed",
             _line_to_type(stale),
         )
-    return tuple(state.install for state in states if state.install is not None)
+    installs = tuple(state.install for state in states if state.install is not None)
+    for install in installs:
+        note_use(InstallPaths(Path(install.prefix).parent).manifest)
+    return installs
+
+
+def current_digests(paths: ProjectPaths, machine: str) -> set[tuple[str, str, str]]:
+    """The installations in use, and those on which they depend: dependency, recipe and digest.
+
+    Raises OSError and DamagedFileError if they are not known now.
+    """
+    found = set()
+    for place in paths.recipes(machine):
+        link = paths.current_install(machine, place.parent.name, place.name)
+        if (current := _current_place(link)) is None:
+            continue
+        found.add((place.parent.name, place.name, current.directory.name))
+        with suppress(FileNotFoundError):
+            record = read_json(current.record, MANIFEST_VERSION)
+            found.update((i["dependency"], i["recipe"], i["digest"]) for i in record["depends"])
+    return found
 
 
 def read_install(paths: ProjectPaths, machine: str, recipe: Recipe, digest: str) -> Install:

@@ -15,14 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.artifacts.agreement import disagree, note_directory, told_missed
-from snakemake_kochi.artifacts.journal import (
-    Result,
-    is_commit_due,
-    is_commit_promised,
-    journal,
-    pending,
-    promise_to_commit,
-)
+from snakemake_kochi.artifacts.journal import Result, is_commit_due, journal, pending
+from snakemake_kochi.artifacts.promises import is_commit_promised, promise_to_commit
 from snakemake_kochi.errors import GitError, KochiError
 from snakemake_kochi.files import is_there
 from snakemake_kochi.paths import ProjectPaths

@@ -33,6 +33,7 @@ from snakemake_kochi.phases.script import (
     Environment,
     Stopwatch,
     give_repository,
+    note_build,
     own_environment,
     run_script,
     scratch_directory,
@@ -53,6 +54,10 @@ _STANDALONE = {
     "KOCHI_ATTEMPT_NONCE": "",
     "KOCHI_RUNNER": "",
 }
+
+
+class CopyError(PhaseError):
+    """A build could not be copied: the disk is full, or the build was deleted just now."""
 
 
 def run_identity(phase: Phase, load_environment: str, point: Point, build_file: str) -> str:
@@ -83,7 +88,8 @@ def run_task(
     """Run a point's script in a private copy of its build, write its artifacts, return its record.
 
     The record is JSON, see `record.py`. Raises PhaseError when the script fails or an artifact is
-    missing; nothing is written then, and the error has the record of the attempt.
+    missing, CopyError when the build cannot be copied; nothing is written then, and the error of
+    an attempt that began has its record.
     """
     machine = freeze.paths.machine(freeze.machine_name)
     variables = _job_variables(freeze, task)
@@ -91,6 +97,7 @@ def run_task(
     # The record of a job of its own is not kept.
     facts = Facts(freeze.facts if task.batch else {}, around, build.digest)
     with scratch_directory(freeze.workspaces) as scratch:
+        note_build(scratch, build)
         directory = _copy(build.tree, scratch / "workspace")
         _renew(freeze, build, directory)
         give_repository(freeze.git_directory, directory)
@@ -193,7 +200,7 @@ def _copy(tree: Path, directory: Path) -> Path:
     copied = subprocess.run(command, capture_output=True, check=False)
     if copied.returncode != 0:
         said = copied.stderr.decode("utf-8", "replace").strip()
-        raise PhaseError(f"could not copy {tree} into a workspace: {said}")
+        raise CopyError(f"could not copy {tree} into a workspace: {said}")
     return directory
 
 

@@ -27,8 +27,8 @@ from pathlib import Path
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import list_names, make_directory, read_json
 from snakemake_kochi.paths import SUBMODULES
-from snakemake_kochi.phases.products import Install
-from snakemake_kochi.processes import ProcessIdentity, child_pids, this_node
+from snakemake_kochi.phases.products import Build, Install
+from snakemake_kochi.processes import Node, ProcessIdentity, child_pids, this_node
 from snakemake_kochi.project.values import environment_name
 
 _FOLLOW_SECONDS = 0.05
@@ -308,6 +308,28 @@ def scratch_directory(workspaces: Path) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+_BUILD = "build"  # the name of a link in a private directory
+
+
+def note_build(scratch: Path, build: Build) -> None:
+    """Note in a private directory that its process uses a build, as long as the directory exists.
+
+    Programs may load libraries from the build all the time.
+    """
+    with suppress(OSError):  # without symbolic links, the time of its last use protects the build
+        (scratch / _BUILD).symlink_to(build.tree)
+
+
+def builds_in_use(workspaces: Path) -> set[Path]:
+    """The builds that living processes use. Raises OSError if that is not known now."""
+    found = set()
+    for entry in list_names(workspaces):
+        if not is_forsaken(entry):
+            with suppress(FileNotFoundError):
+                found.add(Path(os.readlink(workspaces / entry / _BUILD)).parent)
+    return found
+
+
 def give_repository(git_directory: str | None, copy: Path) -> None:
     """Give a copy of the project a `.git` of its own, in which git answers as in the working tree
     (see `snapshot.keep_repository`), and one to each submodule in it. None: no `.git` at all."""
@@ -343,21 +365,34 @@ def _here() -> tuple[str, str, str]:
     """This host, its boot and the pid namespace, each short: scripts create sockets in there, whose
     paths may have 107 characters."""
     node = this_node()
-    host = hashlib.sha256(f"{node.host}\0{node.machine}".encode()).hexdigest()[:8]
     boot = node.boot.replace("-", "")[:8].ljust(8, "0")
-    return host, boot, f"{int(re.sub(r'[^0-9]', '', node.namespace)):x}"
+    return host_key(node), boot, f"{int(re.sub(r'[^0-9]', '', node.namespace)):x}"
 
 
 def _sweep(parent: Path) -> None:
     # The next phase handles what cannot be read or removed now.
     with suppress(OSError):
         for entry in list_names(parent):
-            if _is_forsaken(entry):
+            if is_forsaken(entry):
                 shutil.rmtree(parent / entry, ignore_errors=True)
 
 
-def _is_forsaken(entry: str) -> bool:
-    """Whether no process can be left to which a directory of that name belongs."""
+def host_of_scratch(entry: str) -> str | None:
+    """The host of the process to which a directory of that name belongs, as `host_key` has it."""
+    found = _SCRATCH_NAME.fullmatch(entry)
+    return None if found is None else found["host"]
+
+
+def host_key(node: Node) -> str:
+    """A short name of a host, as names of private directories begin with it."""
+    return hashlib.sha256(f"{node.host}\0{node.machine}".encode()).hexdigest()[:8]
+
+
+def is_forsaken(entry: str) -> bool:
+    """Whether no process can be left to which a directory of that name belongs.
+
+    False also where that cannot be known from here.
+    """
     found = _SCRATCH_NAME.fullmatch(entry)
     host, boot, namespace = _here()
     if found is None or found["host"] != host:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from snakemake_kochi.frozen import FrozenDict
+from snakemake_kochi.project.clean_rules import Rules, read_rule
 from snakemake_kochi.project.document import Document, names, optional_text, script, section
 from snakemake_kochi.project.machines import LOCAL, Machine
 from snakemake_kochi.project.problems import KeyPath, check_name
@@ -52,6 +53,7 @@ def _machine(name: str, data: Mapping[str, Any], path: KeyPath, layers: Layers) 
         allocation=_allocation(data, (*path, "allocation"), layers),
         load_env_on_login_node=on_login_node,
         load_env_on_machine=on_machine,
+        clean=_clean(data, (*path, "clean"), layers),
         files=layers.files(name),
         root_file=layers.origin((*path, "kochi_root")).source_map.file,
         script_file=layers.origin((*path, "alloc_script")).source_map.file,
@@ -89,6 +91,25 @@ def _allocation(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> 
         except ValueError as error:
             problems.add((*path, key), f"{text!r}: {error}")
     return AllocationSettings(**found)
+
+
+def _clean(machine: Mapping[str, Any], path: KeyPath, problems: Layers) -> Rules | None:
+    if "clean" not in machine:
+        return None
+    written: dict[str, Any] = {}
+    for key, value in section(machine, "clean").items():
+        if problems.is_unknown((*path, key)):
+            continue
+        text = names(value) if key == "keep" else optional_text(value)
+        try:
+            written[key] = text
+            if text is not None:
+                read_rule(key, text)
+        except ValueError as error:
+            written.pop(key)
+            shown = text if key != "keep" else list(text or ())
+            problems.add((*path, key), f"{shown!r}: {error}")
+    return Rules().changed_by(written)
 
 
 def _arguments(

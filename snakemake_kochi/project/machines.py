@@ -18,6 +18,7 @@ from snakemake_kochi.files import expand_path, expand_user, is_name
 from snakemake_kochi.frozen import FrozenDict
 from snakemake_kochi.ownership import OthersError, check_followed
 from snakemake_kochi.paths import Root
+from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.schedulers.interface import AllocationSettings
 
@@ -50,6 +51,7 @@ class Machine:
     allocation: AllocationSettings = field(default_factory=AllocationSettings)
     load_env_on_login_node: str = ""
     load_env_on_machine: str = ""
+    clean: Rules | None = None  # by which runs clean up by themselves; None if they do not
     files: tuple[str, ...] = field(default=(), compare=False)
     root_file: str = field(default="kochi.yaml", compare=False)
     script_file: str = field(default="kochi.yaml", compare=False)

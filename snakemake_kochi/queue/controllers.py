@@ -188,8 +188,11 @@ def adopt(machine: MachinePaths, dead: str, adopter: str, others: Collection[str
             if last.controller not in others and not _is_gone(machine, last.controller):
                 return False
         adopted = {"version": VERSION, "adopter": adopter, "host": this_node().host, "time": now()}
-        if write_exclusively(machine.controller(dead).adopter(number + 1), to_json(adopted)):
-            return True
+        try:
+            if write_exclusively(machine.controller(dead).adopter(number + 1), to_json(adopted)):
+                return True
+        except FileNotFoundError:
+            return False  # its files were just deleted: it had no jobs
 
 
 def _is_gone(machine: MachinePaths, identity: str) -> bool:

@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import re
 import shlex
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -208,6 +208,10 @@ Kind = Literal["job", "worker"]
 
 def read_next(machine: MachinePaths, kind: Kind) -> int:
     """The next number, according to the counter. Raises DamagedFileError if it is damaged."""
+    return max(_counted(machine, kind), _floor(machine, kind))
+
+
+def _counted(machine: MachinePaths, kind: Kind) -> int:
     try:
         number = _read_counters(machine).get(kind)
     except DamagedFileError as error:
@@ -261,6 +265,37 @@ def _largest_in_use(machine: MachinePaths, kind: Kind) -> int:
     )
     jobs = (entry.job for entry in (*running, *newest))
     return max((*jobs, *itertools.islice(ended_job_numbers(machine), 1)), default=-1)
+
+
+def _floor(machine: MachinePaths, kind: Kind) -> int:
+    try:
+        return int(read_json(machine.number_floor(kind), VERSION)["next"])
+    except FileNotFoundError:
+        return 0
+    except (KeyError, TypeError, ValueError) as error:
+        path = machine.number_floor(kind)
+        raise DamagedFileError(f"{path}: key 'next': a number was expected") from error
+
+
+def old_ranges(machine: MachinePaths, kind: Kind) -> list[Path]:
+    """All ranges of numbers but the newest one, in their order."""
+    directory, found = machine.number_ranges(kind), []
+    for shard in list_names(directory):
+        names = (name.removesuffix(".json") for name in list_names(directory / shard))
+        found += [int(name) for name in names if name.isdecimal()]
+    return [machine.number_range(kind, first) for first in sorted(found)[:-1]]
+
+
+def raise_floor(machine: MachinePaths, kind: Kind, ranges: Sequence[Path]) -> None:
+    """Note that no number below the end of these ranges is free; then they may be deleted.
+
+    A counter may be behind, after a power failure for example. Then the range that begins with it
+    prevents that numbers are given again, or this note.
+    """
+    with ids_lock(machine):
+        following = max((_floor(machine, kind), *map(_end_of, ranges)))
+        content = to_json({"version": VERSION, "next": following})
+        write_atomically(machine.number_floor(kind), content, durable=True)
 
 
 def _newest_range(machine: MachinePaths, kind: Kind) -> Path | None:

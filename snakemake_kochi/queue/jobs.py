@@ -138,6 +138,8 @@ def find_job(machine: MachinePaths, job: int) -> JobView:
         return view
     following = read_next(machine, "job")
     known = f"jobs 0 to {following - 1} are known" if following else "there are none"
+    if job < following:
+        known += ", and `kochi clean` deletes the files of old ones"
     raise NameNotFoundError(
         f"there is no job {job} on machine {machine.name}; {known}",
         "List them with: kochi show jobs -t",

@@ -24,7 +24,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from snakemake_kochi.errors import GitError
-from snakemake_kochi.files import is_there, make_directory, move, to_json, write_atomically
+from snakemake_kochi.files import (
+    is_there,
+    make_directory,
+    move,
+    note_use,
+    to_json,
+    write_atomically,
+)
 from snakemake_kochi.git import run_git
 from snakemake_kochi.paths import SUBMODULES
 from snakemake_kochi.snapshot.listing import FILES_ONLY, matcher, submodules
@@ -77,6 +84,9 @@ _COPY_CONFIGURATION = """\
 \tauto = 0
 [extensions]
 """
+
+
+SNAPSHOTS = "refs/snapshots"
 
 
 def run_in_store(
@@ -158,7 +168,7 @@ def _new_repository(path: Path) -> Iterator[Path]:
         shutil.rmtree(new, ignore_errors=True)
 
 
-def write_tree(store: Path, directory: Path, paths: Iterable[str]) -> str:
+def write_tree(store: Path, directory: Path, paths: Iterable[str], uses_cache: bool = True) -> str:
     """Write these files of the directory to the store as a tree; return its id.
 
     A stat cache per directory stays in the store, so that unchanged files are not read again.
@@ -169,7 +179,8 @@ def write_tree(store: Path, directory: Path, paths: Iterable[str]) -> str:
     wanted = tuple(paths)
     try:
         try:
-            tree = _write_with_cache(store, directory, index, cache, wanted)
+            known = cache if uses_cache else None
+            tree = _write_with_cache(store, directory, index, known, wanted)
         except GitError:
             # The cache may be damaged, or a file changed while it was read.
             index.unlink(missing_ok=True)
@@ -207,11 +218,14 @@ def _write_with_cache(
     return tree
 
 
-def keep_tree(store: Path, tree: str) -> str:
-    """Keep a tree for good by a commit and a ref; return the commit's id, always the same one."""
-    ref = f"refs/snapshots/{tree}"
+def keep_tree(store: Path, tree: str, anew: bool = False) -> str:
+    """Keep a tree by a commit and a ref; return the commit's id, always the same one.
+
+    The time of the ref is that of its last use. With `anew`, the commit is written again.
+    """
+    ref = f"{SNAPSHOTS}/{tree}"
     kept = run_in_store(store, "rev-parse", "--verify", "--quiet", ref, accept=(0, 1))
-    if kept:
+    if kept and not anew and note_use(store / ref):
         return kept.decode().strip()
     date = {"GIT_AUTHOR_DATE": "946684800 +0000", "GIT_COMMITTER_DATE": "946684800 +0000"}
     made = run_in_store(store, "commit-tree", tree, "-m", f"snapshot {tree}", environment=date)
@@ -251,7 +265,7 @@ def _keep(
     for name, content in (*sorted(files.items()), *zip(("index", "left out"), index, strict=True)):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     kept = path_of(digest.hexdigest()[:32])
-    if not is_there(kept / "HEAD"):
+    if not note_use(kept / "HEAD"):
         _write(kept, files, *index)
     return kept
 

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, near
 from snakemake_kochi.files import make_directory, move
 from snakemake_kochi.git import run_git
 from snakemake_kochi.snapshot.listing import list_files, matcher
+from snakemake_kochi.snapshot.pruning import is_pruned_lately, is_whole
 from snakemake_kochi.snapshot.repository import create_store, keep_tree, run_in_store, write_tree
 
 _NO_FILE = "000000"  # the mode of a missing file
@@ -81,18 +82,38 @@ def freeze(directory: Path, store: Path, exclude: Sequence[str] = ()) -> Snapsho
     directories, sockets, pipes and devices. Elsewhere it is every file. `exclude` (patterns as in a
     .gitignore at the top of `directory`, such as "/results/") leaves out more, tracked or not.
 
-    Nothing is written to the user's repository. A frozen tree stays in the store for good; the same
-    files give the same tree and commit. Several processes may freeze at once. Raises GitError when
-    git refuses (an unreadable file, a repository of another user), KochiError when there is no such
-    directory, ConfigError for a bad pattern.
+    Nothing is written to the user's repository. A frozen tree stays in the store until `kochi
+    clean` deletes it; the same files give the same tree and commit. Several processes may freeze at
+    once. Raises GitError when git refuses (an unreadable file, a repository of another user),
+    KochiError when there is no such directory, ConfigError for a bad pattern.
     """
     if not directory.is_dir():
         raise KochiError(f"{directory}: no such directory, so there is nothing to freeze")
     top = directory.absolute()
     listing = list_files(top, matcher(exclude))
     create_store(store)
-    tree = write_tree(store, top, listing.paths)
-    return Snapshot(tree, keep_tree(store, tree), listing.base, listing.dirty)
+
+    def write(anew: bool) -> str:
+        return write_tree(store, top, listing.paths, uses_cache=not anew)
+
+    return Snapshot(*_kept(store, write), listing.base, listing.dirty)
+
+
+def _kept(store: Path, write: Callable[[bool], str]) -> tuple[str, str]:
+    """The tree that a function writes, and the commit that keeps it, with all their objects.
+
+    Its argument says that all objects are to be written, because another process has deleted some.
+    """
+    try:
+        tree = write(False)
+        commit = keep_tree(store, tree)
+        if not is_pruned_lately(store) or is_whole(store, commit):
+            return tree, commit
+    except GitError:
+        if not is_pruned_lately(store):
+            raise
+    tree = write(True)
+    return tree, keep_tree(store, tree, anew=True)
 
 
 def list_entries(store: Path, tree: str) -> tuple[Entry, ...]:
@@ -130,8 +151,10 @@ def overlay(store: Path, below: Iterable[Entry], above: Iterable[Entry]) -> Snap
         run_in_store(
             store, "update-index", "-z", "--index-info", index=index, stdin=os.fsencode(lines)
         )
-        tree = run_in_store(store, "write-tree", index=index).decode().strip()
-    return Snapshot(tree, keep_tree(store, tree), None, True)
+        made = _kept(
+            store, lambda _: run_in_store(store, "write-tree", index=index).decode().strip()
+        )
+    return Snapshot(*made, None, True)
 
 
 def digest_sources(

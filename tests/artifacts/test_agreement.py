@@ -21,7 +21,8 @@ from snakemake_kochi.artifacts.committer import (
     commit_pending,
     committer_lock,
 )
-from snakemake_kochi.artifacts.journal import Result, journal, pending, promise_to_commit
+from snakemake_kochi.artifacts.journal import Result, journal, pending
+from snakemake_kochi.artifacts.promises import promise_to_commit
 from snakemake_kochi.artifacts.published import branch_called as branch
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.errors import GitError, KochiError

@@ -21,14 +21,8 @@ from support import wait_until
 from snakemake_kochi.artifacts import committer
 from snakemake_kochi.artifacts.branch_content import record_path
 from snakemake_kochi.artifacts.committer import commit_pending
-from snakemake_kochi.artifacts.journal import (
-    Result,
-    is_commit_due,
-    is_commit_promised,
-    journal,
-    pending,
-    promise_to_commit,
-)
+from snakemake_kochi.artifacts.journal import Result, is_commit_due, journal, pending
+from snakemake_kochi.artifacts.promises import is_commit_promised, promise_to_commit
 from snakemake_kochi.artifacts.published import branch_called as branch
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.errors import DamagedFileError, GitError, KochiError, PhaseError

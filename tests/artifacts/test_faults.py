@@ -13,7 +13,8 @@ from faulty_filesystem import FaultyFilesystem
 from git_helpers import git, write
 
 from snakemake_kochi.artifacts.committer import commit_missing, commit_pending
-from snakemake_kochi.artifacts.journal import VERSION, Result, journal, pending, promise_to_commit
+from snakemake_kochi.artifacts.journal import VERSION, Result, journal, pending
+from snakemake_kochi.artifacts.promises import promise_to_commit
 from snakemake_kochi.artifacts.published import branch_called as branch
 from snakemake_kochi.paths import ProjectPaths, Root, WorkingPaths
 from snakemake_kochi.phases.batch_freeze import BatchFreeze

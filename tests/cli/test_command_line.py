@@ -31,6 +31,7 @@ COMMANDS = (
         "show",
         "trace",
         "doctor",
+        "clean",
         "why",
         "export",
         "artifact",

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from support import git
 
-from snakemake_kochi.artifacts.journal import note_commit, pending, promise_to_commit
+from snakemake_kochi.artifacts.journal import note_commit, pending
+from snakemake_kochi.artifacts.promises import promise_to_commit
 from snakemake_kochi.paths import ProjectPaths, Root
 
 # Counts what Python calls in a dry run.

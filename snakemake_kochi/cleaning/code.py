@@ -1,0 +1,239 @@
+"""Freezes, the `.git` directories of copies, and snapshots with their objects.
+
+All machines of a KOCHI_ROOT share them. A freeze stays as long as a job or a run may read it, and
+the newest one of each machine stays. What a freeze names stays as long as it, and the snapshot of
+each build does. Of the other snapshots, those of recorded results stay until their code is
+published in the user's repository (`artifacts/code.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snakemake_kochi.artifacts.agreement import agreed_commit
+from snakemake_kochi.artifacts.branch_content import all_records
+from snakemake_kochi.artifacts.code import unpublished
+from snakemake_kochi.artifacts.journal import journaled_records
+from snakemake_kochi.artifacts.promises import promises
+from snakemake_kochi.artifacts.published import branch_called, names_of
+from snakemake_kochi.cleaning.projects import LEAST_AGE, Needed
+from snakemake_kochi.cleaning.removal import Freed, Removal, delete, modified, set_aside
+from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.files import is_there, list_names, read_json
+from snakemake_kochi.locks import read_lock_settings
+from snakemake_kochi.paths import SUBMODULES, BuildPaths, ProjectPaths, original_path
+from snakemake_kochi.project.clean_rules import Rules
+from snakemake_kochi.snapshot.pruning import prune, size_of_snapshots, snapshot_refs
+
+# Seconds that a run may need from its freeze to its promise.
+_START = 3600.0
+
+
+@dataclass
+class _Kept:
+    """What the freezes that stay name."""
+
+    repositories: set[Path] = field(default_factory=set)
+    trees: set[str] = field(default_factory=set)
+
+    def add(self, freeze: Mapping[str, Any]) -> None:
+        self.trees.add(str(freeze["snapshot"]["tree"]))
+        sources = (source.get("tree") for source in freeze.get("sources", {}).values())
+        self.trees.update(str(tree) for tree in sources if tree)
+        if git_directory := freeze.get("git_directory"):
+            self._add_repository(Path(str(git_directory)))
+
+    def _add_repository(self, directory: Path) -> None:
+        if directory in self.repositories:
+            return
+        self.repositories.add(directory)
+        with contextlib.suppress(FileNotFoundError, DamagedFileError):
+            for inner in read_json(directory / SUBMODULES).values():
+                self._add_repository(Path(str(inner)))
+
+
+def repository_of(project: ProjectPaths) -> Path | None:
+    """The user's repository of a project, as its freezes name it."""
+    for file in project.freezes():
+        with contextlib.suppress(OSError, DamagedFileError, KeyError):
+            return Path(str(read_json(file)["directory"]))
+    return None
+
+
+def clean_code(project: ProjectPaths, rules: Rules, removal: Removal) -> None:
+    """Delete freezes, repositories of copies, and snapshots of a project."""
+    with removal.tolerating(f"freezes of {project.directory.name}"):
+        removal.sweep(project.freeze_directory)
+        needed = [
+            Needed(project.machine(name), project, None) for name in project.machines_of_root()
+        ]
+        found = {file: read_json(file) for file in project.freezes()}
+        gone = _clean_freezes(found, needed, rules, removal)
+        kept = _Kept()
+        # Those that began meanwhile, too. One that cannot be read keeps all.
+        for file in project.freezes():
+            if file not in gone:
+                with contextlib.suppress(FileNotFoundError):
+                    kept.add(read_json(file))
+        _clean_repositories(project, kept, rules, removal)
+        if is_there(project.store):
+            repository = next((Path(str(each["directory"])) for each in found.values()), None)
+            _clean_snapshots(project, repository, kept, rules, removal)
+
+
+def _clean_freezes(
+    found: Mapping[Path, Mapping[str, Any]],
+    needed: list[Needed],
+    rules: Rules,
+    removal: Removal,
+) -> set[Path]:
+    gone = set()
+    times = {file: modified(file) for file in found}
+    newest: dict[str, Path] = {}
+    for file in sorted(times, key=lambda file: times[file]):
+        newest[str(found[file]["machine"])] = file
+    first = min(map(_first_run, needed), default=float("inf"))
+    for file, moment in times.items():
+        age = removal.now - moment
+        if age < max(rules.snapshots, LEAST_AGE) or moment >= first - _START:
+            continue
+        in_tickets = any(str(file) in each.freezes for each in needed)
+        if file in newest.values() or in_tickets or rules.keeps("freezes", (file.stem,)):
+            continue
+        if removal.remove("freezes", file, lambda aside: removal.age_of(aside) < LEAST_AGE):
+            gone.add(file)
+            parts = ProjectPaths.parts_of_freeze(file)
+            if is_there(parts):
+                freed = Removal(removal.is_dry, removal.now, removal.deadline)
+                freed.remove("freezes", parts)
+                for each in freed.freed.values():
+                    removal.count("freezes", Freed(0, each.inodes, each.bytes))
+    return gone
+
+
+def _first_run(needed: Needed) -> float:
+    """When the first run began whose main process is alive, in seconds since the epoch."""
+    settings = read_lock_settings(needed.machine)
+    if settings is None:
+        return float("inf")
+    held = promises(needed.project, needed.machine.name)
+    if held and settings.kind == "lease":
+        return 0.0  # a lease has the time of its renewal
+    times = []
+    for file in held:
+        with contextlib.suppress(FileNotFoundError):
+            times.append(modified(file))
+    return min(times, default=float("inf"))
+
+
+def _clean_repositories(project: ProjectPaths, kept: _Kept, rules: Rules, removal: Removal) -> None:
+    parent, age = project.repositories, max(rules.snapshots, LEAST_AGE)
+    for name in list_names(parent):
+        path = parent / name
+        original = original_path(path) or path
+        if original in kept.repositories or (name.startswith(".") and path == original):
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            if removal.age_of(_head(path)) >= age:
+                removal.remove(
+                    "freezes", path, lambda aside: removal.age_of(_head(aside)) < LEAST_AGE
+                )
+
+
+def _head(repository: Path) -> Path:
+    """The file that has the time of the last use."""
+    return repository / "HEAD"
+
+
+# ---- snapshots
+
+
+def _clean_snapshots(
+    project: ProjectPaths,
+    repository: Path | None,
+    kept: _Kept,
+    rules: Rules,
+    removal: Removal,
+) -> None:
+    store, age = project.store, max(rules.snapshots, LEAST_AGE)
+    refs = snapshot_refs(store)
+    used = kept.trees | set(_trees_of_builds(project))
+    old = {
+        tree
+        for tree, file in refs.items()
+        if tree not in used
+        and removal.age_of(file) >= age
+        and not rules.keeps("snapshots", (tree,))
+    }
+    old -= _awaiting_publication(project, repository, old)
+    if removal.is_dry:
+        if old:
+            objects, size = size_of_snapshots(store, old)
+            removal.count("snapshots", Freed(len(old), objects + len(old), size))
+        return
+    for tree in old:
+        removal.remove("snapshots", refs[tree], lambda aside: removal.age_of(aside) < LEAST_AGE)
+    _clean_store(store, age, removal)
+
+
+def _clean_store(store: Path, age: float, removal: Removal) -> None:
+    """Delete the objects that no snapshot needs any more, and caches of other directories."""
+    for file in store.glob("indexes/*"):
+        if removal.is_older(file, age):
+            removal.count("leftovers", delete(file))
+    for aside in set_aside(store / "refs" / "snapshots"):
+        removal.count("leftovers", delete(aside))
+    for aside in prune(store, removal.now - age):
+        freed = delete(aside)
+        removal.count("snapshots", Freed(0, freed.inodes, freed.bytes))
+
+
+def _trees_of_builds(project: ProjectPaths) -> Iterator[str]:
+    """The snapshots of builds: a run of a newer snapshot renews the files that differ."""
+    for machine in project.machines():
+        for name in list_names(project.builds(machine)):
+            with contextlib.suppress(FileNotFoundError):
+                manifest = BuildPaths(project.builds(machine) / name).manifest
+                yield str(read_json(manifest).get("snapshot"))
+
+
+def _awaiting_publication(
+    project: ProjectPaths, repository: Path | None, trees: Iterable[str]
+) -> set[str]:
+    """Those snapshots of recorded results whose code is not in the user's repository.
+
+    All of them, if that is not known.
+    """
+    wanted = set(trees)
+    if not wanted:
+        return wanted
+    if repository is None or not is_there(repository / ".git"):
+        return wanted
+    try:
+        missing = unpublished(repository, wanted)
+    except KochiError:
+        return wanted
+    if not missing:
+        return missing
+    for machine in project.machines():
+        if agreed_commit(project, machine) is None:
+            return missing  # results may exist in a working directory only
+    recorded: set[str] = set()
+    for name in names_of(repository):
+        records = all_records(repository, f"refs/heads/{branch_called(name)}", name)
+        recorded.update(_trees_of(records))
+    for machine in project.machines():
+        recorded.update(_trees_of(journaled_records(project, machine)))
+    return missing & recorded
+
+
+def _trees_of(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    for record in records:
+        with contextlib.suppress(KeyError, TypeError, AttributeError):  # edited by hand
+            yield str(record["snapshot"]["tree"])
+            for recipe in record.get("recipes", ()):
+                yield str((recipe.get("source") or {}).get("tree"))

@@ -1,0 +1,108 @@
+"""What may be deleted: ages, sizes, and names that are kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
+
+from snakemake_kochi.quantities import memory_of, seconds_of
+
+DAY = 86400.0
+NEVER = "never"
+AN_AGE = f"a time like 12h, 30d or 0 was expected, at most a year, or '{NEVER}'"
+A_SIZE = "an amount of disk space like 512M or 50G was expected"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How many seconds files stay that nothing needs (infinity: for ever), and what stays.
+
+    `jobs`: since the end of the job. `runs`: since the last sign of a run, a worker or a launch.
+    `builds`, `installs`: since they were last used. `snapshots`: since a run last froze the same
+    files. `builds_above` is the number of bytes above which the builds that were not used for
+    longest go earlier. `keep` are patterns of names, or KIND:PATTERN.
+    """
+
+    jobs: float = 30 * DAY
+    runs: float = 30 * DAY
+    builds: float = 30 * DAY
+    installs: float = 30 * DAY
+    snapshots: float = 7 * DAY
+    builds_above: float = math.inf
+    keep: tuple[str, ...] = ()
+
+    def keeps(self, kind: str, names: Sequence[str]) -> bool:
+        """Whether a rule keeps a thing of that kind with these names."""
+        for rule in self.keep:
+            of_kind, separator, pattern = rule.partition(":")
+            if not separator or of_kind not in KINDS:
+                of_kind, pattern = kind, rule
+            if of_kind == kind and any(fnmatchcase(name, pattern) for name in names):
+                return True
+        return False
+
+    def changed_by(self, written: Mapping[str, Any]) -> Rules:
+        """These rules with the values that a person has written, and that `check` accepts.
+
+        `after` is the age of all kinds. A key with None is not written.
+        """
+        values = {key: read_rule(key, text) for key, text in written.items() if text is not None}
+        changes: dict[str, Any] = dict.fromkeys(AGES, values["after"]) if "after" in values else {}
+        changes |= {key: value for key, value in values.items() if key != "after"}
+        return replace(self, **(changes | {"keep": (*self.keep, *values.get("keep", ()))}))
+
+
+# The kinds of things that are deleted and counted, and the key of `Rules` with their age.
+KINDS: Mapping[str, str] = {
+    "jobs": "jobs",
+    "runs": "runs",
+    "launches": "runs",
+    "workers": "runs",
+    "workspaces": "",
+    "builds": "builds",
+    "installs": "installs",
+    "freezes": "snapshots",
+    "snapshots": "snapshots",
+    "leftovers": "",
+}
+AGES = tuple(dict.fromkeys(filter(None, KINDS.values())))
+assert {*AGES, "builds_above", "keep"} == {field.name for field in fields(Rules)}
+
+
+def read_rule(key: str, written: Any) -> Any:
+    """A value as a person has written it. Raises ValueError."""
+    if key == "keep":
+        return tuple(map(_pattern, written))
+    return _size_of(str(written)) if key == "builds_above" else _age_of(str(written))
+
+
+def _pattern(rule: str) -> str:
+    kind, separator, pattern = rule.partition(":")
+    if not (pattern if separator else rule).strip():
+        raise ValueError("the pattern of a name was expected")
+    # DEPENDENCY:RECIPE is a name itself.
+    if separator and kind not in KINDS and (near := get_close_matches(kind, KINDS, 1, 0.8)):
+        raise ValueError(f"there is no kind '{kind}' to keep, did you mean '{near[0]}'?")
+    return rule
+
+
+def _age_of(text: str) -> float:
+    if text.strip() == NEVER:
+        return math.inf
+    if text.strip() == "0":
+        return 0.0
+    try:
+        return seconds_of(text)
+    except ValueError as error:
+        raise ValueError(AN_AGE) from error
+
+
+def _size_of(text: str) -> float:
+    try:
+        return memory_of(text) * 2.0**20
+    except ValueError as error:
+        raise ValueError(A_SIZE) from error

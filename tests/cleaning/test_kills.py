@@ -1,0 +1,137 @@
+"""A clean-up that is killed, at any step, and one beside workers that go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from cleaning.stage import Stage, make_old
+from faults.injection import Scene, deaths, run_scene
+from support import git, worker_command, write
+
+from snakemake_kochi.files import make_directory, to_json
+from snakemake_kochi.phases.freeze import take_freeze
+from snakemake_kochi.phases.products import Build
+from snakemake_kochi.phases.script import note_build, scratch_directory
+from snakemake_kochi.queue import Inbox, Ticket, allocate_ids, find_job
+from snakemake_kochi.snapshot.pruning import is_whole
+
+_STRIDE = 7  # of some 200 steps; another one each time is not reproducible
+
+
+def _prepare(stage: Stage, stack: ExitStack) -> tuple[str, Build]:
+    """What goes: two jobs, a worker, a dead controller, a build, a snapshot. What stays: the same
+    once more, in use."""
+    worker = stage.worker()
+    inbox = Inbox.create(stage.machine, str(stage.directory))
+    stage.submit("old", "old too")
+    stage.submit("awaited", controller=inbox.identity)
+    stage.end(3, worker)
+    dead = Inbox.create(stage.machine, "/elsewhere")
+    dead.leave()
+    stage.submit("waiting")
+    directory = stage.directory / "project"
+    if not (directory / ".git").exists():
+        write(directory / "kochi.yaml", "dependencies:\n")
+        git(directory, "init", "-q")
+    newest = ""
+    for text in ("old\n", "newest\n"):
+        (directory / "code.txt").write_text(text)
+        newest = take_freeze(directory, "local").snapshot.commit
+    project = stage.root.project(directory)
+    builds = [project.build("local", name) for name in ("unused", "used")]
+    for place in builds:
+        make_directory(place.tree)
+        place.manifest.write_bytes(to_json({"version": 1}))
+    # This process uses one of them.
+    scratch = stack.enter_context(scratch_directory(project.workspaces("local")))
+    note_build(scratch, Build("used", builds[1].tree))
+    make_old(stage.root.directory)
+    for path in project.freezes():
+        is_newest = json.loads(path.read_text())["snapshot"]["commit"] == newest
+        make_old(path, 39 if is_newest else 41)
+    return newest, Build("used", builds[1].tree)
+
+
+def test_a_clean_up_may_be_killed_before_any_step_twice_and_then_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Stage] = []
+    kept: list[tuple[str, Build]] = []
+
+    def scene() -> Scene:
+        stage = Stage(tmp_path / str(len(made)))
+        monkeypatch.setenv("KOCHI_ROOT", str(stage.root.directory))
+        made.append(stage)
+        kept.append(_prepare(stage, stack))
+        return stage.clean
+
+    tried, stack = 0, ExitStack()
+    for ending in deaths(scene, most=0, stride=_STRIDE):
+        tried += 1
+        stage, (newest, build) = made[-1], kept[-1]
+        assert ending.error == ""
+        assert run_scene(stage.clean, at=1 + 5 * tried % 60).error == ""
+        project = stage.root.project(stage.directory / "project")
+        assert stage.clean().faults == ()
+        assert stage.clean().freed == {}
+        assert stage.jobs() == [2]
+        assert find_job(stage.machine, 3).state == "waiting"
+        assert is_whole(project.store, newest)
+        assert len(project.freezes()) == 1
+        assert os.listdir(project.builds("local")) == [build.digest]
+        assert not [name for name in stage.names() if ".removed-" in name or "unused-" in name]
+        assert allocate_ids(stage.machine, "job", 1) == range(4, 5)
+    stack.close()
+    assert tried > 10
+
+
+def test_jobs_are_executed_once_while_clean_ups_run_and_are_killed_beside_their_workers(
+    stage: Stage,
+) -> None:
+    """Two workers, and clean-ups that delete each job as soon as it has ended."""
+    count = 120
+    out = make_directory(stage.directory / "out")
+    tickets = [
+        Ticket(
+            name=f"job{number}",
+            command=("sh", "-c", f"sleep 0.02; echo done >> {out}/{number}"),
+            directory=str(stage.directory),
+        )
+        for number in range(count)
+    ]
+    stage.queue.submit(tickets)
+    environment = {**os.environ, "KOCHI_ROOT": str(stage.root.directory)}
+    words = ("--jobs", "0", "--runs", "0", "-y", "-m", "local")
+    cleaning = [sys.executable, "-P", "-m", "snakemake_kochi.cli", "clean", *words]
+    command = worker_command(
+        stage.root.directory, stage.directory, queues=["q"], cores=2, idle_wait=0.2
+    )
+    workers = [subprocess.Popen(command, cwd=stage.directory) for _ in range(2)]
+    deaths_of_cleaners = 0
+    try:
+        while any(worker.poll() is None for worker in workers):
+            cleaner = subprocess.Popen(
+                cleaning, cwd=stage.directory, env=environment, stdout=subprocess.DEVNULL
+            )
+            time.sleep(0.35 + 0.02 * (deaths_of_cleaners % 10))
+            cleaner.send_signal(signal.SIGKILL)
+            deaths_of_cleaners += cleaner.wait() == -signal.SIGKILL
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    assert [worker.returncode for worker in workers] == [0, 0]
+    lines = {int(path.name): path.read_text() for path in out.iterdir()}
+    assert lines == dict.fromkeys(range(count), "done\n")
+    subprocess.run(cleaning, cwd=stage.directory, env=environment, check=True)
+    assert stage.jobs() == []
+    assert os.listdir(stage.machine.workers) == []
+    assert deaths_of_cleaners > 0
