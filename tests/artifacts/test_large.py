@@ -371,7 +371,15 @@ def test_a_result_may_not_be_called_like_the_attributes(
 def test_the_origin_of_a_large_file_compares_its_content(
     repository: Path, paths: ProjectPaths, tmp_path: Path, large: bool
 ) -> None:
-    about = {"experiment": "", "batch": "", "name": "", "parameters": {}, "duplicate": 0}
+    about: dict[str, Any] = {
+        "version": 1,
+        "recipes": [],
+        "experiment": "",
+        "batch": "",
+        "name": "",
+        "parameters": {},
+        "duplicate": 0,
+    }
     about |= {"node": "", "worker": "", "queue": "", "job": "", "attempt": "", "started": ""}
     about |= {"seconds": 1, "exit_status": 0, "snapshot": {"tree": "0" * 40, "base": None}}
     result = lay(repository, "first", {"a": CONTENT})
