@@ -115,7 +115,7 @@ class Job:
     @property
     def reason(self) -> str:
         """Why it is in its state: what it waits for, which worker runs it, how it ended."""
-        return "; ".join(reasons(self._paths, self._view))
+        return self._reason(self._view)
 
     @property
     def stdout(self) -> str:
@@ -134,6 +134,12 @@ class Job:
     def _view(self) -> JobView:
         return find_job(self._paths, self.number)
 
+    def _reason(self, view: JobView) -> str:
+        is_to_run = self._worker is not None and self._worker.is_alive
+        if is_to_run and view.state == "waiting" and not shared_workers(self._paths, self.queue):
+            return "the worker of this process is about to begin"
+        return "; ".join(reasons(self._paths, view))
+
     def _why_stuck(self) -> str:
         """Why no worker can run it; "" if one can, or runs it."""
         view = self._view
@@ -148,7 +154,7 @@ class Job:
 
     def __repr__(self) -> str:
         view = self._view
-        why = "" if view.result is not None else f": {'; '.join(reasons(self._paths, view))}"
+        why = "" if view.result is not None else f": {self._reason(view)}"
         return f"<Job {self.number} {self.name!r} in queue {self.queue!r}, {state_of(view)}{why}>"
 
 

@@ -51,7 +51,7 @@ class OwnWorker:
 
     def start(self) -> None:
         """Start it unless it runs."""
-        if self._process is not None and self._process.poll() is None:
+        if self.is_alive:
             return
         if self._process is None:
             atexit.register(self.stop)
@@ -73,6 +73,10 @@ class OwnWorker:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def require_alive(self) -> None:
         """Raises WorkerError if it has ended: no job of its queue would ever run."""

@@ -66,9 +66,9 @@ def results(
     `system_seconds`, `peak_memory_mb` (MiB), `exit_status`, `cpus`, `load` (of the node,
     before), `cpu_model`, `kernel`, `allocation` (its id), `commit` (that was checked out),
     `dirty` (whether there were changes), `tree` (the id of the code), `identity` (of the
-    record); `fact.NAME`, the output of the command of fact NAME; `text.NAME`, the exact text of
-    parameter NAME. A parameter or metric whose name another column has is `param.NAME` or
-    `metric.NAME`.
+    record); `fact.NAME`, the output of the command of fact NAME; `environment.NAME`, a recorded
+    variable; `text.NAME`, the exact text of parameter NAME. A parameter or metric whose name
+    another column has is `param.NAME` or `metric.NAME`.
 
     Records that cannot be read are named in a warning. Raises KochiError: GitError without a
     repository, without an artifact branch and for an unknown commit; NameNotFoundError for an
@@ -131,15 +131,15 @@ def _frame(runs: Sequence[RecordedRun], metrics: Mapping[str, Sequence[Any]]) ->
     fixed["started"] = pandas.to_datetime(
         pandas.Series(fixed["started"], dtype=object), format="ISO8601", errors="coerce", utc=True
     )
-    facts = dict.fromkeys(name for run in runs for name in run.facts)
+    more = dict.fromkeys(name for run in runs for name in run.more)
     columns = {name: fixed[name] for name in _BEFORE}
-    taken = {*_FIXED, *(f"text.{name}" for name in names), *(f"fact.{name}" for name in facts)}
+    taken = {*_FIXED, *(f"text.{name}" for name in names), *more}
     for name, column in texts.items():
         columns[_free("param", name, taken | metrics.keys(), columns)] = typed(column)
     for name, matches in metrics.items():
         columns[_free("metric", name, taken | texts.keys(), columns)] = _measured(matches)
     columns |= {name: fixed[name] for name in _AFTER}
-    columns |= {f"fact.{name}": [run.facts.get(name) for run in runs] for name in facts}
+    columns |= {name: [run.more.get(name) for run in runs] for name in more}
     columns |= {f"text.{name}": column for name, column in texts.items()}
     return pandas.DataFrame(columns)
 

@@ -60,10 +60,12 @@ _IN_VERSION_1 = {"outcome": "success"}
 class RecordedRun:
     """What a record says of its run.
 
-    `published_as` is the name under which the result is published, `file` that of the experiment.
-    `values` are those of VALUES, None for what the record lacks. `facts` are the outputs of the
-    commands for facts. `output` is the path in the branch of the artifact with the output, and its
-    SHA-256 ("" if unknown); `own` the range of the run's own output in it, as the record has it.
+    `published_as` is the name under which the result is published, `file` that of the
+    experiment. `values` are those of VALUES, None for what the record lacks. `more` are the
+    outputs of the commands for facts and the variables of the environment, by the names of
+    their columns. `output` is the path in the branch of the artifact with the output, and its
+    SHA-256 ("" if unknown); `own` the range of the run's own output in it, as the record has
+    it.
     """
 
     published_as: str
@@ -75,7 +77,7 @@ class RecordedRun:
     duplicate: int
     parameters: Mapping[str, str]
     values: tuple[object, ...]
-    facts: Mapping[str, str]
+    more: Mapping[str, str]
     output: tuple[str, str] | None
     own: object
 
@@ -100,7 +102,7 @@ class RecordedRun:
             duplicate,
             parameters,
             tuple(_value(given, kind, path) for kind, path in VALUES.values()),
-            {name: str(fact["output"]).strip() for name, fact in record.get("facts", {}).items()},
+            _more(record.get("facts") or {}, record.get("environment") or {}),
             _output(file.name, record.get("artifacts") or ()),
             record.get("output"),
         )
@@ -124,6 +126,11 @@ def _value(record: Mapping[str, Any], kind: type, path: Sequence[str]) -> object
     if kind is float and type(value) is int:
         return float(value)
     return value if type(value) is kind else None
+
+
+def _more(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, str]:
+    found = {f"fact.{name}": str(fact["output"]).strip() for name, fact in facts.items()}
+    return found | {f"environment.{name}": str(text) for name, text in environment.items()}
 
 
 def _output(name: str, artifacts: Iterable[Mapping[str, Any]]) -> tuple[str, str] | None:

@@ -44,6 +44,7 @@ def test_a_job_runs_on_a_worker_of_this_process_and_tells_how_it_ended(
         good = snakemake_kochi.submit('echo "$SEEN"; pwd; echo oops >&2', name="good")
         bad = snakemake_kochi.submit(["sh", "-c", "exit 3"])
         killed = snakemake_kochi.submit("kill -9 $$", cores=1)
+        assert "kochi work" not in good.reason, "nobody needs to start its worker"
         assert good.wait() is good
         bad.wait(), killed.wait()
     assert good.stdout == f"as a line for bash\n{own_surroundings}\noops\n"

@@ -208,7 +208,15 @@ def test_what_a_record_says_of_the_node_and_the_usage_is_typed(project: Project)
     node = {"hardware": {"cpu_model": "EPYC"}, "system": {"load": 0.25, "kernel": "6.1"}}
     facts = {"compiler": {"command": "cc", "output": "cc 12\n", "exit_status": 0, "at": ""}}
     allocation = {"scheduler": "slurm", "id": "17_2"}
-    project.run(usage=usage, **node, facts=facts, allocation=allocation, cpus="0-3", exit_status=0)
+    project.run(
+        usage=usage,
+        **node,
+        facts=facts,
+        allocation=allocation,
+        cpus="0-3",
+        exit_status=0,
+        environment={"OMP": "2"},
+    )
     project.run(version=1)
     project.run(usage={"peak_memory_mb": "much"}, hardware=None)
     project.commit()
@@ -219,8 +227,8 @@ def test_what_a_record_says_of_the_node_and_the_usage_is_typed(project: Project)
     ]
     row = frame.iloc[0]
     assert [row[name] for name in names] == [1.0, 0.5, 12, 0.25, 0]
-    names = ("cpu_model", "kernel", "allocation", "cpus", "fact.compiler")
-    assert [row[name] for name in names] == ["EPYC", "6.1", "17_2", "0-3", "cc 12"]
+    names = ("cpu_model", "kernel", "allocation", "cpus", "fact.compiler", "environment.OMP")
+    assert [row[name] for name in names] == ["EPYC", "6.1", "17_2", "0-3", "cc 12", "2"]
     assert frame["peak_memory_mb"].isna().tolist() == [False, True, True]
     # Only successes left a record in version 1.
     assert frame["outcome"].iloc[1] == "success"
