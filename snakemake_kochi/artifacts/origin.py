@@ -66,6 +66,22 @@ class Origin:
     changes: str
 
 
+def find_origin(repository: Path, file: str, commit: str | None = None) -> Origin:
+    """The origin of what a person names: a file, or a path in a branch, or in a `commit` of one.
+
+    Raises as the two functions below.
+    """
+    if commit is None and (Path(file).exists() or not _may_be_in_branch(file)):
+        return origin_of_file(repository, Path(file))
+    return origin_in_commit(repository, commit or "", file)
+
+
+def _may_be_in_branch(file: str) -> bool:
+    """Whether a path that does not exist here may be one in a branch: it has a name before it."""
+    first, separator, _ = file.partition("/")
+    return bool(separator) and first not in ("", ".", "..", "results", "~")
+
+
 def origin_of_file(repository: Path, file: Path) -> Origin:
     """The origin of a file in `results/`, or in a worktree of an artifact branch.
 

@@ -6,6 +6,8 @@ import contextlib
 import os
 import re
 import shlex
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -124,14 +126,54 @@ def call_snakemake(
     """
     directory = location.require_project().directory
     words = [*targets, *_snakefile_options(directory), *options]
-    added = {**location.variables, **(variables or {})}
+    command, environment = _command(location, words, variables or {})
+    os.chdir(directory)
+    os.execve(sys.executable, command, environment)
+
+
+def run_snakemake(location: Location, words: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Print the command line and run it in the project's directory; return its exit status.
+
+    Its output goes to standard error. If this process is told to end, by Ctrl-C or SIGTERM, so is
+    Snakemake, and this process ends after it: raises KeyboardInterrupt or SystemExit.
+    """
+    command, environment = _command(location, words, variables)
+    directory = location.require_project().directory
+    process = subprocess.Popen(
+        command, cwd=directory, env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr
+    )
+    stopped: list[BaseException] = []
+
+    def stop(*_: object) -> None:
+        stopped.append(SystemExit(128 + signal.SIGTERM))
+        process.terminate()
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        while True:
+            try:
+                status = process.wait()
+                break
+            except KeyboardInterrupt as error:
+                stopped.append(error)  # the terminal has told Snakemake, too
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if stopped:
+        raise stopped[0]
+    return status
+
+
+def _command(
+    location: Location, words: Sequence[str], variables: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """A command line of Snakemake, which is printed, and its environment."""
+    directory = location.require_project().directory
     remark(f"$ cd {shlex.quote(str(directory))} && {shlex.join(['snakemake', *words])}")
     sys.stdout.flush()
     sys.stderr.flush()
-    os.chdir(directory)
     # -P: as for the command `snakemake`, the project's own modules do not hide ours.
     command = [sys.executable, "-P", "-m", "snakemake", *words]
-    os.execve(sys.executable, command, {**os.environ, **added})
+    return command, {**os.environ, **location.variables, **variables}
 
 
 def _snakefile_options(directory: Path) -> list[str]:

@@ -38,6 +38,8 @@ _COMMANDS = {
     "clean": ("snakemake_kochi.cli.clean", "Delete what nothing needs any more."),
     "why": ("snakemake_kochi.cli.why", "Tell which run wrote a result, and from which code."),
     "export": ("snakemake_kochi.cli.export", "Export results for publication, as an RO-Crate."),
+    "rerun": ("snakemake_kochi.cli.reproduce", "Run recorded results again, beside the old ones."),
+    "reproduce": ("snakemake_kochi.cli.reproduce", "Run recorded results again, and compare."),
     "artifact": ("snakemake_kochi.cli.artifact", "Collect results in a git branch."),
 }
 

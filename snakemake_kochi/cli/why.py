@@ -10,7 +10,7 @@ from typing import Any
 import click
 from humanfriendly.text import pluralize
 
-from snakemake_kochi.artifacts.origin import Origin, origin_in_commit, origin_of_file
+from snakemake_kochi.artifacts.origin import Origin, find_origin
 from snakemake_kochi.cli.options import json_option
 from snakemake_kochi.cli.output import clock_duration, local_time, print_json, say, shown
 from snakemake_kochi.snapshot import toplevel
@@ -41,22 +41,13 @@ def command(file: str, commit: str | None, as_json: bool) -> int:
     The exit status is 1 if the file has changed since its run.
     """
     repository = toplevel(Path.cwd())
-    if commit is None and (Path(file).exists() or not _may_be_in_branch(file)):
-        origin = origin_of_file(repository, Path(file))
-    else:
-        origin = origin_in_commit(repository, commit or "", file)
+    origin = find_origin(repository, file, commit)
     if as_json:
         print_json(asdict(origin))
     else:
         for heading, text in _story(origin):
             say(f"{heading:<11} {shown(text)}")
     return int(origin.file == "changed")
-
-
-def _may_be_in_branch(file: str) -> bool:
-    """Whether a path that does not exist here may be one in a branch: it has a name before it."""
-    first, separator, _ = file.partition("/")
-    return bool(separator) and first not in ("", ".", "..", "results", "~")
 
 
 def _story(origin: Origin) -> Iterator[tuple[str, str]]:
@@ -72,6 +63,8 @@ def _story(origin: Origin) -> Iterator[tuple[str, str]]:
     yield "Run", _run(record)
     if node := _node(record):
         yield "Node", node
+    if record.get("rerun_of"):
+        yield "Rerun of", str(record["rerun_of"])
     yield from _code(origin)
     for recipe in record.get("recipes", ()):
         yield "Recipe", _recipe(recipe)

@@ -178,8 +178,10 @@ class BatchRules:
         return f"run_{self.name}" if index == 0 else f"run_{self.name}_{index + 1}"
 
     def assignments(self, point: Point) -> list[str]:
-        """All parameters of a point as `name=value`."""
-        return [f"{name}={value}" for name, value in point.parameters.items()]
+        """All parameters of a point as `name=value`, and in a rerun the record that it repeats."""
+        words = [f"{name}={value}" for name, value in point.parameters.items()]
+        # Not a word of its own in the rule: a changed rule would make all finished work stale.
+        return [*words, f"--rerun-of={point.rerun_of}"] if point.rerun_of else words
 
     def seen_by_run(self, point: Point) -> list[str]:
         """The parameters that a run sees: a change makes it stale."""

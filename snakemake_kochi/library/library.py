@@ -23,7 +23,8 @@ from snakemake_kochi.errors import (
 from snakemake_kochi.library.batch import BatchRules, BuildRule, verbatim
 from snakemake_kochi.library.outputs import Kept, Outputs, install_rule
 from snakemake_kochi.library.run_group import RunGroup
-from snakemake_kochi.library.unfinished import collect_at_exit
+from snakemake_kochi.library.unfinished import collect_at_exit, note_failures_at_exit
+from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze, with_source_from
 from snakemake_kochi.phases.keep import commit_at_exit
 from snakemake_kochi.phases.script import SAVED_THREADS_VARIABLE, saved_threads
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 FREEZE_VARIABLE = "KOCHI_FREEZE"
+# Names the freeze that a main process uses instead of taking one.
+RERUN_VARIABLE = "KOCHI_RERUN"
 _OWNER_VARIABLE = "KOCHI_FREEZE_OWNER"
 PYTHON_VARIABLE = "KOCHI_PYTHON"
 # Set while restored results are noted as finished: then files stand for the installations and
@@ -106,7 +109,7 @@ class Library:
     @cached_property
     @for_snakemake
     def experiments(self) -> tuple[Experiment, ...]:
-        loaded = tuple(self.freeze.experiment(file) for file in self.freeze.experiments)
+        loaded = tuple(self.freeze.experiment(file) for file in self.freeze.files_to_run)
         by_name: dict[str, Experiment] = {}
         for experiment in loaded:
             other = by_name.setdefault(experiment.name, experiment)
@@ -155,6 +158,13 @@ class Library:
             known = merged.get(batch.build.name)
             merged[batch.build.name] = known.serving(batch.build) if known else batch.build
         return tuple(merged.values())
+
+    @property
+    def rerun(self) -> list[str]:
+        """The files of the points that a rerun repeats."""
+        return [
+            file for batch in self.batches for file in batch.files.records + batch.files.artifacts
+        ]
 
     @for_snakemake
     def batch(self, experiment: str, batch: str) -> BatchRules:
@@ -249,7 +259,9 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     if file is not None and (inherited or again):
         freeze = load_freeze(Path(file))
     else:
-        freeze = take_freeze(Path.cwd(), chosen_machine(), *_globs(config or {}))
+        freeze = _freeze_of_rerun() or take_freeze(
+            Path.cwd(), chosen_machine(), *_globs(config or {})
+        )
         if (remote := _git_remote(config or {})) is not None:
             freeze = with_source_from(freeze, remote)
         commit_at_exit(
@@ -272,8 +284,12 @@ def load(workflow: Any, config: Mapping[str, Any] | None = None) -> Library:
     # The main process checked what the process of a job reads.
     is_first = not (inherited or again)
     library = Library(freeze, is_checked=inherited, is_first=is_first, workflow=workflow)
-    if is_first:
+    if is_first and freeze.rerun is None:
         collect_at_exit(workflow, lambda: library.batches)
+    elif is_first:
+        note_failures_at_exit(
+            workflow, lambda: library.batches, ProjectPaths.rerun_failures(freeze.file)
+        )
     return library
 
 
@@ -282,6 +298,14 @@ def freeze_of(workflow: Any) -> Freeze | None:
     if os.environ.get(_OWNER_VARIABLE) != f"{os.getpid()}-{id(workflow):x}":
         return None
     return load_freeze(Path(os.environ[FREEZE_VARIABLE]))
+
+
+def _freeze_of_rerun() -> Freeze | None:
+    if (file := os.environ.get(RERUN_VARIABLE)) is None:
+        return None
+    freeze = load_freeze(Path(file))
+    # A job of the rerun inherits the variable, and may run Snakemake in another directory.
+    return freeze if os.path.samefile(freeze.directory, Path.cwd()) else None
 
 
 def chosen_machine() -> str:

@@ -91,7 +91,7 @@ def run_groups(grid: Grid, artifact_directory: str, record_directory: str) -> tu
 
 def _canonical(grid: Grid) -> Template:
     """A destination for points that keep no artifact: `n_input~38/n_workers~1/0`."""
-    parts: list[str | Reference] = []
+    parts: list[str | Reference] = [f"{grid.below}/"] if grid.below else []
     for name in grid.points[0].parameters:
         parts += [f"{name}~", Reference(name), "/"]
     return (*parts, Reference("duplicate"))

@@ -24,10 +24,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from snakemake_kochi.files import last_lines
+from snakemake_kochi.files import last_lines, make_directory, to_json, write_atomically
 from snakemake_kochi.library.batch import BatchRules
 from snakemake_kochi.phases.products import LAST_LINES, Failure, forget_failure, read_failure
 
+# By output: the executor's message, and the job's logs.
+_Said = Mapping[str, tuple[str, Sequence[str]]]
 _NOT_BEGUN = "not run: something else failed before"
 _NO_REASON = "failed"
 # Without it, a message that a hundred runs share is printed once.
@@ -59,31 +61,60 @@ class _Errors(logging.Handler):
 def collect_at_exit(workflow: Any, batches: Callable[[], Sequence[BatchRules]]) -> None:
     """When this process ends, make the tables of the batches in which jobs of `workflow` failed.
     Call while the workflow is parsed."""
+
+    def collect_all(unfinished: Mapping[str, Any], said: _Said) -> None:
+        by_name = defaultdict(list)
+        for path in unfinished:
+            by_name[os.path.basename(path)].append(path)
+        for batch in batches():
+            alike = by_name[os.path.basename(batch.files.markdown)]
+            found = [path for path in alike if _is(path, batch.files.markdown)]
+            if found:
+                _collect(workflow, batch, found[0], unfinished, said)
+
+    _at_exit(workflow, collect_all)
+
+
+def note_failures_at_exit(
+    workflow: Any, batches: Callable[[], Sequence[BatchRules]], file: Path
+) -> None:
+    """When this process ends, write why runs were not done, by their records: JSON objects with
+    "reason" and "output". Call while the workflow is parsed."""
+
+    def note(unfinished: Mapping[str, Any], said: _Said) -> None:
+        records = (record for batch in batches() for record in batch.files.records)
+        why = {
+            record: asdict(_why(workflow.dag, unfinished[record], said))
+            for record in records
+            if record in unfinished
+        }
+        make_directory(file.parent)
+        write_atomically(file, to_json(why))
+
+    _at_exit(workflow, note)
+
+
+def _at_exit(workflow: Any, finish: Callable[[Mapping[str, Any], _Said], None]) -> None:
+    """Call a function at the end of this process if jobs failed, with the jobs that were not done
+    and the errors, both by output."""
     from snakemake.logging import logger
 
     errors = _Errors()
     logger.addHandler(errors)
 
-    def collect_rest() -> None:
+    def finish_rest() -> None:
         # The run has failed in any case; a second interrupt must end it.
         with suppress(AttributeError, OSError, KeyboardInterrupt):
             dag = workflow.dag
             if errors.said and not workflow.dryrun and dag is not None:
                 unfinished = {str(path): job for job in dag.needrun_jobs() for path in job.output}
-                by_name = defaultdict(list)
-                for path in unfinished:
-                    by_name[os.path.basename(path)].append(path)
                 with chdir(errors.directory):
-                    for batch in batches():
-                        alike = by_name[os.path.basename(batch.files.markdown)]
-                        found = [path for path in alike if _is(path, batch.files.markdown)]
-                        if found:
-                            _collect(workflow, batch, found[0], unfinished, errors.said)
+                    finish(unfinished, errors.said)
                     for output in errors.said:
                         # It must not become the reason of a later job without one.
                         forget_failure(Path(output))
 
-    atexit.register(collect_rest)
+    atexit.register(finish_rest)
 
 
 def _collect(
@@ -91,7 +122,7 @@ def _collect(
     batch: BatchRules,
     markdown: str,
     unfinished: Mapping[str, Any],
-    said: Mapping[str, tuple[str, Sequence[str]]],
+    said: _Said,
 ) -> None:
     """`markdown`: that of the batch, as Snakemake names it; `unfinished`: jobs by their outputs."""
     dag = workflow.dag
@@ -128,7 +159,7 @@ def _is(path: str, file: str) -> bool:
     return path == file or path.endswith(f"/{file}")
 
 
-def _why(dag: Any, job: Any, said: Mapping[str, tuple[str, Sequence[str]]]) -> Failure:
+def _why(dag: Any, job: Any, said: _Said) -> Failure:
     """Why a job was not done: it, or one that it needs, failed."""
     for each in _with_what_it_needs(dag, job):
         if (failure := _failure(each, said)) is not None:
@@ -153,7 +184,7 @@ def _with_what_it_needs(dag: Any, job: Any) -> Iterator[Any]:
         following += new
 
 
-def _failure(job: Any, said: Mapping[str, tuple[str, Sequence[str]]]) -> Failure | None:
+def _failure(job: Any, said: _Said) -> Failure | None:
     outputs = [str(path) for path in job.output]
     told = next((said[output] for output in outputs if output in said), None)
     if told is None:

@@ -20,6 +20,8 @@ KOCHI_ROOT/                              0700
     store.git                            snapshots
     freezes/<digest>.json                the state of the project at the start of a run
     freezes/<digest>/<batch>.json        the part of it that the runs of one batch need
+    freezes/<digest>/failures.json       why points of a rerun failed
+    reruns/<digest>.json                 a rerun whose process has not ended yet, or was killed
     repositories/<digest>/               the `.git` of copies of a snapshot
     installs/<machine>/<dependency>/<recipe>/<digest>/
     builds/<machine>/<digest>/           source tree with the files built in it

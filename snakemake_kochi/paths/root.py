@@ -235,6 +235,18 @@ class ProjectPaths:
         """The part of a freeze that one batch needs, in a directory beside the freeze."""
         return ProjectPaths.parts_of_freeze(freeze) / f"{name_of('batch freeze', digest)}.json"
 
+    @staticmethod
+    def rerun_failures(freeze: Path) -> Path:
+        """Why points of a rerun failed, beside its freeze."""
+        return freeze.with_suffix("") / "failures.json"
+
+    def reruns(self) -> Path:
+        """The reruns whose process has not ended yet, or was killed."""
+        return self.directory / "reruns"
+
+    def rerun(self, digest: str) -> Path:
+        return self.reruns() / f"{name_of('rerun', digest)}.json"
+
     def repository(self, digest: str) -> Path:
         """The `.git` from which copies of a snapshot get their own."""
         return self.directory / "repositories" / name_of("repository", digest)

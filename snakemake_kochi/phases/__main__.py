@@ -109,6 +109,7 @@ def _run(file: Path, options: argparse.Namespace) -> None:
         duplicate=point.duplicate,
         variables=point.environment(freeze.run),
         identity=identity,
+        rerun_of=options.rerun_of,
     )
     installs = _installs(options.installs)
     build = read_build(options.build)
@@ -162,6 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     run = phases.add_parser("run")
     run.set_defaults(phase=_run, output_of=lambda options: options.record)
     run.add_argument("--duplicate", type=int, required=True)
+    run.add_argument("--rerun-of", default="", help="identity of the record to repeat")
     run.add_argument("--build", type=Path, required=True)
     run.add_argument("--record", type=Path, required=True)
     run.add_argument("--artifacts", type=Path, nargs="*", default=[])

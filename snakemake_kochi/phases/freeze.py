@@ -38,8 +38,10 @@ from snakemake_kochi.project.configuration import configuration_file, find_proje
 from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment import Experiment
 from snakemake_kochi.project.experiment_file import load_experiment
+from snakemake_kochi.project.grid import Recorded
 from snakemake_kochi.project.machines import CommonFile, Machine, common_files
 from snakemake_kochi.project.recipes import Project, Recipe, Requirement
+from snakemake_kochi.project.repetition import only_recorded
 from snakemake_kochi.project.shape import is_experiment
 from snakemake_kochi.snapshot import (
     Entry,
@@ -60,15 +62,38 @@ EXPERIMENT_GLOBS = ("*.yaml", "*.yml", "experiments/**/*.yaml", "experiments/**/
 
 
 @dataclass(frozen=True)
+class Rerun:
+    """What a rerun repeats: the points of each batch, by its experiment's file and its name.
+
+    `below`: the directory of its results, in results/ and in the artifact branch.
+    """
+
+    below: str
+    recorded: Mapping[str, Mapping[str, tuple[Recorded, ...]]]
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Rerun:
+        """From JSON."""
+        return cls(
+            data["below"],
+            {
+                file: {batch: tuple(Recorded(**each) for each in points) for batch, points in own}
+                for file, own in ((file, own.items()) for file, own in data["recorded"].items())
+            },
+        )
+
+
+@dataclass(frozen=True)
 class Freeze:
-    """The state of a project at the start of a run.
+    """The state of a project at the start of a run, or, for a `rerun`, that of recorded results.
 
     `config` is the text of kochi.yaml, `common` the files with machines that it overrides,
     `experiments` the text of each experiment by its path, `sources` the resolved source of each
     recipe whose source is on this computer, by `dependency:recipe`: {"git", "commit"} or {"mirror",
     "tree", "base"}; `without_source` says why an expected source is missing. `diff` shows how the
     snapshot differs from the checked-out commit, without confidential parts. `git_directory`
-    becomes the `.git` of copies of the snapshot, or is None.
+    becomes the `.git` of copies of the snapshot, or is None. `source_trees`: for recipes of a
+    rerun, the tree in the store with the files of a source that is not here itself.
     """
 
     file: Path
@@ -84,6 +109,8 @@ class Freeze:
     without_source: Mapping[str, str] = FrozenDict()
     diff: str = ""
     git_directory: str | None = None
+    source_trees: Mapping[str, str] = FrozenDict()
+    rerun: Rerun | None = None
 
     @cached_property
     def paths(self) -> ProjectPaths:
@@ -106,13 +133,21 @@ class Freeze:
         """The files of the snapshot."""
         return list_entries(self.paths.store, self.snapshot.tree)
 
+    @property
+    def files_to_run(self) -> tuple[str, ...]:
+        """The experiments that may run: in a rerun, those of which it repeats points."""
+        return tuple(self.experiments if self.rerun is None else self.rerun.recorded)
+
     def experiment(self, file: str) -> Experiment:
         """Load one experiment by the path of its file; NameNotFoundError if it is not frozen."""
         if file not in self.experiments:
             raise NameNotFoundError(
                 f"{file}: not an experiment of this project", nearest(file, self.experiments)
             )
-        return load_experiment(file, self.experiments[file], self.project)
+        experiment = load_experiment(file, self.experiments[file], self.project)
+        if self.rerun is None:
+            return experiment
+        return only_recorded(experiment, self.rerun.recorded[file], self.rerun.below)
 
     def recipes(self, requirements: Sequence[Requirement], origin: str) -> tuple[Recipe, ...]:
         return self.project.resolve(requirements, self.machine_name, origin)
@@ -155,7 +190,6 @@ def take_freeze(
     restored = restored_sources(WorkingPaths(start, machine))
     sources, without_source = local_sources(project, paths, restored)
     data = {
-        "version": FREEZE_VERSION,
         "root": str(root.directory),
         "directory": str(directory),
         "machine": machine,
@@ -169,7 +203,12 @@ def take_freeze(
         "without_source": without_source,
         "git_directory": None if git_directory is None else str(git_directory),
     }
-    content = to_json(data)
+    return write_freeze(paths, data)
+
+
+def write_freeze(paths: ProjectPaths, data: Mapping[str, Any]) -> Freeze:
+    """Write a freeze, unless it exists; `data` are the keys of its file except "version"."""
+    content = to_json({"version": FREEZE_VERSION, **data})
     file = paths.freeze(hashlib.sha256(content).hexdigest()[:32])
     if not note_use(file):
         make_directory(file.parent)
@@ -201,6 +240,8 @@ def load_freeze(file: Path) -> Freeze:
             without_source=data.get("without_source", {}),
             diff=data.get("diff", ""),  # written by an earlier release
             git_directory=data.get("git_directory"),
+            source_trees=data.get("source_trees", {}),
+            rerun=Rerun.of(data["rerun"]) if "rerun" in data else None,
         )
     except (KeyError, TypeError) as error:
         raise DamagedFileError(f"{file}: not a freeze ({error})") from error
@@ -250,11 +291,7 @@ def with_source_from(frozen: Freeze, git: str) -> Freeze:
         )
     data = read_json(frozen.file, FREEZE_VERSION)
     data["snapshot"] = asdict(_fetch(frozen, git, base))
-    content = to_json(data)
-    file = frozen.paths.freeze(hashlib.sha256(content).hexdigest()[:32])
-    make_directory(file.parent)
-    write_atomically(file, content)
-    return load_freeze(file)
+    return write_freeze(frozen.paths, data)
 
 
 def _fetch(frozen: Freeze, git: str, base: str) -> Snapshot:

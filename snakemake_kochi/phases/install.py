@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -107,7 +107,8 @@ def install_recipe(
             print(f"{recipe} is installed already in {place.prefix}")
         else:
             _install(freeze, recipe, dependencies, install, place, lock)
-        _make_current(place, paths.current_install(machine, recipe.dependency, recipe.name))
+        if freeze.rerun is None:  # else it may be an old one, which is not for `kochi run`
+            _make_current(place, paths.current_install(machine, recipe.dependency, recipe.name))
     return merge([*[(dependency,) for dependency in dependencies], (install,)])
 
 
@@ -164,6 +165,26 @@ def as_recorded(
     return merge([*[(dependency,) for dependency in dependencies], (install,)])
 
 
+def expected_digests(freeze: Freeze, recipes: Sequence[Recipe]) -> Iterator[tuple[Recipe, str]]:
+    """The digest of what determines each installation, before it is made.
+
+    `recipes` as `Project.resolve` returns them. Those whose source is not known before are left
+    out, and so are those that depend on them.
+    """
+    known: dict[str, tuple[Install, ...]] = {}
+    for recipe in recipes:
+        needed = [each.dependency for each in recipe.depends if each.on(freeze.machine_name)]
+        has_none = recipe.git is None and not recipe.mirror
+        source = {} if has_none else freeze.sources.get(str(recipe))
+        if source is None or not known.keys() >= set(needed):
+            continue
+        below = merge(known[name] for name in needed)
+        digest = digest_of(_description(freeze.machine, recipe, below, source))
+        own = Install(recipe.dependency, recipe.name, digest, "", source, recipe.activate_script)
+        known[recipe.dependency] = (*below, own)
+        yield recipe, digest
+
+
 def _is_described_by(record: Mapping[str, Any], machine: Machine, recipe: Recipe) -> bool:
     """Whether an installation (its `_current_record`) was made from a recipe as it is now, by
     kochi.yaml only, without looking for newer sources."""
@@ -206,7 +227,8 @@ def _install(
     # No process uses a directory without a manifest: a failed installation left it.
     shutil.rmtree(place.directory, ignore_errors=True)
     make_directory(place.prefix)
-    fetch(recipe, install.source, freeze.paths.store, freeze.directory, place.source)
+    tree = freeze.source_trees.get(str(recipe))
+    fetch(recipe, install.source, freeze.paths.store, freeze.directory, place.source, tree)
     environment = Environment(
         load_environment=freeze.machine.load_env_for_install(recipe.on_machine),
         installs=dependencies,

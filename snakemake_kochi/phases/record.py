@@ -53,6 +53,7 @@ class Task:
     KOCHI_PARAM_<NAME> -> value).
 
     `batch` is empty for a job outside of any batch, and so is `identity` (see `run_identity`).
+    `rerun_of`: the identity of the record that a rerun repeats.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Task:
     duplicate: int
     variables: Mapping[str, str]
     identity: str = ""
+    rerun_of: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ def make_record(
         "name": task.name,
         "parameters": dict(task.parameters),
         "duplicate": task.duplicate,
+        **({"rerun_of": task.rerun_of} if task.rerun_of else {}),
         "build_parameters": _seen_by(freeze.build, task),
         "run_parameters": _seen_by(freeze.run, task),
         "build_script": freeze.build.script,

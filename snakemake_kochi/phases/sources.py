@@ -36,11 +36,11 @@ from snakemake_kochi.phases.products import Install
 from snakemake_kochi.project.recipes import Project, Recipe
 from snakemake_kochi.snapshot import (
     fetch_source,
-    fetch_tree,
     freeze,
     has_tree,
     materialise,
     resolve_source,
+    restore_code,
 )
 
 # Snakemake's own state is never part of the code, whatever .gitignore says.
@@ -59,7 +59,7 @@ def local_sources(
     sources, without = {}, {}
     for recipe in (recipe for each in project.dependencies.values() for recipe in each.values()):
         try:
-            source = _local_source(recipe, project, paths)
+            source = local_source(recipe, project, paths)
         except GitError as error:
             if _is_missing(recipe, project) and is_source_of(recipe, restored.get(str(recipe), {})):
                 sources[str(recipe)] = dict(restored[str(recipe)])
@@ -134,7 +134,7 @@ def _is_missing(recipe: Recipe, project: Project) -> bool:
     return recipe.git is not None and not os.path.isdir(_local_path(recipe.git, project.directory))
 
 
-def _local_source(recipe: Recipe, project: Project, paths: ProjectPaths) -> dict[str, str] | None:
+def local_source(recipe: Recipe, project: Project, paths: ProjectPaths) -> dict[str, str] | None:
     """Resolve a source on this computer, which is cheap and done in every run.
 
     A remote source is resolved only at its installation. Raises GitError when the source is
@@ -227,22 +227,29 @@ def find_source(
 
 
 def fetch(
-    recipe: Recipe, source: Mapping[str, str], store: Path, project: Path, directory: Path
+    recipe: Recipe,
+    source: Mapping[str, str],
+    store: Path,
+    project: Path,
+    directory: Path,
+    tree: str | None = None,
 ) -> None:
     """Fill a new directory with a source; it stays empty for a recipe without one.
 
-    `store`: the repository with the snapshots; `project`: as in `find_source`. A directory of
-    another computer is replaced by the code that the project's repository has of it, without
-    history. Raises GitError.
+    `store`: the repository with the snapshots; `project`: as in `find_source`; `tree`: one in the
+    store with the files of the source. A directory of another computer is replaced by the code that
+    the project's repository has of it, without history. Raises GitError.
     """
-    if recipe.mirror:
+    if tree is not None:
+        materialise(store, tree, directory)
+    elif recipe.mirror:
         if not has_tree(store, source["tree"]):
-            fetch_tree(project, f"{CODE}/{source['tree']}", store)
+            restore_code(project, f"{CODE}/{source['tree']}", store)
         materialise(store, source["tree"], directory)
     elif recipe.git is not None:
         where = local_repository(recipe.git, project)
         if where is None and not recipe.is_remote:
-            tree = fetch_tree(project, f"{CODE}/{source['commit']}", store)
+            tree, _ = restore_code(project, f"{CODE}/{source['commit']}", store)
             materialise(store, tree, directory)
         else:
             fetch_source(where or recipe.git, recipe.branch, source["commit"], store, directory)

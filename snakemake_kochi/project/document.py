@@ -291,6 +291,11 @@ def read_text(file: Path, shown: str) -> str:
         raise
     except OSError as error:
         raise ConfigError(f"{shown} cannot be read: {error.strerror}") from error
+    return decode_text(content, shown)
+
+
+def decode_text(content: bytes, shown: str) -> str:
+    """The text of a YAML file with this content. Raises ConfigError when it is not UTF-8."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

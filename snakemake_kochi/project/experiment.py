@@ -25,6 +25,7 @@ from snakemake_kochi.project.grid import (
 from snakemake_kochi.project.problems import MAXIMUM_LINES, KeyPath, Problems, SourceMap
 from snakemake_kochi.project.recipes import Requirement, override
 from snakemake_kochi.project.recording import NOTHING_MORE, Recording
+from snakemake_kochi.project.repetition import recorded_points
 from snakemake_kochi.project.templates import Literal, Template, TemplateError, Value, parse_value
 from snakemake_kochi.project.values import SUBSTITUTED, name_problem, value_problem
 
@@ -54,6 +55,11 @@ class Experiment:
     source_map: SourceMap = field(repr=False, compare=False)
     remarks: tuple[str, ...] = field(default=(), compare=False)
     recording: Recording = NOTHING_MORE
+
+    def parameters_of(self, batch: Batch) -> tuple[str, ...]:
+        """The names of all parameters of a batch's points."""
+        own = batch.parameters
+        return (*(name for name in self.default_parameters if name not in own), *own)
 
     @property
     def mentioned_machines(self) -> set[str]:
@@ -93,6 +99,7 @@ class Experiment:
             run=batch.run,
             varying=varying_parameters(points),
             metrics=batch.metrics,
+            below=batch.below,
         )
 
     def points(
@@ -100,9 +107,12 @@ class Experiment:
     ) -> tuple[Point, ...]:
         """The points of a batch on a machine; notes their problems and their files. They are
         incomplete if something is wrong."""
-        columns = self._columns(batch, machine, problems)
-        place = {name: self._place(batch, name) for name in columns}
-        points = make_points(batch, columns, place, problems)
+        if batch.recorded is None:
+            columns = self._columns(batch, machine, problems)
+            place = {name: self._place(batch, name) for name in columns}
+            points = make_points(batch, columns, place, problems)
+        else:
+            points = recorded_points(self.file, batch, self.parameters_of(batch))
         destinations.add(self.name, self.file, batch, points, problems, self.unused(batch))
         return points
 

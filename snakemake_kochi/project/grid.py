@@ -76,7 +76,7 @@ class Artifact:
 @dataclass(frozen=True)
 class Point:
     """One combination of parameters, all resolved; `duplicate` counts repetitions from 0, `cores`
-    is what the run requests, if anything."""
+    is what the run requests, if anything. `rerun_of` is the record that a rerun repeats."""
 
     parameters: Mapping[str, str]
     duplicate: int
@@ -84,6 +84,7 @@ class Point:
     queue: str | None
     artifacts: tuple[Artifact, ...]
     cores: int | None = None
+    rerun_of: str = ""
 
     def environment(self, phase: Phase) -> dict[str, str]:
         """KOCHI_PARAM_<NAME> for the parameters on which the phase depends, and no others."""
@@ -118,12 +119,22 @@ def machines_named(parameters: Mapping[str, Iterable[ParameterValues]]) -> set[s
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """A point as its record has it: all its parameters, resolved, and the record's identity."""
+
+    parameters: Mapping[str, str]
+    duplicate: int
+    identity: str
+
+
+@dataclass(frozen=True)
 class Batch:
     """A named grid.
 
     `parameters` holds the batch's own; of a parameter's entries the last one that matches a machine
     counts. `job_name`, `queue` and `artifacts` are templates. `metrics` is empty when no artifact
-    keeps the standard output from which they are read.
+    keeps the standard output from which they are read. `recorded`: in a rerun, the points that it
+    repeats, instead of the grid; `below`: the directory of its results.
     """
 
     name: str
@@ -136,12 +147,15 @@ class Batch:
     build: Phase
     run: Phase
     metrics: Mapping[str, str]
+    recorded: tuple[Recorded, ...] | None = None
+    below: str = ""
 
 
 @dataclass(frozen=True)
 class Grid:
     """All points of a batch on a machine. `artifacts` are templates; `varying` are the parameters
-    with more than one value over the points, in the order of the file."""
+    with more than one value over the points, in the order of the file. `below`: see
+    `Batch`."""
 
     experiment: str
     batch: str
@@ -153,6 +167,7 @@ class Grid:
     run: Phase
     varying: tuple[str, ...]
     metrics: Mapping[str, str] = FrozenDict()
+    below: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from snakemake_kochi.snapshot.publication import (
     publish_commit,
     publish_mirror,
     publish_snapshot,
+    restore_code,
     write_code,
 )
-from snakemake_kochi.snapshot.repository import keep_repository
+from snakemake_kochi.snapshot.repository import keep_repository, keep_repository_at, keep_tree
 from snakemake_kochi.snapshot.snapshot import (
     Entry,
     Snapshot,
@@ -22,7 +23,7 @@ from snakemake_kochi.snapshot.snapshot import (
     select_sources,
     toplevel,
 )
-from snakemake_kochi.snapshot.source import fetch_source, fetch_tree, has_tree, resolve_source
+from snakemake_kochi.snapshot.source import fetch_source, has_commit, has_tree, resolve_source
 
 __all__ = [
     "Entry",
@@ -31,10 +32,12 @@ __all__ = [
     "deleted_files",
     "digest_sources",
     "fetch_source",
-    "fetch_tree",
     "freeze",
+    "has_commit",
     "has_tree",
     "keep_repository",
+    "keep_repository_at",
+    "keep_tree",
     "list_entries",
     "matcher",
     "materialise",
@@ -45,6 +48,7 @@ __all__ = [
     "read_file",
     "renew",
     "resolve_source",
+    "restore_code",
     "select_sources",
     "submodules",
     "toplevel",

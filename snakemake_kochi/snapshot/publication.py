@@ -8,6 +8,8 @@ leave this computer only by `kochi artifact push`.
 
 Left out are uncommitted files whose names suggest secrets, and uncommitted files that are too large
 for the usual servers. Where such a file is committed, its committed content is kept.
+
+In another clone, `restore_code` brings published files into a store, from where a run gets them.
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from snakemake_kochi.confidential import is_secret_path
 from snakemake_kochi.errors import GitError
-from snakemake_kochi.git import reading_git, run_git, update_ref
+from snakemake_kochi.git import FETCHING_MISSING, TRANSPORTS, reading_git, run_git, update_ref
 from snakemake_kochi.snapshot.repository import (
     create_store,
     in_store,
+    keep_tree,
     run_in_store,
     with_objects_of,
 )
@@ -33,6 +37,7 @@ _LARGEST = 100 * 2**20  # bytes; GitHub refuses larger files
 _EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 _NO_DATE = "946684800 +0000"
 _SUBMODULE = "160000"
+_LEFT_OUT = "left out: "
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ def publish_mirror(
 
 
 def _trailer(tree: str, left_out: Sequence[str]) -> str:
-    lines = [f"kochi-snapshot: {tree}", *(f"left out: {path}" for path in left_out)]
+    lines = [f"kochi-snapshot: {tree}", *(f"{_LEFT_OUT}{path}" for path in left_out)]
     return "\n".join(lines) + "\n"
 
 
@@ -107,6 +112,46 @@ def write_code(repository: Path, commit: str, destination: Path) -> None:
         store = Path(scratch) / "store"
         create_store(store)
         materialise(store, tree, destination, with_objects_of(repository))
+
+
+def restore_code(repository: Path, ref: str, store: Path) -> tuple[str, list[str]]:
+    """Bring the files of published code into a store, for good.
+
+    Returns their tree, and the paths that were left out when they were published. Objects that a
+    partial clone lacks are fetched. Raises GitError, with what to type, if there is no such ref.
+    """
+    if not run_git(repository, "rev-parse", "--verify", "--quiet", ref, accept=(0, 1)):
+        raise GitError(
+            f"{repository} does not have the code {ref}",
+            "To bring it here, type: kochi artifact fetch\nIf that does not help, type where the "
+            "result was made: kochi artifact push",
+        )
+    tree = _tree_of(repository, ref)
+    message = os.fsdecode(run_git(repository, "log", "-1", "--format=%b", ref, "--"))
+    lines = message.splitlines()
+    left_out = [line.removeprefix(_LEFT_OUT) for line in lines if line.startswith(_LEFT_OUT)]
+    create_store(store)
+    fetching = partial(run_git, environment=FETCHING_MISSING, transports=TRANSPORTS)
+    words = ("rev-list", "--objects", "--no-object-names", tree)
+    listed = fetching(repository, *words)
+    answers = run_in_store(store, "cat-file", "--batch-check=%(objectname)", stdin=listed)
+    missing = _missing(answers)
+    if missing:
+        # Into a file: an error of git, as of a partial clone without its remote, has to be seen.
+        with tempfile.TemporaryDirectory(prefix="kochi-") as scratch:
+            pack = ("pack-objects", "--quiet", f"{scratch}/code")
+            fetching(repository, *pack, stdin=missing)
+            (file,) = Path(scratch).glob("*.pack")
+            with file.open("rb") as stream:
+                run_git(store, "unpack-objects", "-q", environment=in_store(store), stdin=stream)
+    keep_tree(store, tree)
+    return tree, left_out
+
+
+def _missing(answers: bytes) -> bytes:
+    """The ids, a line each, that `cat-file --batch-check=%(objectname)` called missing."""
+    lines = (line for line in answers.split(b"\n") if line.endswith(b" missing"))
+    return b"".join(line.removesuffix(b" missing") + b"\n" for line in lines)
 
 
 def _without_private(
@@ -150,12 +195,8 @@ def _commit(repository: Path, code: _Code) -> str:
     """Bring the objects of the code into the repository, and make its commit."""
     words = ("rev-list", "--objects", "--no-object-names", code.tree)
     listed = run_git(code.source, *words, environment=code.git_environment)
-    answers = run_git(repository, "cat-file", "--batch-check=%(objectname)", stdin=listed).split(
-        b"\n"
-    )
-    missing = b"".join(
-        line.removesuffix(b" missing") + b"\n" for line in answers if line.endswith(b" missing")
-    )
+    answers = run_git(repository, "cat-file", "--batch-check=%(objectname)", stdin=listed)
+    missing = _missing(answers)
     if missing:
         # The results whose code this is are committed next: the objects have to be on disk by then.
         durable = ("-c", "core.fsync=loose-object", "-c", "core.fsyncMethod=batch")

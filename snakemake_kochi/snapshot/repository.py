@@ -249,6 +249,21 @@ def keep_repository(
     return _keep(directory, store, path_of, matcher(exclude))
 
 
+def keep_repository_at(
+    directory: Path, store: Path, path_of: Callable[[str], Path], commit: str
+) -> Path | None:
+    """As `keep_repository`, but as if this commit were checked out; None if it is not here.
+
+    Its tags are those of now.
+    """
+    try:
+        files = _files(directory, store, commit)
+        staged = _ask(directory, "ls-tree", "-r", "-z", "--full-tree", commit)
+    except GitError:
+        return None
+    return _kept(files, (staged, b""), path_of)
+
+
 def _keep(
     directory: Path, store: Path, path_of: Callable[[str], Path], is_excluded: Callable[[str], bool]
 ) -> Path | None:
@@ -261,6 +276,12 @@ def _keep(
         # The snapshot reports the error, unless a snapshot can be made all the same.
         return None
     files |= _submodules(directory, store, path_of, is_excluded)
+    return _kept(files, index, path_of)
+
+
+def _kept(
+    files: Mapping[str, bytes], index: tuple[bytes, bytes], path_of: Callable[[str], Path]
+) -> Path:
     digest = hashlib.sha256()
     for name, content in (*sorted(files.items()), *zip(("index", "left out"), index, strict=True)):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
@@ -290,14 +311,15 @@ def _ask(directory: Path, *words: str, accept: Sequence[int] = (0,)) -> bytes:
     return run_git(directory, *FILES_ONLY, *words, accept=accept)
 
 
-def _files(directory: Path, store: Path) -> dict[str, bytes]:
-    """The files of the `.git` except the index, by their path in it."""
+def _files(directory: Path, store: Path, commit: str = "") -> dict[str, bytes]:
+    """The files of the `.git` except the index, by their path in it; `commit`: instead of HEAD."""
     paths = ("objects", "shallow", "info/exclude")
     words = [word for path in paths for word in ("--git-path", path)]
     answers = _ask(directory, "rev-parse", "--path-format=absolute", *words, "--show-object-format")
     objects, shallow, excluded, kind = map(os.fsdecode, answers.split(b"\n")[:4])
     branch = _ask(directory, "symbolic-ref", "--quiet", "HEAD", accept=(0, 1))
     head = _ask(directory, "rev-parse", "--verify", "--quiet", "HEAD", accept=(0, 1))
+    branch, head = (b"", f"{commit}\n".encode()) if commit else (branch, head)
     form = "%(objectname) %(refname)"
     # In git's order, which is that of their names: heads, replace, tags.
     refs = _ask(directory, "for-each-ref", f"--format={form}", "refs/replace", "refs/tags")

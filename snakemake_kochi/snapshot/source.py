@@ -51,6 +51,15 @@ def resolve_source(git: str, branch: str | None, commit: str | None) -> str:
         return _find_commit(Path(temporary) / "history", git, wanted)
 
 
+def has_commit(repository: Path, commit: str) -> bool:
+    """Whether a directory is a repository with a commit, which is given by its full id."""
+    try:
+        run_git(repository, "cat-file", "-e", f"{commit}^{{commit}}")
+    except GitError:
+        return False
+    return True
+
+
 def fetch_source(
     git: str, branch: str | None, commit: str | None, store: Path, destination: Path
 ) -> str:
@@ -81,28 +90,12 @@ def fetch_source(
 
 
 def has_tree(store: Path, tree: str) -> bool:
-    """Whether the store has a snapshot."""
+    """Whether the store keeps a tree. One that a killed process left without its files does not
+    count."""
     if not is_there(store / "HEAD"):
         return False
-    return run_in_store(store, "cat-file", "-t", tree, accept=(0, 1, 128)) == b"tree\n"
-
-
-def fetch_tree(repository: Path, ref: str, store: Path) -> str:
-    """Bring the files of a commit that a repository has under a ref into the store; return their
-    tree. Raises GitError, with what to type, if it has no such ref."""
-    create_store(store)
-    words = ("fetch", "--quiet", "--no-tags", *_served(os.fspath(repository)))
-    kept = f"refs/sources/{ref.rpartition('/')[2]}"
-    place = os.fspath(repository.absolute())
-    try:
-        run_in_store(store, *words, "--", place, f"+{ref}:{kept}", transports=("file",))
-    except GitError as error:
-        raise GitError(
-            f"{repository} does not have the code {ref}, of which the directory is not on this "
-            f"computer: {error.message}",
-            "To get it, type: kochi artifact fetch",
-        ) from error
-    return run_in_store(store, "rev-parse", f"{kept}^{{tree}}").decode().strip()
+    words = ("rev-parse", "--verify", "--quiet", f"refs/snapshots/{tree}")
+    return bool(run_in_store(store, *words, accept=(0, 1)))
 
 
 def _clone(git: str, store: Path, destination: Path) -> None:

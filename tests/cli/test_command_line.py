@@ -34,6 +34,8 @@ COMMANDS = (
         "clean",
         "why",
         "export",
+        "rerun",
+        "reproduce",
         "artifact",
     ],
     ["show", "queues"],

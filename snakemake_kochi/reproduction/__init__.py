@@ -1,0 +1,1 @@
+"""Recorded results are run again from their records, and compared."""

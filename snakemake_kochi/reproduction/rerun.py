@@ -1,0 +1,190 @@
+"""A rerun: where its results go, whether an interrupted one goes on, and what came out.
+
+reruns/<digest>.json   {"version", "below", "started" (ISO 8601)}: a rerun of a group of records
+                       that has not ended; the next rerun of the same group goes on with it
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from snakemake_kochi.artifacts.record import read_record
+from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.library.batch import BatchFiles
+from snakemake_kochi.location import Location
+from snakemake_kochi.paths import ProjectPaths, WorkingPaths
+from snakemake_kochi.phases.freeze import Freeze
+from snakemake_kochi.project.grid import Point
+from snakemake_kochi.project.recipes import Recipe
+from snakemake_kochi.reproduction.comparison import (
+    ComparedOutput,
+    Originals,
+    compare,
+)
+from snakemake_kochi.reproduction.environment import Difference, differences
+from snakemake_kochi.reproduction.restoration import Group, restore
+from snakemake_kochi.reproduction.subject import Subject
+
+VERSION = 1
+DIRECTORY = "reruns"
+PointState = Literal["identical", "metrics", "differs", "missing", "unknown", "failed"]
+# From the best to the worst: the worst state of its outputs is that of a point.
+_ORDER: tuple[PointState, ...] = ("identical", "metrics", "unknown", "differs", "missing", "failed")
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """What came out of one record. `rerun`: the identity of the new record, "" if the run failed,
+    for `reason`. `files`: the new outputs, relative to the project."""
+
+    subject: Subject
+    state: PointState
+    rerun: str
+    outputs: tuple[ComparedOutput, ...]
+    environment: tuple[Difference, ...]
+    files: tuple[str, ...]
+    reason: str = ""
+
+    @property
+    def is_reproduced(self) -> bool:
+        """Whether the outputs are the same, but for values of metrics."""
+        return self.state in ("identical", "metrics")
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """A rerun of a group of records.
+
+    `goes_on_since`: when an interrupted one began, "" for none.
+    """
+
+    group: Group
+    freeze: Freeze
+    remarks: tuple[str, ...]
+    marker: Path
+    goes_on_since: str = ""
+
+    @classmethod
+    def prepare(cls, location: Location, group: Group) -> Rerun:
+        """Restore code, recipes and points; nothing runs yet. Raises as `restore`."""
+        paths = location.project_paths
+        marker = paths.rerun(f"{location.machine.name}-{group.digest}")
+        since, below = "", f"{DIRECTORY}/{datetime.now():%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
+        with suppress(FileNotFoundError, DamagedFileError, KeyError):
+            found = read_json(marker, VERSION)
+            since, below = str(found["started"]), str(found["below"])
+        restored = restore(location, group, below)
+        return cls(group, restored.freeze, restored.remarks, marker, since)
+
+    @property
+    def below(self) -> str:
+        assert self.freeze.rerun is not None
+        return self.freeze.rerun.below
+
+    @property
+    def working(self) -> WorkingPaths:
+        return WorkingPaths(self.freeze.directory, self.freeze.machine_name)
+
+    @property
+    def directory(self) -> str:
+        """Where its results are, relative to the project."""
+        own = WorkingPaths(Path(), self.freeze.machine_name).results
+        return f"{own}/{self.below}"
+
+    def begin(self) -> None:
+        make_directory(self.marker.parent)
+        now = datetime.now().astimezone().isoformat(timespec="seconds")
+        content = {"version": VERSION, "below": self.below, "started": self.goes_on_since or now}
+        write_atomically(self.marker, to_json(content))
+
+    def end(self) -> None:
+        """Call when its Snakemake has ended, whatever came out."""
+        self.marker.unlink(missing_ok=True)
+
+    @cached_property
+    def recipes(self) -> list[Recipe]:
+        """All recipes that it needs, each after its dependencies."""
+        needed = {}
+        for batch in self._batches:
+            for recipe in self.freeze.recipes(batch.grid.requirements, "a rerun"):
+                needed[str(recipe)] = recipe
+        return list(needed.values())
+
+    @cached_property
+    def records(self) -> Mapping[str, str]:
+        """The files of the new records, relative to the project, by the repeated record."""
+        return {
+            point.rerun_of: record
+            for batch in self._batches
+            for point, record in zip(batch.points, batch.records, strict=True)
+        }
+
+    @cached_property
+    def _points(self) -> Mapping[str, tuple[Point, BatchFiles]]:
+        return {point.rerun_of: (point, batch) for batch in self._batches for point in batch.points}
+
+    @cached_property
+    def _batches(self) -> tuple[BatchFiles, ...]:
+        experiments = [self.freeze.experiment(file) for file in self.freeze.files_to_run]
+        machine = self.freeze.machine_name
+        return tuple(
+            BatchFiles.of(experiment.name, experiment.grid(batch, machine))
+            for experiment in experiments
+            for batch in experiment.batches
+        )
+
+    def outcomes(self) -> Iterator[Reproduced]:
+        """What came out, in the order of the records. Call after `end`."""
+        failures = _failures(self.freeze.file)
+        originals = Originals(self.freeze.directory)
+        for subject in self.group.subjects:
+            yield self._outcome(subject, failures, originals)
+
+    def _outcome(
+        self, subject: Subject, failures: Mapping[str, Any], originals: Originals
+    ) -> Reproduced:
+        file = self.records[subject.identity]
+        try:
+            record = read_record(self.freeze.directory / file)
+        except FileNotFoundError:
+            failure = failures.get(file, {})
+            reason = str(failure.get("reason") or "the run was not finished")
+            lines = [str(line) for line in failure.get("output") or ()]
+            reason = "\n".join([reason, *lines[-_MOST_LINES:]])
+            return Reproduced(subject, "failed", "", (), (), (), reason)
+        point, batch = self._points[subject.identity]
+        results = self.working.results
+        files = {
+            artifact.dest.removeprefix(f"{self.below}/"): results / artifact.dest
+            for artifact in point.artifacts
+        }
+        compared = tuple(compare(originals, subject, record, files, batch.grid.metrics))
+        states: list[PointState] = [each.state for each in compared] or ["identical"]
+        return Reproduced(
+            subject,
+            max(states, key=_ORDER.index),
+            record["identity"],
+            compared,
+            tuple(differences(subject.record, record)),
+            tuple(f"{self.directory}/{dest}" for dest in files),
+        )
+
+
+_MOST_LINES = 4
+
+
+def _failures(freeze: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(ProjectPaths.rerun_failures(freeze).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
