@@ -81,8 +81,11 @@ def command(
     written: dict[str, object] = {"runs": len(found.runs)}
     problems = list(selection.unusable)
     if crate is not None:
-        from snakemake_kochi.export.crate import write_crate
+        from snakemake_kochi.export.crate import left_behind, require_new, write_crate
 
+        require_new(crate)
+        for place in left_behind(crate):
+            remark(f"{place} is of an export that was killed, unless one runs now: delete it.")
         content = write_crate(repository, found, crate)
         problems += content.problems
         written |= {"ro_crate": os.path.abspath(crate), **content.counts()}

@@ -25,6 +25,7 @@ from snakemake_kochi.export.tables import Table
 _UNKNOWN = "not recorded"
 _MOST_VALUES = 12
 _MOST_PROBLEMS = 50
+_MOST_FILES = 5  # in a command
 
 
 def appendix(
@@ -72,7 +73,8 @@ def _check_list(publication: Publication) -> Iterator[tuple[str, str]]:
     ]
     yield "Authors", joined(about.authors) or _UNKNOWN
     yield "Code", about.address or f"the repository {about.project}, which names no public address"
-    yield "License", about.license or about.license_file or "none: all rights are reserved"
+    license_file = f"see the file {about.license_file}" if about.license_file else ""
+    yield "License", about.license or license_file or "none: all rights are reserved"
     yield "Workflow", f"experiments of snakemake_kochi, executed by Snakemake ({_version_note()})"
     yield "Executed", began if began == ended else f"{began} to {ended}"
     yield (
@@ -133,9 +135,11 @@ def _software(publication: Publication) -> Iterator[str]:
     else:
         yield "No dependencies were installed."
     for (name, command), outputs in sorted(facts.items()):
-        for output in sorted(outputs):
+        for output in sorted(outputs - {""}):
             yield f"{name} (`{command}`):"
-            yield _indented(output or "(no output)")
+            yield _indented(output)
+    if silent := sorted(name for (name, _), outputs in facts.items() if outputs == {""}):
+        yield f"Nothing was found for: {', '.join(silent)}."
     variables: dict[str, set[str]] = {}
     for run in publication.runs:
         for name, value in part(run.record, "environment").items():
@@ -159,7 +163,9 @@ def _parameters(publication: Publication) -> Iterator[str]:
             for name, value in run.record["parameters"].items():
                 values.setdefault(name, {})[value] = None
         duplicates = len({run.record["duplicate"] for run in runs})
-        yield f"{batch_title(workflow, batch)} ({workflow}): {pluralize(len(runs), 'run')}"
+        title = batch_title(workflow, batch)
+        title += f" ({workflow})" if title != workflow else ""
+        yield f"{title}: {pluralize(len(runs), 'run')}"
         rows = [(name, _shortened(list(found))) for name, found in values.items()]
         yield _table(("Parameter", "Values"), [*rows, ("(duplicates)", str(duplicates))])
 
@@ -199,9 +205,14 @@ def _how_to_reproduce(publication: Publication) -> Iterator[str]:
     lines += [
         shlex.join(["kochi", "batch", file, batch]) for file, batch in sorted(of_newest) if batch
     ]
-    rules = {r.record["name"] for r in publication.runs if not r.experiment}
-    lines += [f"snakemake ...  # rules: {', '.join(sorted(rules))}"] if rules else []
-    yield "To build and run the newest code again, with the same parameters:"
+    files = [
+        each["dest"]
+        for run in publication.runs
+        for each in run.record["artifacts"]
+        if run.tree == newest.tree and not run.experiment
+    ]
+    lines += [shlex.join(["snakemake", "--cores", "all", *files[:_MOST_FILES]])] if files else []
+    yield "To run the newest code again:"
     yield _indented("\n".join(lines))
     if len({run.tree for run in publication.runs}) > 1:
         yield "For the results of other code, take its ref from the table above."

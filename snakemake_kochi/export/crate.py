@@ -38,6 +38,8 @@ from snakemake_kochi.snapshot import write_code
 
 README = "README.md"
 _BLOCK = 1 << 20
+_ASIDE, _TOKEN = ".{}.", 8  # the beginning of a temporary name, and the digits after it
+_LONGEST = 200
 
 
 def write_crate(repository: Path, publication: Publication, directory: Path) -> Content:
@@ -102,11 +104,20 @@ def require_new(directory: Path) -> None:
         )
 
 
+def left_behind(directory: Path) -> list[Path]:
+    """What exports to a directory that were killed have left beside it; or one that is running."""
+    place = Path(os.path.abspath(directory))
+    begin, end = _ASIDE.format(place.name[:_LONGEST]), ".tmp"
+    found = (each for each in place.parent.iterdir() if each.name.startswith(begin))
+    return sorted(each for each in found if each.name.removeprefix(begin)[_TOKEN:] == end)
+
+
 @contextmanager
 def _aside(directory: Path) -> Iterator[Path]:
     """A new directory, which becomes `directory` when the block has filled it."""
     place = Path(os.path.abspath(directory))
-    new = place.with_name(f".{place.name[:200]}.{secrets.token_hex(4)}.tmp")
+    begin = _ASIDE.format(place.name[:_LONGEST])
+    new = place.with_name(f"{begin}{secrets.token_hex(_TOKEN // 2)}.tmp")
     new.mkdir()
     try:
         yield new

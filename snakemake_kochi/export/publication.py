@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -11,9 +11,8 @@ from typing import Any
 
 from humanfriendly.text import pluralize
 
-from snakemake_kochi.artifacts.branch_content import tip_of
+from snakemake_kochi.artifacts.branch_content import paths_in, records_directory, tip_of
 from snakemake_kochi.artifacts.code import CODE
-from snakemake_kochi.artifacts.published import MERGED
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.export.repository import About, about, browsable
 from snakemake_kochi.export.selection import Run, Selection
@@ -105,7 +104,7 @@ class Publication:
 def publication(repository: Path, selection: Selection) -> Publication:
     """Gather what is known of some results. Raises GitError."""
     code = _code(repository, selection.runs)
-    commits = [_checked_out(repository)]
+    commits = [_checked_out(repository, {run.name for run in selection.runs})]
     commits += [code[run.tree].commit for run in selection.runs[::-1] if run.tree in code]
     if not (commit := next(filter(None, commits), "")):
         raise KochiError(
@@ -173,10 +172,11 @@ def _batches(selection: Selection, most: int) -> str:
     return f"{', '.join(names[:most])} and {more}"
 
 
-def _checked_out(repository: Path) -> str:
-    """The commit that is checked out, "" if there is none or if it has results."""
-    branch = run_git(repository, "symbolic-ref", "--quiet", "HEAD", accept=(0, 1)).decode()
-    return "" if branch.startswith(f"refs/heads/{MERGED}") else tip_of(repository, "HEAD")
+def _checked_out(repository: Path, names: Collection[str]) -> str:
+    """The commit that is checked out, "" if there is none or if it is one of results."""
+    head = tip_of(repository, "HEAD")
+    is_of_results = paths_in(repository, head, [records_directory(name) for name in names])
+    return "" if is_of_results else head
 
 
 def _code(repository: Path, runs: Iterable[Run]) -> dict[str, Code]:

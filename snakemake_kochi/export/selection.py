@@ -33,6 +33,7 @@ _NEEDED: Mapping[str, type | tuple[type, ...]] = {
     "seconds": (int, float),
     "artifacts": list,
 }
+_HOW_TO_COMPLETE = "If this is a partial clone, type: git fetch --refetch --no-filter"
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +126,9 @@ def select(
             runs.append(found)
         else:
             unusable.append(found)
+    if not runs and unusable:
+        more = f" (and {len(unusable) - 1} more)" if len(unusable) > 1 else ""
+        raise KochiError(f"no record can be used: {unusable[0]}{more}", _HOW_TO_COMPLETE)
     chosen = _chosen(runs, experiment, batches)
     return Selection(tuple(sorted(chosen, key=_began)), tuple(unusable))
 

@@ -6,11 +6,12 @@ import hashlib
 import io
 import json
 import os
+import sys
 from pathlib import Path
 
 import full_disk
 import pytest
-from support import git, write
+from support import git, start, wait_until, write
 
 from snakemake_kochi.artifacts.large import Pointer, Store
 
@@ -170,6 +171,27 @@ def test_links_that_lead_out_of_the_code_are_left_out(
     assert code.with_name("inside").is_symlink()
 
 
+def test_a_partial_clone_says_how_to_complete_it(
+    projects: Projects, export: Export, tmp_path: Path
+) -> None:
+    bare = projects.original.parent / "bare"
+    git(bare, "config", "uploadpack.allowFilter", "true")
+    git(tmp_path, "clone", "-q", "--filter=blob:none", f"file://{bare}", "clone")
+    outcome = export("--ro-crate", tmp_path / "crate", cwd=tmp_path / "clone")
+    assert outcome.status == 1
+    assert "is not in this clone (and 5 more)" in outcome.err
+    assert "git fetch --refetch --no-filter" in outcome.err
+
+
+def test_in_a_worktree_of_the_results_the_authors_are_those_of_the_code(
+    clone: Path, export: Export, tmp_path: Path
+) -> None:
+    git(clone, "worktree", "add", "-q", str(tmp_path / "results"), BRANCH)
+    outcome = export("--citation", tmp_path / "C.cff", cwd=tmp_path / "results")
+    assert outcome.status == 0, outcome.err
+    assert "family-names: User" in (tmp_path / "C.cff").read_text()
+
+
 def test_nothing_is_overwritten(clone: Path, export: Export, tmp_path: Path) -> None:
     full = write(tmp_path / "full" / "file", "mine\n").parent
     (tmp_path / "link").symlink_to(full)
@@ -188,6 +210,21 @@ def test_nothing_is_overwritten(clone: Path, export: Export, tmp_path: Path) -> 
     outcome = export(cwd=clone)
     assert outcome.status == 2
     assert "--ro-crate DIR, --citation FILE or --appendix FILE was expected" in outcome.err
+
+
+def test_a_killed_export_leaves_no_crate_and_the_next_one_names_the_rest(
+    clone: Path, export: Export, tmp_path: Path
+) -> None:
+    command = (sys.executable, "-P", "-m", "snakemake_kochi.cli", "export", "--ro-crate")
+    process = start(*command, str(tmp_path / "crate"), cwd=clone)
+    (rest,) = wait_until(lambda: list(tmp_path.glob(".crate.*")))
+    process.kill()
+    process.communicate()
+    assert not (tmp_path / "crate").exists()
+    outcome = export("--ro-crate", tmp_path / "crate", cwd=clone)
+    assert outcome.status == 0
+    assert f"{rest} is of an export that was killed" in outcome.err
+    assert (tmp_path / "crate/ro-crate-metadata.json").exists()
 
 
 def test_misspelt_names_get_the_nearest_one(clone: Path, export: Export, tmp_path: Path) -> None:
