@@ -212,7 +212,13 @@ def _how_to_reproduce(publication: Publication) -> Iterator[str]:
         if run.tree == newest.tree and not run.experiment
     ]
     lines += [shlex.join(["snakemake", "--cores", "all", *files[:_MOST_FILES]])] if files else []
-    yield "To run the newest code again:"
+    if any(run.experiment and run.has_succeeded for run in publication.runs):
+        yield (
+            "To build and run some of these results again, each with its code, recipes and "
+            "parameters, and compare the outputs with the recorded ones:"
+        )
+        yield _indented("kochi reproduce --sample 10")
+    yield "To work with the newest code:"
     yield _indented("\n".join(lines))
     if len({run.tree for run in publication.runs}) > 1:
         yield "For the results of other code, take its ref from the table above."

@@ -94,6 +94,7 @@ def test_the_appendix_tells_hardware_software_and_how_to_reproduce(
     tree = record["snapshot"]["tree"]
     assert f"    git worktree add --detach ../again refs/kochi/code/{tree}\n" in text
     assert "    kochi batch sum.yaml first\n" in text
+    assert "    kochi reproduce --sample 10\n" in text
     assert "sum.yaml second" not in text
     assert "4 runs" in text
     # In a crate it has the tables, too.
