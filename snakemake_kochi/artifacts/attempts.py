@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import DamagedFileError, PhaseError
-from snakemake_kochi.files import read_json
+from snakemake_kochi.files import is_there, read_json
 from snakemake_kochi.paths import JobPaths, MachinePaths, ProjectPaths
 
 _POINT = ("experiment", "batch", "name", "parameters", "duplicate")
@@ -124,6 +124,14 @@ def stop_if_given_up(paths: ProjectPaths, record: Mapping[str, Any]) -> None:
         print(f"kochi: {message}", file=sys.stderr, flush=True)
         os.killpg(0, signal.SIGKILL)
     raise PhaseError(message)
+
+
+def is_cancelled(paths: ProjectPaths, record: Mapping[str, Any]) -> bool:
+    """Whether somebody has cancelled the job of a record."""
+    job = _job(paths, record)
+    with suppress(OSError):
+        return job is not None and is_there(job.cancel)
+    return False
 
 
 def _job(paths: ProjectPaths, record: Mapping[str, Any]) -> JobPaths | None:

@@ -10,6 +10,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -70,6 +71,12 @@ class Facts:
         if known := self.known(machine):
             return known
         found = self._execute(directory, scratch, limit)
+        if missing := [name for name, each in found.items() if each["exit_status"] is None]:
+            print(
+                f"kochi: not found within {limit:g} seconds, and not tried again here for an hour: "
+                f"{', '.join(missing)} (below the key 'facts')",
+                file=sys.stderr,
+            )
         with suppress(OSError):
             file = self._file(machine)
             make_directory(file.parent)
@@ -92,7 +99,8 @@ class Facts:
         return {
             name: {
                 "command": command,
-                "output": _shown(place / f"{number}.out"),
+                # Bash begins its own messages with the file, whose name is another one each time.
+                "output": _shown(place / f"{number}.out").replace(f"{place}/{number}.sh", name),
                 "exit_status": _status(place / f"{number}.status"),
                 "at": at,
             }

@@ -20,7 +20,7 @@ from typing import Any
 from snakemake_kochi.artifacts.attempts import earlier_attempts
 from snakemake_kochi.artifacts.record import RECORD_VERSION
 from snakemake_kochi.confidential import is_secret_line
-from snakemake_kochi.errors import DamagedFileError, PhaseError
+from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import read_json
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.node import hardware, system
@@ -148,15 +148,13 @@ def make_record(
     }
 
 
-def failed(
-    record: Mapping[str, Any], error: PhaseError, last_lines: Sequence[str]
-) -> dict[str, Any]:
+def failed(record: Mapping[str, Any], reason: str, last_lines: Sequence[str]) -> dict[str, Any]:
     """The record of an attempt that has failed, with the last lines that its script printed."""
     kept = {key: value for key, value in record.items() if key != "output"}
     shown = [each if not is_secret_line(each) else "[left out]" for each in last_lines]
     return kept | {
         "outcome": "failed",
-        "reason": error.reason,
+        "reason": reason,
         "last_lines": [each[:_LONGEST_LINE] for each in shown],
         "artifacts": [],
     }

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from snakemake_kochi.artifacts.attempts import stop_if_given_up
+from snakemake_kochi.artifacts.attempts import is_cancelled, stop_if_given_up
 from snakemake_kochi.errors import PhaseError, ScriptError
 from snakemake_kochi.files import answered, last_lines, make_directory, read_json, to_json
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
@@ -111,7 +111,8 @@ def run_task(
                 record["facts"] = facts.known(machine)
             else:
                 record["facts"] = facts.find(machine, directory, scratch)
-            error.record = failed(record, error, last_lines(captured, LAST_LINES))
+            reason = f"{'cancelled: ' if is_cancelled(freeze.paths, record) else ''}{error.reason}"
+            error.record = failed(record, reason, last_lines(captured, LAST_LINES))
             raise
         stop_if_given_up(freeze.paths, record)
         allowed = (directory, freeze.repository, Path(freeze.root))

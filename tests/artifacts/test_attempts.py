@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from git_helpers import git, write
 
-from snakemake_kochi.artifacts.attempts import stop_if_given_up
+from snakemake_kochi.artifacts.attempts import earlier_attempts, stop_if_given_up
 from snakemake_kochi.artifacts.branch_content import record_path
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal, pending
 from snakemake_kochi.artifacts.published import branch_called as branch
 from snakemake_kochi.errors import PhaseError
 from snakemake_kochi.paths import ProjectPaths
+from snakemake_kochi.queue.result import EndedAttempt
 
 MACHINE = "local"
 
@@ -128,8 +129,9 @@ def test_a_reused_job_number_does_not_give_up_an_attempt(
 _STOPS = """
 import json, sys
 from pathlib import Path
-from snakemake_kochi.artifacts.attempts import stop_if_given_up
+from snakemake_kochi.artifacts.attempts import earlier_attempts, stop_if_given_up
 from snakemake_kochi.paths import ProjectPaths
+from snakemake_kochi.queue.result import EndedAttempt
 
 stop_if_given_up(ProjectPaths(Path(sys.argv[1])), json.loads(sys.argv[2]))
 print("goes on")
@@ -217,3 +219,26 @@ def test_the_record_of_a_failed_attempt_is_committed_once(
     commit_pending(repository, paths, MACHINE)
     assert pending(paths, MACHINE) == ()
     assert git(repository, "rev-list", "--count", branch(MACHINE)).strip() == "1"
+
+
+def test_a_record_lists_the_attempts_of_its_job_that_gave_no_result(paths: ProjectPaths) -> None:
+    machine = paths.machine(MACHINE)
+    ends = (("drained", "released"), ("lost", ""), ("lost", ""))
+    for number, (reason, detail) in enumerate(ends, start=1):
+        nonce = None if number == 3 else f"nonce{number}"  # the third never began
+        ended = EndedAttempt(7, number, nonce, 5, "node1", reason, "2026-11-23T10:00:02", detail)
+        write(machine.job(7).ended(number), json.dumps(ended.to_dict()))
+    write(machine.job(7).attempt(1), json.dumps({"version": 2, "started": "2026-11-23T10:00:01"}))
+    found = earlier_attempts(machine, "q", "7", "4")
+    assert [each["attempt"] for each in found] == ["1", "2", "3"]
+    assert [each["outcome"] for each in found] == ["failed", "lost", "lost"]
+    assert [each["reason"] for each in found] == ["drained: released", "lost", "lost"]
+    assert [each["started"] for each in found] == ["2026-11-23T10:00:01", None, None]
+    assert [each["nonce"] for each in found] == ["nonce1", "nonce2", ""]
+    # One whose file was damaged, of a run without a worker, and of a number that is none.
+    write(machine.job(7).ended(2), "")
+    assert [each["attempt"] for each in earlier_attempts(machine, "q", "7", "4")] == ["1", "3"]
+    assert earlier_attempts(machine, "", "7", "4") == []
+    assert earlier_attempts(machine, "q", "seven", "4") == []
+    # A job that was requeued many times has the latest in its record.
+    assert earlier_attempts(machine, "q", "7", "10000000000") == []

@@ -256,4 +256,8 @@ def test_the_example_gives_the_same_batch_in_allocations_and_goes_on_with_kochi_
     for record in found.values():
         worker = workers[int(str(record["worker"]))]
         assert (record["machine"], record["node"]) == ("own", worker.node.host)
+        environment = record["environment"]
+        assert isinstance(environment, dict) and environment["SLURM_CPUS_ON_NODE"]
+        allocation = {"scheduler": "slurm", "id": environment["SLURM_JOB_ID"]}
+        assert record["allocation"] == allocation
     assert cluster.jobs() == {}

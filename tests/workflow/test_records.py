@@ -68,6 +68,7 @@ case $KOCHI_PARAM_N in
           4) echo "API_TOKEN=hunter2"; echo "no more beans"; exit 3 ;;
           5) exit 0 ;;
           6) kill -SEGV $$ ;;
+          7) (cd "$KOCHI_ROOT"/machines/local/jobs/*/$KOCHI_JOB_ID; touch cancel); kill -TERM $$ ;;
         esac
         """
 
@@ -80,6 +81,26 @@ recorded_variables: KOCHI_TEST_*
 """
 
 
+def check_failed(project: Any, succeeded: dict[str, Any]) -> None:
+    failed = records_of(project, "failed")
+    assert [each["parameters"]["n"] for each in failed] == ["4", "5", "6", "7"]
+    for each in failed:
+        assert contradictions(each) == []
+        assert (each["outcome"], each["artifacts"]) == ("failed", [])
+        assert each["run_script"] == succeeded["run_script"] and each["usage"] is not None
+    status, without_artifact, signalled, cancelled = failed
+    for each in (status, without_artifact, signalled):
+        assert each["facts"].keys() == {"level", "modules"}
+    assert status["reason"] == "the run script ended with exit status 3"
+    assert status["exit_status"] == 3
+    assert status["last_lines"] == ["[left out]", "no more beans"]
+    assert without_artifact["exit_status"] == 0
+    assert "the run left no file out.txt in its workspace" in without_artifact["reason"]
+    assert signalled["reason"] == "the run script ended with exit status 139, as after SIGSEGV"
+    said = "the run script ended with exit status 143, as after SIGTERM"
+    assert cancelled["reason"] == f"cancelled: {said}"
+
+
 def test_attempts_that_failed_or_were_lost_are_in_records(
     finished_project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,9 +111,9 @@ def test_attempts_that_failed_or_were_lost_are_in_records(
     monkeypatch.setenv("KOCHI_TEST_TOKEN", "hunter2")
     monkeypatch.setenv("UNRELATED", "hunter2")
     project.edit("sum.yaml", 'echo "total', f'{ENDS}echo "total')
-    project.edit("sum.yaml", "n: [1, 2]", "n: [3, 4, 5, 6]")
+    project.edit("sum.yaml", "n: [1, 2]", "n: [3, 4, 5, 6, 7]")
     done = project.try_snakemake(
-        *results(3, 4, 5, 6), "--keep-going", "--retries=0", executor="kochi"
+        *results(3, 4, 5, 6, 7), "--keep-going", "--retries=0", executor="kochi"
     )
     assert done.returncode == 1
     (record,) = [each for each in records_of(project) if each["parameters"]["n"] == "3"]
@@ -111,20 +132,7 @@ def test_attempts_that_failed_or_were_lost_are_in_records(
     level = record["facts"]["level"]
     assert (level["output"], level["exit_status"]) == ("fast\ncode\nnone", 0)
 
-    failed = records_of(project, "failed")
-    assert [each["parameters"]["n"] for each in failed] == ["4", "5", "6"]
-    for each in failed:
-        assert contradictions(each) == []
-        assert (each["outcome"], each["artifacts"]) == ("failed", [])
-        assert each["run_script"] == record["run_script"] and each["usage"] is not None
-        assert each["facts"].keys() == {"level", "modules"}
-    status, without_artifact, signalled = failed
-    assert status["reason"] == "the run script ended with exit status 3"
-    assert status["exit_status"] == 3
-    assert status["last_lines"] == ["[left out]", "no more beans"]
-    assert without_artifact["exit_status"] == 0
-    assert "the run left no file out.txt in its workspace" in without_artifact["reason"]
-    assert signalled["reason"] == "the run script ended with exit status 139, as after SIGSEGV"
+    check_failed(project, record)
     # They are no results.
     listed = git(project.directory, "ls-tree", "-r", "--name-only", BRANCH)
     assert "sum/first/3_0.txt" in listed and "sum/first/4_0" not in listed

@@ -9,8 +9,6 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from snakemake_kochi.quantities import walltime_of
-
 NODE_VARIABLE = "SLURMD_NODENAME"
 # Words for bash in a job. The id is in the form that Slurm's own commands print: 12, or 12_3 for an
 # allocation of an array. A requeued job keeps it.
@@ -98,6 +96,9 @@ class SlurmAllocation:
         if array := self._environment.get("SLURM_ARRAY_JOB_ID"):
             # The last job of an array has the number of the whole array, which stands for all.
             job = f"{array}_{self._environment.get('SLURM_ARRAY_TASK_ID')}"
+        # Imported here: it loads more than most processes need that import this module.
+        from snakemake_kochi.quantities import walltime_of
+
         # %L: UNLIMITED, NOT_SET, INVALID, or a time as sbatch takes it.
         command = ["squeue", "--noheader", "--format=%L", f"--jobs={job}"]
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
