@@ -12,6 +12,7 @@ import atexit
 import logging
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,7 @@ from snakemake_kochi.paths import WorkingPaths
 if TYPE_CHECKING:
     from snakemake_kochi.own_rules.keeper import Keeper
     from snakemake_kochi.own_rules.record import Ending, OwnJob
+    from snakemake_kochi.phases.freeze import Freeze
 
 _CLOCKS = 2.0  # seconds by which two clocks may differ
 _WATCH = "kochi_own_rules"  # attribute of the workflow
@@ -82,18 +84,20 @@ class _Watch(logging.Handler):
             if workflow.dryrun or workflow.touch:
                 return
             self._jobs = self._find_jobs()
-            running = [job for job in self._jobs.values() if workflow.dag.needrun(job)]
+            dag = workflow.dag
+            is_wanted = any(map(dag.needrun, self._jobs.values()))
+            if self._rules and not is_wanted:
+                # Jobs with artifacts may become known when a checkpoint has ended.
+                is_wanted = any(job.is_checkpoint for job in dag.needrun_jobs())
         except (AttributeError, TypeError) as error:
             _say_without(error)
             return
-        if not running:
+        if not is_wanted:
             return
-        outputs = [output for job in self._jobs.values() for output in _artifacts(job)]
-        for output in outputs:
-            check_output(str(output), getattr(output, "flags", {}))
+        outputs = [output for job in self._jobs.values() for output in _checked_artifacts(job)]
         self._directory = Path.cwd()
         self._trying(self._keep_left)
-        self._keeper = _keeper(workflow, self._directory, list(map(str, outputs)))
+        self._keeper = _keeper(workflow, self._directory, outputs)
 
     def _find_jobs(self) -> dict[int, Any]:
         workflow = self._workflow
@@ -151,7 +155,6 @@ class _Watch(logging.Handler):
 
         from snakemake_kochi.own_rules.record import Ending
 
-        started: list[float] = []
         ended: dict[str, float] = {}
         checksums: dict[str, str] = {}
         persistence = self._workflow.persistence
@@ -161,11 +164,9 @@ class _Watch(logging.Handler):
             if found := persistence.metadata(IOFile(output, rule=None)):
                 if (when := found.get("endtime")) is not None:
                     ended[output] = float(when)
-                if (when := found.get("starttime")) is not None:
-                    started.append(float(when))
                 checksums |= found.get("input_checksums") or {}
         worker = {} if job is None else _worker(self._workflow, job)
-        return Ending(min(started, default=described.begun), ended, checksums, worker)
+        return Ending(ended, checksums, worker)
 
     def _trying(self, action: Callable[..., None], *arguments: Any) -> None:
         """A run must not fail, after hours maybe, for a result that cannot be kept."""
@@ -195,11 +196,33 @@ def _keeper(workflow: Any, directory: Path, outputs: Sequence[str]) -> Keeper:
     freeze = freeze_of(workflow) or take_freeze(directory, chosen_machine())
     experiments = (freeze.experiment(file) for file in freeze.experiments)
     check_own_outputs(outputs, experiments, freeze.machine_name)
+    _remark_code(freeze, directory, outputs)
     return Keeper(freeze, directory)
 
 
-def _artifacts(job: Any) -> list[Any]:
-    return [output for output in job.output if is_artifact(output)]
+def _remark_code(freeze: Freeze, directory: Path, outputs: Sequence[str]) -> None:
+    """Say that outputs of earlier runs are in the snapshot, which is not what anybody wants."""
+    code = {entry.path for entry in freeze.entries}
+    below = os.path.relpath(directory.resolve(), freeze.directory.resolve())
+    found = [path for each in outputs if (path := os.path.normpath(f"{below}/{each}")) in code]
+    if not found:
+        return
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    first, slash, _ = found[0].partition("/")
+    print(
+        f"kochi: git does not ignore {found[0]}{more}, so these outputs count as code: the next "
+        "run has other code, though nobody has edited any\n"
+        f"Type in {freeze.directory}: echo {shlex.quote(f'/{first}{slash}')} >> .gitignore",
+        file=sys.stderr,
+    )
+
+
+def _checked_artifacts(job: Any) -> list[str]:
+    """The outputs of a job to keep. Raises ConfigError for one that cannot be kept."""
+    outputs = [output for output in job.output if is_artifact(output)]
+    for output in outputs:
+        check_output(str(output), getattr(output, "flags", {}))
+    return list(map(str, outputs))
 
 
 def _described(job: Any, directory: Path) -> OwnJob:
@@ -214,7 +237,7 @@ def _described(job: Any, directory: Path) -> OwnJob:
         params_digest=digest,
         inputs=tuple(_inputs(job)),
         log=tuple(map(str, job.log)),
-        artifacts=tuple(map(str, _artifacts(job))),
+        artifacts=tuple(_checked_artifacts(job)),
         begun=time.time(),
     )
 

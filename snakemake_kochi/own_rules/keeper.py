@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.artifacts.agreement import note_directory
+from snakemake_kochi.artifacts.code import publish_code
 from snakemake_kochi.artifacts.journal import Result, is_commit_due, journal, pending
 from snakemake_kochi.errors import DamagedFileError, GitError, KochiError
 from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
@@ -78,6 +79,11 @@ class Keeper:
         freeze = self._freeze
         large = freeze.project.large_files
         commit_journal(freeze.directory, freeze.paths, freeze.machine_name, large)
+        if self._thread is not None:
+            # Ctrl-C may have ended git while it published the code for an earlier commit.
+            with suppress(KochiError, OSError, KeyboardInterrupt):
+                code = {"snapshot": asdict(freeze.snapshot)}
+                publish_code(freeze.directory, freeze.paths, [code])
 
     def keep(self, job: OwnJob, ending: Ending) -> None:
         """Journal the artifacts of a job and write its record, unless that was done.

@@ -70,15 +70,14 @@ class OwnJob:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a job ended, according to Snakemake's metadata: times in seconds since 1970.
+    """How a job ended, according to Snakemake's metadata.
 
-    `ended` has the time of each artifact after the job; it is empty where Snakemake keeps no
-    metadata. `checksums` are those of inputs ("sha256:..." or only the digits). `worker` are keys
-    of the record that the executor of the job knows, such as "node"; "started" and "ended" among
-    them are more exact.
+    `ended` has the time of each artifact after the job, in seconds since 1970; it is empty where
+    Snakemake keeps no metadata. `checksums` are those of inputs ("sha256:..." or only the digits).
+    `worker` are keys of the record that the executor of the job knows, such as "node"; "started"
+    and "ended" among them are more exact.
     """
 
-    started: float
     ended: Mapping[str, float] = field(default_factory=dict)
     checksums: Mapping[str, str] = field(default_factory=dict)
     worker: Mapping[str, Any] = field(default_factory=dict)
@@ -171,7 +170,8 @@ def make_record(
         newest = max(newest, found.st_mtime_ns)
     inputs = [digests.input(directory, path, ending.checksums) for path in job.inputs]
     ended = max(newest / 1e9, *ending.ended.values()) if ending.ended else newest / 1e9
-    times = {"started": ending.started, "ended": ended}
+    # Not the beginning in the metadata: with executors for clusters it may be after the end.
+    times = {"started": job.begun, "ended": ended}
     facts = {key: float(ending.worker.get(key, when)) for key, when in times.items()}
     # Not the executor's time: the main process may have been killed, and another one asks.
     moment = datetime.fromtimestamp(newest // 10**9, UTC)
