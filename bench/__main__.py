@@ -13,6 +13,7 @@ from bench import (
     batches,
     chaos,
     claims,
+    cleaning,
     commits,
     generic,
     growth,
@@ -47,6 +48,7 @@ BENCHES: dict[str, Callable[[Path, Size], list[Row]]] = {
     "chaos": chaos.measure,
     "sizing": sizing.measure,
     "tables": tables.measure,
+    "cleaning": cleaning.measure,
 }
 
 

@@ -161,7 +161,7 @@ def _clean_snapshots(
 ) -> None:
     store, age = project.store, max(rules.snapshots, LEAST_AGE)
     refs = snapshot_refs(store)
-    used = kept.trees | set(_trees_of_builds(project))
+    used = kept.trees | set(_trees_of_builds(project, removal))
     old = {
         tree
         for tree, file in refs.items()
@@ -170,6 +170,10 @@ def _clean_snapshots(
         and not rules.keeps("snapshots", (tree,))
     }
     old -= _awaiting_publication(project, repository, old)
+    for file in store.glob("indexes/*"):
+        # The stat caches of directories in which no run was for long.
+        if removal.is_older(file, age):
+            removal.remove("leftovers", file)
     if removal.is_dry:
         if old:
             objects, size = size_of_snapshots(store, old)
@@ -181,10 +185,7 @@ def _clean_snapshots(
 
 
 def _clean_store(store: Path, age: float, removal: Removal) -> None:
-    """Delete the objects that no snapshot needs any more, and caches of other directories."""
-    for file in store.glob("indexes/*"):
-        if removal.is_older(file, age):
-            removal.count("leftovers", delete(file))
+    """Delete the objects that no snapshot needs any more."""
     for aside in set_aside(store / "refs" / "snapshots"):
         removal.count("leftovers", delete(aside))
     for aside in prune(store, removal.now - age):
@@ -192,13 +193,14 @@ def _clean_store(store: Path, age: float, removal: Removal) -> None:
         removal.count("snapshots", Freed(0, freed.inodes, freed.bytes))
 
 
-def _trees_of_builds(project: ProjectPaths) -> Iterator[str]:
+def _trees_of_builds(project: ProjectPaths, removal: Removal) -> Iterator[str]:
     """The snapshots of builds: a run of a newer snapshot renews the files that differ."""
     for machine in project.machines():
         for name in list_names(project.builds(machine)):
+            place = BuildPaths(project.builds(machine) / name)
             with contextlib.suppress(FileNotFoundError):
-                manifest = BuildPaths(project.builds(machine) / name).manifest
-                yield str(read_json(manifest).get("snapshot"))
+                if place.directory not in removal.gone:
+                    yield str(read_json(place.manifest).get("snapshot"))
 
 
 def _awaiting_publication(

@@ -56,7 +56,11 @@ def _clean_shard(
     ended = dict(_ended(machine, numbers, rules, removal))
     if ended:
         live = _live(machine, list(ended))
-        controllers = set(controller_names(machine))
+        controllers = {
+            name
+            for name in controller_names(machine)
+            if machine.controller(name).directory not in removal.gone
+        }
         for job, ticket in ended.items():
             if job in live or job in needed or _is_awaited(ticket, controllers):
                 continue

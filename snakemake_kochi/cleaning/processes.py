@@ -233,7 +233,11 @@ def _claims(machine: MachinePaths) -> Iterator[Entry]:
 def _clean_records(machine: MachinePaths, rules: Rules, removal: Removal) -> None:
     """Delete the records of runs, the notes and outputs of their allocations, and the settings of
     workers that were started without a number."""
-    controllers = set(controller_names(machine))
+    controllers = {
+        name
+        for name in controller_names(machine)
+        if machine.controller(name).directory not in removal.gone
+    }
     for name in list_names(machine.runs):
         path = machine.runs / name
         if path.stem in controllers or name.startswith("."):

@@ -56,7 +56,7 @@ class Removal:
     """One clean-up. With `is_dry`, it deletes nothing and counts what it would delete.
 
     `now` is the time of the file server, in seconds since the epoch: all ages are those of files.
-    `deadline` is by the monotonic clock.
+    `deadline` is by the monotonic clock. `gone` are the things that were deleted, or would be.
     """
 
     is_dry: bool
@@ -64,6 +64,7 @@ class Removal:
     deadline: float
     freed: dict[str, Freed] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
+    gone: set[Path] = field(default_factory=set)
 
     def is_older(self, path: Path, age: float) -> bool:
         """Whether a file or directory has not changed for so many seconds.
@@ -98,6 +99,7 @@ class Removal:
         """
         self.check_time()
         if self.is_dry:
+            self.gone.add(path)
             self._count(kind, measure(path))
             return True
         if (aside := move_aside(path)) is None:
@@ -109,6 +111,7 @@ class Removal:
         if is_used is not None and self._is_to_go_back(aside, is_used):
             put_back(aside)
             return False
+        self.gone.add(original_path(aside) or aside)
         self._count(kind, delete(aside))
         return True
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from snakemake_kochi.errors import DamagedFileError
-from snakemake_kochi.files import to_json, write_atomically
+from snakemake_kochi.files import is_removed, to_json, write_atomically
 from snakemake_kochi.notices import Notices
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue.heartbeat import LATE, read_presumed_dead, time_awake_or_asleep
@@ -60,7 +60,7 @@ class StateFile:
         """
         asleep = time_awake_or_asleep() - self._looked
         if asleep > LATE * self.state.heartbeat_interval:
-            self._look_whether_presumed_dead()
+            self._look_whether_presumed_dead(has_slept=True)
         return self._presumed_dead_by
 
     def touch(self, **changes: Any) -> None:
@@ -121,7 +121,13 @@ class StateFile:
         with contextlib.suppress(OSError):
             os.utime(self._path)
 
-    def _look_whether_presumed_dead(self) -> None:
+    def _is_forgotten(self) -> bool:
+        """Whether `kochi clean` has deleted the files of the worker, which was silent for days."""
+        with contextlib.suppress(OSError):
+            return is_removed(self._path.parent)
+        return False
+
+    def _look_whether_presumed_dead(self, has_slept: bool = False) -> None:
         self._looked = time_awake_or_asleep()
         if self._presumed_dead_by is None:
             try:
@@ -131,5 +137,7 @@ class StateFile:
             except DamagedFileError:
                 self._presumed_dead_by = "another host"
             except OSError:
-                return
+                if not has_slept or not self._is_forgotten():
+                    return
+                self._presumed_dead_by = "another host"
             _log.warning("presumed dead by %s: ending the jobs", self._presumed_dead_by)

@@ -27,6 +27,7 @@ LINES = {
     "chaos": "jobs lost, or reported twice",
     "sizing": "200 jobs of 1 minute: requested by kochi",
     "tables": "200 records",
+    "cleaning": "inodes left",
 }
 
 

@@ -90,6 +90,8 @@ def test_a_controller_that_was_killed_long_ago_goes_with_its_jobs_unless_one_wai
         inbox.leave()
         make_old(stage.machine.controller(inbox.identity).directory)
     make_old(stage.machine.jobs)
+    plan = stage.clean(is_dry=True)
+    assert (plan.freed["runs"].count, plan.freed["jobs"].count) == (1, 1)
     stage.clean()
     assert os.listdir(stage.machine.controllers) == [inboxes[1].identity]
     assert stage.jobs() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+import pytest
 from cleaning.stage import Stage, make_old
 
 from snakemake_kochi.detached.launches import look_at, make_launch, write_end
@@ -12,7 +13,11 @@ from snakemake_kochi.files import make_directory
 from snakemake_kochi.phases.script import host_key, scratch_directory
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue import Queue, RunFile, list_runs
+from snakemake_kochi.queue.heartbeat import time_awake_or_asleep
 from snakemake_kochi.queue.queue import private_queue
+from snakemake_kochi.queue.workers import read_worker
+from snakemake_kochi.worker import state
+from snakemake_kochi.worker.state import StateFile
 
 
 def test_a_worker_goes_when_it_has_left_or_died_and_holds_no_ticket(stage: Stage) -> None:
@@ -100,3 +105,20 @@ def test_what_a_killed_clean_up_and_killed_writers_left_goes_too(stage: Stage) -
     assert not aside.exists()
     left = [name for name in os.listdir(stage.machine.directory) if name.startswith(".")]
     assert left == [".ids.json.87654321.tmp"]
+
+
+def test_a_worker_that_slept_until_its_files_were_deleted_takes_nothing_any_more(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = ProcessIdentity.of(os.getpid())
+    elsewhere = replace(this_node(), host="elsewhere", machine="m", boot="b")
+    number = stage.worker(process=own, node=elsewhere)
+    file = StateFile(stage.machine, read_worker(stage.machine, number))
+    awake = time_awake_or_asleep()
+    monkeypatch.setattr(state, "time_awake_or_asleep", lambda: awake + 8 * 86400)
+    assert file.presumed_dead_by is None
+    make_old(stage.machine.workers)
+    stage.clean()
+    assert os.listdir(stage.machine.workers) == []
+    monkeypatch.setattr(state, "time_awake_or_asleep", lambda: awake + 16 * 86400)
+    assert file.presumed_dead_by == "another host"

@@ -145,6 +145,9 @@ def test_the_snapshot_of_a_build_stays_because_later_runs_compare_with_it(
     repository.stage.clean()
     assert repository.has(old)
     make_old(place.directory)
+    # The plan knows that the build goes, too.
+    plan = repository.stage.clean(is_dry=True)
+    assert (plan.freed["builds"].count, plan.freed["snapshots"].count) == (1, 1)
     repository.stage.clean()
     assert not repository.has(old)
 
