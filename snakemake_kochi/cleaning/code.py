@@ -226,8 +226,9 @@ def _awaiting_publication(
             return missing  # results may exist in a working directory only
     recorded: set[str] = set()
     for name in names_of(repository):
-        records = all_records(repository, f"refs/heads/{branch_called(name)}", name)
-        recorded.update(_trees_of(records))
+        for failed in (False, True):
+            ref = f"refs/heads/{branch_called(name)}"
+            recorded.update(_trees_of(all_records(repository, ref, name, failed)))
     for machine in project.machines():
         recorded.update(_trees_of(journaled_records(project, machine)))
     return missing & recorded
