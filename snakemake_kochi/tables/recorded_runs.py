@@ -34,7 +34,7 @@ _LABEL = 80  # characters of an identity that say what ran
 # Where a record has the values of columns, and their types. A value of another type is missing.
 VALUES: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "name": (str, ("name",)),
-    "rule": (str, ("rule",)),
+    "rule": (str, ("rule", "name")),
     "outcome": (str, ("outcome",)),
     "reason": (str, ("reason",)),
     "seconds": (float, ("seconds",)),

@@ -60,7 +60,7 @@ class Project:
         """Journal the result of a run; returns its identity."""
         number = next(self.numbers)
         parameters = {"n": str(number)} if parameters is None else parameters
-        label = f"{Path(experiment).stem}.{batch}" if experiment else changes["rule"]
+        label = f"{Path(experiment).stem}.{batch}" if experiment else changes["rule"]["name"]
         identity = f"{label}.20260101T000000.{number:012x}"
         text = f"time 99\nsays nothing of the build\n{output}".encode()
         dest = dest or f"{label}/{number}.log"
@@ -236,7 +236,7 @@ def test_what_a_record_says_of_the_node_and_the_usage_is_typed(project: Project)
 
 def test_outputs_of_own_rules_are_rows_with_their_rule(project: Project) -> None:
     project.run()
-    project.run(experiment="", batch="", rule="count", parameters={"sample": "a"})
+    project.run(experiment="", batch="", rule={"name": "count"}, parameters={"sample": "a"})
     project.commit()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
