@@ -80,6 +80,11 @@ def results(
     repository = toplevel(place)
     branches = published(repository, at)
     runs, remarks = read_runs(branches, Wanted(experiment, batch, machine), failed)
+    if at is not None and not runs and not remarks:
+        raise NameNotFoundError(
+            f"commit '{at}' has no records of results",
+            "A commit of an artifact branch was expected. To list them, type: kochi artifact log",
+        )
     runs.sort(key=lambda run: (str(run.values[_STARTED]), run.identity))
     chosen = _chosen(repository, runs, metrics, remarks)
     found = measured(branches, runs, chosen, remarks)
@@ -127,6 +132,7 @@ def _frame(runs: Sequence[RecordedRun], metrics: Mapping[str, Sequence[Any]]) ->
         values = [run.values[index] for run in runs]
         dtype = _DTYPES.get(kind)
         fixed[name] = pandas.Series(values, dtype=dtype) if dtype else values
+    fixed = {n: _texts(each) if isinstance(each, list) else each for n, each in fixed.items()}
     fixed["duplicate"] = pandas.array(fixed["duplicate"], dtype="Int64")
     fixed["started"] = pandas.to_datetime(
         pandas.Series(fixed["started"], dtype=object), format="ISO8601", errors="coerce", utc=True
@@ -139,9 +145,17 @@ def _frame(runs: Sequence[RecordedRun], metrics: Mapping[str, Sequence[Any]]) ->
     for name, matches in metrics.items():
         columns[_free("metric", name, taken | texts.keys(), columns)] = _measured(matches)
     columns |= {name: fixed[name] for name in _AFTER}
-    columns |= {name: [run.more.get(name) for run in runs] for name in more}
-    columns |= {f"text.{name}": column for name, column in texts.items()}
+    columns |= {name: _texts([run.more.get(name) for run in runs]) for name in more}
+    columns |= {f"text.{name}": _texts(column) for name, column in texts.items()}
     return pandas.DataFrame(columns)
+
+
+def _texts(values: Sequence[str | None]) -> pandas.Series[Any]:
+    try:
+        return pandas.Series(list(values))
+    except UnicodeEncodeError:
+        # pyarrow, which pandas uses where it is installed, refuses what is not UTF-8.
+        return pandas.Series(list(values), dtype=object)
 
 
 def _measured(matches: Sequence[str | None]) -> pandas.Series[Any]:
@@ -171,4 +185,4 @@ def typed(texts: Sequence[str | None]) -> Any:
         return pandas.array([int(text) if text else None for text in texts], dtype="Int64")
     if values and all(_NUMBER.fullmatch(text) for text in values if text):
         return [float(text) if text else None for text in texts]
-    return list(texts)
+    return _texts(texts)

@@ -53,6 +53,7 @@ VALUES: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "dirty": (bool, ("snapshot", "dirty")),
     "tree": (str, ("snapshot", "tree")),
 }
+_LARGEST = 1 << 63  # the numbers of a column have 64 bits
 _IN_VERSION_1 = {"outcome": "success"}
 
 
@@ -86,7 +87,7 @@ class RecordedRun:
         """Raises KeyError, TypeError or AttributeError for a record that lacks what tells which run
         it is of."""
         parameters, duplicate = record["parameters"], record["duplicate"]
-        if not isinstance(duplicate, int):
+        if type(duplicate) is not int or not 0 <= duplicate < _LARGEST:
             raise TypeError
         if not all(isinstance(text, str) for text in parameters.values()):
             raise TypeError
@@ -123,6 +124,8 @@ def _value(record: Mapping[str, Any], kind: type, path: Sequence[str]) -> object
             return None
     if kind is str:
         return sys.intern(value) if isinstance(value, str) else None
+    if type(value) is int and not -_LARGEST <= value < _LARGEST:
+        return None
     if kind is float and type(value) is int:
         return float(value)
     return value if type(value) is kind else None
@@ -240,7 +243,8 @@ def _parsed(file: RecordFile, content: bytes | None) -> RecordedRun:
     if content is None:
         raise DamagedFileError("not in this clone")
     try:
-        record = json.loads(content)
+        # Texts with bytes that are not UTF-8 are written as they are.
+        record = json.loads(content.decode("utf-8", "surrogateescape"))
         version = record["version"]
         if version > RECORD_VERSION:
             raise DamagedFileError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -307,6 +308,7 @@ def test_runs_are_selected_by_experiment_batch_machine_and_commit(project: Proje
         ),
         ({"at": "kochi_artifacts_adda"}, "did you mean 'kochi_artifacts_ada'?"),
         ({"at": "--output=x"}, "there is no commit '--output=x'"),
+        ({"at": "main"}, "commit 'main' has no records of results"),
     ):
         with pytest.raises(NameNotFoundError) as caught:
             count(**options)  # type: ignore[arg-type]
@@ -442,25 +444,35 @@ def test_a_result_that_was_removed_from_the_branch_is_not_taken_from_an_older_on
 
 
 def test_records_that_cannot_be_used_are_named_in_a_warning(project: Project) -> None:
-    good, newer, damaged, odd = (project.run() for _ in range(4))
+    good, newer, damaged, odd, huge = (project.run() for _ in range(5))
     project.commit()
-    paths = {name: project.record_path(name) for name in (newer, damaged, odd)}
+    paths = {name: project.record_path(name) for name in (newer, damaged, odd, huge)}
     record = json.loads(git(project.top, "show", f"{BRANCH}:{paths[newer]}"))
     project.edit(
         {
             paths[newer]: json.dumps({**record, "version": RECORD_VERSION + 1}),
             paths[damaged]: "{",
             paths[odd]: json.dumps({**record, "parameters": {"n": ["1"]}}),
+            paths[huge]: json.dumps({**record, "exit_status": 10**400, "seconds": 10**400}),
         }
     )
     with pytest.warns(UserWarning) as caught:
         frame = project.results()
-    assert frame["identity"].tolist() == [good]
+    assert frame["identity"].tolist() == [good, huge]
+    assert frame["exit_status"].isna().all()
+    assert frame["seconds"].isna().tolist() == [False, True]
     said = sorted(str(each.message) for each in caught)
     assert said[0].startswith("1 record was left out: written by a newer snakemake_kochi (format ")
     assert said[0].endswith(paths[newer])
     assert said[1].startswith("2 records were left out: not a record, or damaged: ")
     assert paths[damaged] in said[1] and paths[odd] in said[1]
+
+
+def test_a_text_with_bytes_that_are_not_utf_8_stays_as_it_is(project: Project) -> None:
+    project.run(parameters={"x": os.fsdecode(b"caf\xe9")})
+    project.commit()
+    frame = project.results()
+    assert os.fsencode(frame["text.x"].iloc[0]) == b"caf\xe9"
 
 
 def test_an_edited_record_leads_to_no_other_file(project: Project) -> None:
