@@ -59,6 +59,8 @@ def clean_processes(machine: MachinePaths, rules: Rules, removal: Removal) -> No
         removal.sweep(directory)
     with removal.tolerating(f"trials in {machine.directory}"):
         _clean_trials(machine, removal)
+    with removal.tolerating(f"facts in {machine.all_facts}"):
+        _clean_facts(machine, rules, removal)
 
 
 def hosts_of_live_processes(machine: MachinePaths) -> Iterator[Node]:
@@ -289,6 +291,16 @@ def _first_start(machine: MachinePaths, controllers: Collection[str]) -> float:
         except (FileNotFoundError, DamagedFileError, ValueError):
             return 0.0
     return first
+
+
+def _clean_facts(machine: MachinePaths, rules: Rules, removal: Removal) -> None:
+    """Delete old outputs of commands: a run executes them again where it needs them."""
+    for host in list_names(machine.all_facts):
+        removal.sweep(machine.all_facts / host)
+        for path in sorted((machine.all_facts / host).glob("*.json")):
+            with contextlib.suppress(FileNotFoundError):
+                if removal.is_older(path, rules.runs):
+                    removal.remove("leftovers", path)
 
 
 def _clean_trials(machine: MachinePaths, removal: Removal) -> None:

@@ -238,9 +238,13 @@ class MachinePaths:
     def allocation_notes(self, controller: str) -> list[Path]:
         return sorted(self.allocations.glob(f"{name_of('controller', controller)}-*.json"))
 
+    @property
+    def all_facts(self) -> Path:
+        return self.directory / "facts"
+
     def facts(self, host: str, digest: str) -> Path:
         """The output of the commands of facts on a node; may be deleted at any time."""
-        return self.directory / "facts" / safe_name(host) / f"{digest}.json"
+        return self.all_facts / safe_name(host) / f"{digest}.json"
 
     def cpu_leases(self, host: str) -> Path:
         """A file with one byte per CPU of that node; the workers there lock these bytes."""

@@ -55,6 +55,15 @@ def test_a_run_is_forgotten_when_it_is_old_and_its_controller_has_ended(stage: S
     assert len(list_runs(stage.machine)) == 1
 
 
+def test_old_outputs_of_facts_go(stage: Stage) -> None:
+    for digest in ("old", "young"):
+        make_directory(stage.machine.facts("node1", digest).parent)
+        stage.machine.facts("node1", digest).write_text("{}")
+    make_old(stage.machine.facts("node1", "old"))
+    stage.clean()
+    assert os.listdir(stage.machine.all_facts / "node1") == ["young.json"]
+
+
 def test_the_queue_of_a_run_that_is_gone_goes_unless_a_ticket_waits_in_it(stage: Stage) -> None:
     empty, full = (Queue(stage.machine, private_queue(name)) for name in ("a-1", "b-2"))
     empty.paths.make()
