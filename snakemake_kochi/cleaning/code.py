@@ -44,6 +44,7 @@ class _Kept:
         self.trees.add(str(freeze["snapshot"]["tree"]))
         sources = (source.get("tree") for source in freeze.get("sources", {}).values())
         self.trees.update(str(tree) for tree in sources if tree)
+        self.trees.update(map(str, freeze.get("source_trees", {}).values()))
         if git_directory := freeze.get("git_directory"):
             self._add_repository(Path(str(git_directory)))
 
@@ -80,6 +81,9 @@ def clean_code(project: ProjectPaths, rules: Rules, removal: Removal) -> None:
                 with contextlib.suppress(FileNotFoundError):
                     kept.add(read_json(file))
         _clean_repositories(project, kept, rules, removal)
+        for file in project.reruns().glob("*.json"):
+            if removal.is_older(file, rules.runs):
+                removal.remove("runs", file)
         if is_there(project.store):
             repository = next((Path(str(each["directory"])) for each in found.values()), None)
             _clean_snapshots(project, repository, kept, rules, removal)

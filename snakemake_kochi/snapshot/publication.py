@@ -24,6 +24,7 @@ from pathlib import Path
 from snakemake_kochi.confidential import is_secret_path
 from snakemake_kochi.errors import GitError
 from snakemake_kochi.git import FETCHING_MISSING, TRANSPORTS, reading_git, run_git, update_ref
+from snakemake_kochi.snapshot.pruning import is_pruned_lately, is_whole
 from snakemake_kochi.snapshot.repository import (
     create_store,
     in_store,
@@ -131,6 +132,16 @@ def restore_code(repository: Path, ref: str, store: Path) -> tuple[str, list[str
     lines = message.splitlines()
     left_out = [line.removeprefix(_LEFT_OUT) for line in lines if line.startswith(_LEFT_OUT)]
     create_store(store)
+    _bring(repository, tree, store)
+    commit = keep_tree(store, tree)
+    if is_pruned_lately(store) and not is_whole(store, commit):
+        _bring(repository, tree, store)
+        keep_tree(store, tree, anew=True)
+    return tree, left_out
+
+
+def _bring(repository: Path, tree: str, store: Path) -> None:
+    """Bring the objects of a tree that a store lacks. Raises GitError."""
     fetching = partial(run_git, environment=FETCHING_MISSING, transports=TRANSPORTS)
     words = ("rev-list", "--objects", "--no-object-names", tree)
     listed = fetching(repository, *words)
@@ -144,8 +155,6 @@ def restore_code(repository: Path, ref: str, store: Path) -> tuple[str, list[str
             (file,) = Path(scratch).glob("*.pack")
             with file.open("rb") as stream:
                 run_git(store, "unpack-objects", "-q", environment=in_store(store), stdin=stream)
-    keep_tree(store, tree)
-    return tree, left_out
 
 
 def _missing(answers: bytes) -> bytes:

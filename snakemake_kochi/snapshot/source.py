@@ -9,9 +9,10 @@ import tempfile
 from pathlib import Path
 
 from snakemake_kochi.errors import GitError, NoCommitError, nearest
-from snakemake_kochi.files import is_there
+from snakemake_kochi.files import is_there, note_use
 from snakemake_kochi.git import FULL_IDENTITY, REMOTE_TRANSPORTS, SERVE, TRANSPORTS, run_git
-from snakemake_kochi.snapshot.repository import create_store, run_in_store
+from snakemake_kochi.snapshot.pruning import is_whole
+from snakemake_kochi.snapshot.repository import SNAPSHOTS, create_store, keep_tree, run_in_store
 from snakemake_kochi.snapshot.snapshot import new_directory
 
 _ABBREVIATED_IDENTITY = re.compile(r"[0-9a-f]{4,64}")
@@ -94,8 +95,15 @@ def has_tree(store: Path, tree: str) -> bool:
     count."""
     if not is_there(store / "HEAD"):
         return False
-    words = ("rev-parse", "--verify", "--quiet", f"refs/snapshots/{tree}")
-    return bool(run_in_store(store, *words, accept=(0, 1)))
+    words = ("rev-parse", "--verify", "--quiet", f"{SNAPSHOTS}/{tree}")
+    kept = run_in_store(store, *words, accept=(0, 1)).decode().strip()
+    if not kept or note_use(store / SNAPSHOTS / tree):
+        return bool(kept)
+    # `kochi clean` has just deleted it, or git has packed the refs.
+    try:
+        return is_whole(store, keep_tree(store, tree))
+    except GitError:
+        return False
 
 
 def _clone(git: str, store: Path, destination: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,14 +10,14 @@ import pytest
 from cleaning.stage import Stage, make_old
 from support import git, write
 
-from snakemake_kochi.artifacts.code import publish_code
+from snakemake_kochi.artifacts.code import CODE, publish_code
 from snakemake_kochi.artifacts.promises import promise_to_commit
 from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.paths import ProjectPaths
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze
 from snakemake_kochi.queue import Ticket
-from snakemake_kochi.snapshot import materialise, pruning
+from snakemake_kochi.snapshot import has_tree, materialise, pruning, restore_code
 from snakemake_kochi.snapshot.pruning import is_whole, snapshot_refs
 
 
@@ -214,3 +215,41 @@ def test_objects_that_a_killed_clean_up_has_moved_aside_come_back(repository: Re
     repository.stage.clean()
     assert is_whole(store, newest.snapshot.commit)
     assert not aside.exists()
+
+
+def test_what_a_rerun_needs_stays_and_its_old_note_goes(repository: Repository) -> None:
+    sources, rerun = map(repository.freeze, ("sources\n", "rerun\n"))
+    data = json.loads(rerun.file.read_text())
+    data["source_trees"] = {"tool:fast": sources.snapshot.tree}
+    rerun.file.write_bytes(to_json(data))
+    note = repository.paths.rerun("local-0123")
+    make_directory(note.parent)
+    note.write_text("{}")
+    make_old(note)
+    repository.age()
+    make_old(rerun.file, 39)
+    repository.stage.clean()
+    assert repository.has(sources)
+    assert not sources.file.exists() and not note.exists()
+
+
+def test_code_that_was_just_deleted_counts_as_missing_and_comes_back_whole(
+    repository: Repository,
+) -> None:
+    old, newest = map(repository.freeze, ("old\n", "newest\n"))
+    tree, store = old.snapshot.tree, repository.paths.store
+    base = old.snapshot.base
+    publish_code(
+        repository.directory, repository.paths, [{"snapshot": {"tree": tree, "base": base}}]
+    )
+    repository.age()
+    make_old(newest.file, 39)
+    assert has_tree(store, tree)  # which is a use of it
+    repository.stage.clean()
+    assert repository.has(old)
+    repository.age()
+    make_old(newest.file, 39)
+    repository.stage.clean()
+    assert not has_tree(store, tree)
+    assert restore_code(repository.directory, f"{CODE}/{tree}", store) == (tree, [])
+    assert has_tree(store, tree) and is_whole(store, old.snapshot.commit)
