@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from snakemake_kochi.artifacts.agreement import (
@@ -178,6 +179,10 @@ class _Committer:
     paths: ProjectPaths
     machine: str
 
+    @cached_property
+    def _store(self) -> Store:
+        return Store.of(self.repository)
+
     def commit_journal(self) -> tuple[Branch, list[JournalEntry]]:
         """Commit the journal; return the branch as it was before, and the committed entries."""
         for _ in range(_MOVED_AT_MOST):
@@ -251,10 +256,10 @@ class _Committer:
     def _check_large(self, entry: JournalEntry) -> None:
         """Raise DamagedFileError if a content is gone: `git lfs prune` removes those without a
         commit."""
-        store = Store.of(self.repository) if entry.large else None
         for dest, pointer in entry.large.items():
-            if store is not None and not store.has(pointer):
-                raise DamagedFileError(f"{store.path(pointer)}, the content of {dest}, is gone")
+            if not self._store.has(pointer):
+                file = self._store.path(pointer)
+                raise DamagedFileError(f"{file}, the content of {dest}, is gone")
 
     def _without_redone(self, state: Branch, entries: Sequence[JournalEntry]) -> list[JournalEntry]:
         """The entries without those that a later attempt has made again, which are set aside."""

@@ -113,11 +113,13 @@ def journal(
     try:
         files: list[dict[str, Any]] = []
         pointers: list[dict[str, Any]] = []
+        store = None
         for number, (dest, source) in enumerate(result.files.items()):
             with _naming(dest, source), opened(source) as reader:
                 if repository is not None and is_large(reader, large):
                     known = Pointer.of_record(result.record, dest)
-                    pointer = Store.of(repository).put(reader, known)
+                    store = store or Store.of(repository)
+                    pointer = store.put(reader, known)
                     pointers.append({"dest": dest, **asdict(pointer)})
                 else:
                     size = _copy(reader, beside / str(number))

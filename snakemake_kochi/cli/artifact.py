@@ -189,6 +189,11 @@ def _fetch_file(
                 f"{file} is a file, and not one in a worktree of an artifact branch",
                 "For a path in a branch, type: kochi artifact fetch NAME/PATH",
             )
+    elif path.partition("/")[0] in ("", ".", ".."):
+        raise KochiError(
+            f"{file}: there is no such file",
+            "For a path in a branch, type: kochi artifact fetch NAME/PATH",
+        )
     elif commit is None:
         commit = newest_commit(repository, path)
     content = fetch_content(repository, commit, path, remote)

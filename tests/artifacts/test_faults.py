@@ -129,9 +129,11 @@ def test_an_entry_with_a_file_missing_is_damaged(
 def keep(paths: ProjectPaths, repository: Path) -> Any:
     """Do what the process of a run does when its script has succeeded."""
 
-    def keep_one(identity: str, base: str | None = "there is a commit") -> None:
+    def keep_one(
+        identity: str, base: str | None = "there is a commit", large_files: int | None = None
+    ) -> None:
         working = WorkingPaths(repository, MACHINE)
-        file = write(working.results / f"{identity}.log", identity)
+        file = write(working.results / f"{identity}.log", identity * 5000)
         record = {
             "identity": identity,
             "machine": MACHINE,
@@ -153,6 +155,9 @@ def keep(paths: ProjectPaths, repository: Path) -> Any:
             recipes={},
             job_name="",
             artifacts=(),
+            facts={},
+            recorded_variables=(),
+            large_files=large_files,
         )
         keep_result(freeze, record, [Output("stdout", f"{identity}.log", None, file)])
 
@@ -216,6 +221,32 @@ def test_a_result_that_cannot_be_journaled_stays_in_results_and_is_committed_fro
     assert "the result is only in results/ for now" in capfd.readouterr().err
     assert commit_missing(repository, paths, MACHINE) == 1
     assert kept(repository) == {"a", "b"}
+
+
+@pytest.mark.parametrize("call", ["mkdir", "write", "rename"])
+def test_a_large_file_that_the_store_cannot_take_stays_in_results_and_is_kept_later(
+    repository: Path,
+    paths: ProjectPaths,
+    filesystem: FaultyFilesystem,
+    keep: Any,
+    capfd: pytest.CaptureFixture[str],
+    call: str,
+) -> None:
+    keep("a")
+    git(repository, "config", "lfs.storage", str(filesystem.path / "store"))
+    where = "/store*"
+    with filesystem.fault(call, errno.ENOSPC, where) as fault:
+        keep("b", large_files=2000)
+        assert filesystem.count(fault)
+        assert "the result is only in results/ for now" in capfd.readouterr().err
+        assert pending(paths, MACHINE) == ()
+        # Nothing goes into git instead, and the other results do not wait for it.
+        assert commit_missing(repository, paths, MACHINE, large=2000) == 0
+    assert [path for path in filesystem.path.glob("store/**/*") if path.is_file()] == []
+    assert commit_missing(repository, paths, MACHINE, large=2000) == 1
+    assert kept(repository) == {"a", "b", ".gitattributes"}
+    pointer = git(repository, "show", f"{branch(MACHINE)}:local/b.log")
+    assert pointer.startswith("version https://git-lfs")
 
 
 @pytest.mark.parametrize("call", ["open", "getattr"])

@@ -260,6 +260,7 @@ def clone_with_pointer(
     [
         (["local/fib/31.bin"], 1, "did you mean 'local/fib/30.bin'?"),
         (["mine/30.bin"], 1, "no artifact branch has results under the name 'mine'\nknown: local"),
+        (["/no/file"], 1, "/no/file: there is no such file"),
         (["./kochi.yaml"], 1, "not one in a worktree of an artifact branch"),
         (["local/fib/30.log", "-o", "no/where"], 1, "no/where: cannot be written (No such file"),
         (["local/fib/30.log", "--at", "HEAD"], 1, "no such file in commit HEAD"),
