@@ -17,16 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from snakemake_kochi.artifacts.branch_content import (
-    all_records,
-    last_change,
-    paths_in,
-    record_path,
-    records_directory,
-)
+from snakemake_kochi.artifacts.branch_content import last_change, paths_in, record_path
 from snakemake_kochi.artifacts.content import read_artifacts
-from snakemake_kochi.artifacts.published import MERGED, branch_called
-from snakemake_kochi.artifacts.record import is_success, todays_form
+from snakemake_kochi.artifacts.reading import Published
+from snakemake_kochi.artifacts.record import todays_form
 from snakemake_kochi.errors import DamagedFileError, GitError, KochiError, MissingContentError
 from snakemake_kochi.files import (
     LINK_REFUSED,
@@ -35,85 +29,46 @@ from snakemake_kochi.files import (
     list_names,
     read_json,
 )
-from snakemake_kochi.git import run_git
 
 _BLOCK = 1 << 20
 _logger = logging.getLogger(__name__)
 _UNFINISHED = ".restoring.tmp"
 
 
-# ---- where results are published
-
-
 @dataclass(frozen=True)
 class Publication:
-    """The results under a name: `ref` is the newest branch that has them, `commit` its tip."""
+    """The results that are published under a name, in one commit."""
 
     name: str
-    ref: str
     commit: str
-
-
-def publications(repository: Path) -> list[Publication]:
-    """All names under which the branches of this clone, own and fetched ones, have results."""
-    words = ("for-each-ref", "--sort=-committerdate", "--format=%(refname) %(objectname)", "--")
-    patterns = (f"refs/heads/{MERGED}*", f"refs/remotes/*/{MERGED}*")
-    lines = run_git(repository, *words, *patterns).decode().splitlines()
-    refs = [line.split(" ") for line in lines]
-    found: dict[str, Publication] = {}
-    for ref, commit in refs:
-        name = ref.rpartition("/")[2].removeprefix(f"{MERGED}_")
-        if is_name(name) and ref.endswith(f"/{MERGED}_{name}"):
-            found.setdefault(name, Publication(name, ref, commit))
-    for ref, commit in refs:
-        if not ref.endswith(f"/{MERGED}"):
-            continue
-        listed = run_git(repository, "ls-tree", "-d", "-z", "--name-only", commit)
-        for name in map(os.fsdecode, listed.split(b"\0")[:-1]):
-            if is_name(name):
-                found.setdefault(name, Publication(name, ref, commit))
-    return sorted(found.values(), key=lambda each: each.name)
-
-
-def publication_at(repository: Path, name: str, commit: str) -> Publication:
-    """The results under a name in a commit of the user's choice. Raises GitError."""
-    branch_called(name)
-    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
-    found = run_git(repository, *words, accept=(0, 1, 128)).decode().strip()
-    if not found:
-        raise GitError(f"there is no commit {commit}", "To list commits, type: kochi artifact log")
-    return Publication(name, found, found)
 
 
 def published_records(repository: Path, publication: Publication) -> Iterator[dict[str, Any]]:
     """The records of results in a publication, of any machine, in today's form.
 
-    Those of a newer release are left out, which is logged. Raises GitError if this clone lacks the
+    Those of a newer release are left out, which is logged. Raises GitError if this clone lacks some
     records.
     """
-    place, count = records_directory(publication.name), 0
+    branches = Published(repository, {publication.name: (publication.commit,)})
     unread: DamagedFileError | None = None
-    for record in all_records(repository, publication.commit, publication.name):
-        count += 1
+    for file, content in branches.read_records(branches.records()):
+        where = f"record {file.identity} of {publication.name}"
+        if content is None:
+            raise GitError(
+                f"{where} is not in this clone",
+                "If it is a partial clone, type: git fetch --refetch --no-filter",
+            )
         try:
-            found = todays_form(record, f"a record of {publication.ref}")
+            record = todays_form(dict(json.loads(content)), where)
         except DamagedFileError as error:
             unread = unread or error
+        except (ValueError, TypeError):  # edited by hand
             continue
-        named = (str(found.get(key)) for key in ("identity", "machine"))
-        if is_success(found) and all(map(is_name, named)):
-            yield found
+        else:
+            if record.get("identity") == file.identity and is_name(file.identity):
+                yield record
     if unread is not None:
         _logger.warning("%s", unread)
-    words = ("ls-tree", "-r", "-z", "--name-only", "--full-tree")
-    if not count and run_git(repository, *words, publication.commit, place):
-        raise GitError(
-            f"this clone does not have the files of {publication.ref}",
-            "If it is a partial clone, type: git fetch --refetch --no-filter",
-        )
-
-
-# ---- their files
 
 
 @dataclass(frozen=True)

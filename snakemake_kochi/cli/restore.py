@@ -17,18 +17,17 @@ from humanfriendly.text import pluralize
 
 from snakemake_kochi.artifacts.code import CODE
 from snakemake_kochi.artifacts.published import published_name
+from snakemake_kochi.artifacts.reading import published
 from snakemake_kochi.artifacts.restore import (
     Outcome,
     Publication,
     Wanted,
-    publication_at,
-    publications,
     published_records,
     restore_files,
 )
 from snakemake_kochi.artifacts.restored import note_restored
 from snakemake_kochi.cli.output import print_json, remark, say
-from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
+from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
 from snakemake_kochi.location import Location
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.queue.controllers import is_same_directory, list_controllers
@@ -139,33 +138,26 @@ class _Published:
 
     @classmethod
     def read(cls, repository: Path, machine: str, asked: Asked) -> _Published:
-        """Raises GitError without a branch, NameNotFoundError for an unknown name."""
+        """Raises GitError without a branch, NameNotFoundError for an unknown name or commit."""
         from snakemake_kochi.library.restorable import summary_of
 
-        known = publications(repository)
-        if not known:
-            raise GitError(
-                f"{repository} has no artifact branch", "To get one, type: kochi artifact fetch"
-            )
-        if asked.name and asked.name not in {each.name for each in known}:
-            names = [each.name for each in known]
+        tips = published(repository, asked.commit or None).tips
+        if asked.name and asked.name not in tips:
             raise NameNotFoundError(
                 f"no artifact branch has results under the name '{asked.name}'",
-                nearest(asked.name, names),
+                nearest(asked.name, tips),
             )
-        if asked.commit:
-            known = [publication_at(repository, each.name, asked.commit) for each in known]
         found: dict[Publication, _Records] = {}
         others: Counter[str] = Counter()
-        for publication in known:
-            if asked.name in ("", publication.name):
-                own = found.setdefault(publication, defaultdict(list))
-                for record in published_records(repository, publication):
-                    if record["machine"] == machine:
+        for name in [asked.name] if asked.name else tips:
+            for commit in tips[name]:
+                own = found.setdefault(Publication(name, commit), defaultdict(list))
+                for record in published_records(repository, Publication(name, commit)):
+                    if record.get("machine") == machine:
                         key = (str(record.get("experiment")), str(record.get("batch")))
                         own[key].append(summary_of(record))
                     else:
-                        others[str(record["machine"])] += 1
+                        others[str(record.get("machine"))] += 1
         return cls(machine, found, others)
 
     def choose(
@@ -180,11 +172,13 @@ class _Published:
         for each in rules:
             key = (each.experiment.file, each.grid.batch)
             having = {p: r[key] for p, r in self.records.items() if r.get(key)}
+            # A name has several commits if clones with different results published under it.
             first = [publication for publication in having if publication.name == own]
             others = [publication for publication in having if publication.name != own]
-            if len(others) > 1 and not first:
+            is_clear = len({publication.name for publication in others}) <= 1
+            if not is_clear and not first:
                 unclear.append((each, having))
-            wanted = first + (others if len(others) == 1 else [])
+            wanted = first + (others if is_clear else [])
             chosen += [(each, publication, having[publication]) for publication in wanted]
         if unclear:
             lines = [
@@ -194,7 +188,7 @@ class _Published:
             ]
             raise KochiError(
                 "several people published results of the same batch:\n    " + "\n    ".join(lines),
-                "Choose one: kochi artifact restore --from NAME",
+                "Choose one. Type: kochi artifact restore --from NAME",
             )
         if not chosen:
             raise self._nothing(rules, asked)
@@ -398,7 +392,6 @@ def _as_json(batch: _Batch) -> dict[str, Any]:
         "experiment": batch.rules.experiment.name,
         "batch": batch.rules.grid.batch,
         "name": publication.name,
-        "ref": publication.ref,
         "commit": publication.commit,
         "points": batch.points,
         "restored": sorted(outcome.restored),

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 from full_disk import mounted
-from git_helpers import git, write
+from git_helpers import write
 
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal
+from snakemake_kochi.artifacts.reading import published
 from snakemake_kochi.artifacts.restore import (
     Publication,
     Wanted,
-    publications,
     published_records,
     restore_files,
 )
@@ -28,7 +28,9 @@ from snakemake_kochi.paths import ProjectPaths
 MACHINE = "local"
 
 
-def publish(repository: Path, paths: ProjectPaths, contents: dict[str, bytes]) -> list[Any]:
+def publish(
+    repository: Path, paths: ProjectPaths, contents: dict[str, bytes], version: int = 1
+) -> list[Any]:
     """A result for each destination, whose name is that of the result; return the records."""
     records = []
     for dest, content in contents.items():
@@ -38,7 +40,7 @@ def publish(repository: Path, paths: ProjectPaths, contents: dict[str, bytes]) -
         source.write_bytes(content)
         described = {"type": "file", "dest": dest, "src": dest, "size": len(content)}
         described["sha256"] = hashlib.sha256(content).hexdigest()
-        record = {"version": 1, "identity": identity, "machine": MACHINE}
+        record = {"version": version, "identity": identity, "machine": MACHINE}
         record["artifacts"] = [described]
         journal(paths, MACHINE, Result(identity, {dest: source}, record))
         records.append(record)
@@ -54,10 +56,9 @@ def wanted(records: list[Any], place: Path) -> list[Wanted]:
     ]
 
 
-def published(repository: Path) -> Publication:
-    (found,) = publications(repository)
-    assert found.name == "local"
-    return found
+def publication(repository: Path) -> Publication:
+    (commit,) = published(repository).tips[MACHINE]
+    return Publication(MACHINE, commit)
 
 
 def contents_of(place: Path) -> dict[str, bytes]:
@@ -72,12 +73,12 @@ def test_a_result_that_a_newer_one_replaced_is_restored_from_the_history(
 ) -> None:
     old = publish(repository, paths, {"a.txt": b"old", "b.txt": b"b"})
     publish(repository, paths, {"a.txt": b"new"})
-    outcome = restore_files(repository, published(repository), wanted(old, tmp_path))
+    outcome = restore_files(repository, publication(repository), wanted(old, tmp_path))
     assert outcome.restored == {record["identity"] for record in old}
     assert contents_of(tmp_path) == {"a.txt": b"old", "b.txt": b"b"}
     records = {json.loads(each.read_text())["identity"] for each in tmp_path.rglob("record.json")}
     assert records == outcome.restored
-    again = restore_files(repository, published(repository), wanted(old, tmp_path))
+    again = restore_files(repository, publication(repository), wanted(old, tmp_path))
     assert (again.present, again.restored) == (outcome.restored, set())
 
 
@@ -89,12 +90,12 @@ def test_a_file_with_other_content_stays_with_its_whole_result_unless_forced(
     (tmp_path / "results" / "a.txt").write_bytes(b"mine")
     (tmp_path / "results" / "b.txt").write_bytes(b"b")
     asked = wanted(records, tmp_path)
-    outcome = restore_files(repository, published(repository), asked)
+    outcome = restore_files(repository, publication(repository), asked)
     assert outcome.differing == {asked[0].identity: [tmp_path / "results" / "a.txt"]}
     assert outcome.restored == {asked[1].identity}
     assert contents_of(tmp_path) == {"a.txt": b"mine", "b.txt": b"b"}
     assert not asked[0].record_file.exists()
-    outcome = restore_files(repository, published(repository), asked, force=True)
+    outcome = restore_files(repository, publication(repository), asked, force=True)
     assert outcome.restored == {asked[0].identity}
     assert contents_of(tmp_path) == {"a.txt": b"a", "b.txt": b"b"}
 
@@ -107,7 +108,7 @@ def test_the_same_file_of_a_run_here_keeps_its_own_record(
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "a.txt").write_bytes(b"a")
     write(asked.record_file, '{"identity": "of my own run"}')
-    outcome = restore_files(repository, published(repository), [asked])
+    outcome = restore_files(repository, publication(repository), [asked])
     assert (outcome.own, outcome.restored) == ({asked.identity}, set())
     assert "of my own run" in asked.record_file.read_text()
 
@@ -117,7 +118,7 @@ def test_a_branch_whose_file_is_not_that_of_the_record_restores_nothing(
 ) -> None:
     (record,) = publish(repository, paths, {"a.txt": b"a"})
     forged = {**record, "artifacts": [{**record["artifacts"][0], "sha256": "0" * 64}]}
-    outcome = restore_files(repository, published(repository), wanted([forged], tmp_path))
+    outcome = restore_files(repository, publication(repository), wanted([forged], tmp_path))
     assert list(outcome.lacking) == [record["identity"]]
     assert contents_of(tmp_path) == {}
     assert not list(tmp_path.rglob("record.json"))
@@ -129,7 +130,7 @@ def test_after_kill_9_each_file_is_whole_and_the_next_call_goes_on(
 ) -> None:
     contents = {f"{n}.bin": bytes([n]) * 300_000 for n in range(60)}
     records = publish(repository, paths, contents)
-    found = published(repository)
+    found = publication(repository)
     for least in (1, 20):
         child = os.fork()
         if child == 0:
@@ -163,30 +164,20 @@ def test_on_a_full_disk_what_is_there_is_whole_and_the_next_call_goes_on(
         (disk.directory / "ballast").write_bytes(bytes(2_000_000))
         asked = wanted(records, disk.directory)
         with pytest.raises(OSError, match="No space left") as raised:
-            restore_files(repository, published(repository), asked)
+            restore_files(repository, publication(repository), asked)
         assert str(raised.value.filename).startswith(str(disk.directory))
         assert 0 < len(contents_of(disk.directory)) < 3
         assert contents_of(disk.directory).items() <= contents.items()
         (disk.directory / "ballast").unlink()
-        restore_files(repository, published(repository), asked)
+        restore_files(repository, publication(repository), asked)
         assert contents_of(disk.directory) == contents
 
 
-def test_the_newest_branch_of_each_name_counts_and_merged_names_without_one(
-    repository: Path, paths: ProjectPaths
+def test_a_record_of_a_newer_release_is_left_out_and_told(
+    repository: Path, paths: ProjectPaths, caplog: pytest.LogCaptureFixture
 ) -> None:
-    publish(repository, paths, {"a.txt": b"a"})
-    own = published(repository)
-    with_index = ("-c", "core.hooksPath=/dev/null", "-c", "commit.gpgsign=false")
-    git(repository, *with_index, "worktree", "add", "--quiet", "--detach", "../merged", own.commit)
-    merged = repository.parent / "merged"
-    git(merged, "mv", "local", "ada")
-    git(merged, *with_index, "commit", "--quiet", "--message=merged")
-    commit = git(merged, "rev-parse", "HEAD").strip()
-    hooks = ("-c", "core.hooksPath=/dev/null")
-    git(repository, *hooks, "update-ref", "refs/remotes/origin/kochi_artifacts", commit)
-    found = {each.name: each for each in publications(repository)}
-    assert found["ada"].ref == "refs/remotes/origin/kochi_artifacts"
-    assert found["local"] == own
-    assert set(found) == {"ada", "local"}
-    assert len(list(published_records(repository, found["ada"]))) == 1
+    (record,) = publish(repository, paths, {"a.txt": b"a"})
+    publish(repository, paths, {"b.txt": b"b"}, version=1000)
+    found = list(published_records(repository, publication(repository)))
+    assert [each["identity"] for each in found] == [record["identity"]]
+    assert "written by a newer snakemake_kochi" in caplog.text

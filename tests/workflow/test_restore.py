@@ -251,8 +251,8 @@ def test_results_of_other_code_are_left_out_and_named(restored: Clone) -> None:
         (["sun"], "there is no experiment 'sun'\ndid you mean 'sum'"),
         (["sum", "third"], "has results of batch third of sum on machine 'local'"),
         (["--from", "on"], "under the name 'on'\ndid you mean 'one'"),
-        (["--at", "nowhere"], "there is no commit nowhere"),
-        (["--at", "--output=x"], "there is no commit --output=x"),
+        (["--at", "nowhere"], "there is no commit 'nowhere'"),
+        (["--at", "--output=x"], "there is no commit '--output=x'"),
     ],
 )
 def test_wrong_names_get_the_nearest_one(restored: Clone, words: list[str], answer: str) -> None:
