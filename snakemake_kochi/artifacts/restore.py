@@ -29,6 +29,7 @@ from snakemake_kochi.files import (
     list_names,
     read_json,
 )
+from snakemake_kochi.paths import WorkingPaths
 
 _BLOCK = 1 << 20
 _logger = logging.getLogger(__name__)
@@ -75,7 +76,8 @@ def published_records(repository: Path, publication: Publication) -> Iterator[di
 class Wanted:
     """A result to restore: the file of each destination, and that of the record.
 
-    Of the record, only "identity" and "artifacts" are used.
+    Of the record, only "identity" and "artifacts" are used. It is written aside: without its record
+    a result does not count, until Snakemake learns that it does (`library/finished.py`).
     """
 
     record: Mapping[str, Any]
@@ -85,6 +87,10 @@ class Wanted:
     @property
     def identity(self) -> str:
         return str(self.record["identity"])
+
+    @property
+    def aside(self) -> Path:
+        return WorkingPaths.record_aside(self.record_file)
 
     def digest(self, dest: str) -> str | None:
         """The SHA-256 of a file; None for one that is the record itself."""
@@ -111,7 +117,7 @@ class Outcome:
 def restore_files(
     repository: Path, publication: Publication, wanted: Sequence[Wanted], force: bool = False
 ) -> Outcome:
-    """Write the files of results that are not there, and then their records.
+    """Write the files of results that are not there, and then their records, aside.
 
     A file that is there with another content stays, and so does its whole result, unless `force`.
     Each file appears complete, with the SHA-256 of its record. Killed at any point, the next call
@@ -172,7 +178,16 @@ def _compare(wanted: Wanted) -> tuple[str, list[Path]]:
         return "differing", differing
     if not is_same:
         return "own", []
-    return ("missing" if absent or own is None else "present"), []
+    is_recorded = own is not None or _has_record_aside(wanted)
+    return ("present" if is_recorded and not absent else "missing"), []
+
+
+def _has_record_aside(wanted: Wanted) -> bool:
+    """Whether a call that was killed has written the record."""
+    try:
+        return _is_record_of(wanted, wanted.aside.read_bytes())
+    except FileNotFoundError:
+        return False
 
 
 def _write(
@@ -202,7 +217,7 @@ def _write(
             if each.identity in left:
                 continue
             if dest is None:
-                writer.put(each.record_file, content, each, None)
+                writer.put(each.aside, content, each, None)
                 outcome.restored.add(each.identity)
             elif not writer.put(each.files[dest], content, each, dest):
                 left[each.identity] = each
@@ -225,7 +240,7 @@ class _Writer:
     def put(self, file: Path, content: IO[bytes], wanted: Wanted, dest: str | None) -> bool:
         """Write a file; False, and nothing is written, if the content is not that of the record.
 
-        `dest` is None for the file with the record.
+        `dest` is None for the record itself, which is ours alone and may be written again.
         """
         self._prepare(file.parent)
         beside = file.with_name(f".{file.name[:200]}.{secrets.token_hex(4)}{_UNFINISHED}")
@@ -238,13 +253,14 @@ class _Writer:
                 else _is_record_of(wanted, beside.read_bytes())
             )
             if is_right:
-                self._move(beside, file)
+                self._move(beside, file, self._force or dest is None)
             return is_right
         finally:
             beside.unlink(missing_ok=True)
 
-    def _move(self, beside: Path, file: Path) -> None:
-        if self._force:
+    @staticmethod
+    def _move(beside: Path, file: Path, force: bool) -> None:
+        if force:
             os.replace(beside, file)
             return
         try:

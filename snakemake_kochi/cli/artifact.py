@@ -238,7 +238,8 @@ def restore_command(
     Restored are the results of the present code; for Snakemake they are finished. EXPERIMENT (a
     name or a file) and BATCH restrict them. Files that are there stay.
     """
-    from snakemake_kochi.cli.restore import Asked, restore
+    from snakemake_kochi.cli.restore import restore
+    from snakemake_kochi.library.recorded import Asked
 
     asked = Asked(experiment, batch, name, commit, force)
     return restore(_find_location(machine), asked, as_json)

@@ -7,49 +7,37 @@ import os
 import shlex
 import subprocess
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from humanfriendly.text import pluralize
 
 from snakemake_kochi.artifacts.code import CODE
 from snakemake_kochi.artifacts.published import published_name
-from snakemake_kochi.artifacts.reading import published
-from snakemake_kochi.artifacts.restore import (
-    Outcome,
-    Publication,
-    Wanted,
-    published_records,
-    restore_files,
-)
+from snakemake_kochi.artifacts.restore import Outcome, Publication, Wanted, restore_files
 from snakemake_kochi.artifacts.restored import note_restored
 from snakemake_kochi.cli.output import print_json, remark, say
+from snakemake_kochi.enqueue.experiment_files import (
+    globs_with,
+    is_experiment_file,
+    path_in_project,
+)
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
+from snakemake_kochi.library.batch import BatchRules
+from snakemake_kochi.library.library import Library
+from snakemake_kochi.library.recorded import Asked, Recorded, told_machines
+from snakemake_kochi.library.restorable import Restorable, Restoration
 from snakemake_kochi.location import Location
 from snakemake_kochi.paths import WorkingPaths
+from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, Freeze, take_freeze
+from snakemake_kochi.phases.sources import is_source_of, note_restored_sources, restored_sources
 from snakemake_kochi.queue.controllers import is_same_directory, list_controllers
 from snakemake_kochi.resources import workflow_directory
 
-if TYPE_CHECKING:
-    from snakemake_kochi.library.batch import BatchRules
-    from snakemake_kochi.library.restorable import Restorable
-
 _MOST_NAMED = 10
-_Records = dict[tuple[str, str], list[dict[str, Any]]]  # by experiment's file and batch
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What was typed. `experiment` is a name or a file; "" stands for all, or for the default."""
-
-    experiment: str = ""
-    batch: str = ""
-    name: str = ""
-    commit: str = ""
-    force: bool = False
 
 
 @dataclass
@@ -77,15 +65,12 @@ class _Batch:
 
 def restore(location: Location, asked: Asked, as_json: bool) -> int:
     """Restore results, and tell. Exit status 1 if no result is there, or if one was refused."""
-    from snakemake_kochi.library.library import Library
-    from snakemake_kochi.library.restorable import Restoration
-
     directory, machine = location.require_project().directory, location.machine.name
     location.prepare_machine()
     os.chdir(directory)
     _refuse_while_running(location, directory)
     working = WorkingPaths(Path(), machine)
-    read = _Published.read(directory, machine, asked)
+    read = Recorded.read(directory, machine, asked)
     freeze = _freeze(location, working, read, asked)
     library = Library(freeze)
     rules = _batches(library.batches, asked)
@@ -128,103 +113,12 @@ def _refuse_while_running(location: Location, directory: Path) -> None:
         )
 
 
-@dataclass
-class _Published:
-    """The records of a machine in the branches, by the name under which they are published."""
-
-    machine: str
-    records: dict[Publication, _Records]
-    others: Counter[str]
-
-    @classmethod
-    def read(cls, repository: Path, machine: str, asked: Asked) -> _Published:
-        """Raises GitError without a branch, NameNotFoundError for an unknown name or commit."""
-        from snakemake_kochi.library.restorable import summary_of
-
-        tips = published(repository, asked.commit or None).tips
-        if asked.name and asked.name not in tips:
-            raise NameNotFoundError(
-                f"no artifact branch has results under the name '{asked.name}'",
-                nearest(asked.name, tips),
-            )
-        found: dict[Publication, _Records] = {}
-        others: Counter[str] = Counter()
-        for name in [asked.name] if asked.name else tips:
-            for commit in tips[name]:
-                own = found.setdefault(Publication(name, commit), defaultdict(list))
-                for record in published_records(repository, Publication(name, commit)):
-                    if record.get("machine") == machine:
-                        key = (str(record.get("experiment")), str(record.get("batch")))
-                        own[key].append(summary_of(record))
-                    else:
-                        others[str(record.get("machine"))] += 1
-        return cls(machine, found, others)
-
-    def choose(
-        self, rules: Sequence[BatchRules], own: str, asked: Asked
-    ) -> list[tuple[BatchRules, Publication, list[dict[str, Any]]]]:
-        """The publications of each batch: the machine's own one, and another one.
-
-        Raises KochiError if several others have results of a batch and the own one has none, and
-        NameNotFoundError if none has results of the batches.
-        """
-        chosen, unclear = [], []
-        for each in rules:
-            key = (each.experiment.file, each.grid.batch)
-            having = {p: r[key] for p, r in self.records.items() if r.get(key)}
-            # A name has several commits if clones with different results published under it.
-            first = [publication for publication in having if publication.name == own]
-            others = [publication for publication in having if publication.name != own]
-            is_clear = len({publication.name for publication in others}) <= 1
-            if not is_clear and not first:
-                unclear.append((each, having))
-            wanted = first + (others if is_clear else [])
-            chosen += [(each, publication, having[publication]) for publication in wanted]
-        if unclear:
-            lines = [
-                f"{each.experiment.file}: batch {each.grid.batch}: {counts}"
-                for each, having in unclear[:_MOST_NAMED]
-                for counts in [", ".join(f"{len(r)} of {p.name}" for p, r in having.items())]
-            ]
-            raise KochiError(
-                "several people published results of the same batch:\n    " + "\n    ".join(lines),
-                "Choose one. Type: kochi artifact restore --from NAME",
-            )
-        if not chosen:
-            raise self._nothing(rules, asked)
-        return chosen
-
-    def _nothing(self, rules: Sequence[BatchRules], asked: Asked) -> KochiError:
-        there = {
-            f"{Path(file).stem} {batch}"
-            for records in self.records.values()
-            for file, batch in records
-        }
-        what = f"batch {asked.batch} of {asked.experiment}" if asked.batch else asked.experiment
-        message = f"no artifact branch has results of {what or 'this project'}"
-        message += f" on machine '{self.machine}'"
-        if not there:
-            hint = "To get the newest results, type: kochi artifact fetch"
-            if self.others:
-                hint += "\nThere are results of " + _told_machines(self.others)
-            return KochiError(message, hint)
-        wanted = f"{Path(asked.experiment).stem} {asked.batch}".strip()
-        return NameNotFoundError(message, nearest(wanted, there))
-
-
-def _freeze(location: Location, working: WorkingPaths, read: _Published, asked: Asked) -> Any:
+def _freeze(location: Location, working: WorkingPaths, read: Recorded, asked: Asked) -> Freeze:
     """The freeze of the present code.
 
     For a source that is a directory of another computer, it has the code that the newest results
     used.
     """
-    from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, take_freeze
-    from snakemake_kochi.phases.sources import (
-        is_source_of,
-        note_restored_sources,
-        restored_sources,
-    )
-
     globs = _globs(location, asked) or EXPERIMENT_GLOBS
     freeze = take_freeze(Path.cwd(), working.machine, globs)
     missing = {*freeze.without_source, *(restored_sources(working) if asked.force else ())}
@@ -252,12 +146,6 @@ def _freeze(location: Location, working: WorkingPaths, read: _Published, asked: 
 
 
 def _globs(location: Location, asked: Asked) -> list[str] | None:
-    from snakemake_kochi.enqueue.experiment_files import (
-        globs_with,
-        is_experiment_file,
-        path_in_project,
-    )
-
     if not is_experiment_file(asked.experiment):
         return None
     project = location.require_project()
@@ -350,14 +238,24 @@ def _note_finished(
         )
 
 
-def _tell(batches: Sequence[_Batch], read: _Published, machine: str, as_json: bool) -> None:
+def _tell(batches: Sequence[_Batch], read: Recorded, machine: str, as_json: bool) -> None:
     if as_json:
-        print_json({"machine": machine, "batches": list(map(_as_json, batches))})
+        print_json(
+            {
+                "machine": machine,
+                "batches": list(map(_as_json, batches)),
+                "other_machines": read.others,
+                "without_batch": read.without_batch,
+            }
+        )
     else:
         for batch in batches:
             _tell_batch(batch)
         if read.others:
-            remark(f"Not restored: results of {_told_machines(read.others)}")
+            remark(f"Not restored: results of {told_machines(read.others)}")
+        if read.without_batch:
+            count = pluralize(read.without_batch, "result")
+            remark(f"Not restored: {count} of no batch, such as outputs of your own rules")
 
 
 def _tell_batch(batch: _Batch) -> None:
@@ -404,8 +302,3 @@ def _as_json(batch: _Batch) -> dict[str, Any]:
             for place, reason in batch.restorable.reasons.items()
         },
     }
-
-
-def _told_machines(others: Mapping[str, int]) -> str:
-    named = [f"machine {name} ({count})" for name, count in sorted(others.items())]
-    return f"{', '.join(named)}; for these, type: kochi artifact restore -m MACHINE"

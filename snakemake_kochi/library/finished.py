@@ -1,9 +1,10 @@
 """Snakemake learns that restored results are finished.
 
 `python -m snakemake_kochi.library.finished` reads JSON: "snakefile", "config", "targets": names of
-rules, "records": those of the restored results, and "freeze": the freeze with whose code they
-agree. Without what Snakemake notes about a finished job (its params, code and inputs), it would not
-see later changes. Nothing of the workflow is executed but tables and plots.
+rules, "records": those of the restored results, which are still aside, and "freeze": the freeze
+with whose code they agree. Without what Snakemake notes about a finished job (its params, code and
+inputs), it would not see later changes: so a record comes to its place only now. Nothing of the
+workflow is executed but tables and plots.
 
 Private parts of Snakemake that are used, and only here: the DAG after a dry run, and the methods
 with which it notes the beginning and the end of a job.
@@ -18,11 +19,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.library.library import FREEZE_VARIABLE, RESTORING_VARIABLE
+from snakemake_kochi.paths import WorkingPaths
 
 _TABLE = "collect_"
 
@@ -79,8 +82,13 @@ def _note_jobs(workflow: Any, records: Collection[str]) -> None:
     dag, persistence = workflow.dag, workflow.persistence
     noted = set()
     for job in dag.jobs:
-        if any(str(output) in records for output in job.output):
+        own = [Path(output) for output in job.output if str(output) in records]
+        if own:
+            # If this process is killed here, Snakemake takes the job for incomplete.
             persistence.started(job)
+            for record in own:
+                with suppress(FileNotFoundError):  # it is in its place already
+                    os.replace(WorkingPaths.record_aside(record), record)
             _note_end(persistence, job)
             noted.add(job)
     for job in dag.jobs:

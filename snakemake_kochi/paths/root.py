@@ -378,6 +378,11 @@ class WorkingPaths:
         """A directory for each run, with a file `record.json`."""
         return self.state / "records"
 
+    @staticmethod
+    def record_aside(record: Path) -> Path:
+        """A record that is restored, until Snakemake knows that its result is finished."""
+        return record.with_name("restored.json")
+
     @property
     def restored(self) -> Path:
         """Which of the results were restored from a branch, a file for each time."""

@@ -76,7 +76,7 @@ def test_a_result_that_a_newer_one_replaced_is_restored_from_the_history(
     outcome = restore_files(repository, publication(repository), wanted(old, tmp_path))
     assert outcome.restored == {record["identity"] for record in old}
     assert contents_of(tmp_path) == {"a.txt": b"old", "b.txt": b"b"}
-    records = {json.loads(each.read_text())["identity"] for each in tmp_path.rglob("record.json")}
+    records = {json.loads(each.read_text())["identity"] for each in tmp_path.rglob("restored.json")}
     assert records == outcome.restored
     again = restore_files(repository, publication(repository), wanted(old, tmp_path))
     assert (again.present, again.restored) == (outcome.restored, set())
@@ -94,7 +94,7 @@ def test_a_file_with_other_content_stays_with_its_whole_result_unless_forced(
     assert outcome.differing == {asked[0].identity: [tmp_path / "results" / "a.txt"]}
     assert outcome.restored == {asked[1].identity}
     assert contents_of(tmp_path) == {"a.txt": b"mine", "b.txt": b"b"}
-    assert not asked[0].record_file.exists()
+    assert not asked[0].aside.exists()
     outcome = restore_files(repository, publication(repository), asked, force=True)
     assert outcome.restored == {asked[0].identity}
     assert contents_of(tmp_path) == {"a.txt": b"a", "b.txt": b"b"}
@@ -121,7 +121,7 @@ def test_a_branch_whose_file_is_not_that_of_the_record_restores_nothing(
     outcome = restore_files(repository, publication(repository), wanted([forged], tmp_path))
     assert list(outcome.lacking) == [record["identity"]]
     assert contents_of(tmp_path) == {}
-    assert not list(tmp_path.rglob("record.json"))
+    assert not list(tmp_path.rglob("restored.json"))
     assert not list((tmp_path / "results").iterdir())
 
 
@@ -146,7 +146,7 @@ def test_after_kill_9_each_file_is_whole_and_the_next_call_goes_on(
         there = contents_of(tmp_path)
         assert len(there) >= least
         assert there.items() <= contents.items()
-        with_record = [each for each in wanted(records, tmp_path) if each.record_file.exists()]
+        with_record = [each for each in wanted(records, tmp_path) if each.aside.exists()]
         assert all(file.exists() for each in with_record for file in each.files.values())
     outcome = restore_files(repository, found, wanted(records, tmp_path))
     assert len(outcome.restored | outcome.present) == 60
