@@ -91,7 +91,7 @@ class Actions:
             path, sha256 = str(each.get("path")), each.get("sha256")
             made = self._content.files.get(run.path(path))
             if made is not None and made[2] == sha256:
-                yield self._graph.file(f"results/{run.path(path)}", name=path)
+                yield self._graph.file(self._place(made[0]), name=path)
             elif code is not None and path in code.files:
                 yield self._graph.file(f"{code.directory}/{path}", name=path)
             else:
@@ -112,10 +112,10 @@ class Actions:
             found = self._content.files.get(path)
             if found is None or (each.get("sha256") or found[2]) != found[2]:
                 continue
-            _, size, sha256 = found
+            file, size, sha256 = found
             output = self._workflows.parameter(run, "output", output_name(run, each), "File")
             yield self._graph.file(
-                f"results/{path}",
+                self._place(file),
                 name=each["dest"],
                 contentSize=str(size),
                 sha256=sha256,
@@ -125,8 +125,12 @@ class Actions:
         yield self._record(run)
 
     def _record(self, run: Run) -> Any:
-        file = self._content.records[run].relative_to(self._directory).as_posix()
-        return self._graph.file(file, name=f"Record of {run.identity}")
+        place = self._place(self._content.records[run])
+        return self._graph.file(place, name=f"Record of {run.identity}")
+
+    def _place(self, file: Path) -> str:
+        """The path of a file in the crate."""
+        return file.relative_to(self._directory).as_posix()
 
     def _usage(self, run: Run) -> Iterator[Any]:
         measured = {"seconds": run.record["seconds"], **part(run.record, "usage")}

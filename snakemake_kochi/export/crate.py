@@ -202,7 +202,7 @@ def _copied(
         first = next(streams, None)
     while first is not None:
         path, stream = first
-        file = crate / "results" / path
+        file = crate / "results" / _readable(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         digest, size = hashlib.sha256(), 0
         with file.open("xb") as target:
@@ -213,9 +213,14 @@ def _copied(
         first = next(streams, None)
 
 
+def _readable(path: str) -> str:
+    """A path in a crate, whose file of metadata can only name what is UTF-8."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 def _write_records(publication: Publication, crate: Path, content: Content) -> None:
     for run in publication.runs:
-        file = crate / "records" / run.name / f"{run.identity}.json"
+        file = crate / "records" / _readable(f"{run.name}/{run.identity}.json")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(run.text)
         content.records[run] = file

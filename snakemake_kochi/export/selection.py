@@ -176,7 +176,7 @@ def _run(file: RecordFile, commit: str, content: bytes | None) -> Run | str:
     if content is None:
         return f"{place} is not in this clone"
     try:
-        record = json.loads(content)
+        record = json.loads(content.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError):
         return f"{place} is not JSON"
     if not isinstance(record, dict):

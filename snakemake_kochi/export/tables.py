@@ -60,6 +60,8 @@ def write_tables(
         rows = [run for run in runs if run in outputs] if metrics else runs
         if len(rows) < len(runs):
             remark = f"{len(runs) - len(rows)} runs without their output are not in the table"
+        stem = f"tables/{name}/{PurePosixPath(experiment).stem}/{encode_component(batch)}"
+        made = tuple(f"{stem}{suffix}" for suffix in (".csv", ".md", ".png"))
         try:
             if not rows:
                 raise ValueError("no output of its runs is here")
@@ -67,8 +69,6 @@ def write_tables(
             frame, _ = read_runs([records[run] for run in rows], captured, metrics)
             varying = [each for each in rows[0].record["parameters"] if frame[each].nunique() > 1]
             summary = as_markdown(summarise(frame, varying))
-            stem = f"tables/{name}/{PurePosixPath(experiment).stem}/{encode_component(batch)}"
-            made = tuple(f"{stem}{suffix}" for suffix in (".csv", ".md", ".png"))
             table = Table(name, experiment, batch, tuple(rows), made, summary, remark)
             table_file, markdown, plot = (crate / path for path in made)
             table_file.parent.mkdir(parents=True, exist_ok=True)
@@ -78,6 +78,8 @@ def write_tables(
             draw(frame, varying, table.title, plot)
         except (KochiError, KeyError, TypeError, ValueError) as error:
             problems.append(f"{experiment}: batch {batch} of {name} has no table: {error}")
+            for path in made:
+                (crate / path).unlink(missing_ok=True)
             continue
         tables.append(table)
     return tables, problems

@@ -114,7 +114,11 @@ def test_a_job_of_an_own_rule_names_its_inputs_and_its_snakefile(
     clone: Path, export: Export, crate: Crate, validate: Validate, tmp_path: Path
 ) -> None:
     _, record = a_record(crate)
-    made, log = "counted/21 ü.txt", (crate.directory / "results/local/sum/1_0.log").read_bytes()
+    # Not all names are UTF-8, and URIs have characters of their own.
+    made, log = (
+        "counted/21 \udcff%20#.txt",
+        (crate.directory / "results/local/sum/1_0.log").read_bytes(),
+    )
     digest = hashlib.sha256(b"42\n").hexdigest()
     inputs = [
         {"path": "sum/1_0.log", "size": len(log), "sha256": hashlib.sha256(log).hexdigest()},
@@ -134,10 +138,13 @@ def test_a_job_of_an_own_rule_names_its_inputs_and_its_snakefile(
         "artifacts": [{"type": "file", "src": made, "dest": made, "size": 3, "sha256": digest}],
     }
     place = "local/.kochi/records/00/count.20260101T000000.abc.json"
-    commit_to(clone, {place: json.dumps(own), f"local/{made}": "42\n"}, BRANCH)
+    text = json.dumps(own, ensure_ascii=False)  # as Kochi writes it
+    commit_to(clone, {place: text, f"local/{made}": "42\n"}, BRANCH)
     outcome = export("--ro-crate", tmp_path / "crate", cwd=clone)
     assert outcome.status == 0, outcome.err
     assert "rule count" in outcome.out
+    exported = tmp_path / "crate/results/local/counted/21 \\xff%20#.txt"
+    assert exported.read_text() == "42\n"
     assert validate(tmp_path / "crate", "workflow-run-crate") == []
     entities = Crate(tmp_path / "crate").entities
     action = entities["#run/count.20260101T000000.abc"]
