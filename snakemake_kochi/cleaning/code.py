@@ -21,13 +21,14 @@ from snakemake_kochi.artifacts.journal import journaled_records
 from snakemake_kochi.artifacts.promises import promises
 from snakemake_kochi.artifacts.published import branch_called, names_of
 from snakemake_kochi.cleaning.projects import LEAST_AGE, Needed
-from snakemake_kochi.cleaning.removal import Freed, Removal, delete, modified, set_aside
+from snakemake_kochi.cleaning.removal import Freed, Removal, delete, modified
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there, list_names, read_json
 from snakemake_kochi.locks import read_lock_settings
-from snakemake_kochi.paths import SUBMODULES, BuildPaths, ProjectPaths, original_path
+from snakemake_kochi.paths import SUBMODULES, BuildPaths, ProjectPaths
 from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.snapshot.pruning import prune, size_of_snapshots, snapshot_refs
+from snakemake_kochi.snapshot.repository import SNAPSHOTS
 
 # Seconds that a run may need from its freeze to its promise.
 _START = 3600.0
@@ -136,10 +137,10 @@ def _first_run(needed: Needed) -> float:
 
 def _clean_repositories(project: ProjectPaths, kept: _Kept, rules: Rules, removal: Removal) -> None:
     parent, age = project.repositories, max(rules.snapshots, LEAST_AGE)
+    removal.sweep(parent)
     for name in list_names(parent):
         path = parent / name
-        original = original_path(path) or path
-        if original in kept.repositories or (name.startswith(".") and path == original):
+        if path in kept.repositories or name.startswith("."):
             continue
         with contextlib.suppress(FileNotFoundError):
             if removal.age_of(_head(path)) >= age:
@@ -164,6 +165,7 @@ def _clean_snapshots(
     removal: Removal,
 ) -> None:
     store, age = project.store, max(rules.snapshots, LEAST_AGE)
+    removal.sweep(store / SNAPSHOTS)
     refs = snapshot_refs(store)
     used = kept.trees | set(_trees_of_builds(project, removal))
     old = {
@@ -190,8 +192,6 @@ def _clean_snapshots(
 
 def _clean_store(store: Path, age: float, removal: Removal) -> None:
     """Delete the objects that no snapshot needs any more."""
-    for aside in set_aside(store / "refs" / "snapshots"):
-        removal.count("leftovers", delete(aside))
     for aside in prune(store, removal.now - age):
         freed = delete(aside)
         removal.count("snapshots", Freed(0, freed.inodes, freed.bytes))

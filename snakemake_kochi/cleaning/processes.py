@@ -39,6 +39,11 @@ SILENCE = 7 * DAY  # seconds
 
 def clean_processes(machine: MachinePaths, rules: Rules, removal: Removal) -> None:
     """Delete what ended controllers, launches and workers have left, but none of their jobs."""
+    for directory in (
+        *(machine.directory, machine.jobs, machine.controllers, machine.workers),
+        *(machine.launches, machine.runs, machine.allocations, machine.settings_of_workers),
+    ):
+        removal.sweep(directory)
     for identity in controller_names(machine):
         with removal.tolerating(f"controller {identity}"):
             _clean_controller(machine, identity, rules, removal)
@@ -52,11 +57,6 @@ def clean_processes(machine: MachinePaths, rules: Rules, removal: Removal) -> No
             _clean_worker(machine, number, rules, removal)
     with removal.tolerating(f"records of runs in {machine.runs}"):
         _clean_records(machine, rules, removal)
-    for directory in (
-        *(machine.directory, machine.jobs, machine.controllers, machine.workers),
-        *(machine.launches, machine.runs, machine.allocations, machine.settings_of_workers),
-    ):
-        removal.sweep(directory)
     with removal.tolerating(f"trials in {machine.directory}"):
         _clean_trials(machine, removal)
     with removal.tolerating(f"facts in {machine.all_facts}"):

@@ -22,7 +22,7 @@ from snakemake_kochi.artifacts.journal import journaled_jobs
 from snakemake_kochi.artifacts.promises import has_promise
 from snakemake_kochi.cleaning.jobs import all_tickets
 from snakemake_kochi.cleaning.processes import hosts_of_live_processes
-from snakemake_kochi.cleaning.removal import Removal, measure, move_aside, put_back, set_aside
+from snakemake_kochi.cleaning.removal import Removal, measure, move_aside, put_back
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import answered, list_names, read_json
 from snakemake_kochi.locks import LockBusyError, find_lock_settings, read_lock_settings
@@ -146,11 +146,9 @@ def clean_project(
 def _clean_workspaces(machine: MachinePaths, project: ProjectPaths, removal: Removal) -> None:
     parent = project.workspaces(machine.name)
     hosts: set[str] | None = None
+    removal.sweep(parent)
     for name in list_names(parent):
         path = parent / name
-        if original_path(path) is not None:
-            removal.remove("workspaces", path)
-            continue
         with contextlib.suppress(FileNotFoundError):
             if not is_forsaken(name):
                 if (host := host_of_scratch(name)) in (None, host_key(this_node())):
@@ -187,26 +185,31 @@ def _remove_unused(
     `is_used` gets the name of a candidate, the path where it is now, and what is needed now. It is
     asked before the candidates are moved aside, and again afterwards.
     """
-    used = [each for each in candidates if is_used(_original(each), each, needed)]
-    unused = [each for each in candidates if each not in used]
-    if removal.is_dry:
+    removal.check_time()
+    unused = [each for each in candidates if not is_used(each, each, needed)]
+    if removal.is_dry or not unused:
         return [each for each in unused if removal.remove(kind, each)]
-    for each in used:
-        put_back(each)
-    locks = find_lock_settings(needed.machine) if unused else None
+    locks = find_lock_settings(needed.machine)
+
+    def to_go_back(aside: Path) -> None:
+        # With the lock: no process makes the thing again at that moment.
+        with locks.hold(lock_of(_original(aside))):
+            put_back(aside)
+
     aside = []
     for each in unused:
-        removal.check_time()
         # A busy lock: it is being made now.
-        with contextlib.suppress(LockBusyError):
-            assert locks is not None
-            with locks.hold(lock_of(_original(each)), patience=0):
-                aside.append(move_aside(each))
+        with contextlib.suppress(LockBusyError), locks.hold(lock_of(each), patience=0):
+            aside.append(move_aside(each))
     present = Needed(needed.machine, needed.project, needed.repository)
+
+    def is_used_now(place: Path) -> bool:
+        return is_used(_original(place), place, present)
+
     return [
         _original(each)
         for each in filter(None, aside)
-        if removal.finish(kind, each, lambda place: is_used(_original(place), place, present))
+        if removal.finish(kind, each, is_used_now, to_go_back)
     ]
 
 
@@ -236,7 +239,8 @@ def _clean_builds(needed: Needed, rules: Rules, removal: Removal) -> None:
                 return True
         return name in present.builds or name in present.directories
 
-    old, left = set_aside(parent), []
+    removal.sweep(parent)
+    old, left = list[Path](), []
     for name in list_names(parent):
         path = parent / name
         if name.startswith("."):
@@ -251,7 +255,7 @@ def _clean_builds(needed: Needed, rules: Rules, removal: Removal) -> None:
                 left.append((age, path, measure(path).bytes))
     gone = _remove_unused("builds", old, lock_of, is_used, needed, removal)
     if rules.builds_above < math.inf:
-        kept = (each for each in old if each not in gone and original_path(each) is None)
+        kept = (each for each in old if each not in gone)
         excess = (
             -rules.builds_above
             + sum(size for _, _, size in left)
@@ -291,7 +295,8 @@ def _clean_recipe(needed: Needed, recipe: Path, rules: Rules, removal: Removal) 
         # A program that a person started with `kochi run`, maybe long ago.
         return bool(find_by_environment({variable: str(InstallPaths(name).prefix)}, 0))
 
-    old = set_aside(recipe)
+    removal.sweep(recipe)
+    old = list[Path]()
     current = project.current_install(machine.name, recipe.parent.name, recipe.name)
     for name in list_names(recipe):
         path = recipe / name

@@ -1,10 +1,11 @@
-"""Deleting and counting: everything is moved aside by one rename, and then deleted.
+"""Deleting and counting: everything gets another name by one rename, and is then deleted.
 
 So no process sees half of it, and a clean-up that was killed leaves hidden directories
 (`.removed-<nonce>-<name>`), which the next one deletes. Where a process may begin to use a thing
-meanwhile, the question "is it used?" is asked a second time after the rename: a process that said
-so before the rename is seen, and the thing goes back; one that says so later finds that the thing
-is gone. An error of the filesystem is no answer: then the thing stays.
+meanwhile, it is first moved aside (`.aside-<nonce>-<name>`), and the question "is it used?" is
+asked a second time: a process that said so before the rename is seen, and the thing goes back; one
+that says so later finds that the thing is gone. What a killed clean-up has moved aside goes back.
+An error of the filesystem is no answer: then the thing stays.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import answered, is_there, list_names, move
-from snakemake_kochi.paths import original_path, removed_path
+from snakemake_kochi.paths import aside_path, is_being_removed, original_path, removed_path
 
 _log = logging.getLogger(__name__)
 
@@ -102,17 +103,33 @@ class Removal:
             self.gone.add(path)
             self._count(kind, measure(path))
             return True
-        if (aside := move_aside(path)) is None:
-            return False
-        return self.finish(kind, aside, is_used)
+        if is_used is None:
+            return self._remove_now(kind, path, path)
+        aside = move_aside(path)
+        return aside is not None and self.finish(kind, aside, is_used)
 
-    def finish(self, kind: str, aside: Path, is_used: Callable[[Path], bool] | None = None) -> bool:
-        """Delete what was moved aside, or put it back if it is used; return whether it is gone."""
-        if is_used is not None and self._is_to_go_back(aside, is_used):
-            put_back(aside)
+    def finish(
+        self,
+        kind: str,
+        aside: Path,
+        is_used: Callable[[Path], bool],
+        to_go_back: Callable[[Path], None] | None = None,
+    ) -> bool:
+        """Delete what was moved aside, or put it back if it is used; return whether it is gone.
+
+        `to_go_back` does the latter, by default `put_back`.
+        """
+        if self._is_to_go_back(aside, is_used):
+            (to_go_back or put_back)(aside)
             return False
-        self.gone.add(original_path(aside) or aside)
-        self._count(kind, delete(aside))
+        return self._remove_now(kind, aside, original_path(aside) or aside)
+
+    def _remove_now(self, kind: str, path: Path, original: Path) -> bool:
+        """Delete what nobody puts back any more: a reader must not see half of it."""
+        if (removed := _moved(path, removed_path(original, secrets.token_hex(4)))) is None:
+            return False
+        self.gone.add(original)
+        self._count(kind, delete(removed))
         return True
 
     def _is_to_go_back(self, aside: Path, is_used: Callable[[Path], bool]) -> bool:
@@ -130,47 +147,52 @@ class Removal:
         self._count(kind, freed)
 
     def sweep(self, directory: Path) -> None:
-        """Delete temporary files in a directory, and what an earlier clean-up has moved aside."""
+        """Delete temporary files in a directory, and what an earlier clean-up was deleting.
+
+        What that has moved aside, and did not decide about, goes back.
+        """
         with self.tolerating(f"leftovers in {directory}"):
             for name in list_names(directory):
                 path = directory / name
                 is_temporary = name.startswith(".") and name.endswith(".tmp")
-                if is_temporary or original_path(path) is not None:
-                    with contextlib.suppress(FileNotFoundError):
-                        if self.is_older(path, LEFTOVER_AGE if is_temporary else 0):
-                            self._delete_leftover(path)
+                with contextlib.suppress(FileNotFoundError):
+                    if original_path(path) is not None and not self.is_dry:
+                        put_back(path)
+                    elif is_being_removed(path) or (
+                        is_temporary and self.is_older(path, LEFTOVER_AGE)
+                    ):
+                        self._delete_leftover(path)
 
     def _delete_leftover(self, path: Path) -> None:
         self._count("leftovers", measure(path) if self.is_dry else delete(path))
 
 
 def move_aside(path: Path) -> Path | None:
-    """Move a thing to the name under which it is deleted; None if it is gone. Raises OSError."""
-    if original_path(path) is not None:
-        return path  # an earlier clean-up has done so
-    aside = removed_path(path, secrets.token_hex(4))
+    """Move a thing to a name from which it can go back; None if it is gone. Raises OSError."""
+    return _moved(path, aside_path(path, secrets.token_hex(4)))
+
+
+def _moved(path: Path, target: Path) -> Path | None:
     try:
-        move(path, aside)
+        move(path, target)
     except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
         return path  # this filesystem cannot rename directories
-    return aside
+    return target
 
 
 def put_back(aside: Path) -> None:
     """Move a thing back, unless there is a new one of its name. Raises OSError."""
     original = original_path(aside)
-    if original is not None and not is_there(original):
+    if original is None:
+        return
+    if is_there(original):
+        _moved(aside, removed_path(original, secrets.token_hex(4)))
+    else:
         move(aside, original)
-
-
-def set_aside(directory: Path) -> list[Path]:
-    """What an earlier clean-up has moved aside in a directory, and did not delete."""
-    paths = (directory / name for name in list_names(directory))
-    return sorted(path for path in paths if original_path(path) is not None)
 
 
 def modified(path: Path) -> float:

@@ -53,6 +53,8 @@ from snakemake_kochi.paths.root import (
     ProjectPaths,
     Root,
     WorkingPaths,
+    aside_path,
+    is_being_removed,
     original_path,
     removed_path,
 )
@@ -75,6 +77,8 @@ __all__ = [
     "TrialPaths",
     "WorkerPaths",
     "WorkingPaths",
+    "aside_path",
+    "is_being_removed",
     "original_path",
     "removed_path",
 ]

@@ -134,18 +134,28 @@ class Root:
         return True
 
 
+_ASIDE = ".aside-"
 _REMOVED = ".removed-"
 
 
-def removed_path(path: Path, nonce: str) -> Path:
-    """The path to which something moves before it is deleted; no listing has it."""
-    return path.with_name(f"{_REMOVED}{nonce}-{path.name}")
+def aside_path(path: Path, nonce: str) -> Path:
+    """The path to which something moves until it is certain that it is deleted."""
+    return path.with_name(f"{_ASIDE}{nonce}-{path.name}")
 
 
 def original_path(path: Path) -> Path | None:
-    """The path from which something moved to be deleted; None for any other path."""
-    name = path.name.removeprefix(_REMOVED).partition("-")[2]
-    return path.with_name(name) if path.name.startswith(_REMOVED) and name else None
+    """The path from which something moved aside; None for any other path."""
+    name = path.name.removeprefix(_ASIDE).partition("-")[2]
+    return path.with_name(name) if path.name.startswith(_ASIDE) and name else None
+
+
+def removed_path(path: Path, nonce: str) -> Path:
+    """The path under which something is deleted."""
+    return path.with_name(f"{_REMOVED}{nonce}-{path.name}")
+
+
+def is_being_removed(path: Path) -> bool:
+    return path.name.startswith(_REMOVED)
 
 
 # The file in a `.git` kept for copies that names the kept `.git` directories of its submodules.

@@ -165,7 +165,7 @@ def test_a_build_that_a_run_looked_for_just_before_goes_back(
 def test_a_clean_up_that_was_killed_loses_no_build_that_is_used(made: Made) -> None:
     build = made.build("used")
     place = made.project.build("local", "used").directory
-    place.rename(place.with_name(".removed-0123-used"))
+    place.rename(place.with_name(".aside-0123-used"))
     with scratch_directory(made.project.workspaces("local")) as scratch:
         note_build(scratch, build)
         made.stage.clean()
