@@ -101,7 +101,7 @@ class Removal:
         self.check_time()
         if self.is_dry:
             self.gone.add(path)
-            self._count(kind, measure(path))
+            self.count(kind, measure(path))
             return True
         if is_used is None:
             return self._remove_now(kind, path, path)
@@ -129,7 +129,7 @@ class Removal:
         if (removed := _moved(path, removed_path(original, secrets.token_hex(4)))) is None:
             return False
         self.gone.add(original)
-        self._count(kind, delete(removed))
+        self.count(kind, delete(removed))
         return True
 
     def _is_to_go_back(self, aside: Path, is_used: Callable[[Path], bool]) -> bool:
@@ -139,12 +139,9 @@ class Removal:
             self.faults.append(f"{aside}: {error}")
             return True
 
-    def _count(self, kind: str, freed: Freed) -> None:
-        self.freed.setdefault(kind, Freed()).add(freed)
-
     def count(self, kind: str, freed: Freed) -> None:
-        """Count what another part has deleted."""
-        self._count(kind, freed)
+        """Add to what was freed; for other parts, what they have deleted themselves."""
+        self.freed.setdefault(kind, Freed()).add(freed)
 
     def sweep(self, directory: Path) -> None:
         """Delete temporary files in a directory, and what an earlier clean-up was deleting.
@@ -164,7 +161,7 @@ class Removal:
                         self._delete_leftover(path)
 
     def _delete_leftover(self, path: Path) -> None:
-        self._count("leftovers", measure(path) if self.is_dry else delete(path))
+        self.count("leftovers", measure(path) if self.is_dry else delete(path))
 
 
 def move_aside(path: Path) -> Path | None:
