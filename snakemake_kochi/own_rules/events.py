@@ -197,7 +197,9 @@ def _keeper(workflow: Any, directory: Path, outputs: Sequence[str]) -> Keeper:
     experiments = (freeze.experiment(file) for file in freeze.experiments)
     check_own_outputs(outputs, experiments, freeze.machine_name)
     _remark_code(freeze, directory, outputs)
-    return Keeper(freeze, directory)
+    keeper = Keeper(freeze, directory)
+    keeper.promise()
+    return keeper
 
 
 def _remark_code(freeze: Freeze, directory: Path, outputs: Sequence[str]) -> None:

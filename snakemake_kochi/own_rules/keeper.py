@@ -18,7 +18,7 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,9 @@ from typing import Any
 from snakemake_kochi.artifacts.agreement import note_directory
 from snakemake_kochi.artifacts.code import publish_code
 from snakemake_kochi.artifacts.journal import Result, is_commit_due, journal, pending
+from snakemake_kochi.artifacts.promises import promise_to_commit
 from snakemake_kochi.errors import DamagedFileError, GitError, KochiError
-from snakemake_kochi.files import make_directory, read_json, to_json, write_atomically
+from snakemake_kochi.files import is_there, make_directory, read_json, to_json, write_atomically
 from snakemake_kochi.own_rules.record import Digests, Ending, OwnJob, make_record
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.freeze import Freeze, load_freeze
@@ -49,6 +50,12 @@ class Keeper:
         self._ended: queue.SimpleQueue[tuple[OwnJob, Ending] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_whole = True
+        self._promise = ExitStack()
+
+    def promise(self) -> None:
+        """Promise that `finish` is called: until then, this run is alive for `kochi clean`."""
+        promise = promise_to_commit(self._freeze.paths, self.working.machine)
+        self._promise.enter_context(promise)
 
     def begin(self, job: OwnJob) -> None:
         """Note a job that begins. Raises OSError."""
@@ -76,6 +83,7 @@ class Keeper:
             self._thread.join()
         if self._is_whole:
             self._notes.unlink(missing_ok=True)
+        self._promise.close()
         freeze = self._freeze
         large = freeze.project.large_files
         commit_journal(freeze.directory, freeze.paths, freeze.machine_name, large)
@@ -150,7 +158,9 @@ def keep_left(directory: Path, ending_of: Callable[[OwnJob], Ending | None]) -> 
             header, jobs = _read(notes)
             keeper = Keeper(load_freeze(Path(header["freeze"])), directory)
         except (KochiError, OSError, KeyError, TypeError, ValueError) as error:
-            _say(f"{notes}: outputs of a killed run are not kept: {error}\nRemove this file.")
+            # It is empty for a moment, or for ever on a disk that was full.
+            if is_there(notes) and notes.stat().st_size:
+                _say(f"{notes}: outputs of a killed run are not kept: {error}\nRemove this file.")
             continue
         for job in jobs:
             if (ending := ending_of(job)) is not None:

@@ -363,12 +363,14 @@ def test_a_temporary_output_and_one_that_a_batch_writes_are_refused_before_anyth
         assert not (top / path).exists()
 
 
-def test_outputs_that_git_does_not_ignore_are_named_because_they_count_as_code(
+def test_outputs_that_count_as_code_and_damaged_notes_are_named(
     tmp_path: Path,
 ) -> None:
     project = make_project(tmp_path, RULE.format(output='artifact("kept/x.txt")'))
     assert "git does not ignore" not in project.snakemake()
+    write(project.directory / ".snakemake/kochi/local/own-jobs/1.jsonl", "not ours")
     said = project.snakemake("--forceall")
+    assert "own-jobs/1.jsonl: outputs of a killed run are not kept" in said
     assert "git does not ignore kept/x.txt, so these outputs count as code" in said
     assert f"Type in {project.directory}: echo /kept/ >> .gitignore" in said
 
