@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from snakemake_kochi.phases.script import scratch_directory
+from snakemake_kochi.phases.script import Ended, Environment, run_script, scratch_directory
 
 HOLD = """\
 import os, pathlib, sys
@@ -92,3 +94,26 @@ def test_workspaces_of_an_earlier_boot_of_this_host_are_removed_and_no_others(
     end(held[0])
     assert crashed
     assert look(workspaces) == (set() if is_this_host else {crashed})
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_the_end_of_a_script_is_seen_with_what_its_processes_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    def refuse(_: int) -> int:
+        raise OSError(errno.ENOSYS, "as a kernel before 5.3")
+
+    if not is_told:
+        monkeypatch.setattr(os, "pidfd_open", refuse)
+    environment = Environment("", [], {"WORDS": "hello"})
+
+    def ended(script: str, output: Path | None) -> Ended:
+        return run_script(script, "x", tmp_path, environment, True, tmp_path, output)
+
+    busy = f"echo $WORDS; '{sys.executable}' -c 'x = bytearray(200 << 20); sum(range(10**6))'"
+    found = ended(f"{busy}; exit 3", tmp_path / "output")
+    assert (found.status, (tmp_path / "output").read_text()) == (3, "hello\n")
+    assert found.usage.peak_memory_mb >= 200
+    assert 0.01 < found.usage.user_seconds + found.usage.system_seconds < 60
+    assert ended("kill -KILL $$", None).status == 128 + signal.SIGKILL
+    assert ended("true", None).status == 0
