@@ -100,7 +100,8 @@ def _clean_freezes(
     times = {file: modified(file) for file in found}
     newest: dict[str, Path] = {}
     for file in sorted(times, key=lambda file: times[file]):
-        newest[str(found[file]["machine"])] = file
+        if "rerun" not in found[file]:  # that is not the code of today
+            newest[str(found[file]["machine"])] = file
     first = min(map(_first_run, needed), default=float("inf"))
     for file, moment in times.items():
         age = removal.now - moment

@@ -151,15 +151,12 @@ def _tell_subjects(subjects: Sequence[Subject]) -> None:
 
 
 def _tell_environment(reruns: Iterable[Rerun]) -> set[str]:
-    from snakemake_kochi.reproduction.environment import differences, environment_here
-
     lines: Counter[str] = Counter()
     count = 0
     for rerun in reruns:
-        here = environment_here(rerun.freeze, rerun.recipes)
-        for subject in rerun.group.subjects:
+        for found in rerun.differences_here():
             count += 1
-            lines.update(str(each) for each in differences(subject.record, here))
+            lines.update(map(str, found))
         for sentence in rerun.remarks:
             remark(f"Note: {shown(sentence)}.")
     if lines:
@@ -187,8 +184,7 @@ def _run(location: Location, rerun: Rerun, jobs: int) -> None:
             f"start over, delete {rerun.directory} first."
         )
         first = next(iter(rerun.records.values()))
-        again = "kochi batch --unlock FILE.yaml NAME"
-        unlock_dead_run(location.machine_paths, rerun.freeze.directory, first, True, again)
+        unlock_dead_run(location.machine_paths, rerun.freeze.directory, first, True, "kochi rerun")
     words = ["rerun", "--snakefile", str(workflow_directory() / "Snakefile")]
     words += ["--executor", "kochi", "--jobs", str(jobs), "--rerun-incomplete", "--keep-going"]
     words += ["--logger", "kochi"]

@@ -58,6 +58,8 @@ class Recorded:
             for commit in tips[name]:
                 own = found.setdefault(Publication(name, commit), defaultdict(list))
                 for record in published_records(repository, Publication(name, commit)):
+                    if record.get("rerun_of"):
+                        continue  # it is beside the result of the same point
                     if record.get("machine") == machine and not record.get("batch"):
                         without_batch += 1
                     elif record.get("machine") == machine:

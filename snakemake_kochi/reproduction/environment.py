@@ -7,13 +7,17 @@ installations of recipes. The load is not compared: it is never the same.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from snakemake_kochi.errors import DamagedFileError, PhaseError
+from snakemake_kochi.files import make_directory
+from snakemake_kochi.phases.facts import Facts
 from snakemake_kochi.phases.freeze import Freeze
-from snakemake_kochi.phases.install import expected_digests
+from snakemake_kochi.phases.install import expected_digests, read_install
 from snakemake_kochi.phases.node import hardware, system
+from snakemake_kochi.phases.script import Environment, scratch_directory
 from snakemake_kochi.project.recipes import Recipe
 
 _NOT_RECORDED = "not recorded"
@@ -46,19 +50,40 @@ class Difference:
         return f"{self.what}: {self.recorded} -> {self.now}"
 
 
-def environment_here(freeze: Freeze, recipes: list[Recipe]) -> dict[str, Any]:
-    """The environment of a run on this host, in the form of a record, as far as it is known before
-    the run: without the user's facts, which are found out by the run."""
+def environment_here(
+    freeze: Freeze, recipes: Sequence[Recipe], commands: Mapping[str, str]
+) -> dict[str, Any]:
+    """The environment of runs with these recipes on this host, in the form of a record.
+
+    `commands` are those of facts. They are executed here if all recipes are installed; otherwise
+    only the run finds the facts.
+    """
+    digests = dict(expected_digests(freeze, recipes))
     return {
         "node": platform.node(),
         "machine": freeze.machine_name,
         "hardware": hardware(),
         "system": system(None),
+        "facts": _facts(freeze, digests, commands) if len(digests) == len(recipes) else {},
         "recipes": [
             {"dependency": recipe.dependency, "recipe": recipe.name, "digest": digest}
-            for recipe, digest in expected_digests(freeze, recipes)
+            for recipe, digest in digests.items()
         ],
     }
+
+
+def _facts(
+    freeze: Freeze, digests: Mapping[Recipe, str], commands: Mapping[str, str]
+) -> dict[str, Any]:
+    paths, name = freeze.paths, freeze.machine_name
+    try:
+        installs = [read_install(paths, name, recipe, each) for recipe, each in digests.items()]
+    except (PhaseError, DamagedFileError):
+        return {}
+    around = Environment(freeze.machine.load_env_on_machine, installs, {"KOCHI_MACHINE": name})
+    with scratch_directory(freeze.workspaces) as scratch:
+        directory = make_directory(scratch / "workspace")
+        return Facts(commands, around, "").find(paths.machine(name), directory, scratch)
 
 
 def differences(record: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:

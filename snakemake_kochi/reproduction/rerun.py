@@ -22,15 +22,19 @@ from snakemake_kochi.files import make_directory, read_json, to_json, write_atom
 from snakemake_kochi.library.batch import BatchFiles
 from snakemake_kochi.location import Location
 from snakemake_kochi.paths import ProjectPaths, WorkingPaths
+from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.freeze import Freeze
 from snakemake_kochi.project.grid import Point
-from snakemake_kochi.project.recipes import Recipe
 from snakemake_kochi.reproduction.comparison import (
     ComparedOutput,
     Originals,
     compare,
 )
-from snakemake_kochi.reproduction.environment import Difference, differences
+from snakemake_kochi.reproduction.environment import (
+    Difference,
+    differences,
+    environment_here,
+)
 from snakemake_kochi.reproduction.restoration import Group, restore
 from snakemake_kochi.reproduction.subject import Subject
 
@@ -110,14 +114,18 @@ class Rerun:
         """Call when its Snakemake has ended, whatever came out."""
         self.marker.unlink(missing_ok=True)
 
-    @cached_property
-    def recipes(self) -> list[Recipe]:
-        """All recipes that it needs, each after its dependencies."""
-        needed = {}
-        for batch in self._batches:
-            for recipe in self.freeze.recipes(batch.grid.requirements, "a rerun"):
-                needed[str(recipe)] = recipe
-        return list(needed.values())
+    def differences_here(self) -> Iterator[list[Difference]]:
+        """How this host differs from the environment of each record."""
+        for file in self.freeze.files_to_run:
+            experiment = self.freeze.experiment(file)
+            for batch in experiment.batches:
+                grid = experiment.grid(batch, self.freeze.machine_name)
+                recipes = self.freeze.recipes(grid.requirements, f"{file}: batch {batch}")
+                facts = BatchFreeze.of(self.freeze, experiment, batch).facts
+                here = environment_here(self.freeze, recipes, facts)
+                for subject in self.group.subjects:
+                    if (subject.experiment, subject.batch) == (file, batch):
+                        yield differences(subject.record, here)
 
     @cached_property
     def records(self) -> Mapping[str, str]:

@@ -126,8 +126,8 @@ def _contents(
     for file, content in branches.read_records(files):
         if content is None:
             raise KochiError(
-                f"record {file.identity} is not in this clone, which is shallow or partial",
-                "To fetch what is missing, type: kochi artifact fetch",
+                f"record {file.identity} is not in this clone, which is partial",
+                "To fetch what is missing, type: git fetch --refetch --no-filter",
             )
         record: Any = None
         with suppress(ValueError):

@@ -52,6 +52,7 @@ VALUES: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "commit": (str, ("snapshot", "base")),
     "dirty": (bool, ("snapshot", "dirty")),
     "tree": (str, ("snapshot", "tree")),
+    "rerun_of": (str, ("rerun_of",)),
 }
 _LARGEST = 1 << 63  # the numbers of a column have 64 bits
 _IN_VERSION_1 = {"outcome": "success"}

@@ -154,7 +154,7 @@ def test_a_row_per_run_with_typed_columns_and_the_exact_texts(project: Project) 
         *("n", "ratio", "on", "flags", "note", "time", "word"),
         *("reason", "seconds", "started", "node", "user_seconds", "system_seconds"),
         *("peak_memory_mb", "exit_status", "cpus", "load", "cpu_model", "kernel", "allocation"),
-        *("commit", "dirty", "tree", "identity"),
+        *("commit", "dirty", "tree", "rerun_of", "identity"),
         *("text.n", "text.ratio", "text.on", "text.flags", "text.note"),
     ]
     kinds = ("duplicate", "n", "ratio", "on", "time", "seconds", "dirty")

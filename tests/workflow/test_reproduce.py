@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from support import REPOSITORY, git, run, start, wait_until, write
 
+from snakemake_kochi import results
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import find_location
@@ -95,9 +97,9 @@ class Site:
     def identity(self, n: object, edited: bool) -> str:
         return str(self.records[str(n), edited]["identity"])
 
-    def kochi(self, *words: str, status: int = 0) -> str:
+    def kochi(self, *words: str, status: int = 0, **variables: str) -> str:
         """What a command of the other person says."""
-        done = run(*KOCHI, *words, cwd=self.clone, env=self.variables)
+        done = run(*KOCHI, *words, cwd=self.clone, env={**self.variables, **variables})
         assert done.returncode == status, done.stdout
         assert "Traceback" not in done.stdout
         return done.stdout
@@ -251,8 +253,15 @@ def test_a_clone_makes_outputs_again_byte_for_byte_without_sources_and_tells_who
     assert f"Rerun of    {edited}" in site.kochi("why", text)
     assert not list(Path(site.variables["KOCHI_ROOT"]).glob("projects/*/installs/*/*/*/current"))
     # A sample is drawn from first results only.
-    said = site.kochi("reproduce", "--sample", "19", "--dry-run")
+    compiler = write(site.changes.parent / "other" / "cc", "#!/bin/sh\necho compiler 99\n")
+    compiler.chmod(0o755)
+    path = f"{compiler.parent}:{os.environ['PATH']}"
+    said = site.kochi("reproduce", "--sample", "19", "--dry-run", PATH=path)
     assert f"To run again: {len(site.records)} records" in said
+    # Where the recipes are installed, facts are compared before.
+    assert re.search(r"^  cc: .* -> compiler 99 \(5 of 6 records\)$", said, re.MULTILINE)
+    table = results(top)
+    assert sorted(table["rerun_of"].dropna()) == sorted(made)
 
 
 def test_what_is_not_the_same_is_told_for_each_point(site: Site) -> None:
