@@ -129,6 +129,12 @@ def select(
     if not runs and unusable:
         more = f" (and {len(unusable) - 1} more)" if len(unusable) > 1 else ""
         raise KochiError(f"no record can be used: {unusable[0]}{more}", _HOW_TO_COMPLETE)
+    if not runs:
+        where = f"commit {commit} has" if commit else "the artifact branches have"
+        raise KochiError(
+            f"{where} no results",
+            "To list commits with results, type: kochi artifact log",
+        )
     chosen = _chosen(runs, experiment, batches)
     return Selection(tuple(sorted(chosen, key=_began)), tuple(unusable))
 
@@ -138,21 +144,19 @@ def _began(run: Run) -> tuple[str, str, str]:
 
 
 def _chosen(runs: Sequence[Run], experiment: str | None, batches: Collection[str]) -> list[Run]:
-    if not runs:
-        raise KochiError("the artifact branches have no records", "Run a batch first.")
     if experiment is None:
         return list(runs)
     of_experiment = [run for run in runs if run.experiment == experiment]
     if not of_experiment:
         raise NameNotFoundError(
             f"no result is of the experiment {experiment}",
-            nearest(experiment, {run.experiment for run in runs}),
+            nearest(experiment, {run.experiment for run in runs} - {""}),
         )
     known = {run.batch for run in of_experiment}
     for batch in batches:
         if batch not in known:
             raise NameNotFoundError(
-                f"{experiment}: no result is of a batch '{batch}'", nearest(batch, known)
+                f"{experiment}: no result is of a batch '{batch}'", nearest(batch, known - {""})
             )
     return [run for run in of_experiment if not batches or run.batch in batches]
 

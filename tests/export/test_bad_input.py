@@ -241,6 +241,7 @@ def test_misspelt_names_get_the_nearest_one(clone: Path, export: Export, tmp_pat
         (("--name", "locale"), "did you mean 'local'"),
         (("--at", "kochi_artifacts_locl"), "did you mean 'kochi_artifacts_local'"),
         (("../sum.yaml",), "outside of the project"),
+        (("--at", "main"), "commit main has no results"),
     ):
         outcome = export("--citation", tmp_path / "C.cff", *words, cwd=clone)
         assert (outcome.status, said in outcome.err) == (1, True), outcome.err
