@@ -80,7 +80,7 @@ def restore(location: Location, asked: Asked, as_json: bool) -> int:
         _Batch(each, publication, restoration.choose(each, records))
         for each, publication, records in chosen
     ]
-    _take_each_once(batches)
+    batches = _with_each_once(batches)
     for batch in batches:
         _write(directory, working, batch, asked.force)
     done = [batch for batch in batches if batch.outcome.restored or batch.outcome.present]
@@ -141,7 +141,7 @@ def _freeze(location: Location, working: WorkingPaths, read: Recorded, asked: As
         return freeze
     note_restored_sources(working, sources)
     for name in sources:
-        remark(f"Its directory is not here: recipe {name} has the code that the results used.")
+        remark(f"The directory of recipe {name} is not here: it has the code that the results used")
     return take_freeze(Path.cwd(), working.machine, globs)
 
 
@@ -173,17 +173,22 @@ def _batches(rules: Sequence[BatchRules], asked: Asked) -> list[BatchRules]:
     ]
 
 
-def _take_each_once(batches: Sequence[_Batch]) -> None:
-    """Of a point in several publications, the first one counts."""
+def _with_each_once(batches: Sequence[_Batch]) -> list[_Batch]:
+    """Of a point in several publications, the first one counts; without those that add nothing."""
     taken: set[Path] = set()
     for batch in batches:
-        restorable = batch.restorable
-        for place in taken & restorable.found.keys():
-            del restorable.found[place]
-        taken |= restorable.found.keys()
-    for batch in batches:
+        found = batch.restorable.found
+        for place in taken & found.keys():
+            del found[place]
+        taken |= found.keys()
+    kept: dict[str, _Batch] = {}
+    for number, batch in enumerate(batches):
         for place in taken & batch.restorable.reasons.keys():
             del batch.restorable.reasons[place]
+        adds = batch.restorable.found or batch.restorable.reasons
+        kept[batch.label if not adds else str(number)] = batch
+    labels = {batch.label for key, batch in kept.items() if key != batch.label}
+    return [batch for key, batch in kept.items() if key not in labels]
 
 
 def _write(repository: Path, working: WorkingPaths, batch: _Batch, force: bool) -> None:
@@ -262,7 +267,7 @@ def _tell_batch(batch: _Batch) -> None:
     outcome, name = batch.outcome, batch.publication.name
     of = f"{batch.there} of {pluralize(batch.points, 'result')}"
     new = len(outcome.restored)
-    how = f"{new} restored from {name}" if new else "nothing new to restore"
+    how = f"{new} restored from {name}" if new else f"nothing new from {name}"
     say(f"{batch.label}: {of} in results/, {how}")
     for files in list(outcome.differing.values())[:_MOST_NAMED]:
         remark(f"    {files[0]} is there with another content, and stays (--force replaces it)")
