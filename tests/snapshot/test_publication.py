@@ -13,9 +13,13 @@ from snakemake_kochi.errors import GitError
 from snakemake_kochi.snapshot import (
     Snapshot,
     freeze,
+    has_tree,
+    list_entries,
+    materialise,
     publish_commit,
     publish_mirror,
     publish_snapshot,
+    restore_code,
 )
 
 
@@ -222,3 +226,43 @@ def size(repository: Path) -> int:
     counted = [repository / ".git" / name for name in ("objects", "refs")]
     files = (path for each in counted for path in each.rglob("*") if path.is_file())
     return sum(path.stat().st_size for path in files)
+
+
+@pytest.mark.parametrize("options", [(), ("--depth=1",), ("--filter=blob:none",)])
+def test_published_code_is_restored_in_any_clone_without_what_was_left_out(
+    repository: Path, store: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    write(repository / "main.c", "changed\n")
+    write(repository / "new" / BAD_NAME, b"\0\r\n")
+    (repository / "link").symlink_to("main.c")
+    expected = visible(repository)
+    write(repository / ".env", "TOKEN=1\n")
+    snapshot = frozen(repository, store)
+    git(repository, "config", "uploadpack.allowFilter", "true")
+    clone, own = tmp_path / "clone", tmp_path / "own.git"
+    git(tmp_path, "clone", "--quiet", *options, f"file://{repository}", str(clone))
+    with pytest.raises(GitError, match="kochi artifact fetch"):
+        restore_code(clone, ref(snapshot.tree), own)
+    git(clone, "fetch", "--quiet", "origin", "refs/kochi/*:refs/kochi/*")
+    before = git(clone, "for-each-ref")
+    tree, left_out = restore_code(clone, ref(snapshot.tree), own)
+    assert left_out == [".env"]
+    assert has_tree(own, tree) and not has_tree(own, snapshot.tree)
+    materialise(own, tree, tmp_path / "copy")
+    assert files_of(tmp_path / "copy") == expected
+    assert git(clone, "for-each-ref") == before
+
+
+def test_code_whose_restoration_was_killed_is_restored_again(
+    repository: Path, store: Path, tmp_path: Path
+) -> None:
+    snapshot, own = frozen(repository, store), tmp_path / "own.git"
+    tree, _ = restore_code(repository, ref(snapshot.tree), own)
+    # As if the process had been killed: the tree is there, some of its files and the ref are not.
+    blob = list_entries(own, tree)[0].object
+    (own / "objects" / blob[:2] / blob[2:]).unlink()
+    (own / "refs" / "snapshots" / tree).unlink()
+    assert not has_tree(own, tree)
+    restore_code(repository, ref(snapshot.tree), own)
+    materialise(own, tree, tmp_path / "copy")
+    assert files_of(tmp_path / "copy") == visible(repository)
