@@ -98,6 +98,8 @@ def _reproduce(
     told = _tell_environment(reruns)
     if dry_run:
         remark("Nothing was run.")
+        if as_json:
+            print_json([])
         return []
     found: list[Reproduced] = []
     for number, rerun in enumerate(reruns, 1):
@@ -146,8 +148,9 @@ def _tell_subjects(subjects: Sequence[Subject]) -> None:
         text += f", duplicate {each.duplicate}; of {each.name or 'here'}, on {record['node']}, "
         text += f"{local_time(record['started'])}; {base}{changed}, snapshot {each.tree[:_SHORT]}"
         remark(f"  {shown(text)}")
-    if len(subjects) > _MOST_TOLD:
-        remark(f"  and {len(subjects) - _MOST_TOLD} more")
+    if rest := subjects[_MOST_TOLD:]:
+        whose = ", ".join(sorted({each.name or "here" for each in rest}))
+        remark(f"  and {len(rest)} more, of {whose}")
 
 
 def _tell_environment(reruns: Iterable[Rerun]) -> set[str]:
