@@ -387,13 +387,19 @@ def test_a_point_that_is_not_in_the_grid_is_named(project: Any) -> None:
     assert "known: 1, 2" in failed.stdout
 
 
-def test_a_missing_artifact_file_fails_the_run_and_keeps_nothing(project: Any) -> None:
+def test_a_missing_artifact_file_fails_the_run_and_keeps_only_a_record_of_it(
+    project: Any,
+) -> None:
     project.edit("sum.yaml", "src: out.txt", "src: never.txt")
     failed = project.try_snakemake("sum_first", executor="kochi")
     assert failed.returncode != 0
     assert "the run left no file never.txt" in failed.stdout
     assert not (project.directory / "results/local/sum/first/1_0.log").exists()
-    assert git(project.directory, "branch", "--list", "kochi_*") == ""
+    kept = git(project.directory, "ls-tree", "-r", "--name-only", "kochi_artifacts_local")
+    records = [path for path in kept.splitlines() if "/.kochi/diffs/" not in path]
+    assert len(records) == 2 and all(path.startswith("local/.kochi/failed/") for path in records)
+    shown = git(project.directory, "show", f"kochi_artifacts_local:{records[0]}")
+    assert "never.txt" in json.loads(shown)["reason"]
 
 
 def test_a_line_that_fails_fails_the_run_unless_strict_is_off(finished_project: Any) -> None:
@@ -517,17 +523,6 @@ def test_the_next_run_removes_the_files_of_a_killed_one(finished_project: Any) -
     Path(f"{project.ran}.go").touch()
     project.snakemake(*results_of(1, 2))
     assert not list(workspaces[0].iterdir())
-
-
-def test_an_artifact_too_large_for_git_stays_a_file(
-    finished_project: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = finished_project
-    project.edit("sum.yaml", "cat built.txt", "truncate -s 101M out.txt; true; : cat built.txt")
-    project.edit("sum.yaml", "KOCHI_INSTALL_PREFIX_TOOL/level > out.txt", "RAN")
-    said = project.snakemake(*results_of(1))
-    assert "not kept in git, only in results/" in said
-    assert (project.directory / "results/local/sum/first/1_0.txt").stat().st_size == 101 << 20
 
 
 def test_rules_can_be_taken_under_other_names(project: Any) -> None:
