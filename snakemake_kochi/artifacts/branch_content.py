@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from typing import Any
 
 from snakemake_kochi.artifacts.journal import RESERVED, JournalEntry
 from snakemake_kochi.artifacts.published import MERGED, branch_called, fix_name, refs_elsewhere
+from snakemake_kochi.artifacts.record import parse_record
 from snakemake_kochi.errors import GitError
 from snakemake_kochi.git import reading_git, run_git
 
@@ -273,7 +273,5 @@ def _contents(
             if len(header) != 3:
                 continue  # an object that is missing
             content = answers.read(int(header[2]) + 1)
-            with suppress(
-                ValueError, TypeError
-            ):  # a record that somebody edited by hand is no record
-                yield path, dict(json.loads(content))
+            with suppress(ValueError):  # a record that somebody edited by hand is no record
+                yield path, parse_record(content)

@@ -46,7 +46,7 @@ def publish_code(
         with suppress(KeyError, TypeError, AttributeError):  # edited by hand
             wanted |= dict(_from_store(repository, paths.store, record))
             wanted |= dict(_from_repositories(repository, record)) if are_own else {}
-    wanted = {name: publish for name, publish in wanted.items() if FULL_IDENTITY.fullmatch(name)}
+    wanted = {n: publish for n, publish in wanted.items() if FULL_IDENTITY.fullmatch(str(n))}
     refs = None if objects is None else objects.parent / CODE
     names = {name for name in wanted if refs is None or not (refs / name).is_file()}
     failed = []

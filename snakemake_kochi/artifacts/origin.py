@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from snakemake_kochi.artifacts.published import (
     published_name,
     refs_elsewhere,
 )
-from snakemake_kochi.artifacts.record import todays_form
+from snakemake_kochi.artifacts.record import contradictions, parse_record, todays_form
 from snakemake_kochi.artifacts.restored import restored_from
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.git import FULL_IDENTITY, run_git
@@ -44,7 +45,6 @@ _NEEDED = (
     *("identity", "experiment", "batch", "name", "parameters", "duplicate", "machine", "node"),
     *("worker", "queue", "job", "attempt", "snapshot", "started", "seconds", "exit_status"),
 )
-_NEEDED_OF_RULE = ("name", "command", "params", "inputs")
 
 
 @dataclass(frozen=True)
@@ -174,13 +174,16 @@ def _origin(
     repository: Path, path: str, record: Mapping[str, Any], commit: str, digest: str
 ) -> Origin:
     record = todays_form(record, f"the record of {path}")
-    missing = [key for key in _NEEDED if key not in record]
-    if (rule := record.get("rule")) is not None:
-        missing += [key for key in _NEEDED_OF_RULE if not isinstance(rule, dict) or key not in rule]
-    if missing:
+    if missing := [key for key in _NEEDED if key not in record]:
         raise KochiError(
             f"the record of {path} lacks {', '.join(missing)}: it was edited, or written by "
             "another version of snakemake_kochi"
+        )
+    # Anyone may have edited it, and it is told as it is.
+    if wrong := contradictions(record, is_whole=False):
+        raise KochiError(
+            f"the record of {path} was edited: {wrong[0]}",
+            f"To see all of it, type: kochi show record {shlex.quote(str(record['identity']))}",
         )
     dest = path.partition("/")[2]
     own: Mapping[str, Any] = next((a for a in record["artifacts"] if a["dest"] == dest), {})
@@ -220,7 +223,8 @@ def _own_working(file: Path) -> Iterator[tuple[WorkingPaths, str]]:
 
 def _own_in_branch(repository: Path, file: Path, top: Path, digest: str) -> Origin | None:
     """The origin of an output of a rule of one's own without its .snakemake/, as in a clone."""
-    for directory in (top, *(each for each in file.parents if each.is_relative_to(top))):
+    # A link may lead out of the working tree.
+    for directory in (each for each in file.parents if each.is_relative_to(top)):
         for name in dict.fromkeys((*names_of(repository), *names_elsewhere(repository))):
             path = f"{name}/{file.relative_to(directory).as_posix()}"
             with suppress(GitError, KochiError):
@@ -241,7 +245,7 @@ def _newest(
     for file in record_files(records):
         with suppress(OSError, ValueError, KeyError, TypeError):
             if name in (text := file.read_bytes()):
-                record = json.loads(text)
+                record = parse_record(text)
                 own = [each for each in record["artifacts"] if each["dest"] == dest]
                 if own and bool(record.get("rule")) == is_own:
                     is_same = own[0].get("sha256") == digest

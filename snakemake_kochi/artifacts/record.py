@@ -81,10 +81,28 @@ def record_schema() -> dict[str, Any]:
     return schema
 
 
-def contradictions(record: Mapping[str, Any]) -> list[str]:
-    """What in a record in today's form contradicts the schema: a sentence each, with its key."""
+def contradictions(record: Mapping[str, Any], is_whole: bool = True) -> list[str]:
+    """What in a record in today's form contradicts the schema: a sentence each, with its key.
+
+    With `is_whole` also keys that the record lacks, or that the schema does not have.
+    """
     import jsonschema  # imported here: only commands for people check a record
 
     validator: Any = jsonschema.Draft7Validator(record_schema())
     errors = sorted(validator.iter_errors(record), key=lambda error: list(map(str, error.path)))
+    if not is_whole:
+        keys = ("required", "additionalProperties")
+        errors = [error for error in errors if error.path or error.validator not in keys]
     return [": ".join(filter(None, [error.json_path[2:], error.message])) for error in errors]
+
+
+def parse_record(content: bytes) -> dict[str, Any]:
+    """A record of any version from its text. Raises ValueError if it is no JSON object."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    record = json.loads(content, parse_constant=refuse)
+    if not isinstance(record, dict):
+        raise ValueError("not an object")
+    return record

@@ -1,0 +1,78 @@
+"""The origin of a file whose record is not as Kochi writes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from git_helpers import write
+
+from snakemake_kochi.artifacts.committer import commit_pending
+from snakemake_kochi.artifacts.journal import Result, journal
+from snakemake_kochi.artifacts.origin import find_origin
+from snakemake_kochi.errors import KochiError
+from snakemake_kochi.paths import ProjectPaths
+
+MACHINE = "local"
+RECORD: dict[str, Any] = {
+    "version": 1,
+    **{name: name for name in ("experiment", "batch", "name", "machine", "node")},
+    **dict.fromkeys(("worker", "queue", "job", "attempt"), "1"),
+    "parameters": {"n": "1"},
+    "duplicate": 0,
+    "exit_status": 0,
+    "seconds": 1.0,
+    "snapshot": {"tree": "0" * 40, "commit": "0" * 40, "base": None, "dirty": False},
+    "artifacts": [{"type": "file", "dest": "first.log", "src": "out"}],
+    "started": "2026-01-01T00:00:00+00:00",
+}
+
+
+def kept(repository: Path, paths: ProjectPaths, change: dict[str, Any]) -> None:
+    record = {**RECORD, "identity": "first", **change}
+    source = write(paths.directory / "work" / "first", "first")
+    journal(paths, MACHINE, Result("first", {"first.log": source}, record))
+    assert commit_pending(repository, paths, MACHINE) == 1
+
+
+def test_a_record_is_found_by_the_path_of_its_file(repository: Path, paths: ProjectPaths) -> None:
+    kept(repository, paths, {})
+    assert find_origin(repository, "local/first.log").record["parameters"] == {"n": "1"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"snapshot": "text"},
+        {"snapshot": {"tree": "0" * 40}},
+        {"snapshot": {**RECORD["snapshot"], "tree": 1}},
+        {"parameters": ["n"]},
+        {"seconds": "long"},
+        {"seconds": 1e300},
+        {"started": 1},
+        {"recipes": ["base"]},
+        {"recipes": None},
+        {"artifacts": [{"type": "file", "dest": "first.log", "src": 1}]},
+        {"version": 2, "rule": {"name": 1}},
+    ],
+    ids=lambda change: json.dumps(change)[:40],
+)
+def test_a_record_that_was_edited_is_refused_with_its_key(
+    repository: Path, paths: ProjectPaths, change: dict[str, Any]
+) -> None:
+    kept(repository, paths, change)
+    with pytest.raises(KochiError) as caught:
+        find_origin(repository, "local/first.log")
+    assert f"was edited: {[*change][-1]}" in caught.value.message
+    assert "kochi show record first" in str(caught.value)
+
+
+def test_a_link_that_leads_out_of_the_project_has_no_record(
+    repository: Path, paths: ProjectPaths, tmp_path: Path
+) -> None:
+    kept(repository, paths, {})
+    (repository / "link.log").symlink_to(write(tmp_path / "elsewhere" / "first.log", "first"))
+    with pytest.raises(KochiError, match="is no result"):
+        find_origin(repository, str(repository / "link.log"))
