@@ -2,7 +2,9 @@
 
 A repository may come from anyone, so none of its configuration may cause a command to be executed.
 Therefore hooks and file watchers are off, and no missing object is fetched. Only the transports in
-`TRANSPORTS` are used, and only by commands that must reach another repository.
+`TRANSPORTS` are used, and only by commands that must reach another repository. These commands
+connect as the configuration says (core.sshCommand, credential.helper, remote.NAME.uploadpack),
+because users configure there how a remote of theirs is reached.
 """
 
 from __future__ import annotations

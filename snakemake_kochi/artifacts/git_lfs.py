@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from snakemake_kochi.errors import GitError
 from snakemake_kochi.git import FETCHING_MISSING, TRANSPORTS, USERS_OWN, run_git, without_filters
 
 _ATTRIBUTES = ":(glob)**/.gitattributes"
-# What git-lfs would execute.
+# What git-lfs would execute. How it connects to a remote is as for git: see git.py.
 _PROGRAMS = r"^lfs\.(extension|customtransfer)\."
 # For git: a checkout leaves pointers, and git-lfs downloads nothing.
 _NO_DOWNLOAD = {"GIT_LFS_SKIP_SMUDGE": "1"}
@@ -106,7 +107,11 @@ def _require(repository: Path, command: Sequence[str]) -> None:
 
 
 def _is_installed(repository: Path) -> bool:
-    return run_git(repository, "lfs", "version", accept=(0, 1)).startswith(b"git-lfs/")
+    """Whether git finds the program. Without it, `git lfs` would be an alias of the repository."""
+    own = os.fsdecode(run_git(repository, "--exec-path")).rstrip("\n")
+    places = (own, *os.get_exec_path())
+    # In a relative place, git would search below its own working directory, and not below ours.
+    return any(shutil.which("git-lfs", path=place) for place in places if os.path.isabs(place))
 
 
 def _foreign_programs(repository: Path) -> str:

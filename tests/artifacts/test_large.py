@@ -529,6 +529,8 @@ def test_all_large_files_of_the_newest_commits_can_be_fetched(
 def test_without_git_lfs_branches_are_pushed_and_the_message_says_what_to_install(
     repository: Path, paths: ProjectPaths, bare: Path, clone: Path, without_git_lfs: None
 ) -> None:
+    for each in (repository, clone):
+        git(each, "config", "alias.lfs", f"!touch {bare}/executed")
     keep(repository, paths, "small", b=b"small")
     (repository / ".git/lfs/objects").mkdir(parents=True)  # of other files of the project
     assert push(repository, paths).large_command == ()
@@ -541,6 +543,7 @@ def test_without_git_lfs_branches_are_pushed_and_the_message_says_what_to_instal
         fetch_content(clone, f"origin/{BRANCH}", "local/a")
     with pytest.raises(GitError, match="is not installed"):
         fetch(clone, with_large=True)
+    assert not (bare / "executed").exists()
 
 
 def test_a_content_that_was_not_pushed_is_told(
