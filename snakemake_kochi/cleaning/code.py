@@ -9,12 +9,13 @@ published in the user's repository (`artifacts/code.py`).
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from snakemake_kochi.artifacts.agreement import agreed_commit
+from snakemake_kochi.artifacts.agreement import agreed_commit, working_directories
 from snakemake_kochi.artifacts.branch_content import all_records
 from snakemake_kochi.artifacts.code import unpublished
 from snakemake_kochi.artifacts.journal import journaled_records
@@ -25,7 +26,7 @@ from snakemake_kochi.cleaning.removal import Freed, Removal, delete, modified
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_there, list_names, read_json
 from snakemake_kochi.locks import read_lock_settings
-from snakemake_kochi.paths import SUBMODULES, BuildPaths, ProjectPaths
+from snakemake_kochi.paths import SUBMODULES, BuildPaths, ProjectPaths, WorkingPaths
 from snakemake_kochi.project.clean_rules import Rules
 from snakemake_kochi.snapshot.pruning import prune, size_of_snapshots, snapshot_refs
 from snakemake_kochi.snapshot.repository import SNAPSHOTS
@@ -74,7 +75,7 @@ def clean_code(project: ProjectPaths, rules: Rules, removal: Removal) -> None:
             Needed(project.machine(name), project, None) for name in project.machines_of_root()
         ]
         found = {file: read_json(file) for file in project.freezes()}
-        gone = _clean_freezes(found, needed, rules, removal)
+        gone = _clean_freezes(project, found, needed, rules, removal)
         kept = _Kept()
         # Those that began meanwhile, too. One that cannot be read keeps all.
         for file in project.freezes():
@@ -91,6 +92,7 @@ def clean_code(project: ProjectPaths, rules: Rules, removal: Removal) -> None:
 
 
 def _clean_freezes(
+    project: ProjectPaths,
     found: Mapping[Path, Mapping[str, Any]],
     needed: list[Needed],
     rules: Rules,
@@ -103,12 +105,15 @@ def _clean_freezes(
         if "rerun" not in found[file]:  # that is not the code of today
             newest[str(found[file]["machine"])] = file
     first = min(map(_first_run, needed), default=float("inf"))
+    # Afterwards: a run that was killed meanwhile was alive then, or its notes are read.
+    noted = _noted_freezes(project, found)
     for file, moment in times.items():
         age = removal.now - moment
         if age < max(rules.snapshots, LEAST_AGE) or moment >= first - _START:
             continue
         in_tickets = any(str(file) in each.freezes for each in needed)
-        if file in newest.values() or in_tickets or rules.keeps("freezes", (file.stem,)):
+        is_needed = in_tickets or file.name in noted
+        if file in newest.values() or is_needed or rules.keeps("freezes", (file.stem,)):
             continue
         if removal.remove("freezes", file, lambda aside: removal.age_of(aside) < LEAST_AGE):
             gone.add(file)
@@ -119,6 +124,37 @@ def _clean_freezes(
                 for each in freed.freed.values():
                     removal.count("freezes", Freed(0, each.inodes, each.bytes))
     return gone
+
+
+def _noted_freezes(project: ProjectPaths, found: Mapping[Path, Mapping[str, Any]]) -> set[str]:
+    """The names of the freezes with which killed processes ran jobs of users' own rules.
+
+    The artifacts of these jobs are not kept yet. Raises OSError and DamagedFileError for notes that
+    cannot be read; no freeze must be deleted then.
+    """
+    repositories = {Path(str(freeze["directory"])) for freeze in found.values()}
+    directories = {
+        working.directory
+        for machine in {*project.machines(), *project.machines_of_root()}
+        for repository in repositories
+        for working in working_directories(project, machine, repository)
+    }
+    names = set()
+    for directory in sorted(directories):
+        for notes in WorkingPaths.all_own_jobs(directory):
+            try:
+                with notes.open("rb") as lines:
+                    # Notes are empty for a moment, or for ever on a disk that was full.
+                    if header := lines.readline():
+                        names.add(Path(json.loads(header)["freeze"]).name)
+            except FileNotFoundError:
+                continue
+            except (KeyError, TypeError, ValueError) as error:
+                raise DamagedFileError(
+                    f"{notes}: these are not notes of a run, so all freezes stay until you remove "
+                    "this file"
+                ) from error
+    return names
 
 
 def _first_run(needed: Needed) -> float:

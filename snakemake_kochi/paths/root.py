@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import KochiError
-from snakemake_kochi.files import NO_ROOM, expand_user, make_directory, name_of, safe_name
+from snakemake_kochi.files import (
+    NO_ROOM,
+    expand_user,
+    list_names,
+    make_directory,
+    name_of,
+    safe_name,
+)
 from snakemake_kochi.ownership import OthersError, examine
 from snakemake_kochi.paths.machine import MachinePaths
 
@@ -424,8 +431,11 @@ class WorkingPaths:
 
     @staticmethod
     def all_own_jobs(directory: Path) -> Iterator[Path]:
-        """The notes in a working directory, of all machines."""
-        return (directory / ".snakemake" / "kochi").glob("*/own-jobs/*.jsonl")
+        """The notes in a working directory, of all machines. Raises OSError."""
+        # With a glob, a directory that cannot be read now would seem to have none.
+        for machine in list_names(directory / ".snakemake" / "kochi"):
+            place = WorkingPaths(directory, machine).own_jobs
+            yield from (place / name for name in list_names(place) if name.endswith(".jsonl"))
 
     def artifact(self, record: Mapping[str, Any], dest: str) -> Path:
         """Where the file is that a record calls `dest`: below `results`, or, of a user's own rule,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from snakemake_kochi.artifacts.code import CODE, publish_code
 from snakemake_kochi.artifacts.promises import promise_to_commit
 from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.locks import find_lock_settings
-from snakemake_kochi.paths import ProjectPaths
+from snakemake_kochi.own_rules.keeper import Keeper
+from snakemake_kochi.own_rules.record import OwnJob
+from snakemake_kochi.paths import ProjectPaths, WorkingPaths
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze
 from snakemake_kochi.queue import Ticket
 from snakemake_kochi.snapshot import has_tree, materialise, pruning, restore_code
@@ -110,6 +113,50 @@ def test_a_freeze_stays_while_a_job_names_it_or_a_run_that_began_with_it_is_aliv
     repository.stage.clean()
     assert not repository.has(other)
     assert repository.is_usable(named, tmp_path / "named")
+
+
+def noted(repository: Repository, directory: Path, freeze: Freeze) -> Path:
+    """Notes of a killed process about a job of a user's own rule."""
+    job = OwnJob("own", "touch x", {}, {}, "", (), (), ("x.txt",), time.time())
+    keeper = Keeper(freeze, directory)
+    keeper.begin(job)
+    (notes,) = WorkingPaths.all_own_jobs(directory)
+    return notes
+
+
+def test_a_freeze_stays_while_notes_of_a_killed_process_name_it(
+    repository: Repository, tmp_path: Path
+) -> None:
+    top, below, other, newest = map(repository.freeze, ("top\n", "below\n", "other\n", "newest\n"))
+    repository.age()
+    make_old(newest.file, 39)
+    notes = [
+        noted(repository, repository.directory, top),
+        noted(repository, make_directory(tmp_path / "analysis"), below),
+    ]
+    # A process that was killed on a full disk.
+    (notes[0].parent / "empty.jsonl").touch()
+    assert repository.stage.clean().faults == ()
+    assert not repository.has(other) and not other.file.exists()
+    for freeze in (top, below):
+        assert repository.has(freeze)
+        assert repository.is_usable(freeze, tmp_path / freeze.file.stem)
+    notes[1].unlink()
+    header = notes[0].read_bytes()
+    notes[0].write_text("not ours\n")
+    (fault,) = repository.stage.clean().faults
+    assert f"{notes[0]}: these are not notes of a run, so all freezes stay" in fault
+    assert repository.has(top) and repository.has(below)
+    notes[0].write_bytes(header)
+    repository.age()
+    make_old(newest.file, 39)
+    repository.stage.clean()
+    assert repository.has(top) and not repository.has(below)
+    notes[0].unlink()
+    repository.age()
+    make_old(newest.file, 39)
+    repository.stage.clean()
+    assert not repository.has(top)
 
 
 def test_a_snapshot_of_a_recorded_result_stays_until_its_code_is_published(
