@@ -2,7 +2,8 @@
 
 A promise is a lock of the machine's kind, which is free once the process that held it was killed. A
 run that finds no promise, because it outlives the process that started it, commits its result
-itself. `kochi clean` sees by it that a run is alive, whatever its executor.
+itself. `kochi clean` sees by it that a run is alive, whatever its executor; so is
+a rerun, which starts several.
 """
 
 from __future__ import annotations

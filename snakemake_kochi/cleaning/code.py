@@ -75,7 +75,8 @@ def clean_code(project: ProjectPaths, rules: Rules, removal: Removal) -> None:
             Needed(project.machine(name), project, None) for name in project.machines_of_root()
         ]
         found = {file: read_json(file) for file in project.freezes()}
-        gone = _clean_freezes(project, found, needed, rules, removal)
+        first = min(map(_first_run, needed), default=float("inf"))
+        gone = _clean_freezes(project, found, needed, first, rules, removal)
         kept = _Kept()
         # Those that began meanwhile, too. One that cannot be read keeps all.
         for file in project.freezes():
@@ -84,7 +85,8 @@ def clean_code(project: ProjectPaths, rules: Rules, removal: Removal) -> None:
                     kept.add(read_json(file))
         _clean_repositories(project, kept, rules, removal)
         for file in project.reruns().glob("*.json"):
-            if removal.is_older(file, rules.runs):
+            # A living rerun may be about to go on with an old one.
+            if first == float("inf") and removal.is_older(file, rules.runs):
                 removal.remove("runs", file)
         if is_there(project.store):
             repository = next((Path(str(each["directory"])) for each in found.values()), None)
@@ -95,17 +97,18 @@ def _clean_freezes(
     project: ProjectPaths,
     found: Mapping[Path, Mapping[str, Any]],
     needed: list[Needed],
+    first: float,
     rules: Rules,
     removal: Removal,
 ) -> set[Path]:
+    """`first`: see `_first_run`."""
     gone = set()
     times = {file: modified(file) for file in found}
     newest: dict[str, Path] = {}
     for file in sorted(times, key=lambda file: times[file]):
         if "rerun" not in found[file]:  # that is not the code of today
             newest[str(found[file]["machine"])] = file
-    first = min(map(_first_run, needed), default=float("inf"))
-    # Afterwards: a run that was killed meanwhile was alive then, or its notes are read.
+    # After `first`: a run that was killed meanwhile was alive then, or its notes are read.
     noted = _noted_freezes(project, found)
     for file, moment in times.items():
         age = removal.now - moment
@@ -158,7 +161,8 @@ def _noted_freezes(project: ProjectPaths, found: Mapping[Path, Mapping[str, Any]
 
 
 def _first_run(needed: Needed) -> float:
-    """When the first run began whose main process is alive, in seconds since the epoch."""
+    """When the first run or rerun began whose main process is alive, in seconds since the epoch;
+    infinite if there is none."""
     settings = read_lock_settings(needed.machine)
     if settings is None:
         return float("inf")

@@ -16,6 +16,7 @@ from snakemake_kochi.cli.output import local_time, print_json, print_table, rema
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.reproduction.rerun import Reproduced, Rerun
+from snakemake_kochi.reproduction.restoration import Group, groups_of
 from snakemake_kochi.reproduction.subject import Subject
 
 _MOST_TOLD = 10  # records that are described before they run
@@ -86,7 +87,7 @@ def _reproduce(
     jobs: int,
     as_json: bool,
 ) -> list[Reproduced]:
-    from snakemake_kochi.reproduction.restoration import groups_of
+    from snakemake_kochi.phases.keep import alive
 
     location = find_location(machine)
     location.require_here()
@@ -94,6 +95,15 @@ def _reproduce(
     groups = groups_of(subjects)
     _tell_subjects([subject for group in groups for subject in group.subjects])
     location.prepare_machine()
+    repository = location.require_project().directory
+    # The code of the last group must stay while those before it run.
+    with alive(repository, location.project_paths, location.machine.name):
+        return _reproduce_groups(location, groups, dry_run, jobs, as_json)
+
+
+def _reproduce_groups(
+    location: Location, groups: Iterable[Group], dry_run: bool, jobs: int, as_json: bool
+) -> list[Reproduced]:
     reruns = [Rerun.prepare(location, group) for group in groups]
     told = _tell_environment(reruns)
     if dry_run:

@@ -115,6 +115,24 @@ def commit_at_exit(
     atexit.register(commit_rest)
 
 
+@contextmanager
+def alive(repository: Path, paths: ProjectPaths, machine: str) -> Iterator[None]:
+    """Let `kochi clean` see a process that starts several runs, one after another.
+
+    It sees the promise to commit, which is then kept: a run that outlives its own main process may
+    rely on it.
+    """
+    try:
+        with promise_to_commit(paths, machine):
+            yield
+    finally:
+        if pending(paths, machine):
+            with _not_now():
+                from snakemake_kochi.artifacts.committer import commit_in_burst  # loads git
+
+                commit_in_burst(repository, paths, machine, _PATIENCE)
+
+
 def commit_journal(
     repository: Path, paths: ProjectPaths, machine: str, large: int | None = None
 ) -> None:

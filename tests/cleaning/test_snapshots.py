@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cleaning.stage import Stage, make_old
+from cleaning.stage import DAY, Stage, make_old
 from support import git, write
 
 from snakemake_kochi.artifacts.code import CODE, publish_code
@@ -19,6 +19,7 @@ from snakemake_kochi.own_rules.keeper import Keeper
 from snakemake_kochi.own_rules.record import OwnJob
 from snakemake_kochi.paths import ProjectPaths, WorkingPaths
 from snakemake_kochi.phases.freeze import Freeze, load_freeze, take_freeze
+from snakemake_kochi.phases.keep import alive
 from snakemake_kochi.queue import Ticket
 from snakemake_kochi.snapshot import has_tree, materialise, pruning, restore_code
 from snakemake_kochi.snapshot.pruning import is_whole, snapshot_refs
@@ -278,6 +279,27 @@ def test_what_a_rerun_needs_stays_and_its_old_note_goes(repository: Repository) 
     repository.stage.clean()
     assert repository.has(sources)
     assert not sources.file.exists() and not note.exists()
+
+
+def test_the_freezes_and_notes_of_a_living_rerun_stay_until_it_ends(
+    repository: Repository,
+) -> None:
+    later, newest = map(repository.freeze, ("later\n", "newest\n"))
+    note = repository.paths.rerun("local-0123")
+    make_directory(note.parent)
+    note.write_text("{}")
+    make_old(note)
+    repository.age()
+    with alive(repository.directory, repository.paths, "local"):
+        # Longer ago than any freeze stays; the rerun still runs another group of records.
+        make_old(later.file, 800 / DAY)
+        make_old(newest.file, 700 / DAY)
+        repository.stage.clean(snapshots=0.0)
+        assert later.file.exists() and note.exists()
+        assert repository.has(later)
+    repository.stage.clean(snapshots=0.0)
+    assert not later.file.exists() and not note.exists()
+    assert newest.file.exists()
 
 
 def test_code_that_was_just_deleted_counts_as_missing_and_comes_back_whole(

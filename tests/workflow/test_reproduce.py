@@ -18,9 +18,11 @@ import pytest
 from support import REPOSITORY, git, run, start, wait_until, write
 
 from snakemake_kochi import results
+from snakemake_kochi.artifacts.promises import promises
 from snakemake_kochi.artifacts.published import choose_name
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.location import find_location
+from snakemake_kochi.paths import Root
 from snakemake_kochi.reproduction.comparison import relative_difference
 from snakemake_kochi.reproduction.rerun import Rerun
 from snakemake_kochi.reproduction.restoration import groups_of
@@ -298,6 +300,10 @@ def test_an_interrupted_rerun_goes_on_and_leaves_one_directory(site: Site) -> No
     process = start(*KOCHI, *words, cwd=site.clone, env=site.variables, start_new_session=True)
     try:
         wait_until(begun.exists)
+        # One of Snakemake, and one for the time between two groups of records.
+        paths = Root(Path(site.variables["KOCHI_ROOT"])).project(site.clone)
+        assert len(promises(paths, "local")) == 2
+        site.kochi("clean", "--runs", "0", "-y")
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
