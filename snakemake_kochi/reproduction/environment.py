@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from snakemake_kochi.errors import DamagedFileError, PhaseError
-from snakemake_kochi.files import make_directory
 from snakemake_kochi.phases.facts import Facts
 from snakemake_kochi.phases.freeze import Freeze
-from snakemake_kochi.phases.install import expected_digests, read_install
+from snakemake_kochi.phases.install import expected_digests
 from snakemake_kochi.phases.node import hardware, system
-from snakemake_kochi.phases.script import Environment, scratch_directory
+from snakemake_kochi.phases.products import Install
+from snakemake_kochi.phases.script import Environment
 from snakemake_kochi.project.recipes import Recipe
 
 _NOT_RECORDED = "not recorded"
@@ -51,12 +50,12 @@ class Difference:
 
 
 def environment_here(
-    freeze: Freeze, recipes: Sequence[Recipe], commands: Mapping[str, str]
+    freeze: Freeze, recipes: Sequence[Recipe], commands: Mapping[str, str], build: str
 ) -> dict[str, Any]:
     """The environment of runs with these recipes on this host, in the form of a record.
 
-    `commands` are those of facts. They are executed here if all recipes are installed; otherwise
-    only the run finds the facts.
+    Nothing is executed: `commands` are those of facts, and of these only what runs of the same
+    `build` found on this node, not long ago, is told.
     """
     digests = dict(expected_digests(freeze, recipes))
     return {
@@ -64,7 +63,7 @@ def environment_here(
         "machine": freeze.machine_name,
         "hardware": hardware(),
         "system": system(None),
-        "facts": _facts(freeze, digests, commands) if len(digests) == len(recipes) else {},
+        "facts": _facts(freeze, digests, commands, build) if len(digests) == len(recipes) else {},
         "recipes": [
             {"dependency": recipe.dependency, "recipe": recipe.name, "digest": digest}
             for recipe, digest in digests.items()
@@ -73,17 +72,14 @@ def environment_here(
 
 
 def _facts(
-    freeze: Freeze, digests: Mapping[Recipe, str], commands: Mapping[str, str]
+    freeze: Freeze, digests: Mapping[Recipe, str], commands: Mapping[str, str], build: str
 ) -> dict[str, Any]:
-    paths, name = freeze.paths, freeze.machine_name
-    try:
-        installs = [read_install(paths, name, recipe, each) for recipe, each in digests.items()]
-    except (PhaseError, DamagedFileError):
-        return {}
-    around = Environment(freeze.machine.load_env_on_machine, installs, {"KOCHI_MACHINE": name})
-    with scratch_directory(freeze.workspaces) as scratch:
-        directory = make_directory(scratch / "workspace")
-        return Facts(commands, around, "").find(paths.machine(name), directory, scratch)
+    installs = [
+        Install(recipe.dependency, recipe.name, digest, "", {}, recipe.activate_script)
+        for recipe, digest in digests.items()
+    ]
+    around = Environment(freeze.machine.load_env_on_machine, installs, {})
+    return Facts(commands, around, build).known(freeze.paths.machine(freeze.machine_name))
 
 
 def differences(record: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:

@@ -115,17 +115,21 @@ class Rerun:
         self.marker.unlink(missing_ok=True)
 
     def differences_here(self) -> Iterator[list[Difference]]:
-        """How this host differs from the environment of each record."""
+        """How this host differs from the environment of each record, as far as nothing of the
+        repository has to be executed to know it."""
         for file in self.freeze.files_to_run:
             experiment = self.freeze.experiment(file)
             for batch in experiment.batches:
                 grid = experiment.grid(batch, self.freeze.machine_name)
                 recipes = self.freeze.recipes(grid.requirements, f"{file}: batch {batch}")
                 facts = BatchFreeze.of(self.freeze, experiment, batch).facts
-                here = environment_here(self.freeze, recipes, facts)
+                here: dict[str, dict[str, Any]] = {}
                 for subject in self.group.subjects:
                     if (subject.experiment, subject.batch) == (file, batch):
-                        yield differences(subject.record, here)
+                        build = str(subject.record.get("build"))
+                        if build not in here:
+                            here[build] = environment_here(self.freeze, recipes, facts, build)
+                        yield differences(subject.record, here[build])
 
     @cached_property
     def records(self) -> Mapping[str, str]:

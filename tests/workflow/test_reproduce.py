@@ -31,6 +31,7 @@ from snakemake_kochi.reproduction.subject import subject_of
 KOCHI = (sys.executable, "-P", "-m", "snakemake_kochi.cli")
 SNAKEMAKE = (sys.executable, "-P", "-m", "snakemake")
 KOCHI_YAML = """
+    facts: {touched: 'touch "$CHANGES/../executed"'}
     dependencies:
       library:
         git: ../library
@@ -255,13 +256,24 @@ def test_a_clone_makes_outputs_again_byte_for_byte_without_sources_and_tells_who
     assert f"Rerun of    {edited}" in site.kochi("why", text)
     assert not list(Path(site.variables["KOCHI_ROOT"]).glob("projects/*/installs/*/*/*/current"))
     # A sample is drawn from first results only.
-    compiler = write(site.changes.parent / "other" / "cc", "#!/bin/sh\necho compiler 99\n")
-    compiler.chmod(0o755)
-    path = f"{compiler.parent}:{os.environ['PATH']}"
-    said = site.kochi("reproduce", "--sample", "19", "--dry-run", PATH=path)
+    executed = site.changes.parent / "executed"
+    executed.unlink()
+    root = Path(site.variables["KOCHI_ROOT"])
+    facts = list(root.glob("machines/*/facts/*/*.json"))
+    for file in facts:
+        known = json.loads(file.read_text())
+        known["facts"]["cc"]["output"] = "compiler 99"
+        file.write_text(json.dumps(known))
+    said = site.kochi("reproduce", "--sample", "19", "--dry-run")
     assert f"To run again: {len(site.records)} records" in said
-    # Where the recipes are installed, facts are compared before.
+    # Facts that runs of the same builds found here are compared before.
     assert re.search(r"^  cc: .* -> compiler 99 \(5 of 6 records\)$", said, re.MULTILINE)
+    for file in facts:
+        file.unlink()
+    said = site.kochi("reproduce", "--sample", "19", "--dry-run")
+    assert "  cc: " not in said
+    # Nothing of the repository was executed for that.
+    assert not executed.exists()
     table = results(top)
     assert sorted(table["rerun_of"].dropna()) == sorted(made)
 
