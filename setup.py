@@ -38,6 +38,8 @@ RUNS_ON = [
     "pathspec>=1.0",
     # Shapes of YAML files, tables, directories of the user. Snakemake imports them, too.
     "jsonschema>=4.18",
+    # Checks 10,000 records of an artifact branch in a second. Snakemake's nbformat imports it, too.
+    "fastjsonschema>=2.15",
     "tabulate>=0.9",
     "platformdirs>=4.0",
     # Durations for people. Snakemake parses its resources with it, too.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from snakemake_kochi.artifacts.published import (
     published_name,
     refs_elsewhere,
 )
-from snakemake_kochi.artifacts.record import contradictions, parse_record, todays_form
+from snakemake_kochi.artifacts.record import checked_form, parse_record
 from snakemake_kochi.artifacts.restored import restored_from
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.git import FULL_IDENTITY, run_git
@@ -173,17 +172,11 @@ def origin_in_commit(repository: Path, commit: str, path: str, digest: str = "")
 def _origin(
     repository: Path, path: str, record: Mapping[str, Any], commit: str, digest: str
 ) -> Origin:
-    record = todays_form(record, f"the record of {path}")
+    record = checked_form(record, f"the record of {path}")
     if missing := [key for key in _NEEDED if key not in record]:
         raise KochiError(
             f"the record of {path} lacks {', '.join(missing)}: it was edited, or written by "
             "another version of snakemake_kochi"
-        )
-    # Anyone may have edited it, and it is told as it is.
-    if wrong := contradictions(record, is_whole=False):
-        raise KochiError(
-            f"the record of {path} was edited: {wrong[0]}",
-            f"To see all of it, type: kochi show record {shlex.quote(str(record['identity']))}",
         )
     dest = path.partition("/")[2]
     own: Mapping[str, Any] = next((a for a in record["artifacts"] if a["dest"] == dest), {})

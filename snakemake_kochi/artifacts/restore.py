@@ -20,7 +20,7 @@ from typing import IO, Any
 from snakemake_kochi.artifacts.branch_content import last_change, paths_in, record_path
 from snakemake_kochi.artifacts.content import read_artifacts
 from snakemake_kochi.artifacts.reading import Published
-from snakemake_kochi.artifacts.record import todays_form
+from snakemake_kochi.artifacts.record import checked_form, parse_record
 from snakemake_kochi.errors import DamagedFileError, GitError, KochiError, MissingContentError
 from snakemake_kochi.files import (
     LINK_REFUSED,
@@ -32,6 +32,7 @@ from snakemake_kochi.files import (
 from snakemake_kochi.paths import WorkingPaths
 
 _BLOCK = 1 << 20
+_MOST_NAMED = 3
 _logger = logging.getLogger(__name__)
 _UNFINISHED = ".restoring.tmp"
 
@@ -47,11 +48,11 @@ class Publication:
 def published_records(repository: Path, publication: Publication) -> Iterator[dict[str, Any]]:
     """The records of results in a publication, of any machine, in today's form.
 
-    Those of a newer release are left out, which is logged. Raises GitError if this clone lacks some
-    records.
+    Those of a newer release, and those that somebody edited, are left out, which is logged. Raises
+    GitError if this clone lacks some records.
     """
     branches = Published(repository, {publication.name: (publication.commit,)})
-    unread: DamagedFileError | None = None
+    unread: list[str] = []
     for file, content in branches.read_records(branches.records()):
         where = f"record {file.identity} of {publication.name}"
         if content is None:
@@ -60,16 +61,20 @@ def published_records(repository: Path, publication: Publication) -> Iterator[di
                 "If it is a partial clone, type: git fetch --refetch --no-filter",
             )
         try:
-            record = todays_form(dict(json.loads(content)), where)
+            record = checked_form(parse_record(content), where)
         except DamagedFileError as error:
-            unread = unread or error
-        except (ValueError, TypeError):  # edited by hand
-            continue
+            unread.append(str(error))
+        except ValueError as error:
+            unread.append(f"{where} was edited: {error}")
         else:
             if record.get("identity") == file.identity and is_name(file.identity):
                 yield record
-    if unread is not None:
-        _logger.warning("%s", unread)
+            else:
+                unread.append(f"{where} was edited: its identity is another one, or no name")
+    for sentence in unread[:_MOST_NAMED]:
+        _logger.warning("left out: %s", sentence)
+    if more := unread[_MOST_NAMED:]:
+        _logger.warning("left out: %d more records of %s", len(more), publication.name)
 
 
 @dataclass(frozen=True)

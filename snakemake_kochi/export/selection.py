@@ -12,27 +12,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from snakemake_kochi.artifacts.reading import Published, RecordFile, published
-from snakemake_kochi.artifacts.record import is_success, todays_form
+from snakemake_kochi.artifacts.record import checked_form, is_success, parse_record
 from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.git import FULL_IDENTITY
 
-# The types of the keys without which a run cannot be described.
-_NEEDED: Mapping[str, type | tuple[type, ...]] = {
-    "identity": str,
-    "experiment": str,
-    "batch": str,
-    "name": str,
-    "parameters": dict,
-    "duplicate": int,
-    "machine": str,
-    "node": str,
-    "snapshot": dict,
-    "recipes": list,
-    "started": str,
-    "ended": str,
-    "seconds": (int, float),
-    "artifacts": list,
-}
+# The keys without which a run cannot be described.
+_NEEDED = (
+    *("identity", "experiment", "batch", "name", "parameters", "duplicate", "machine", "node"),
+    *("snapshot", "recipes", "started", "ended", "seconds", "artifacts"),
+)
 _HOW_TO_COMPLETE = "If this is a partial clone, type: git fetch --refetch --no-filter"
 
 
@@ -180,16 +168,12 @@ def _run(file: RecordFile, commit: str, content: bytes | None) -> Run | str:
     if content is None:
         return f"{place} is not in this clone"
     try:
-        record = json.loads(content.decode("utf-8", "surrogateescape"))
-    except (ValueError, RecursionError):
-        return f"{place} is not JSON"
-    if not isinstance(record, dict):
-        return f"{place} is no record"
-    try:
-        record = todays_form(record, place)
+        record = checked_form(parse_record(content), place)
     except DamagedFileError as error:
         return error.sentences
-    wrong = [key for key, kind in _NEEDED.items() if not isinstance(record.get(key), kind)]
+    except ValueError as error:
+        return f"{place} was edited, or damaged: {error}"
+    wrong = [key for key in _NEEDED if key not in record]
     if wrong or not _is_sound(file, record) or record["identity"] != file.identity:
         told = ", ".join(wrong) if wrong else "values that a run does not write"
         return f"{place} was edited, or written by another program: see {told}"

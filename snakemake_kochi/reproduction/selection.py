@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -11,7 +10,7 @@ from typing import Any
 
 from snakemake_kochi.artifacts.origin import find_origin
 from snakemake_kochi.artifacts.reading import Published, RecordFile, published
-from snakemake_kochi.artifacts.record import is_success
+from snakemake_kochi.artifacts.record import is_success, parse_record
 from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.reproduction.subject import Subject, subject_of
 
@@ -129,8 +128,8 @@ def _contents(
                 f"record {file.identity} is not in this clone, which is partial",
                 "To fetch what is missing, type: git fetch --refetch --no-filter",
             )
-        record: Any = None
+        record: dict[str, Any] = {}
         with suppress(ValueError):
-            record = json.loads(content)
+            record = parse_record(content)
         # Without its identity, one that is no JSON object is told as edited.
-        yield file, record if isinstance(record, dict) else {}
+        yield file, record

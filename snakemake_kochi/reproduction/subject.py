@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from snakemake_kochi.artifacts.record import todays_form
+from snakemake_kochi.artifacts.record import checked_form
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import is_name
 from snakemake_kochi.git import FULL_IDENTITY
@@ -56,7 +56,7 @@ def subject_of(record: Mapping[str, Any], name: str, commits: tuple[str, ...]) -
         raise DamagedFileError(
             f"a record published as '{name}' was edited: key 'identity' is missing, or no name"
         )
-    record = todays_form(record, identity)
+    record = checked_form(record, identity)
     if record.get("batch") == "" or record.get("rule"):
         what = "a rule of a Snakefile" if record.get("rule") else "a job by hand"
         raise KochiError(

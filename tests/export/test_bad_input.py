@@ -73,6 +73,12 @@ def test_records_that_lead_elsewhere_are_named_and_write_nothing(
         "time": {"started": "yesterday"},
         "surrogate": {"node": "\ud800"},
         "type": {"parameters": {"n": 1}},
+        "recipe": {"recipes": ["a"]},
+        "place": {"snapshot": "x"},
+        "file": {"artifacts": [1]},
+        "long": {"seconds": 1e300},
+        "rule": {"rule": {"name": 1, "command": None, "params": [], "inputs": [1]}},
+        "node": {"hardware": "x", "facts": "x", "usage": 3, "environment": 5},
     }
     files: dict[str, str | None] = {
         f"local/.kochi/records/00/{name}.json": json.dumps({**record, "identity": name, **other})

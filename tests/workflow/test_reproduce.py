@@ -78,6 +78,14 @@ DISTANT = """
     batches: {far: {}}
     run: {depend_params: [n], script: 'true'}
     """
+RECIPE = {
+    "dependency": "a",
+    "recipe": "c",
+    "source": {},
+    "digest": "0",
+    "prefix": "/p",
+    "activate_script": "",
+}
 BATCHES = ("sum_small", "sum_bare", "distant_far")
 NOW = "refs/remotes/origin/kochi_artifacts_ada"
 
@@ -370,13 +378,26 @@ def test_what_is_no_record_gets_a_clear_answer(site: Site, words: list[str], ans
         ({"version": 99}, "written by a newer snakemake_kochi"),
         ({"identity": "../../x"}, "'identity' is missing, or no name"),
         ({"batch": ""}, "a job by hand"),
-        ({"duplicate": "0; rm"}, "no number of a duplicate"),
-        ({"parameters": {"n": 1}}, "n: a text was expected"),
-        ({"snapshot": {"tree": "--output=x", "base": None, "dirty": False}}, "no id of git"),
-        ({"snapshot": {}}, "there is no key 'tree'"),
-        ({"artifacts": [{"type": "file", "dest": "../x"}]}, "'../x': a relative path"),
-        ({"recipes": [{"dependency": "a/b", "recipe": "c", "source": {}}]}, "no name of a recipe"),
-        ({"recipes": [{"dependency": "a", "recipe": "c", "source": {"x": "y"}}]}, "keys x"),
+        ({"duplicate": "0; rm"}, "duplicate: '0; rm' is not of type"),
+        ({"duplicate": 10**9}, "no number of a duplicate"),
+        ({"parameters": {"n": 1}}, "n: 1 is not of type"),
+        ({"parameters": []}, "parameters: [] is not of type"),
+        ({"snapshot": {"tree": "--output=x", "base": None, "dirty": False}}, "snapshot"),
+        ({"snapshot": {}}, "'tree' is a required property"),
+        ({"snapshot": "x"}, "snapshot: 'x' is not of type"),
+        ({"recipes": ["a"]}, "recipes[0]: 'a' is not of type"),
+        ({"recipes": None}, "recipes: None is not of type"),
+        ({"rule": {"name": 1}}, "rule"),
+        ({"seconds": float("inf")}, "seconds: inf"),
+        ({"started": 5}, "started: 5 is not of type"),
+        ({"facts": "x"}, "facts: 'x' is not of type"),
+        (
+            {"artifacts": [{"type": "file", "dest": "../x", "src": None}]},
+            "'../x': a relative path",
+        ),
+        ({"artifacts": [{"type": "file", "dest": "../x"}]}, "'src' is a required property"),
+        ({"recipes": [{**RECIPE, "dependency": "a/b"}]}, "no name of a recipe"),
+        ({"recipes": [{**RECIPE, "source": {"x": "y"}}]}, "keys x"),
         ({"machine": "../x"}, "is no name"),
     ],
 )

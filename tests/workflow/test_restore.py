@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import REPOSITORY, git, run, start, write
@@ -242,6 +243,58 @@ def test_results_of_other_code_are_left_out_and_named(restored: Clone) -> None:
     (ref,) = re.findall(r"git worktree add --detach DIR (refs/kochi/code/\w+)", said)
     assert git(restored.clone.directory, "show", f"{ref}:code.txt") == "changed\n"
     assert not (restored.clone.directory / "results/local/sum/second").exists()
+
+
+def test_records_that_somebody_edited_are_named_and_end_nothing(restored: Clone) -> None:
+    top = restored.clone.directory
+    branch = "refs/remotes/origin/kochi_artifacts_one"
+    before = git(top, "rev-parse", branch).strip()
+    listed = git(top, "ls-tree", "-r", "--name-only", branch, "one/.kochi/records/").split()
+    records = [json.loads(git(top, "show", f"{branch}:{path}")) for path in listed]
+    first = next(each for each in records if each["batch"] == "first" and each["name"] == "sum")
+    newest = {"run": "0", "ended": "2099-01-01T00:00:00+00:00"}
+    without = [
+        {key: value for key, value in first.items() if key not in missing} | newest
+        for missing in (["snapshot", "recipes"], ["run_script", "artifacts"], ["ended"], ["run"])
+    ]
+    texts = [json.dumps(first | newest | each) for each in EDITED] + ["[]", "{", "[" * 100_000]
+    texts += map(json.dumps, without)
+    added = b"".join(_added(text, number) for number, text in enumerate(texts))
+    header = f"commit {branch}\ncommitter a <b> 0 +0000\ndata 1\nm\nfrom {before}\n".encode()
+    subprocess.run(["git", "fast-import", "--quiet"], cwd=top, input=header + added, check=True)
+    try:
+        said = restored.kochi("artifact", "restore")
+    finally:
+        git(top, "update-ref", branch, before)
+    assert "sum first: 2 of 2 results in results/, nothing new from one" in said
+    assert "left out: record sum.first.0 of one was edited: recipes[0]: 'a' is not of type" in said
+    assert f"left out: {len(EDITED)} more records of one" in said
+
+
+EDITED: list[dict[str, Any]] = [
+    {"recipes": ["a"]},
+    {"recipes": 5},
+    {"snapshot": "x"},
+    {"snapshot": {"tree": 1, "base": 5, "dirty": 1}},
+    {"artifacts": "x"},
+    {"artifacts": [1]},
+    {"artifacts": [{"type": "stdout"}]},
+    {"parameters": []},
+    {"duplicate": "x"},
+    {"ended": None},
+    {"started": 5},
+    {"machine": ["local"]},
+    {"rule": {"name": 1}},
+]
+
+
+def _added(text: str, number: int) -> bytes:
+    """A record in a branch, in the words of git fast-import."""
+    identity = f"sum.first.{number}"
+    if text.startswith("{") and text.endswith("}"):
+        text = json.dumps(json.loads(text) | {"identity": identity})
+    place = f"one/.kochi/records/00/{identity}.json"
+    return f"M 100644 inline {place}\ndata {len(text)}\n{text}\n".encode()
 
 
 @pytest.mark.parametrize(
