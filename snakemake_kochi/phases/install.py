@@ -95,14 +95,7 @@ def install_recipe(
         serial = _serial(paths, machine, recipe, digest, again, before)
         name = digest if serial == 1 else f"{digest}-{serial}"
         place = paths.install(machine, recipe.dependency, recipe.name, name)
-        install = Install(
-            dependency=recipe.dependency,
-            recipe=recipe.name,
-            digest=name,
-            prefix=str(place.prefix),
-            source=source,
-            activate_script=recipe.activate_script,
-        )
+        install = _install_of(recipe, name, place, source)
         if note_use(place.manifest) and is_there(place.prefix):
             print(f"{recipe} is installed already in {place.prefix}")
         else:
@@ -154,15 +147,21 @@ def as_recorded(
     if recorded["recipe"] != recipe.name or not re.fullmatch(rf"{digest}(-\d{{1,9}})?", name):
         return None
     place = freeze.paths.install(freeze.machine_name, recipe.dependency, recipe.name, name)
-    install = Install(
+    install = _install_of(recipe, name, place, source)
+    return merge([*[(dependency,) for dependency in dependencies], (install,)])
+
+
+def _install_of(
+    recipe: Recipe, digest: str, place: InstallPaths, source: Mapping[str, str]
+) -> Install:
+    return Install(
         dependency=recipe.dependency,
         recipe=recipe.name,
-        digest=name,
+        digest=digest,
         prefix=str(place.prefix),
         source=source,
         activate_script=recipe.activate_script,
     )
-    return merge([*[(dependency,) for dependency in dependencies], (install,)])
 
 
 def expected_digests(freeze: Freeze, recipes: Sequence[Recipe]) -> Iterator[tuple[Recipe, str]]:
