@@ -126,6 +126,21 @@ def stop_if_given_up(paths: ProjectPaths, record: Mapping[str, Any]) -> None:
     raise PhaseError(message)
 
 
+def ending(paths: ProjectPaths, record: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """How the attempt of a record has ended, as the queue says it: `ended-<n>.json` or a result.
+
+    None if it has not, if it had no worker, or if that is not known now.
+    """
+    if (job := _job(paths, record)) is None:
+        return None
+    for file in (job.ended(int(record["attempt"])), job.result):
+        with suppress(OSError, DamagedFileError):
+            found = read_json(file)
+            if record["nonce"] and found.get("nonce") == record["nonce"]:
+                return found
+    return None
+
+
 def is_cancelled(paths: ProjectPaths, record: Mapping[str, Any]) -> bool:
     """Whether somebody has cancelled the job of a record."""
     job = _job(paths, record)

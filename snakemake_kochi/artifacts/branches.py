@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_kochi.artifacts.agreement import agree, begin_to_agree, discard_results
+from snakemake_kochi.artifacts.begun import keep_unfinished
 from snakemake_kochi.artifacts.branch_content import read_branch, records_directory, tip_of
 from snakemake_kochi.artifacts.committer import commit_missing, commit_pending, committer_lock
 from snakemake_kochi.artifacts.git_lfs import check_out_contents, checkout_environment
@@ -141,6 +142,7 @@ def synchronise(
         )
     results, missed = 0, 0
     if is_here:
+        keep_unfinished(paths, machine)
         results = commit_pending(repository, paths, machine, _LOCK_TIMEOUT)
         missed = commit_missing(
             repository, paths, machine, _LOCK_TIMEOUT, thorough=True, large=large

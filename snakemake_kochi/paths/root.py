@@ -329,6 +329,10 @@ class ProjectPaths:
         """Journal entries that cannot be committed, kept for a person to look at."""
         return self._artifacts(machine) / "damaged"
 
+    def begun(self, machine: str) -> Path:
+        """The records of attempts that have begun, each until it is journaled."""
+        return self._artifacts(machine) / "begun"
+
     def late_results(self, machine: str) -> Path:
         """Journal entries of attempts that were given up; a later attempt has made them again."""
         return self._artifacts(machine) / "late"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.artifacts.agreement import disagree, note_directory, told_missed
+from snakemake_kochi.artifacts.begun import end, keep_unfinished
 from snakemake_kochi.artifacts.journal import Result, is_commit_due, journal, pending
 from snakemake_kochi.artifacts.promises import is_commit_promised, promise_to_commit
 from snakemake_kochi.errors import GitError, KochiError
@@ -35,6 +36,15 @@ def keep_result(freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequenc
     files stay only there: files of a project outside of git, and files that are not among the
     record's artifacts.
     """
+    try:
+        _journal_result(freeze, record, outputs)
+    finally:
+        end(freeze.paths, record)
+
+
+def _journal_result(
+    freeze: BatchFreeze, record: Mapping[str, Any], outputs: Sequence[Output]
+) -> None:
     paths, machine = freeze.paths, freeze.machine_name
     if freeze.snapshot["base"] is None and not _is_repository(freeze.repository):
         # Or it is one, without a commit, whose .git is missing for a moment.
@@ -63,13 +73,15 @@ def keep_failure(freeze: BatchFreeze, record: Mapping[str, Any]) -> None:
     It has no files. If it cannot be journaled or committed now, the log says so: it must not hide
     why the attempt failed.
     """
-    if freeze.snapshot["base"] is None and not _is_repository(freeze.repository):
-        return
     try:
+        if freeze.snapshot["base"] is None and not _is_repository(freeze.repository):
+            return
         journal(freeze.paths, freeze.machine_name, Result(record["identity"], {}, record))
     except (KochiError, OSError) as error:
         print(f"kochi: the record of this failed attempt is not kept: {error}", file=sys.stderr)
         return
+    finally:
+        end(freeze.paths, record)
     # Whoever ends a run waits only some seconds for it.
     if not was_stopped(record):
         _commit_if_due(freeze)
@@ -148,6 +160,7 @@ def _commit_rest(repository: Path, paths: ProjectPaths, machine: str, large: int
     from snakemake_kochi.artifacts.committer import commit_in_burst, commit_missing
     from snakemake_kochi.artifacts.replaced import take_replaced
 
+    keep_unfinished(paths, machine)
     if pending(paths, machine):
         commit_in_burst(repository, paths, machine, _PATIENCE)
     if count := commit_missing(repository, paths, machine, _PATIENCE, large=large):

@@ -67,14 +67,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was seen of the run script.
-
-    `load`: that of the node when it started; `environment`: variables, see `variables.py`.
-    """
+    """What was seen of the run script. `environment`: variables, see `variables.py`."""
 
     watch: Stopwatch
     ended: Ended
-    load: float | None
     environment: Mapping[str, str]
 
 
@@ -84,19 +80,19 @@ def make_record(
     build: Build,
     installs: Sequence[Install],
     variables: Mapping[str, str],
-    measured: Measured,
+    load: float | None,
 ) -> dict[str, Any]:
-    """The record of an attempt whose run script has ended, as that of a success without artifacts.
+    """The record of an attempt whose run script begins now; `complete` adds how it ended.
 
-    `variables` are those that tell the job of itself.
+    `variables` are those that tell the job of itself, `load` is that of the node.
     """
-    started = datetime.fromtimestamp(measured.watch.started, UTC)
+    started = datetime.now(UTC)
     label = f"{freeze.experiment}.{task.batch or 'single'}"[:80]
     allocation = own_allocation(os.environ)
     return {
         "version": RECORD_VERSION,
         "identity": f"{label}.{started:%Y%m%dT%H%M%S}.{secrets.token_hex(6)}",
-        "outcome": "success",
+        "outcome": "lost",
         "reason": None,
         "experiment": freeze.file,
         "batch": task.batch,
@@ -127,10 +123,10 @@ def make_record(
         if allocation is None
         else {"scheduler": allocation.scheduler, "id": allocation.id},
         "hardware": hardware(),
-        "system": system(measured.load),
+        "system": system(load),
         "facts": {},
-        "environment": dict(measured.environment),
-        "usage": asdict(measured.ended.usage),
+        "environment": {},
+        "usage": None,
         "snapshot": dict(freeze.snapshot),
         "recipes": [_recipe(freeze, install) for install in installs],
         "build": build.digest,
@@ -141,10 +137,25 @@ def make_record(
         ),
         "run": task.identity,
         "started": started.isoformat(),
+        "ended": started.isoformat(),
+        "seconds": 0.0,
+        "exit_status": None,
+        "artifacts": [],
+    }
+
+
+def complete(record: Mapping[str, Any], measured: Measured) -> dict[str, Any]:
+    """The record of an attempt whose script has ended, as that of a success without artifacts."""
+    started = datetime.fromtimestamp(measured.watch.started, UTC)
+    return {
+        **record,
+        "outcome": "success",
+        "environment": dict(measured.environment),
+        "usage": asdict(measured.ended.usage),
+        "started": started.isoformat(),
         "ended": (started + timedelta(seconds=measured.watch.seconds)).isoformat(),
         "seconds": round(measured.watch.seconds, 6),
         "exit_status": measured.ended.status,
-        "artifacts": [],
     }
 
 

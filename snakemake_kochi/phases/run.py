@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from snakemake_kochi.artifacts.attempts import is_cancelled, stop_if_given_up
+from snakemake_kochi.artifacts.begun import begin
 from snakemake_kochi.errors import PhaseError, ScriptError
 from snakemake_kochi.files import answered, last_lines, make_directory, read_json, to_json
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
@@ -24,6 +25,7 @@ from snakemake_kochi.phases.record import (
     Measured,
     Output,
     Task,
+    complete,
     described,
     failed,
     make_record,
@@ -102,8 +104,10 @@ def run_task(
         _renew(freeze, build, directory)
         give_repository(freeze.git_directory, directory)
         captured = scratch / "stdout"
-        measured = _run_measured(freeze, task, around, directory, captured)
-        record = make_record(freeze, task, build, installs, variables, measured)
+        record = make_record(freeze, task, build, installs, variables, load_now())
+        if task.batch:
+            begin(freeze.paths, record)
+        record = complete(record, _run_measured(freeze, task, around, directory, captured))
         try:
             files = _products(freeze, task, build, outputs, record, directory, captured)
         except PhaseError as error:
@@ -137,7 +141,6 @@ def _run_measured(
     """Execute the run script in its workspace, with its parameters in the environment."""
     environment = replace(around, variables={**around.variables, **task.variables})
     seen = captured.with_name("variables")
-    load = load_now()
     with Stopwatch() as watch:
         ended = run_script(
             freeze.run.script,
@@ -151,7 +154,7 @@ def _run_measured(
             noting(freeze.recorded_variables, seen) if task.batch else "",
         )
     given = own_environment() | dict(environment.variables)
-    return Measured(watch, ended, load, noted(freeze.recorded_variables, seen, given))
+    return Measured(watch, ended, noted(freeze.recorded_variables, seen, given))
 
 
 def _products(

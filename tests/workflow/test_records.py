@@ -68,6 +68,7 @@ case $KOCHI_PARAM_N in
           5) exit 0 ;;
           6) kill -SEGV $$ ;;
           7) (cd "$KOCHI_ROOT"/machines/local/jobs/*/$KOCHI_JOB_ID; touch cancel); kill -TERM $$ ;;
+          8) kill -KILL 0 ;;
         esac
         """
 
@@ -81,8 +82,17 @@ recorded_variables: KOCHI_TEST_*
 
 
 def check_failed(project: Any, succeeded: dict[str, Any]) -> None:
-    failed = records_of(project, "failed")
-    assert [each["parameters"]["n"] for each in failed] == ["4", "5", "6", "7"]
+    lost, *failed, killed = records_of(project, "failed")
+    numbers = [each["parameters"]["n"] for each in (lost, *failed, killed)]
+    assert numbers == ["3", "4", "5", "6", "7", "8"]
+    # Nobody was left to write these; what was known when they began is in them.
+    assert (lost["outcome"], lost["reason"], lost["attempt"]) == ("lost", "lost", "1")
+    assert lost["nonce"] == succeeded["earlier_attempts"][0]["nonce"]
+    assert (killed["outcome"], killed["reason"]) == ("failed", "killed by signal 9")
+    for each in (lost, killed):
+        assert contradictions(each) == []
+        assert each["run_script"] == succeeded["run_script"] and each["hardware"]
+        assert each["started"] < each["ended"] and each["exit_status"] is None
     for each in failed:
         assert contradictions(each) == []
         assert (each["outcome"], each["artifacts"]) == ("failed", [])
@@ -110,9 +120,9 @@ def test_attempts_that_failed_or_were_lost_are_in_records(
     monkeypatch.setenv("KOCHI_TEST_TOKEN", "hunter2")
     monkeypatch.setenv("UNRELATED", "hunter2")
     project.edit("sum.yaml", 'echo "total', f'{ENDS}echo "total')
-    project.edit("sum.yaml", "n: [1, 2]", "n: [3, 4, 5, 6, 7]")
+    project.edit("sum.yaml", "n: [1, 2]", "n: [3, 4, 5, 6, 7, 8]")
     done = project.try_snakemake(
-        *results(3, 4, 5, 6, 7), "--keep-going", "--retries=0", executor="kochi"
+        *results(3, 4, 5, 6, 7, 8), "--keep-going", "--retries=0", executor="kochi"
     )
     assert done.returncode == 1
     (record,) = [each for each in records_of(project) if each["parameters"]["n"] == "3"]
