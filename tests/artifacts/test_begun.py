@@ -18,8 +18,15 @@ from snakemake_kochi.paths import ProjectPaths, Root
 
 MACHINE = "local"
 RECORD: dict[str, Any] = {
-    **{"version": 2, "identity": "one", "outcome": "lost", "machine": MACHINE, "artifacts": []},
-    **{"queue": "", "job": "0", "attempt": "1", "nonce": ""},
+    "version": 2,
+    "identity": "one",
+    "outcome": "lost",
+    "machine": MACHINE,
+    "artifacts": [],
+    "queue": "",
+    "job": "0",
+    "attempt": "1",
+    "nonce": "",
     "started": "2026-01-01T00:00:00+00:00",
 }
 BEGIN = """
