@@ -243,6 +243,12 @@ def reading_git(
             process.communicate()
 
 
+def how_to_complete(directory: Path | None = None) -> str:
+    """What to type where a clone lacks objects: for that of the current directory, or another."""
+    where = "" if directory is None else f"-C {shlex.quote(str(directory))} "
+    return f"If this is a partial clone, type: git {where}fetch --refetch --no-filter"
+
+
 def update_ref(
     repository: Path, ref: str, new: str, old: str, environment: Mapping[str, str] | None = None
 ) -> None:
@@ -291,7 +297,6 @@ def _refusal(directory: Path, arguments: Iterable[str], status: int, said: str) 
     if "lazy fetching disabled" in said:
         return GitError(
             f"{message} (a partial clone: kochi does not fetch its missing objects)",
-            "To fetch all objects, type: "
-            f"git -C {shlex.quote(str(directory))} fetch --refetch --no-filter",
+            how_to_complete(directory),
         )
     return GitError(message)

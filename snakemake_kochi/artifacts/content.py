@@ -23,7 +23,7 @@ from snakemake_kochi.errors import (
     NameNotFoundError,
     nearest,
 )
-from snakemake_kochi.git import reading_git, run_git
+from snakemake_kochi.git import how_to_complete, reading_git, run_git
 
 _AT_ONCE = 500  # paths in one command
 _KNOWN_AS = 500  # paths, among which a misspelt one is looked up
@@ -124,7 +124,7 @@ def pointers_among(repository: Path, blobs: Mapping[str, Blob]) -> dict[str, Poi
             if len(header) != 3:
                 raise GitError(
                     f"{path}: this clone has no object {blobs[path].identity}",
-                    "If it is a partial clone, type: git fetch --refetch --no-filter",
+                    how_to_complete(),
                 )
             content = answers.read(int(header[2]) + 1)[:-1]
             if (pointer := parse_pointer(content)) is not None:

@@ -29,6 +29,7 @@ from snakemake_kochi.files import (
     list_names,
     read_json,
 )
+from snakemake_kochi.git import how_to_complete
 from snakemake_kochi.paths import WorkingPaths
 
 _BLOCK = 1 << 20
@@ -58,7 +59,7 @@ def published_records(repository: Path, publication: Publication) -> Iterator[di
         if content is None:
             raise GitError(
                 f"{where} is not in this clone",
-                "If it is a partial clone, type: git fetch --refetch --no-filter",
+                how_to_complete(),
             )
         try:
             record = checked_form(parse_record(content), where)

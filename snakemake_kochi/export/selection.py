@@ -14,14 +14,13 @@ from typing import Any
 from snakemake_kochi.artifacts.reading import Published, RecordFile, published
 from snakemake_kochi.artifacts.record import checked_form, is_success, parse_record
 from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError, nearest
-from snakemake_kochi.git import FULL_IDENTITY
+from snakemake_kochi.git import FULL_IDENTITY, how_to_complete
 
 # The keys without which a run cannot be described.
 _NEEDED = (
     *("identity", "experiment", "batch", "name", "parameters", "duplicate", "machine", "node"),
     *("snapshot", "recipes", "started", "ended", "seconds", "artifacts"),
 )
-_HOW_TO_COMPLETE = "If this is a partial clone, type: git fetch --refetch --no-filter"
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +115,7 @@ def select(
             unusable.append(found)
     if not runs and unusable:
         more = f" (and {len(unusable) - 1} more)" if len(unusable) > 1 else ""
-        raise KochiError(f"no record can be used: {unusable[0]}{more}", _HOW_TO_COMPLETE)
+        raise KochiError(f"no record can be used: {unusable[0]}{more}", how_to_complete())
     if not runs:
         where = f"commit {commit} has" if commit else "the artifact branches have"
         raise KochiError(

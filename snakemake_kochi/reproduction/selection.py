@@ -12,6 +12,7 @@ from snakemake_kochi.artifacts.origin import find_origin
 from snakemake_kochi.artifacts.reading import Published, RecordFile, published
 from snakemake_kochi.artifacts.record import is_success, parse_record
 from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError, nearest
+from snakemake_kochi.git import how_to_complete
 from snakemake_kochi.reproduction.subject import Subject, subject_of
 
 _LONGEST_LABEL = 80
@@ -125,8 +126,8 @@ def _contents(
     for file, content in branches.read_records(files):
         if content is None:
             raise KochiError(
-                f"record {file.identity} is not in this clone, which is partial",
-                "To fetch what is missing, type: git fetch --refetch --no-filter",
+                f"record {file.identity} is not in this clone",
+                how_to_complete(),
             )
         record: dict[str, Any] = {}
         with suppress(ValueError):
