@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from snakemake_kochi.artifacts.branch_content import Branch, record_path
 from snakemake_kochi.artifacts.journal import ATTRIBUTES, RESERVED, JournalEntry
-from snakemake_kochi.artifacts.record import is_success
+from snakemake_kochi.artifacts.record import is_success, label_of
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import to_json
 from snakemake_kochi.git import COMMITTER, FULL_IDENTITY, reading_git
@@ -104,8 +104,7 @@ def _stream_commit(
     counts = [(len(entries) - failed, "result"), (failed, "failed attempt")]
     told = [f"{count} {what}{'s' if count != 1 else ''}" for count, what in counts if count]
     subject = f"{' and '.join(told)} from {name}"
-    # An identity is the name of the run, its time and a nonce, with dots between them.
-    labels = {entry.identity.rsplit(".", 2)[0] for entry in entries}
+    labels = {label_of(entry.identity) for entry in entries}
     if len(labels) == 1:
         subject = f"{labels.pop()}: {subject}"
     message = "\n".join((subject, "", *(entry.identity for entry in entries))).encode()

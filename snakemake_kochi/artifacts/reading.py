@@ -14,6 +14,7 @@ from pathlib import Path
 from snakemake_kochi.artifacts.branch_content import record_path, records_directory, tip_of
 from snakemake_kochi.artifacts.large import LONGEST_POINTER, Store, parse_pointer
 from snakemake_kochi.artifacts.published import MERGED
+from snakemake_kochi.artifacts.record import label_of
 from snakemake_kochi.errors import GitError, NameNotFoundError, nearest
 from snakemake_kochi.files import is_name
 from snakemake_kochi.git import reading_git, run_git
@@ -35,8 +36,7 @@ class RecordFile:
     @property
     def label(self) -> str:
         """What ran: the experiment and the batch, cut after 80 characters."""
-        # After it come a time and a nonce, with dots between them.
-        return self.identity.rsplit(".", 2)[0]
+        return label_of(self.identity)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import json
 import shlex
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from snakemake_kochi.files import read_json
 from snakemake_kochi.resources import workflow_directory
 
 RECORD_VERSION = 2
+_LONGEST_LABEL = 80  # characters
 Outcome = Literal["success", "failed", "lost"]
 
 # What a record of version 1 says of keys that it lacks: only successes left a record.
@@ -69,6 +71,26 @@ def todays_form(record: Mapping[str, Any], where: str) -> dict[str, Any]:
                 {"install": None, **each} if isinstance(each, dict) else each for each in recipes
             ]
     return found
+
+
+def new_identity(label: str, moment: datetime, ending: str) -> str:
+    """The identity of a record: what ran, cut after 80 characters, when, and what makes it unique.
+
+    `label`: of a run, the experiment and the batch, with a dot between them. No dot in `ending`.
+    """
+    return f"{label[:_LONGEST_LABEL]}.{moment:%Y%m%dT%H%M%S}.{ending}"
+
+
+def label_of(identity: str) -> str:
+    """What ran, cut after 80 characters: the beginning of an identity."""
+    return identity.rsplit(".", 2)[0]
+
+
+def may_be_of(label: str, experiment: str | None, batch: str | None) -> bool:
+    """Whether a label may be that of a run of an experiment and a batch (None: of any)."""
+    if experiment is not None and not label.startswith(f"{experiment}."[:_LONGEST_LABEL]):
+        return False
+    return batch is None or label.endswith(f".{batch}") or len(label) >= _LONGEST_LABEL
 
 
 def is_success(record: Mapping[str, Any]) -> bool:

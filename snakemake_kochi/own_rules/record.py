@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.artifacts.attempts import earlier_attempts
-from snakemake_kochi.artifacts.record import RECORD_VERSION
+from snakemake_kochi.artifacts.record import RECORD_VERSION, new_identity
 from snakemake_kochi.confidential import is_secret_line, is_secret_path, is_secret_variable
 from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import answered, is_name, safe_name
@@ -181,7 +181,7 @@ def make_record(
     is_here = bool(node) and node == platform.node()
     return {
         "version": RECORD_VERSION,
-        "identity": f"{name[:80]}.{moment:%Y%m%dT%H%M%S}.{digest_of(about)}",
+        "identity": new_identity(name, moment, digest_of(about)),
         "outcome": "success",
         "reason": None,
         "experiment": "",

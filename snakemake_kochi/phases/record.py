@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.artifacts.attempts import earlier_attempts
-from snakemake_kochi.artifacts.record import RECORD_VERSION
+from snakemake_kochi.artifacts.record import RECORD_VERSION, new_identity
 from snakemake_kochi.confidential import is_secret_line
 from snakemake_kochi.errors import DamagedFileError
 from snakemake_kochi.files import read_json
@@ -87,11 +87,11 @@ def make_record(
     `variables` are those that tell the job of itself, `load` is that of the node.
     """
     started = datetime.now(UTC)
-    label = f"{freeze.experiment}.{task.batch or 'single'}"[:80]
+    label = f"{freeze.experiment}.{task.batch or 'single'}"
     allocation = own_allocation(os.environ)
     return {
         "version": RECORD_VERSION,
-        "identity": f"{label}.{started:%Y%m%dT%H%M%S}.{secrets.token_hex(6)}",
+        "identity": new_identity(label, started, secrets.token_hex(6)),
         "outcome": "lost",
         "reason": None,
         "experiment": freeze.file,

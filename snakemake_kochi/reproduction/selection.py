@@ -10,12 +10,11 @@ from typing import Any
 
 from snakemake_kochi.artifacts.origin import find_origin
 from snakemake_kochi.artifacts.reading import Published, RecordFile, published
-from snakemake_kochi.artifacts.record import is_success, parse_record
+from snakemake_kochi.artifacts.record import is_success, may_be_of, parse_record
 from snakemake_kochi.errors import DamagedFileError, KochiError, NameNotFoundError, nearest
 from snakemake_kochi.git import how_to_complete
 from snakemake_kochi.reproduction.subject import Subject, subject_of
 
-_LONGEST_LABEL = 80
 _AT_ONCE = 100  # records that are read together while a sample is drawn
 
 
@@ -69,7 +68,7 @@ def _of_batch(repository: Path, batch: str, commit: str) -> list[Subject]:
     branches = published(repository, commit)
     files, found = branches.records(), []
     # Only those that may be of the batch are read: a label is cut.
-    may_be = (f for f in files if f.label.endswith(f".{name}") or len(f.label) >= _LONGEST_LABEL)
+    may_be = (file for file in files if may_be_of(file.label, None, name))
     for file, record in _contents(branches, list(may_be)):
         if record.get("batch") == name and _is_result(record):
             subject = subject_of(record, file.name, branches.tips[file.name])

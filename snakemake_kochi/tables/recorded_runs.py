@@ -15,7 +15,7 @@ from typing import Any
 
 from snakemake_kochi.artifacts.branch_content import record_path
 from snakemake_kochi.artifacts.reading import Published, RecordFile
-from snakemake_kochi.artifacts.record import RECORD_VERSION
+from snakemake_kochi.artifacts.record import RECORD_VERSION, may_be_of
 from snakemake_kochi.errors import (
     ConfigError,
     DamagedFileError,
@@ -28,7 +28,6 @@ from snakemake_kochi.project.document import read_text
 from snakemake_kochi.project.experiment_file import experiment_name, load_experiment
 
 _MOST_NAMED = 3
-_LABEL = 80  # characters of an identity that say what ran
 
 
 # Where a record has the values of columns, and their types. A value of another type is missing.
@@ -158,14 +157,9 @@ class Wanted:
 
     def may_be(self, file: RecordFile) -> bool:
         """Whether the record may be of a wanted run, as far as its name says that."""
-        label = file.label
-        if self.experiment is not None:
-            begin = f"{experiment_name(self.experiment)}."
-            if not label.startswith(begin[:_LABEL]):
-                return False
-        if self.batch is not None:
-            return label.endswith(f".{self.batch or 'single'}") or len(label) == _LABEL
-        return True
+        name = None if self.experiment is None else experiment_name(self.experiment)
+        batch = None if self.batch is None else self.batch or "single"
+        return may_be_of(file.label, name, batch)
 
     def has(self, run: RecordedRun) -> bool:
         return (
