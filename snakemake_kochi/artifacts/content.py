@@ -107,9 +107,7 @@ def blobs_at(repository: Path, commit: str, paths: Sequence[str]) -> Mapping[str
                 found[os.fsdecode(name)] = Blob(identity, known)
     for path in paths:
         if path not in found:
-            raise NameNotFoundError(
-                f"{path}: no such file in commit {commit[:12]}", _close(repository, commit, path)
-            )
+            raise no_such_file(repository, commit, path)
     return found
 
 
@@ -145,10 +143,12 @@ def _missing(lacking: Mapping[str, Pointer], commit: str) -> MissingContentError
     )
 
 
-def _close(repository: Path, commit: str, path: str) -> str:
+def no_such_file(repository: Path, commit: str, path: str) -> NameNotFoundError:
+    """The error for a path that a commit does not have, with the nearest one. Raises GitError."""
     words = ("ls-tree", "-r", "-z", "--name-only", "--full-tree", "--end-of-options", commit)
-    listed = run_git(repository, *words).split(b"\0")[:_KNOWN_AS]
-    return nearest(path, [each for each in map(os.fsdecode, listed) if "/.kochi/" not in each])
+    listed = run_git(repository, *words).split(b"\0")[:-1][:_KNOWN_AS]
+    known = [each for each in map(os.fsdecode, listed) if "/.kochi/" not in each]
+    return NameNotFoundError(f"{path}: no such file in commit {commit[:12]}", nearest(path, known))
 
 
 class _Part(io.RawIOBase):

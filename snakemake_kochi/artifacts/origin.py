@@ -23,6 +23,7 @@ from snakemake_kochi.artifacts.branch_content import (
     tip_of,
 )
 from snakemake_kochi.artifacts.code import CODE
+from snakemake_kochi.artifacts.content import no_such_file
 from snakemake_kochi.artifacts.large import digest_of
 from snakemake_kochi.artifacts.published import (
     MERGED,
@@ -38,7 +39,6 @@ from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, near
 from snakemake_kochi.git import FULL_IDENTITY, run_git
 from snakemake_kochi.paths import WorkingPaths
 
-_KNOWN_AS = 500  # paths, among which a misspelt one is looked up
 # The keys of a record without which its story cannot be told.
 _NEEDED = (
     *("identity", "experiment", "batch", "name", "parameters", "duplicate", "machine", "node"),
@@ -153,10 +153,7 @@ def origin_in_commit(repository: Path, commit: str, path: str, digest: str = "")
     if not (commit := tip_of(repository, f"{named}^{{commit}}")):
         raise GitError(f"there is no commit {named}", "To list commits, type: kochi artifact log")
     if not (blob := tip_of(repository, f"{commit}:{path}")):
-        listed = run_git(repository, "ls-tree", "-r", "-z", "--name-only", "--full-tree", commit)
-        paths = [os.fsdecode(each) for each in listed.split(b"\0")[:_KNOWN_AS]]
-        close = nearest(path, [each for each in paths if each and "/.kochi/" not in each])
-        raise NameNotFoundError(f"{path}: no such file in commit {commit[:12]}", close)
+        raise no_such_file(repository, commit, path)
     digest = digest or digest_of(io.BytesIO(run_git(repository, "cat-file", "blob", blob)))
     if changed := last_change(repository, commit, [path]):
         name = path.partition("/")[0]
