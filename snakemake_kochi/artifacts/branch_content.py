@@ -228,20 +228,6 @@ def records_of(
             return
 
 
-def all_records(
-    repository: Path, ref: str, name: str, failed: bool = False
-) -> Iterator[dict[str, Any]]:
-    """The records in a branch of the results that are published under a name.
-
-    With `failed`, those of attempts that failed.
-    """
-    options = ("-r", "-z", "--full-tree")
-    listed = run_git(repository, "ls-tree", *options, ref, records_directory(name, failed))
-    lines = (line.partition(b"\t") for line in listed.split(b"\0") if line)
-    blobs = [(os.fsdecode(path), told.decode().split(" ")[2]) for told, _, path in lines]
-    yield from (record for _, record in _contents(repository, blobs))
-
-
 def changed_records(repository: Path, name: str, commit: str) -> Iterator[dict[str, Any]]:
     """The records that a commit added or changed, of results under a name."""
     _, blobs = _changed_by(repository, name, commit)

@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from snakemake_kochi.artifacts.branch_content import record_path, records_directory, tip_of
 from snakemake_kochi.artifacts.large import LONGEST_POINTER, Store, parse_pointer
-from snakemake_kochi.artifacts.published import MERGED
-from snakemake_kochi.artifacts.record import label_of
+from snakemake_kochi.artifacts.published import MERGED, branch_called, names_of
+from snakemake_kochi.artifacts.record import label_of, parse_record
 from snakemake_kochi.errors import GitError, NameNotFoundError, nearest
 from snakemake_kochi.files import is_name
 from snakemake_kochi.git import reading_git, run_git
@@ -165,6 +167,22 @@ def published(repository: Path, commit: str | None = None) -> Published:
             own[branch.removeprefix(f"{MERGED}_")].add(tip)
     both = {**merged, **own}
     return Published(repository, {name: _newest(repository, both[name]) for name in sorted(both)})
+
+
+def records_here(repository: Path, failed: bool = False) -> Iterator[dict[str, Any] | None]:
+    """The records in the branches of this clone itself; None for one that the clone lacks.
+
+    Those of results, or of attempts that failed. What was edited by hand is left out. Raises
+    GitError.
+    """
+    tips = {name: (f"refs/heads/{branch_called(name)}",) for name in names_of(repository)}
+    branches = Published(repository, tips)
+    for _, content in branches.read_records(branches.records(failed)):
+        if content is None:
+            yield None
+        else:
+            with suppress(ValueError):
+                yield parse_record(content)
 
 
 def _branches(repository: Path) -> dict[str, str]:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from snakemake_kochi.artifacts.branch_content import all_records
 from snakemake_kochi.artifacts.code import CODE, publish_code
 from snakemake_kochi.artifacts.content import blobs_at, pointers_among
 from snakemake_kochi.artifacts.git_lfs import fetch_contents, push_contents
 from snakemake_kochi.artifacts.large import Store, digest_of, opened
-from snakemake_kochi.artifacts.published import MERGED, branch_called, names_of
+from snakemake_kochi.artifacts.published import MERGED
+from snakemake_kochi.artifacts.reading import records_here
 from snakemake_kochi.errors import (
     DamagedFileError,
     GitError,
@@ -68,10 +68,9 @@ def push(repository: Path, paths: ProjectPaths, remote: str | None = None) -> Ex
     because it has other commits, or only the contents of large files.
     """
     remote = known_remote(repository, remote)
-    missing = []
-    for name in names_of(repository):
-        records = all_records(repository, f"refs/heads/{branch_called(name)}", name)
-        missing += publish_code(repository, paths, records, are_own=False)
+    # A record that a partial clone lacks came from the remote, with its code.
+    records = (record for record in records_here(repository) if record is not None)
+    missing = publish_code(repository, paths, records, are_own=False)
     branches, code = _refs(repository, _BRANCHES), _refs(repository, CODE)
     if not branches:
         raise GitError(

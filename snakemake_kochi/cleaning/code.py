@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.artifacts.agreement import agreed_commit, working_directories
-from snakemake_kochi.artifacts.branch_content import all_records
 from snakemake_kochi.artifacts.code import unpublished
 from snakemake_kochi.artifacts.journal import journaled_records
 from snakemake_kochi.artifacts.promises import promises
-from snakemake_kochi.artifacts.published import branch_called, names_of
+from snakemake_kochi.artifacts.reading import records_here
 from snakemake_kochi.cleaning.projects import LEAST_AGE, Needed
 from snakemake_kochi.cleaning.removal import Freed, Removal, delete, modified
 from snakemake_kochi.errors import DamagedFileError, KochiError
@@ -270,10 +269,11 @@ def _awaiting_publication(
         if agreed_commit(project, machine) is None:
             return missing  # results may exist in a working directory only
     recorded: set[str] = set()
-    for name in names_of(repository):
-        for failed in (False, True):
-            ref = f"refs/heads/{branch_called(name)}"
-            recorded.update(_trees_of(all_records(repository, ref, name, failed)))
+    for failed in (False, True):
+        for record in records_here(repository, failed):
+            if record is None:
+                return missing  # the clone is partial, or damaged
+            recorded.update(_trees_of([record]))
     for machine in project.machines():
         recorded.update(_trees_of(journaled_records(project, machine)))
     return missing & recorded

@@ -182,6 +182,26 @@ def test_a_snapshot_of_a_recorded_result_stays_until_its_code_is_published(
     assert set(snapshot_refs(repository.paths.store)) == {newest.snapshot.tree}
 
 
+def test_a_snapshot_stays_while_a_record_of_a_branch_needs_it_or_cannot_be_read(
+    repository: Repository,
+) -> None:
+    recorded, other, newest = map(repository.freeze, ("recorded\n", "other\n", "newest\n"))
+    place, top = "ada/.kochi/records/00/sum.first.json", repository.directory
+    git(top, "checkout", "-q", "-b", "kochi_artifacts_ada")
+    write(top / place, json.dumps({"version": 2, "snapshot": {"tree": recorded.snapshot.tree}}))
+    git(top, "add", "-A")
+    git(top, "commit", "-qm", "results")
+    git(top, "checkout", "-q", "main")
+    repository.age()
+    make_old(newest.file, 39)
+    repository.stage.clean()
+    assert repository.has(recorded) and not repository.has(other)
+    blob = git(top, "rev-parse", f"kochi_artifacts_ada:{place}").strip()
+    (top / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    repository.stage.clean()
+    assert repository.has(recorded)
+
+
 def test_the_snapshot_of_a_build_stays_because_later_runs_compare_with_it(
     repository: Repository,
 ) -> None:
