@@ -166,12 +166,13 @@ def _compare(wanted: Wanted) -> tuple[str, list[Path]]:
         except DamagedFileError:
             own = {}  # its run was killed while it wrote the record
     is_same = own is None or own.get("identity") == wanted.identity
+    is_of_files = not is_same and _describes(own, wanted)
     for dest, file in wanted.files.items():
         try:
             if (digest := wanted.digest(dest)) is not None:
                 as_wanted = _digest_of(file) == digest
             else:
-                as_wanted = not is_same or _is_record_of(wanted, file.read_bytes())
+                as_wanted = is_of_files or _is_record_of(wanted, file.read_bytes())
         except FileNotFoundError:
             absent = True
         except (IsADirectoryError, NotADirectoryError):
@@ -183,9 +184,28 @@ def _compare(wanted: Wanted) -> tuple[str, list[Path]]:
     if differing:
         return "differing", differing
     if not is_same:
-        return "own", []
+        return ("own" if is_of_files else "missing"), []
     is_recorded = own is not None or _has_record_aside(wanted)
     return ("present" if is_recorded and not absent else "missing"), []
+
+
+def _describes(record: Mapping[str, Any], wanted: Wanted) -> bool:
+    """Whether the record of another run is that of files as wanted.
+
+    A call with `force` that was killed leaves a record of the files that it has replaced.
+    """
+    try:
+        digests = {each["dest"]: each.get("sha256") for each in record["artifacts"]}
+    except (KeyError, TypeError, AttributeError):  # edited by hand
+        return False
+    for dest, file in wanted.files.items():
+        if (digest := wanted.digest(dest)) != digests.get(dest, ""):
+            return False
+        if digest is None:
+            with suppress(OSError):
+                if _is_record_of(wanted, file.read_bytes()):
+                    return False
+    return True
 
 
 def _has_record_aside(wanted: Wanted) -> bool:

@@ -107,10 +107,49 @@ def test_the_same_file_of_a_run_here_keeps_its_own_record(
     (asked,) = wanted([record], tmp_path)
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "a.txt").write_bytes(b"a")
-    write(asked.record_file, '{"identity": "of my own run"}')
+    own = {**record, "identity": "of my own run"}
+    write(asked.record_file, json.dumps(own))
     outcome = restore_files(repository, publication(repository), [asked])
     assert (outcome.own, outcome.restored) == ({asked.identity}, set())
     assert "of my own run" in asked.record_file.read_text()
+
+
+@pytest.mark.parametrize("replaced", [["a.txt"], ["a.json"], ["a.txt", "a.json"]])
+def test_a_forced_call_that_was_killed_after_the_files_goes_on_with_the_record(
+    repository: Path, paths: ProjectPaths, tmp_path: Path, replaced: list[str]
+) -> None:
+    identity = "a.20260101T000000.abcdef"
+    described = {"type": "file", "dest": "a.txt", "src": "a.txt", "size": 1}
+    described["sha256"] = hashlib.sha256(b"a").hexdigest()
+    artifacts = [described, {"type": "stats", "dest": "a.json", "src": None}]
+    record = {"version": 1, "identity": identity, "machine": MACHINE, "artifacts": artifacts}
+    (paths.directory / "work").mkdir(parents=True)
+    published_text = {"a.txt": "a", "a.json": json.dumps(record)}
+    files = {dest: paths.directory / "work" / dest for dest in published_text}
+    for dest, text in published_text.items():
+        files[dest].write_text(text)
+    journal(paths, MACHINE, Result(identity, files, record))
+    commit_pending(repository, paths, MACHINE)
+    # The other run made another a.txt, or the same one if the killed call replaced only the stats.
+    was = "mine" if "a.txt" in replaced else "a"
+    other = {**described, "sha256": hashlib.sha256(was.encode()).hexdigest()}
+    own = {**record, "identity": "of my own run", "artifacts": [other, artifacts[1]]}
+    here = {"a.txt": was, "a.json": json.dumps(own)}
+    here |= {dest: published_text[dest] for dest in replaced}
+    results = {dest: tmp_path / "results" / dest for dest in here}
+    for dest, text in here.items():
+        write(results[dest], text)
+    asked = Wanted(record, results, tmp_path / "record" / "record.json")
+    write(asked.record_file, json.dumps(own))
+    outcome = restore_files(repository, publication(repository), [asked], force=True)
+    assert (outcome.restored, outcome.own) == ({identity}, set())
+    assert json.loads(asked.aside.read_text())["identity"] == identity
+    there = {dest: file.read_text() for dest, file in results.items()}
+    assert json.loads(there.pop("a.json"))["identity"] == identity
+    assert there == {"a.txt": "a"}
+    # Killed again, before Snakemake learnt of it.
+    outcome = restore_files(repository, publication(repository), [asked])
+    assert outcome.own == set() and outcome.restored == {identity}
 
 
 def test_a_branch_whose_file_is_not_that_of_the_record_restores_nothing(
