@@ -7,9 +7,11 @@ no record has is said to be missing, and by what it would be recorded.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from urllib.parse import quote
 
 from humanfriendly import format_size, format_timespan
 from humanfriendly.text import pluralize
@@ -238,7 +240,8 @@ def _expected(publication: Publication, tables: Sequence[Table]) -> Iterator[str
         )
     for table in tables:
         name = f"{table.title}, results of {table.name}"
-        yield f"{name} ([all runs]({table.files[0]}), [plot]({table.files[2]})):"
+        rows, _, plot = (quote(os.fsencode(path)) for path in table.files)
+        yield f"{name} ([all runs]({rows}), [plot]({plot})):"
         yield table.summary
         if table.remark:
             yield f"Note: {table.remark}."

@@ -1,13 +1,13 @@
 """A directory with results, their code and their records, as a Workflow Run RO-Crate.
 
-    code/<tree>/            the files of a snapshot, or of a local source of a recipe
-    results/<name>/<dest>   artifacts, as their runs wrote them
-    records/<name>/         a record for each run
-    tables/<name>/          the table and the plot of each batch
-    README.md               the artifact appendix
-    CITATION.cff            how to cite it
-    LICENSE                 the license file of the project, if it has one
-    ro-crate-metadata.json  what belongs to what
+    code/<tree>/                  the files of a snapshot, or of a local source of a recipe
+    results/<name>/<dest>         artifacts, as their runs wrote them
+    records/<name>/               a record for each run
+    tables/<name>/<experiment>/   the table and the plot of each batch
+    README.md                     the artifact appendix
+    CITATION.cff                  how to cite it
+    LICENSE                       the license file of the project, if it has one
+    ro-crate-metadata.json        what belongs to what
 
 It is written aside and appears complete or not at all.
 """

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from snakemake_kochi.errors import KochiError
@@ -60,7 +60,7 @@ def write_tables(
         rows = [run for run in runs if run in outputs] if metrics else runs
         if len(rows) < len(runs):
             remark = f"{len(runs) - len(rows)} runs without their output are not in the table"
-        stem = f"tables/{name}/{PurePosixPath(experiment).stem}/{encode_component(batch)}"
+        stem = f"tables/{name}/{encode_component(experiment)}/{encode_component(batch)}"
         made = tuple(f"{stem}{suffix}" for suffix in (".csv", ".md", ".png"))
         try:
             if not rows:

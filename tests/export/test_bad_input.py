@@ -51,7 +51,7 @@ def test_changed_and_missing_files_are_named_and_left_out(
         assert not (tmp_path / "crate/results" / path).exists()
         assert path in (tmp_path / "crate/README.md").read_text()
     assert "3 of 4" not in outcome.out
-    table = (tmp_path / "crate/tables/local/sum/first.csv").read_text()
+    table = (tmp_path / "crate/tables/local/sum.yaml/first.csv").read_text()
     assert len(table.splitlines()) == 1 + 3  # without the run whose output was changed
     # An earlier commit has them all.
     outcome = export("--ro-crate", tmp_path / "earlier", "--at", before, cwd=clone)
@@ -95,6 +95,24 @@ def test_records_that_lead_elsewhere_are_named_and_write_nothing(
         (told,) = [each for each in data["problems"] if each.startswith(f"record {name} of local")]
         assert ("newer" in told) == (name == "newer")
     assert not (tmp_path / "up").exists()
+
+
+def test_experiments_of_one_file_name_have_a_table_each(
+    clone: Path, export: Export, crate: Crate, tmp_path: Path
+) -> None:
+    files = sorted((crate.directory / "records/local").iterdir())
+    records = [json.loads(file.read_text()) for file in files]
+    record = next(each for each in records if each["batch"] == "first")
+    other = {**record, "identity": "other", "experiment": "old/sum.yaml"}
+    commit_to(clone, {"local/.kochi/records/00/other.json": json.dumps(other)}, BRANCH)
+    outcome = export("--ro-crate", tmp_path / "crate", cwd=clone)
+    assert "has no table" not in outcome.err
+    tables = tmp_path / "crate/tables/local"
+    found = {file.parent.name: file.read_text() for file in tables.glob("*/first.csv")}
+    lines = {name: len(text.splitlines()) for name, text in found.items()}
+    assert lines == {"sum.yaml": 1 + 4, "old%2Fsum.yaml": 1 + 1}
+    readme = (tmp_path / "crate/README.md").read_text()
+    assert "(tables/local/old%252Fsum.yaml/first.csv)" in readme
 
 
 def test_large_files_are_exported_as_a_whole_or_named(

@@ -114,10 +114,11 @@ def test_tables_have_the_numbers_of_the_projects_own(crate: Crate, projects: Pro
             return sorted(csv.DictReader(lines), key=lambda row: (row["n"], row["duplicate"]))
 
     for batch, metrics in (("first", {"total"}), ("second", set())):
-        made = rows(crate.directory / f"tables/local/sum/{batch}.csv")
+        table = crate.directory / "tables/local/sum.yaml" / batch
+        made = rows(table.with_suffix(".csv"))
         assert made == rows(projects.original / f"results/local/sum/{batch}.csv")
         assert metrics == made[0].keys() & {"total"}
-        assert (crate.directory / f"tables/local/sum/{batch}.png").read_bytes()[:4] == b"\x89PNG"
+        assert table.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_the_license_file_of_the_project_is_the_license(crate: Crate) -> None:
