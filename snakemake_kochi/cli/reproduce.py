@@ -72,7 +72,7 @@ def reproduce_command(
     """Run recorded results again, and compare the outputs with the recorded ones.
 
     The arguments are those of `kochi rerun`. The exit status is 0 if all outputs are identical, or
-    differ only in the values of metrics.
+    differ only in the values of metrics, and each record has an output to compare.
     """
     found = _reproduce(machine, words, sample, seed, dry_run, jobs, as_json)
     return int(not all(each.is_reproduced for each in found))
@@ -217,6 +217,8 @@ def _tell_outcomes(found: Sequence[Reproduced], told: set[str], reruns: Sequence
     for each in found:
         if each.reason:
             remark(f"{each.subject.identity} failed: {each.reason}")
+        if each.state == "uncompared":
+            remark(f"{each.subject.identity} has no output to compare; its run succeeded")
         for output in each.outputs:
             if output.why:
                 remark(f"{output.dest}: {output.why}")

@@ -28,6 +28,7 @@ from snakemake_kochi.project.grid import Point
 from snakemake_kochi.reproduction.comparison import (
     ComparedOutput,
     Originals,
+    OutputState,
     compare,
 )
 from snakemake_kochi.reproduction.environment import (
@@ -40,15 +41,18 @@ from snakemake_kochi.reproduction.subject import Subject
 
 VERSION = 1
 DIRECTORY = "reruns"
-PointState = Literal["identical", "metrics", "differs", "missing", "unknown", "failed"]
+PointState = Literal[OutputState, "uncompared", "failed"]
 # From the best to the worst: the worst state of its outputs is that of a point.
-_ORDER: tuple[PointState, ...] = ("identical", "metrics", "unknown", "differs", "missing", "failed")
+_ORDER: tuple[OutputState, ...] = ("identical", "metrics", "unknown", "differs", "missing")
 
 
 @dataclass(frozen=True)
 class Reproduced:
-    """What came out of one record. `rerun`: the identity of the new record, "" if the run failed,
-    for `reason`. `files`: the new outputs, relative to the project."""
+    """What came out of one record.
+
+    `state`: "uncompared" if the record has no output to compare. `rerun`: the identity of the new
+    record, "" if the run failed, for `reason`. `files`: the new outputs, relative to the project.
+    """
 
     subject: Subject
     state: PointState
@@ -180,10 +184,10 @@ class Rerun:
             for artifact in point.artifacts
         }
         compared = tuple(compare(originals, subject, record, files, batch.grid.metrics))
-        states: list[PointState] = [each.state for each in compared] or ["identical"]
+        states = [each.state for each in compared]
         return Reproduced(
             subject,
-            max(states, key=_ORDER.index),
+            max(states, key=_ORDER.index) if states else "uncompared",
             record["identity"],
             compared,
             tuple(differences(subject.record, record)),

@@ -311,6 +311,16 @@ def test_what_is_not_the_same_is_told_for_each_point(site: Site) -> None:
         assert each["rerun"] == "" and each["files"] == []
 
 
+def test_a_record_without_outputs_is_not_reproduced_because_nothing_is_compared(
+    site: Site,
+) -> None:
+    site.kochi("artifact", "fetch")
+    bare = site.identity(7, False)
+    said = site.kochi("reproduce", bare, status=1)
+    assert f"{bare} has no output to compare; its run succeeded" in said
+    assert "\n1 uncompared\n" in said
+
+
 def test_an_interrupted_rerun_goes_on_and_leaves_one_directory(site: Site) -> None:
     site.kochi("artifact", "fetch")
     words = ("rerun", site.identity(1, True), site.identity(2, True))
