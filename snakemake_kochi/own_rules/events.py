@@ -132,7 +132,8 @@ class _Watch(logging.Handler):
             return
         for number, (job, _) in list(self._begun.items()):
             if workflow.dag.finished(job):
-                self._job_ends(self._keeper, number)
+                # The others are committed, too, if one cannot be kept.
+                self._trying(self._job_ends, self._keeper, number)
         self._keeper.finish()
 
     def _keep_left(self) -> None:

@@ -69,12 +69,20 @@ class Keeper:
             notes.write(f"{json.dumps(job.to_dict())}\n")
 
     def end(self, job: OwnJob, ending: Ending) -> None:
-        """Have the thread keep the artifacts of a job that has succeeded."""
-        self._ended.put((job, ending))
+        """Have the thread keep the artifacts of a job that has succeeded.
+
+        Without a thread, they are kept before this returns.
+        """
         if self._thread is None:
             # A daemon: at the end of the process, `finish` waits for it.
-            self._thread = threading.Thread(target=self._work, name="kochi-own-rules", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="kochi-own-rules", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter is ending, or there are too many threads
+                self.keep(job, ending)
+                return
+            self._thread = thread
+        self._ended.put((job, ending))
 
     def finish(self) -> None:
         """Keep what is left, commit it, and forget the notes."""

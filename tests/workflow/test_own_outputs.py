@@ -300,6 +300,26 @@ def test_what_cannot_be_journaled_now_is_committed_later(tmp_path: Path) -> None
     assert len(project.records()) == 2
 
 
+# In Python 3.12 and later, a process that ends cannot start a thread.
+ENDING = """
+    import atexit
+    import threading
+
+    def refuse(*_):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    atexit.register(lambda: setattr(threading.Thread, "start", refuse))
+    """
+
+
+def test_outputs_are_kept_though_no_thread_can_be_started_at_the_end(tmp_path: Path) -> None:
+    project = make_project(tmp_path, textwrap.dedent(SNAKEFILE) + textwrap.dedent(ENDING))
+    said = project.snakemake("--quiet", "progress", "--", "safe.txt", "counts/a.csv")
+    assert "new thread" not in said
+    assert project.kept() == ["counts/a.csv", "safe.txt"]
+    assert not list((project.directory / ".snakemake/kochi/local/own-jobs").iterdir())
+
+
 # ---- refused
 
 
