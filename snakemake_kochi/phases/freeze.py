@@ -223,7 +223,7 @@ def load_freeze(file: Path) -> Freeze:
     except FileNotFoundError:
         raise KochiError(
             f"{file}: the freeze of this run is gone",
-            "Was KOCHI_ROOT emptied while it ran? Start the run again.",
+            "Was it deleted, by `kochi clean` or with KOCHI_ROOT? Start the run again.",
         ) from None
     try:
         return Freeze(

@@ -13,6 +13,7 @@ from support import git, write
 
 from snakemake_kochi.artifacts.code import CODE, publish_code
 from snakemake_kochi.artifacts.promises import promise_to_commit
+from snakemake_kochi.errors import KochiError
 from snakemake_kochi.files import make_directory, to_json
 from snakemake_kochi.locks import find_lock_settings
 from snakemake_kochi.own_rules.keeper import Keeper
@@ -80,6 +81,8 @@ def test_the_newest_freeze_stays_with_its_snapshot_and_the_objects_of_others_go(
     report = repository.stage.clean()
     assert [repository.has(each) for each in old] == [False] * 3
     assert not any(each.file.exists() for each in old)
+    with pytest.raises(KochiError, match="`kochi clean`"):
+        load_freeze(old[0].file)
     # Of each: a blob, a tree and a commit, and the file of the ref.
     assert before - repository.objects() == 9
     assert report.freed["snapshots"].inodes >= 12
