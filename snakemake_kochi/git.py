@@ -14,7 +14,7 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO, cast
@@ -241,6 +241,22 @@ def reading_git(
         finally:
             process.kill()
             process.communicate()
+
+
+def read_objects(repository: Path, names: Sequence[str]) -> Iterator[bytes | None]:
+    """The contents of objects, in their order; None for one that is not in this clone.
+
+    A name is an id, or COMMIT:PATH without a line end in it. An object is read when it is asked
+    for. After one that is damaged, git ends, and gives None for all others.
+    """
+    questions = os.fsencode("".join(f"{name}\n" for name in names))
+    # With --buffer git does not write each object at once, which takes a system call for each.
+    with reading_git(repository, questions, "cat-file", "--batch", "--buffer") as answers:
+        for _ in names:
+            # "ID TYPE SIZE", or the name, which may contain spaces, and "missing".
+            size = answers.readline().rpartition(b" ")[2].strip()
+            content = answers.read(int(size) + 1) if size.isdigit() else b""
+            yield content[:-1] if content and len(content) == int(size) + 1 else None
 
 
 def how_to_complete(directory: Path | None = None) -> str:

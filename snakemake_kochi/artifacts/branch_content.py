@@ -22,7 +22,7 @@ from snakemake_kochi.artifacts.journal import RESERVED, JournalEntry
 from snakemake_kochi.artifacts.published import MERGED, branch_called, fix_name, refs_elsewhere
 from snakemake_kochi.artifacts.record import parse_record
 from snakemake_kochi.errors import GitError
-from snakemake_kochi.git import reading_git, run_git
+from snakemake_kochi.git import read_objects, run_git
 
 _KINDS = (False, True)  # of records: of results, of failed attempts
 
@@ -252,12 +252,8 @@ def _changed_by(repository: Path, name: str, commit: str) -> tuple[set[str], lis
 def _contents(
     repository: Path, blobs: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    asked = "".join(f"{blob}\n" for _, blob in blobs).encode()
-    with reading_git(repository, asked, "cat-file", "--batch") as answers:
-        for path, _ in blobs:
-            header = answers.readline().split()
-            if len(header) != 3:
-                continue  # an object that is missing
-            content = answers.read(int(header[2]) + 1)
+    contents = read_objects(repository, [blob for _, blob in blobs])
+    for (path, _), content in zip(blobs, contents, strict=True):
+        if content is not None:
             with suppress(ValueError):  # a record that somebody edited by hand is no record
                 yield path, parse_record(content)

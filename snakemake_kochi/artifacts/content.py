@@ -23,7 +23,7 @@ from snakemake_kochi.errors import (
     NameNotFoundError,
     nearest,
 )
-from snakemake_kochi.git import how_to_complete, reading_git, run_git
+from snakemake_kochi.git import how_to_complete, read_objects, reading_git, run_git
 
 _AT_ONCE = 500  # paths in one command
 _KNOWN_AS = 500  # paths, among which a misspelt one is looked up
@@ -114,19 +114,14 @@ def blobs_at(repository: Path, commit: str, paths: Sequence[str]) -> Mapping[str
 def pointers_among(repository: Path, blobs: Mapping[str, Blob]) -> dict[str, Pointer]:
     """The files that are pointers. Raises GitError if this clone lacks one of the files."""
     small = [path for path, blob in blobs.items() if (blob.size or 0) <= LONGEST_POINTER]
-    questions = "".join(f"{blobs[path].identity}\n" for path in small).encode()
     pointers = {}
-    with reading_git(repository, questions, "cat-file", "--batch") as answers:
-        for path in small:
-            header = answers.readline().split()
-            if len(header) != 3:
-                raise GitError(
-                    f"{path}: this clone has no object {blobs[path].identity}",
-                    how_to_complete(),
-                )
-            content = answers.read(int(header[2]) + 1)[:-1]
-            if (pointer := parse_pointer(content)) is not None:
-                pointers[path] = pointer
+    contents = read_objects(repository, [blobs[path].identity for path in small])
+    for path, content in zip(small, contents, strict=True):
+        if content is None:
+            identity = blobs[path].identity
+            raise GitError(f"{path}: this clone has no object {identity}", how_to_complete())
+        if (pointer := parse_pointer(content)) is not None:
+            pointers[path] = pointer
     return pointers
 
 

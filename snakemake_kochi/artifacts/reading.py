@@ -19,7 +19,7 @@ from snakemake_kochi.artifacts.published import MERGED, branch_called, names_of
 from snakemake_kochi.artifacts.record import label_of, parse_record
 from snakemake_kochi.errors import GitError, NameNotFoundError, nearest
 from snakemake_kochi.files import is_name
-from snakemake_kochi.git import reading_git, run_git
+from snakemake_kochi.git import read_objects, run_git
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,14 @@ class Published:
             for commit in commits
             for failed in (False, True)
         ]
-        found = _read(self.repository, places)
+        found = read_objects(self.repository, places)
         return next((content for content in found if content is not None), None)
 
     def read_records(
         self, records: Sequence[RecordFile]
     ) -> Iterator[tuple[RecordFile, bytes | None]]:
         """Each of the records with its content; None for an object that is missing."""
-        contents = _read(self.repository, [record.blob for record in records])
+        contents = read_objects(self.repository, [record.blob for record in records])
         yield from zip(records, contents, strict=True)
 
     def read_results(self, paths: Collection[str]) -> Iterator[tuple[str, bytes]]:
@@ -123,7 +123,7 @@ class Published:
         yield from self._contents(list(places))
 
     def _contents(self, places: Sequence[tuple[str, str]]) -> Iterator[tuple[str, bytes]]:
-        contents = _read(self.repository, [blob for _, blob in places])
+        contents = read_objects(self.repository, [blob for _, blob in places])
         store = None
         for (path, _), content in zip(places, contents, strict=True):
             pointer = None
@@ -217,13 +217,3 @@ def _files(repository: Path, commit: str, directory: str) -> Iterator[tuple[str,
         told, _, path = line.partition(b"\t")
         if path:
             yield os.fsdecode(path), told.split(b" ")[2].decode()
-
-
-def _read(repository: Path, blobs: Sequence[str]) -> Iterator[bytes | None]:
-    asked = "".join(f"{blob}\n" for blob in blobs).encode()
-    # With --buffer git does not write each object at once, which takes a system call for each.
-    with reading_git(repository, asked, "cat-file", "--batch", "--buffer") as answers:
-        for _ in blobs:
-            header = answers.readline().split()
-            found = len(header) == 3
-            yield answers.read(int(header[2]) + 1)[:-1] if found else None

@@ -12,6 +12,7 @@ from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal, pending
 from snakemake_kochi.artifacts.published import branch_called as branch
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError
+from snakemake_kochi.git import read_objects
 from snakemake_kochi.paths import ProjectPaths
 
 MACHINE = "local"
@@ -247,3 +248,13 @@ def test_a_worktree_in_a_separate_git_directory_is_refused(tmp_path: Path) -> No
     git(tmp_path, "init", "--quiet", "--separate-git-dir=elsewhere", "project")
     with pytest.raises(KochiError, match="git keeps a repository"):
         initialise(tmp_path / "project", tmp_path / "elsewhere" / "x")
+
+
+def test_objects_are_read_in_order_and_missing_ones_have_no_content(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    write(tmp_path / "a b 5", "spaces\n")
+    write(tmp_path / "empty", "")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "work")
+    names = ["HEAD:a b 5", "HEAD:no 5", "0" * 40, "HEAD:empty", "HEAD:a b 5"]
+    assert list(read_objects(tmp_path, names)) == [b"spaces\n", None, None, b"", b"spaces\n"]

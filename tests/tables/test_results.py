@@ -382,13 +382,13 @@ def test_outputs_are_not_read_unless_metrics_are_wanted(
     project.run()
     project.commit()
     read: list[str] = []
-    true = reading._read
+    true = reading.read_objects
 
     def noting(repository: Path, blobs: Any) -> Any:
         read.extend(blobs)
         return true(repository, blobs)
 
-    monkeypatch.setattr(reading, "_read", noting)
+    monkeypatch.setattr(reading, "read_objects", noting)
     project.results(metrics=False)
     assert len(read) == 1
     project.results(metrics=True)
