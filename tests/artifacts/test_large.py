@@ -381,7 +381,8 @@ def test_the_origin_of_a_large_file_compares_its_content(
         "duplicate": 0,
     }
     about |= {"node": "", "worker": "", "queue": "", "job": "", "attempt": "", "started": ""}
-    about |= {"seconds": 1, "exit_status": 0, "snapshot": {"tree": "0" * 40, "base": None}}
+    about |= {"seconds": 1, "exit_status": 0}
+    about["snapshot"] = {"tree": "0" * 40, "commit": "0" * 40, "base": None, "dirty": False}
     result = lay(repository, "first", {"a": CONTENT})
     result.record.update(about)  # type: ignore[attr-defined]
     journal(paths, MACHINE, result, repository, LIMIT if large else None)
