@@ -13,6 +13,7 @@ from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal
 from snakemake_kochi.artifacts.origin import find_origin
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import to_json
 from snakemake_kochi.paths import ProjectPaths
 
 MACHINE = "local"
@@ -76,3 +77,19 @@ def test_a_link_that_leads_out_of_the_project_has_no_record(
     (repository / "link.log").symlink_to(write(tmp_path / "elsewhere" / "first.log", "first"))
     with pytest.raises(KochiError, match="is no result"):
         find_origin(repository, str(repository / "link.log"))
+
+
+def test_a_file_of_type_stats_is_compared_with_its_record(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifacts = [{"type": "stats", "dest": "first.stats", "src": None}]
+    record = {**RECORD, "identity": "first", "artifacts": artifacts}
+    stats = write(paths.directory / "work" / "first", to_json(record).decode())
+    journal(paths, MACHINE, Result("first", {"first.stats": stats}, record))
+    assert commit_pending(repository, paths, MACHINE) == 1
+    assert find_origin(repository, "local/first.stats").file == "identical"
+    monkeypatch.chdir(repository)
+    written = write(repository / "results/local/first.stats", stats.read_text())
+    assert find_origin(repository, str(written)).file == "identical"
+    write(written, stats.read_text().replace('"seconds": 1.0', '"seconds": 0.5'))
+    assert find_origin(repository, str(written)).file == "changed"
