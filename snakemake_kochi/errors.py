@@ -133,6 +133,15 @@ class WorkerError(KochiError):
     """A worker could not be started, or ended unexpectedly."""
 
 
+def told(error: OSError) -> str:
+    """An error of the system for people: the file, if there is one, and the reason.
+
+    A full disk or a directory without permission is for the user to repair, and no bug.
+    """
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Half a sentence that names the valid name that was probably meant.
 

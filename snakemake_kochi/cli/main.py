@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from snakemake_kochi import __version__
-from snakemake_kochi.errors import ConfigError, KochiError, nearest
+from snakemake_kochi.errors import ConfigError, KochiError, nearest, told
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -140,9 +140,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except KochiError as error:
         return _complain(f"kochi: {error.message}", error.hint)
     except OSError as error:
-        # A full disk, a directory without permission: an error for the user to repair, not for us.
-        where = f"{error.filename}: " if error.filename else ""
-        return _complain(f"kochi: {where}{error.strerror or error}")
+        return _complain(f"kochi: {told(error)}")
 
 
 def _prepare_streams() -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from snakemake_kochi.errors import KochiError, PhaseError
+from snakemake_kochi.errors import KochiError, PhaseError, told
 from snakemake_kochi.files import is_there, note_use, to_json
 from snakemake_kochi.paths import BuildPaths, InstallPaths, WorkingPaths
 from snakemake_kochi.phases.batch_freeze import load_batch_freeze
@@ -42,10 +42,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options.phase(Path(os.environ["KOCHI_FREEZE"]), options)
     except KochiError as error:
-        print(f"kochi: {error}", file=sys.stderr)
-        note_failure(output, error)
-        return 1
+        return _fail(output, error)
+    except OSError as error:
+        return _fail(output, PhaseError(told(error)))
     return 0
+
+
+def _fail(output: Path, error: KochiError) -> int:
+    print(f"kochi: {error}", file=sys.stderr)
+    note_failure(output, error)
+    return 1
 
 
 # Imported where it is used: the runs, of which there are thousands, need neither YAML nor git.

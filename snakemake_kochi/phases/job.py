@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from snakemake_kochi.errors import KochiError, ScriptError
+from snakemake_kochi.errors import KochiError, ScriptError, told
 from snakemake_kochi.phases.batch_freeze import BatchFreeze
 from snakemake_kochi.phases.build import build_experiment
 from snakemake_kochi.phases.freeze import Freeze, load_freeze
@@ -117,6 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.status
     except KochiError as error:
         print(f"kochi: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"kochi: {told(error)}", file=sys.stderr)
         return 1
 
 

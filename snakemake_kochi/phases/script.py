@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from snakemake_kochi.errors import DamagedFileError
+from snakemake_kochi.errors import DamagedFileError, PhaseError
 from snakemake_kochi.files import list_names, make_directory, read_json
 from snakemake_kochi.paths import SUBMODULES
 from snakemake_kochi.phases.products import Build, Install
@@ -332,14 +332,25 @@ def builds_in_use(workspaces: Path) -> set[Path]:
 
 def give_repository(git_directory: str | None, copy: Path) -> None:
     """Give a copy of the project a `.git` of its own, in which git answers as in the working tree
-    (see `snapshot.keep_repository`), and one to each submodule in it. None: no `.git` at all."""
+    (see `snapshot.keep_repository`), and one to each submodule in it. None: no `.git` at all.
+
+    Raises PhaseError if it cannot be copied, on a full disk for example."""
     _remove_repository(copy)
     if git_directory is None:
         return
-    shutil.copytree(git_directory, copy / ".git")
+    try:
+        shutil.copytree(git_directory, copy / ".git")
+    except shutil.Error as error:  # it lists all files; the first one says what is wrong
+        _, target, why = error.args[0][0]
+        raise PhaseError(f"{target}: {_without_number(why)}") from error
     for path, inner in _submodules(Path(git_directory)).items():
         if (copy / path).is_dir() and (copy / path).resolve().is_relative_to(copy.resolve()):
             give_repository(inner, copy / path)
+
+
+def _without_number(said: str) -> str:
+    """The reason in the text of an OSError."""
+    return re.sub(r"^\[Errno \d+\] ([^:]*).*", r"\1", said, flags=re.DOTALL)
 
 
 def _remove_repository(copy: Path) -> None:

@@ -12,8 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from full_disk import mounted
 
-from snakemake_kochi.phases.script import Ended, Environment, run_script, scratch_directory
+from snakemake_kochi.errors import PhaseError
+from snakemake_kochi.phases import __main__ as phases
+from snakemake_kochi.phases.script import (
+    Ended,
+    Environment,
+    give_repository,
+    run_script,
+    scratch_directory,
+)
 
 HOLD = """\
 import os, pathlib, sys
@@ -117,3 +126,31 @@ def test_the_end_of_a_script_is_seen_with_what_its_processes_took(
     assert 0.01 < found.usage.user_seconds + found.usage.system_seconds < 60
     assert ended("kill -KILL $$", None).status == 128 + signal.SIGKILL
     assert ended("true", None).status == 0
+
+
+def test_a_full_disk_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, full = tmp_path / "kept", tmp_path / "full"
+    for name in ("HEAD", "config", "refs/heads/main"):
+        (kept / name).parent.mkdir(parents=True, exist_ok=True)
+        (kept / name).write_text("x" * 5000)
+    with mounted(full) as disk:
+        (full / "copy").mkdir()
+        disk.fill()
+        with pytest.raises(PhaseError) as caught:
+            give_repository(str(kept), full / "copy")
+        assert str(caught.value).startswith(f"{full}/copy/.git")
+        assert str(caught.value).endswith(": No space left on device")
+
+        def write(*_: object) -> None:
+            (full / "script.sh").write_text("x" * 5000)
+
+        # whatever a phase writes there
+        monkeypatch.setattr(phases, "_build", write)
+        monkeypatch.setenv("KOCHI_FREEZE", str(tmp_path / "freeze"))
+        assert phases.main(["build", "a.yaml", "--output", str(tmp_path / "built")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("kochi: ")
+    assert said.endswith("No space left on device\n")
+    assert said.count("\n") == 1
