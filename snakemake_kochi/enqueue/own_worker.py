@@ -1,6 +1,7 @@
 """A worker on this computer for the jobs that one Python process submits. It ends with the process.
 
-It serves a queue of its own, which is removed at the end.
+It serves a queue of its own, whose jobs are cancelled and which is removed at the end: by the
+process, or by the worker if the process was killed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from snakemake_kochi.errors import KochiError, WorkerError
 from snakemake_kochi.location import Location
 from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.queue import Capacity, Queue, Resources, allocate_ids
-from snakemake_kochi.queue.jobs import cancel_all
 from snakemake_kochi.worker.node.capacity import capacity_of_this_node, gpus_of_this_node
 from snakemake_kochi.worker.settings import WorkerSettings, save_settings, start_command
 
@@ -64,6 +64,7 @@ class OwnWorker:
             stay=True,
             # Of a killed process, too.
             parent=self.pid,
+            owns_queues=True,
         )
         # A session of its own: Ctrl-C in a notebook interrupts the cell, and no job.
         self._process = subprocess.Popen(
@@ -96,7 +97,7 @@ class OwnWorker:
             return
         queue = Queue(self._machine, self.queue)
         with contextlib.suppress(OSError, KochiError):
-            cancel_all(self._machine, [view.job for view in queue.jobs()])
+            queue.cancel_jobs()
         self._process.terminate()
         deadline = time.monotonic() + _PATIENCE
         while self._process.poll() is None:

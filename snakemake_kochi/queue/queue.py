@@ -37,7 +37,7 @@ from snakemake_kochi.queue.entries import (
     waiting_entries,
 )
 from snakemake_kochi.queue.heartbeat import Observer
-from snakemake_kochi.queue.jobs import JobView, jobs_in, view_entry
+from snakemake_kochi.queue.jobs import JobView, cancel_all, jobs_in, view_entry
 from snakemake_kochi.queue.recovery import ended_attempt, recover, requeue
 from snakemake_kochi.queue.result import Result, UncountedReason, end_ticket, new_nonce, nonce_of
 from snakemake_kochi.queue.skipped import ClaimSettings
@@ -187,6 +187,10 @@ class Queue:
         """See `recovery.recover`."""
         self._recovered = time.monotonic()
         return recover(self.machine, self.name, self._observer)
+
+    def cancel_jobs(self) -> None:
+        """Cancel all jobs that wait or run."""
+        cancel_all(self.machine, [view.job for view in self.jobs()])
 
     def remove(self) -> bool:
         """Remove a queue that only its controller used and whose name is never used again.

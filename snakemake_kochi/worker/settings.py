@@ -62,8 +62,9 @@ class WorkerSettings:
     `first` are the kinds of jobs that it claims before others. `allocation` is the scheduler's name
     of the worker's allocation. In an allocation the worker also leaves when it has no job and its
     controller is dead. It then runs `cancel_waiting`, a command that cancels the allocations of
-    that controller that have not begun. The worker ends when the process `parent` ends. With `echo`
-    it shows the jobs' output.
+    that controller that have not begun. The worker ends when the process `parent` ends; with
+    `owns_queues`, it then cancels the jobs of its queues and removes these. With `echo` it shows
+    the jobs' output.
     """
 
     root: str
@@ -88,6 +89,7 @@ class WorkerSettings:
     allocation: str | None = None
     cancel_waiting: tuple[str, ...] = ()
     parent: int | None = None
+    owns_queues: bool = False
     echo: bool = False
 
     @property

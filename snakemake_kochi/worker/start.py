@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from snakemake_kochi.errors import KochiError, WorkerError
@@ -22,6 +22,7 @@ from snakemake_kochi.paths import MachinePaths
 from snakemake_kochi.processes import ProcessIdentity, this_node
 from snakemake_kochi.queue.entries import allocate_ids
 from snakemake_kochi.queue.heartbeat import heartbeat_interval
+from snakemake_kochi.queue.queue import Queue
 from snakemake_kochi.queue.ticket import now
 from snakemake_kochi.queue.wakeup import assign_queues, read_queues
 from snakemake_kochi.queue.workers import Capacity, WorkerState
@@ -124,7 +125,21 @@ def run_worker(settings: WorkerSettings, runners: MakeRunners = make_runners) ->
         )
         return _work(machine, state, settings, surroundings, gpus, wake, runners)
 
-    return run_supervised(machine, number, heartbeat, work)
+    try:
+        return run_supervised(machine, number, heartbeat, work)
+    finally:
+        parent = surroundings.parent
+        if settings.owns_queues and parent is not None and not parent.is_alive():
+            _remove_queues(machine, served)
+
+
+def _remove_queues(machine: MachinePaths, names: Sequence[str]) -> None:
+    """Cancel what is left in queues that no other worker will ever serve."""
+    for name in names:
+        with contextlib.suppress(OSError, KochiError):
+            queue = Queue(machine, name)
+            queue.cancel_jobs()
+            queue.remove()
 
 
 def _work(
