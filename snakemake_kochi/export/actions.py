@@ -51,7 +51,7 @@ class Actions:
             fragment("run", run.identity),
             "CreateAction",
             name=f"{record['name']}: {run.point}",
-            description=_described(run),
+            description=_described(run, run in self._publication.selection.replaced),
             startTime=milliseconds(record["started"]),
             endTime=milliseconds(record["ended"]),
             actionStatus=_STATUS.format("Completed" if run.has_succeeded else "Failed"),
@@ -108,9 +108,7 @@ class Actions:
 
     def _results(self, run: Run) -> Iterator[Any]:
         for each in run.record["artifacts"]:
-            path = run.path(each["dest"])
-            found = self._content.files.get(path)
-            if found is None or (each.get("sha256") or found[2]) != found[2]:
+            if (found := self._content.artifact_of(run, each)) is None:
                 continue
             file, size, sha256 = found
             output = self._workflows.parameter(run, "output", output_name(run, each), "File")
@@ -186,10 +184,12 @@ class Actions:
             )
 
 
-def _described(run: Run) -> str:
+def _described(run: Run, is_replaced: bool) -> str:
     record = run.record
     text = f"On {record['node'] or 'an unknown node'} (machine {record['machine']})"
     text += f", {record['seconds']} s"
     if again := record.get("rerun_of"):
         text = f"A rerun of {again}. {text}"
+    if is_replaced:
+        text = f"A newer run with the same parameters replaced its results. {text}"
     return f"{text}; exit status {record.get('exit_status')}; attempt {record.get('attempt', 1)}"

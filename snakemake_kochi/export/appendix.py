@@ -20,8 +20,10 @@ from tabulate import tabulate
 from snakemake_kochi import __version__
 from snakemake_kochi.artifacts.code import CODE
 from snakemake_kochi.artifacts.published import branch_called
+from snakemake_kochi.export.content import Content
 from snakemake_kochi.export.publication import Publication, batch_title, part, recipes_of
 from snakemake_kochi.export.repository import joined
+from snakemake_kochi.export.selection import Run
 from snakemake_kochi.export.tables import Table
 
 _UNKNOWN = "not recorded"
@@ -30,17 +32,17 @@ _MOST_PROBLEMS = 50
 _MOST_FILES = 5  # in a command
 
 
-def appendix(
-    publication: Publication, tables: Sequence[Table] = (), problems: Sequence[str] = ()
-) -> str:
-    """The text. `tables` and `problems` are those of a crate that has it as its README."""
+def appendix(publication: Publication, content: Content | None = None) -> str:
+    """The text. `content` is that of a crate that has it as its README."""
+    tables = content.tables if content else []
+    problems = content.problems if content else []
     parts = [
         f"# Artifact appendix: {publication.title}",
         "## Abstract",
         f"{publication.summary} Each result has a record: its parameters, its code, where and when "
         "it ran, and the SHA-256 of its files.",
         "## Check-list",
-        "\n".join(f"- **{name}**: {text}" for name, text in _check_list(publication)),
+        "\n".join(f"- **{name}**: {text}" for name, text in _check_list(publication, content)),
         "## Hardware",
         *_hardware(publication),
         "## Software",
@@ -62,17 +64,11 @@ def appendix(
     return "\n\n".join(map(_line_safe, parts)) + "\n"
 
 
-def _check_list(publication: Publication) -> Iterator[tuple[str, str]]:
+def _check_list(publication: Publication, content: Content | None) -> Iterator[tuple[str, str]]:
     about, runs = publication.about, publication.runs
     began, ended = publication.period
     seconds = sum(run.record["seconds"] for run in runs)
     longest = max(run.record["seconds"] for run in runs)
-    sizes = [
-        each["size"]
-        for run in runs
-        for each in run.record["artifacts"]
-        if isinstance(each.get("size"), int)
-    ]
     yield "Authors", joined(about.authors) or _UNKNOWN
     yield "Code", about.address or f"the repository {about.project}, which names no public address"
     license_file = f"see the file {about.license_file}" if about.license_file else ""
@@ -83,9 +79,22 @@ def _check_list(publication: Publication) -> Iterator[tuple[str, str]]:
         "Time",
         f"{format_timespan(seconds)} in all runs; the longest took {format_timespan(longest)}",
     )
+    sizes = [size for _, size, _ in content.files.values()] if content else _sizes(runs)
     yield "Output", f"{pluralize(len(sizes), 'file')} of {format_size(sum(sizes), binary=True)}"
+    if replaced := publication.selection.replaced:
+        yield "Replaced runs", f"{len(replaced)}: newer runs with the same parameters replaced them"
     if failed := [run for run in runs if not run.has_succeeded]:
         yield "Failed runs", str(len(failed))
+
+
+def _sizes(runs: Sequence[Run]) -> list[int]:
+    """Those of the files in the branches, each as its newest run wrote it."""
+    sizes = {}
+    for run in runs:
+        for each in run.record["artifacts"]:
+            size = len(run.text) if each.get("type") == "stats" else each.get("size")
+            sizes[run.path(each["dest"])] = size if isinstance(size, int) else 0
+    return list(sizes.values())
 
 
 def _version_note() -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from snakemake_kochi.export.selection import Run
 from snakemake_kochi.export.tables import Table
@@ -15,6 +17,7 @@ class Content:
     """What a crate has: `files` by their path in the branch with size and SHA-256; `records`.
 
     `verified` files are as their run wrote them; records of early releases have no digest.
+    `newest_runs` are the newest ones that name each path.
     `problems` are sentences.
     """
 
@@ -22,7 +25,28 @@ class Content:
     records: dict[Run, Path] = field(default_factory=dict)
     tables: list[Table] = field(default_factory=list)
     verified: set[str] = field(default_factory=set)
+    newest_runs: dict[str, Run] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+
+    def artifact_of(self, run: Run, artifact: Mapping[str, Any]) -> tuple[Path, int, str] | None:
+        """The file that a run wrote as an artifact; None if it is not here, as when a newer run
+        replaced it."""
+        path = run.path(artifact["dest"])
+        if (found := self.files.get(path)) is None:
+            return None
+        if artifact.get("sha256"):
+            is_own = artifact["sha256"] == found[2]
+        elif artifact.get("type") == "stats":  # a copy of the record
+            is_own = hashlib.sha256(run.text).hexdigest() == found[2]
+        else:
+            is_own = self.newest_runs.get(path) is run
+        return found if is_own else None
+
+    def output_of(self, run: Run) -> Path | None:
+        """Where the standard output of a run was written; None as for `artifact_of`."""
+        outputs = (each for each in run.record["artifacts"] if each.get("type") == "stdout")
+        found = filter(None, (self.artifact_of(run, each) for each in outputs))
+        return next((file for file, _, _ in found), None)
 
     def counts(self) -> Mapping[str, int]:
         return {

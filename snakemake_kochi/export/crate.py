@@ -68,10 +68,10 @@ def write_crate(repository: Path, publication: Publication, directory: Path) -> 
             _write_code(repository, publication, crate, content)
             _write_results(repository, publication, crate, content)
             _write_records(publication, crate, content)
-            files = {path: file for path, (file, _, _) in content.files.items()}
-            content.tables, problems = write_tables(publication, crate, files, content.records)
+            outputs = {run: content.output_of(run) for run in publication.runs}
+            content.tables, problems = write_tables(publication, crate, outputs, content.records)
             content.problems += problems
-            text = appendix(publication, content.tables, content.problems)
+            text = appendix(publication, content)
             (crate / README).write_bytes(text.encode("utf-8", "surrogateescape"))
             (crate / CITATION).write_bytes(citation(publication).encode())
             if publication.about.license_file:
@@ -168,7 +168,9 @@ def _write_results(
     records = {hashlib.sha256(run.text).hexdigest() for run in publication.runs}
     for run in publication.runs:
         for each in run.record["artifacts"]:
-            recorded[run.commit][run.path(each["dest"])].add(str(each.get("sha256") or ""))
+            path = run.path(each["dest"])
+            recorded[run.commit][path].add(str(each.get("sha256") or ""))
+            content.newest_runs[path] = run
     for commit, wanted in recorded.items():
         there = paths_in(repository, commit, list(wanted))
         missing = wanted.keys() - set(there)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -69,6 +70,10 @@ class Run:
     def has_succeeded(self) -> bool:
         return is_success(self.record)
 
+    @property
+    def is_rerun(self) -> bool:
+        return "rerun_of" in self.record
+
     def path(self, dest: str) -> str:
         """The path of an artifact in its branch."""
         return f"{self.name}/{dest}"
@@ -85,6 +90,21 @@ class Selection:
     def batches(self) -> list[tuple[str, str]]:
         """The workflows and batches of the runs."""
         return sorted({(run.workflow, run.batch) for run in self.runs})
+
+    @cached_property
+    def replaced(self) -> frozenset[Run]:
+        """The successful runs of which a newer one has the name, workflow, batch, parameters and
+        duplicate, so its files took the place of theirs. Reruns are not compared."""
+        newest: dict[tuple[object, ...], Run] = {}
+        replaced = set()
+        for run in self.runs:
+            if run.has_succeeded and not run.is_rerun:
+                values = tuple(sorted(run.record["parameters"].items()))
+                point = (run.name, run.workflow, run.batch, values, run.record["duplicate"])
+                if point in newest:
+                    replaced.add(newest[point])
+                newest[point] = run
+        return frozenset(replaced)
 
 
 def select(

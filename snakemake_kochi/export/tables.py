@@ -40,32 +40,42 @@ class Table:
 
 
 def write_tables(
-    publication: Publication, crate: Path, files: Mapping[str, Path], records: Mapping[Run, Path]
+    publication: Publication,
+    crate: Path,
+    outputs: Mapping[Run, Path | None],
+    records: Mapping[Run, Path],
 ) -> tuple[list[Table], list[str]]:
     """Write the tables and plots of all batches; return also what went wrong, a sentence each.
 
-    `files`: where the artifacts were written, by their path in the branch; `records`: the records.
-    Raises OSError.
+    They have the newest run of each point, as the project's own do. `outputs` and `records`: where
+    the output and the record of each run were written. Raises OSError.
     """
     groups: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in publication.runs:
-        is_rerun = "rerun_of" in run.record  # the table has the run that was repeated
-        if run.batch and run.has_succeeded and not is_rerun:
+        # Of a rerun, the table has the run that was repeated.
+        if run.batch and run.has_succeeded and not run.is_rerun:
             groups[run.name, run.experiment, run.batch].append(run)
     tables, problems = [], []
     for (name, experiment, batch), found in groups.items():
-        runs = sorted(found, key=_by_parameters)
+        newest = [run for run in found if run not in publication.selection.replaced]
+        runs = sorted(newest, key=_by_parameters)
         metrics, remark = _metrics(publication, crate, runs)
-        outputs = {run: output for run in runs if (output := _output(run, files)) is not None}
-        rows = [run for run in runs if run in outputs] if metrics else runs
-        if len(rows) < len(runs):
-            remark = f"{len(runs) - len(rows)} runs without their output are not in the table"
+        known = {run: output for run in runs if (output := outputs[run]) is not None}
+        rows = [run for run in runs if run in known] if metrics else runs
+        remarks = [remark] if remark else []
+        if missing := len(runs) - len(rows):
+            are = "run without its output is" if missing == 1 else "runs without their output are"
+            remarks.append(f"{missing} {are} not in the table")
+        if older := len(found) - len(newest):
+            are = "older run is" if older == 1 else "older runs are"
+            remarks.append(f"{older} {are} not in the table, because newer ones replaced them")
+        remark = "; ".join(remarks)
         stem = f"tables/{name}/{encode_component(experiment)}/{encode_component(batch)}"
         made = tuple(f"{stem}{suffix}" for suffix in (".csv", ".md", ".png"))
         try:
             if not rows:
                 raise ValueError("no output of its runs is here")
-            captured = [outputs[run] for run in rows] if metrics else []
+            captured = [known[run] for run in rows] if metrics else []
             frame, _ = read_runs([records[run] for run in rows], captured, metrics)
             varying = [each for each in rows[0].record["parameters"] if frame[each].nunique() > 1]
             summary = as_markdown(summarise(frame, varying))
@@ -106,9 +116,3 @@ def _metrics(
         return load_experiment(newest.experiment, text, None).batch(newest.batch).metrics, ""
     except (KochiError, OSError, ValueError):
         return {}, f"it has no metrics, because {newest.experiment} in the code is no experiment"
-
-
-def _output(run: Run, files: Mapping[str, Path]) -> Path | None:
-    """Where the run's output was written."""
-    paths = (run.path(a["dest"]) for a in run.record["artifacts"] if a.get("type") == "stdout")
-    return next((files[path] for path in paths if path in files), None)

@@ -201,6 +201,15 @@ def validate(tmp_path: Path) -> Iterator[Validate]:
     requester.session.close()
 
 
+def clone_with_branch(projects: Projects, directory: Path) -> Path:
+    """A clone of one's own, with a branch of results that may be changed."""
+    git(directory, "clone", "-q", str(projects.clone), "clone")
+    branch = "refs/{}/kochi_artifacts_local"
+    refs = f"{branch.format('remotes/origin')}:{branch.format('heads')}"
+    git(directory / "clone", "fetch", "-q", "origin", refs, "refs/kochi/code/*:refs/kochi/code/*")
+    return directory / "clone"
+
+
 def commit_to(repository: Path, files: dict[str, str | None], branch: str) -> str:
     """Change files in a branch that is not checked out; None removes one."""
     index = {"GIT_INDEX_FILE": str(repository / ".git" / "test-index")}

@@ -15,7 +15,7 @@ from support import git, start, wait_until, write
 
 from snakemake_kochi.artifacts.large import Pointer, Store
 
-from .conftest import Crate, Export, Projects, Validate, commit_to
+from .conftest import Crate, Export, Projects, Validate, clone_with_branch, commit_to
 
 BRANCH = "kochi_artifacts_local"
 
@@ -23,11 +23,7 @@ BRANCH = "kochi_artifacts_local"
 @pytest.fixture
 def clone(projects: Projects, tmp_path: Path) -> Path:
     """A clone of one's own, with a branch that may be changed."""
-    git(tmp_path, "clone", "-q", str(projects.clone), "clone")
-    clone = tmp_path / "clone"
-    branch = f"refs/remotes/origin/{BRANCH}:refs/heads/{BRANCH}"
-    git(clone, "fetch", "-q", "origin", branch, "refs/kochi/code/*:refs/kochi/code/*")
-    return clone
+    return clone_with_branch(projects, tmp_path)
 
 
 def a_record(crate: Crate) -> tuple[str, dict[str, object]]:
