@@ -26,6 +26,7 @@ from snakemake_kochi.enqueue.experiment_files import (
     path_in_project,
 )
 from snakemake_kochi.errors import KochiError, NameNotFoundError, nearest
+from snakemake_kochi.library.absent_sources import absent_sources
 from snakemake_kochi.library.batch import BatchRules
 from snakemake_kochi.library.library import Library
 from snakemake_kochi.library.recorded import Asked, Recorded, told_machines
@@ -33,7 +34,7 @@ from snakemake_kochi.library.restorable import Restorable, Restoration
 from snakemake_kochi.location import Location
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.phases.freeze import EXPERIMENT_GLOBS, Freeze, take_freeze
-from snakemake_kochi.phases.sources import is_source_of, note_restored_sources, restored_sources
+from snakemake_kochi.phases.sources import note_restored_sources, restored_sources
 from snakemake_kochi.queue.controllers import is_same_directory, list_controllers
 from snakemake_kochi.resources import workflow_directory
 
@@ -116,27 +117,14 @@ def _refuse_while_running(location: Location, directory: Path) -> None:
 def _freeze(location: Location, working: WorkingPaths, read: Recorded, asked: Asked) -> Freeze:
     """The freeze of the present code.
 
-    For a source that is a directory of another computer, it has the code that the newest results
-    used.
+    For a source that is a directory of another computer, it has the code that results used: the
+    noted one while results of the present code used it, unless --force, else that of the newest.
     """
     globs = _globs(location, asked) or EXPERIMENT_GLOBS
     freeze = take_freeze(Path.cwd(), working.machine, globs)
-    missing = {*freeze.without_source, *(restored_sources(working) if asked.force else ())}
-    if not missing:
-        return freeze
-    newest: dict[str, tuple[str, Mapping[str, str]]] = {}
-    for records in read.records.values():
-        for record in (each for some in records.values() for each in some):
-            for recipe in record["recipes"] or ():
-                name = f"{recipe.get('dependency')}:{recipe.get('recipe')}"
-                if name in missing and str(record["ended"]) > newest.get(name, ("",))[0]:
-                    newest[name] = (str(record["ended"]), dict(recipe.get("source") or {}))
-    recipes = {str(r): r for each in freeze.project.dependencies.values() for r in each.values()}
-    sources = {
-        name: source
-        for name, (_, source) in newest.items()
-        if name in recipes and is_source_of(recipes[name], source)
-    }
+    noted = restored_sources(working)
+    sources = absent_sources(freeze, read.of_batches(), {} if asked.force else noted)
+    sources = {name: source for name, source in sources.items() if noted.get(name) != source}
     if not sources:
         return freeze
     note_restored_sources(working, sources)

@@ -69,6 +69,16 @@ class Recorded:
                         others[str(record.get("machine"))] += 1
         return cls(machine, found, others, without_batch)
 
+    def of_batches(self) -> Records:
+        """The records of all names, newest first, by experiment's file and batch."""
+        found: Records = defaultdict(list)
+        for records in self.records.values():
+            for key, some in records.items():
+                found[key] += some
+        for some in found.values():
+            some.sort(key=lambda each: str(each["ended"]), reverse=True)
+        return found
+
     def choose(
         self, rules: Sequence[BatchRules], own: str, asked: Asked
     ) -> list[tuple[BatchRules, Publication, list[dict[str, Any]]]]:

@@ -61,7 +61,7 @@ def local_sources(
         try:
             source = local_source(recipe, project, paths)
         except GitError as error:
-            if _is_missing(recipe, project) and is_source_of(recipe, restored.get(str(recipe), {})):
+            if is_missing(recipe, project) and is_source_of(recipe, restored.get(str(recipe), {})):
                 sources[str(recipe)] = dict(restored[str(recipe)])
             else:
                 without[str(recipe)] = str(error)
@@ -79,7 +79,7 @@ def check_sources(project: Project, recipes: Iterable[Recipe], restored: Sources
         try:
             _local_commit(recipe, project)
         except GitError as error:
-            if not _is_missing(recipe, project) or str(recipe) not in restored:
+            if not is_missing(recipe, project) or str(recipe) not in restored:
                 lines.append(str(error))
     if lines:
         raise ConfigError("\n".join(lines))
@@ -127,7 +127,7 @@ def is_source_of(recipe: Recipe, source: Mapping[str, Any]) -> bool:
     )
 
 
-def _is_missing(recipe: Recipe, project: Project) -> bool:
+def is_missing(recipe: Recipe, project: Project) -> bool:
     """Whether the directory of a source on this computer does not exist."""
     if (mirrored := project.mirror_directory(recipe)) is not None:
         return not os.path.isdir(mirrored)

@@ -122,6 +122,7 @@ def restored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
         # Newer results of code that no clone has checked out.
         (top / "code.txt").write_text("changed\n")
         (top / "square.txt").write_text("changed\n")
+        (base / "one" / "mirrored" / "mirrored.txt").write_text("newer\n")
         files = [f"results/local/{each}_0.txt" for each in ("sum/second/7", "square/1")]
         origin.snakemake(*files)
         git(base, "clone", "-q", "--bare", str(top), "bare")
@@ -169,7 +170,7 @@ def test_files_and_records_are_those_of_the_run_also_if_newer_ones_replaced_them
         assert (top / path).read_bytes() == (origin / path).read_bytes()
     square = [Path(f"results/local/square/{n}_0.txt") for n in (1, 2)]
     assert {(top / each).read_text() for each in square} == {"square\nmirrored\nlibrary\n"}
-    assert (origin / square[0]).read_text() == "changed\nmirrored\nlibrary\n"
+    assert (origin / square[0]).read_text() == "changed\nnewer\nlibrary\n"
     tables = {Path(f"results/local/square/first.{suffix}") for suffix in ("csv", "md", "png")}
     assert there == {*(Path("results/local") / each for each in written), *map(Path, SUM)} | {
         *square,
