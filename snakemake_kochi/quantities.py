@@ -9,6 +9,8 @@ import humanfriendly
 # As schedulers write times: minutes, minutes:seconds, hours:minutes:seconds, days-hours,
 # days-hours:minutes, days-hours:minutes:seconds.
 _SCHEDULERS_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<fields>\d+(?::\d+){0,2})\Z")
+# A number with or without a unit.
+_AMOUNT = re.compile(r"\s*\d+(?:\.\d+)?\s*(?:b|bytes?|[kmgtpe](?:i?b)?)?\s*\Z", re.IGNORECASE)
 _MOST_SECONDS = 366 * 86400.0  # more than any scheduler allows, and less than the limits of dates
 
 A_TIME = "a time like 90s, 30m, 2h or 1.5d was expected, at most a year"
@@ -57,9 +59,12 @@ def _schedulers_seconds(found: re.Match[str]) -> float:
 
 def memory_of(text: str) -> int:
     """An amount like "16G" in MiB; units are powers of 1024. Raises ValueError."""
+    # humanfriendly looks only at the first letter of a unit: "1 potato" would be a petabyte.
+    if not _AMOUNT.match(text):
+        raise ValueError(AN_AMOUNT_OF_MEMORY)
     try:
         size = int(humanfriendly.parse_size(text, binary=True)) // 2**20
-    except humanfriendly.InvalidSize as error:
+    except (humanfriendly.InvalidSize, OverflowError) as error:
         raise ValueError(AN_AMOUNT_OF_MEMORY) from error
     if size < 1:
         raise ValueError(AN_AMOUNT_OF_MEMORY)

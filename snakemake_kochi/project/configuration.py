@@ -195,7 +195,7 @@ def _large_files(document: Document) -> int | None:
     except ValueError:
         size = 0
     if not 1 <= size <= _LARGEST_IN_GIT:
-        said = f"{text!r}: a size like 10M was expected, from 1M to {_LARGEST_IN_GIT}M"
+        said = f"{text!r}: a size like 10M was expected, from 1 MiB to {_LARGEST_IN_GIT} MiB"
         document.problems.add(("large_files",), said)
     return size << 20
 

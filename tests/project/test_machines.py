@@ -164,3 +164,12 @@ def test_times_and_memory_of_options_have_units() -> None:
         seconds_of("2y")
     with pytest.raises(ValueError, match="an amount of memory"):
         memory_of("1K")
+    assert [memory_of(text) for text in ("1.5 GiB", "2gb", "3 M", "1P", "1048576")] == [
+        *(1536, 2048, 3, 2**30, 1)
+    ]
+
+
+@pytest.mark.parametrize("text", ["10 marbles", "2 Moose", "1 potato", "1 G B", "-1G"])
+def test_a_size_with_an_unknown_unit_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="an amount of memory"):
+        memory_of(text)
