@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from git_helpers import write
 
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal
 from snakemake_kochi.artifacts.origin import find_origin
-from snakemake_kochi.errors import KochiError
+from snakemake_kochi.cli.show.records import record_command
+from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import to_json
 from snakemake_kochi.paths import ProjectPaths
 
@@ -93,3 +95,24 @@ def test_a_file_of_type_stats_is_compared_with_its_record(
     assert find_origin(repository, str(written)).file == "identical"
     write(written, stats.read_text().replace('"seconds": 1.0', '"seconds": 0.5'))
     assert find_origin(repository, str(written)).file == "changed"
+
+
+def test_a_record_of_a_newer_version_is_told_as_such(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept(repository, paths, {"version": 99})
+    monkeypatch.chdir(repository)
+    told = CliRunner().invoke(record_command, ["first"]).exception
+    assert isinstance(told, DamagedFileError) and "newer snakemake_kochi" in told.message
+    both = CliRunner().invoke(record_command, ["--schema", "first"])
+    assert both.exit_code == 2 and "leave out 'first'" in both.output
+
+
+def test_a_success_has_no_reason(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept(repository, paths, {"hardware": {"cpu_model": None}})
+    monkeypatch.chdir(repository)
+    told = CliRunner().invoke(record_command, ["first"]).output.splitlines()
+    shown = {line.split()[0].rstrip(":"): line.split()[-1] for line in told}
+    assert (shown["reason"], shown["hardware.cpu_model"]) == ("none", "unknown")

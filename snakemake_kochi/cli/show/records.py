@@ -13,12 +13,20 @@ import click
 from snakemake_kochi.artifacts.agreement import record_files
 from snakemake_kochi.artifacts.origin import origin_in_commit, origin_of_file
 from snakemake_kochi.artifacts.reading import published
-from snakemake_kochi.artifacts.record import contradictions, record_schema, todays_form
+from snakemake_kochi.artifacts.record import (
+    contradictions,
+    parse_record,
+    record_schema,
+    todays_form,
+)
 from snakemake_kochi.cli.options import json_option
 from snakemake_kochi.cli.output import print_json, print_pairs, remark
 from snakemake_kochi.errors import DamagedFileError, GitError, NameNotFoundError
 from snakemake_kochi.paths import WorkingPaths
 from snakemake_kochi.snapshot import toplevel
+
+# The keys whose null says that there is none; others are null if a node does not tell.
+_NONE = ("reason", "src", "allocation", "rerun_of", "base", "diff", "activate_script", "output")
 
 
 @click.command("record")
@@ -33,6 +41,8 @@ def record_command(name: str | None, is_schema: bool, as_json: bool) -> int:
     status is 1 if it contradicts the schema.
     """
     if is_schema:
+        if name is not None:
+            raise click.UsageError(f"--schema is the same for all records: leave out {name!r}.")
         print_json(record_schema())
         return 0
     if name is None:
@@ -65,9 +75,11 @@ def _find(name: str) -> dict[str, Any]:
     with suppress(GitError):  # no branch yet
         content = published(repository).record(name)
     if content is not None:
-        with suppress(ValueError, TypeError):
-            return todays_form(dict(json.loads(content)), f"record {name}")
-        raise DamagedFileError(f"record {name}: not valid JSON")
+        try:
+            found = parse_record(content)
+        except ValueError as error:
+            raise DamagedFileError(f"record {name}: not valid JSON ({error})") from error
+        return todays_form(found, f"record {name}")
     for each in _files_here():
         if (found := _record_in(each)) is not None and found["identity"] == name:
             return todays_form(found, str(each))
@@ -108,4 +120,5 @@ def _flat(record: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, ob
         elif isinstance(value, dict | list):
             yield path, ", ".join(map(str, value)) or "none"
         else:
-            yield path, "unknown" if value is None else value
+            nothing = "none" if key in _NONE else "unknown"
+            yield path, nothing if value is None else value
