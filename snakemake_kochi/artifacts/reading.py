@@ -84,6 +84,27 @@ class Published:
         contents = read_objects(self.repository, [record.blob for record in records])
         yield from zip(records, contents, strict=True)
 
+    def edited(self, records: Collection[RecordFile]) -> set[RecordFile]:
+        """Those of the records that are not as they were written: a later commit changed them.
+
+        Kochi writes a record once. Git compares all commits with records under their names.
+        """
+        if not records:
+            return set()
+        names = sorted({record.name for record in records} & self.tips.keys())
+        commits = sorted({commit for name in names for commit in self.tips[name]})
+        places = [records_directory(name, failed) for name in names for failed in (False, True)]
+        # The newest commit comes first, so what stays is the blob before the first change.
+        words = ("--full-history", "--diff-filter=M")
+        changes = _changes(self.repository, words, commits, places)
+        written = {path: before for path, before, _ in changes}
+        return {
+            record
+            for record in records
+            if written.get(record_path(record.name, record.identity, record.failed), record.blob)
+            != record.blob
+        }
+
     def read_results(self, paths: Collection[str]) -> Iterator[tuple[str, bytes]]:
         """The contents of files of the newest commits, by their path in a branch.
 
@@ -110,16 +131,10 @@ class Published:
         wanted = set(paths)
         names = sorted({path.partition("/")[0] for path in wanted} & self.tips.keys())
         commits = sorted({commit for name in names for commit in self.tips[name]})
-        options = ("--raw", "-z", "--no-renames", "--no-abbrev", "--diff-filter=AM", "--format=")
-        told = run_git(self.repository, "log", *options, *commits, "--", *names)
-        fields = iter(told.split(b"\0"))
         places: dict[tuple[str, str], None] = {}
-        for field in fields:
-            # Between two commits there may be an empty field.
-            if field.strip().startswith(b":"):
-                path = os.fsdecode(next(fields))
-                if path in wanted:
-                    places[path, field.split(b" ")[3].decode()] = None
+        for path, _, blob in _changes(self.repository, ("--diff-filter=AM",), commits, names):
+            if path in wanted:
+                places[path, blob] = None
         yield from self._contents(list(places))
 
     def _contents(self, places: Sequence[tuple[str, str]]) -> Iterator[tuple[str, bytes]]:
@@ -217,3 +232,17 @@ def _files(repository: Path, commit: str, directory: str) -> Iterator[tuple[str,
         told, _, path = line.partition(b"\t")
         if path:
             yield os.fsdecode(path), told.split(b" ")[2].decode()
+
+
+def _changes(
+    repository: Path, options: Sequence[str], commits: Sequence[str], paths: Sequence[str]
+) -> Iterator[tuple[str, str, str]]:
+    """The paths that commits changed, and their objects before and after, the newest first."""
+    raw = ("--raw", "-z", "--no-renames", "--no-abbrev", "--format=")
+    words = ("--literal-pathspecs", "log", *raw, *options, *commits, "--", *paths)
+    fields = iter(run_git(repository, *words).split(b"\0"))
+    for field in fields:
+        # Between two commits there may be an empty field.
+        if field.strip().startswith(b":"):
+            _, _, before, after, _ = field.split(b" ")
+            yield os.fsdecode(next(fields)), before.decode(), after.decode()

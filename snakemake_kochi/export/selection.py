@@ -175,11 +175,15 @@ def _runs(branches: Published) -> Iterator[Run | str]:
         for tip in tips:
             here = Published(branches.repository, {name: (tip,)})
             files = [*here.records(), *here.records(failed=True)]
+            edited = here.edited(files)
             for file, content in here.read_records(files):
                 if (name, file.identity) in seen:
                     continue
                 seen.add((name, file.identity))
-                yield _run(file, tip, content)
+                if file in edited:
+                    yield f"record {file.identity} of {name} was edited after its run"
+                else:
+                    yield _run(file, tip, content)
 
 
 def _run(file: RecordFile, commit: str, content: bytes | None) -> Run | str:

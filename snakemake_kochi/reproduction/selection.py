@@ -41,8 +41,12 @@ def sample(repository: Path, count: int, seed: int | None = None) -> tuple[list[
     Returns them, maybe fewer than `count`, and how many were passed over, as they are of a newer
     release or were edited. Raises GitError without any artifact branch.
     """
-    branches, passed_over = published(repository), 0
-    files = sorted(branches.records(), key=lambda file: (file.identity, file.name))
+    branches = published(repository)
+    records = branches.records()
+    edited = branches.edited(records)
+    passed_over = len(edited)
+    left = (file for file in records if file not in edited)
+    files = sorted(left, key=lambda file: (file.identity, file.name))
     random.Random(seed).shuffle(files)
     chosen: list[Subject] = []
     for first in range(0, len(files), _AT_ONCE):

@@ -227,6 +227,10 @@ def _read(
     for problem, paths in wrong.items():
         records = "record was" if len(paths) == 1 else "records were"
         remarks.append(f"{len(paths)} {records} left out: {problem}: {_some(paths)}")
+    if edited := branches.edited(files):
+        paths = sorted(record_path(each.name, each.identity, each.failed) for each in edited)
+        records = "record was" if len(paths) == 1 else "records were"
+        remarks.append(f"{len(paths)} {records} edited after the run: {_some(paths)}")
 
 
 # In a notebook the same records are read again and again. An object of git never changes.

@@ -13,6 +13,7 @@ import full_disk
 import pytest
 from support import git, start, wait_until, write
 
+from snakemake_kochi.artifacts.branch_content import record_path
 from snakemake_kochi.artifacts.large import Pointer, Store
 
 from .conftest import Crate, Export, Projects, Validate, clone_with_branch, commit_to
@@ -53,6 +54,25 @@ def test_changed_and_missing_files_are_named_and_left_out(
     outcome = export("--ro-crate", tmp_path / "earlier", "--at", before, cwd=clone)
     assert outcome.status == 0, outcome.err
     assert (tmp_path / "earlier/results/local/sum/1_0.log").exists()
+
+
+def test_a_record_that_a_later_commit_changed_is_named_and_left_out(
+    clone: Path, export: Export, crate: Crate, tmp_path: Path
+) -> None:
+    identity, record = a_record(crate)
+    path = record_path("local", identity, record["outcome"] == "failed")
+    written = git(clone, "show", f"{BRANCH}:{path}")
+    commit_to(clone, {path: json.dumps({**record, "seconds": 0.1})}, BRANCH)
+    outcome = export("--ro-crate", tmp_path / "crate", "--json", cwd=clone)
+    assert outcome.status == 1
+    data = json.loads(outcome.out)
+    assert f"record {identity} of local was edited after its run" in data["problems"]
+    assert data["runs"] == 5
+    # Taken back, it is what the run wrote.
+    commit_to(clone, {path: written}, BRANCH)
+    outcome = export("--ro-crate", tmp_path / "again", "--json", cwd=clone)
+    assert json.loads(outcome.out)["runs"] == 6
+    assert outcome.status == 0, outcome.err
 
 
 def test_records_that_lead_elsewhere_are_named_and_write_nothing(

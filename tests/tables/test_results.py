@@ -466,6 +466,7 @@ def test_records_that_cannot_be_used_are_named_in_a_warning(project: Project) ->
     assert said[0].endswith(paths[newer])
     assert said[1].startswith("2 records were left out: not a record, or damaged: ")
     assert paths[damaged] in said[1] and paths[odd] in said[1]
+    assert said[2].startswith("4 records were edited after the run: ")
 
 
 def test_a_text_with_bytes_that_are_not_utf_8_stays_as_it_is(project: Project) -> None:
