@@ -20,6 +20,7 @@ from snakemake_kochi.cli.options import git_remote_option, machine_option
 from snakemake_kochi.cli.output import agreed, remark
 from snakemake_kochi.enqueue.experiment_files import globs_with, load, path_in_project
 from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.files import is_there
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.paths import MachinePaths, WorkingPaths
 from snakemake_kochi.processes import this_node
@@ -34,6 +35,10 @@ from snakemake_kochi.queue.controllers import (
 from snakemake_kochi.resources import workflow_directory
 
 _USES_OUR_RULES = re.compile(r"^\s*use\s+rule\s+\*\s+from\s+\w+\s*(#.*)?$", re.MULTILINE)
+
+# With these options Snakemake writes nothing, or somewhere else.
+_NOT_WRITTEN = frozenset({"-n", "--dry-run", "--dryrun", "-d", "--directory"})
+_STATE = ("incomplete", "iocache", "locks", "log", "metadata")  # directories in .snakemake
 
 _LOOK = 0.5  # seconds between two looks at a run that may be dead
 
@@ -126,13 +131,34 @@ def call_snakemake(
     """
     directory = location.require_project().directory
     words = [*targets, *_snakefile_options(directory), *options]
+    if not _NOT_WRITTEN.intersection(word.partition("=")[0] for word in words):
+        require_writable(location)
+    remark(f"$ cd {shlex.quote(str(directory))} && {shlex.join(['snakemake', *words])}")
     command, environment = _command(location, words, variables or {})
     os.chdir(directory)
     os.execve(sys.executable, command, environment)
 
 
+def require_writable(location: Location) -> None:
+    """Raise KochiError unless this user may write Snakemake's state and the results.
+
+    Snakemake would show a traceback after it has read everything.
+    """
+    directory = location.require_project().directory
+    state = directory / ".snakemake"
+    below = [state / name for name in _STATE]
+    for wanted in (state, *below, WorkingPaths(directory, location.machine.name).results):
+        path = next(each for each in (wanted, *wanted.parents) if is_there(each))
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise KochiError(
+                f"you may not write to {path}, where Snakemake writes its state and the results",
+                "Work in a clone of your own. Type: git clone "
+                f"{shlex.quote(os.fspath(directory))} DIRECTORY",
+            )
+
+
 def run_snakemake(location: Location, words: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Print the command line and run it in the project's directory; return its exit status.
+    """Run Snakemake in the project's directory; return its exit status.
 
     Its output goes to standard error. If this process is told to end, by Ctrl-C or SIGTERM, so is
     Snakemake, and this process ends after it: raises KeyboardInterrupt or SystemExit.
@@ -166,9 +192,7 @@ def run_snakemake(location: Location, words: Sequence[str], variables: Mapping[s
 def _command(
     location: Location, words: Sequence[str], variables: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """A command line of Snakemake, which is printed, and its environment."""
-    directory = location.require_project().directory
-    remark(f"$ cd {shlex.quote(str(directory))} && {shlex.join(['snakemake', *words])}")
+    """The command that runs Snakemake, and its environment."""
     sys.stdout.flush()
     sys.stderr.flush()
     # -P: as for the command `snakemake`, the project's own modules do not hide ours.

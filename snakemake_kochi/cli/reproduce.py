@@ -14,6 +14,7 @@ from humanfriendly.text import pluralize
 from snakemake_kochi.cli.options import COUNT, json_option, machine_option
 from snakemake_kochi.cli.output import local_time, print_json, print_table, remark, say, shown
 from snakemake_kochi.errors import KochiError
+from snakemake_kochi.files import is_there
 from snakemake_kochi.location import Location, find_location
 from snakemake_kochi.reproduction.rerun import Reproduced, Rerun
 from snakemake_kochi.reproduction.restoration import Group, groups_of
@@ -87,11 +88,14 @@ def _reproduce(
     jobs: int,
     as_json: bool,
 ) -> list[Reproduced]:
+    from snakemake_kochi.cli.batch import require_writable
     from snakemake_kochi.phases.keep import alive
 
     location = find_location(machine)
     location.require_here()
     subjects = _subjects(location, words, count, seed)
+    if not dry_run:
+        require_writable(location)
     groups = groups_of(subjects)
     _tell_subjects([subject for group in groups for subject in group.subjects])
     location.prepare_machine()
@@ -203,6 +207,8 @@ def _run(location: Location, rerun: Rerun, jobs: int) -> None:
     words += ["--logger", "kochi"]
     if location.machine.has_allocations:
         words += ["--latency-wait", "60"]
+    records = pluralize(len(rerun.group.subjects), "record")
+    remark(f"Running {records} of snapshot {rerun.group.tree[:_SHORT]} with Snakemake")
     rerun.begin()
     run_snakemake(location, words, {RERUN_VARIABLE: str(rerun.freeze.file)})
     rerun.end()
@@ -229,8 +235,9 @@ def _tell_outcomes(found: Sequence[Reproduced], told: set[str], reruns: Sequence
         _tell_counted(new, len(found))
     states = Counter(each.state for each in found)
     say(", ".join(f"{count} {state}" for state, count in states.items()))
-    where = " ".join(shlex.quote(rerun.directory) for rerun in reruns)
-    say(f"New results: {where}")
+    there = (each for each in reruns if is_there(each.freeze.directory / each.directory))
+    if where := " ".join(shlex.quote(rerun.directory) for rerun in there):
+        say(f"New results: {where}")
 
 
 def _rows(each: Reproduced) -> Iterator[tuple[object, ...]]:

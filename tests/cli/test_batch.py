@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,6 +94,24 @@ def test_the_project_s_snakefile_is_used_if_it_has_the_rules(
     command = shell("batch", "fib.yaml", "test", "--dry-run").err.splitlines()[0]
     assert command.startswith("$ cd ")
     assert ("--snakefile" not in command) == own
+
+
+@pytest.mark.parametrize("closed", [".", ".snakemake/locks", "results/local"])
+def test_a_directory_that_cannot_be_written_is_told_before_snakemake_starts(
+    closed: str, project: Path, shell: Kochi
+) -> None:
+    directory = project / closed
+    directory.mkdir(parents=True, exist_ok=True)
+    # Also root may not write there.
+    subprocess.run(["mount", "--bind", "-o", "ro", directory, directory], check=True)
+    try:
+        failed = shell("batch", "fib.yaml", "test")
+    finally:
+        subprocess.run(["umount", "--lazy", directory], check=True)
+    assert failed.status == 1
+    first, second = failed.err.splitlines()
+    assert first.startswith(f"kochi: you may not write to {directory}, where Snakemake writes")
+    assert second == f"Work in a clone of your own. Type: git clone {project} DIRECTORY"
 
 
 @pytest.mark.parametrize(
