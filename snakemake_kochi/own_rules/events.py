@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snakemake_kochi.errors import KochiError, for_snakemake
+from snakemake_kochi.errors import GitError, KochiError, for_snakemake
 from snakemake_kochi.own_rules.flag import check_output, is_artifact
 from snakemake_kochi.paths import WorkingPaths
 
@@ -204,10 +204,16 @@ def _keeper(workflow: Any, directory: Path, outputs: Sequence[str]) -> Keeper:
 
 
 def _remark_code(freeze: Freeze, directory: Path, outputs: Sequence[str]) -> None:
-    """Say that outputs of earlier runs are in the snapshot, which is not what anybody wants."""
+    """Say that outputs are or will be in a snapshot, which is not what anybody wants."""
     code = {entry.path for entry in freeze.entries}
     below = os.path.relpath(directory.resolve(), freeze.directory.resolve())
-    found = [path for each in outputs if (path := os.path.normpath(f"{below}/{each}")) in code]
+    paths = [os.path.normpath(f"{below}/{each}") for each in outputs]
+    # Results of batches are never code; for what is outside of the project git has no rules.
+    results = ("../", "results/", f"{os.path.normpath(f'{below}/results')}/")
+    new = [path for path in paths if path not in code and not path.startswith(results)]
+    kept_out = _ignored(freeze.directory, new)
+    seen = code.union(path for path in new if path not in kept_out)
+    found = [path for path in paths if path in seen]
     if not found:
         return
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
@@ -218,6 +224,18 @@ def _remark_code(freeze: Freeze, directory: Path, outputs: Sequence[str]) -> Non
         f"Type in {freeze.directory}: echo {shlex.quote(f'/{first}{slash}')} >> .gitignore",
         file=sys.stderr,
     )
+
+
+def _ignored(directory: Path, paths: Sequence[str]) -> set[str]:
+    """Those among paths in a project that git ignores; all of them if git cannot tell."""
+    from snakemake_kochi.git import run_git
+
+    asked = b"\0".join(map(os.fsencode, paths))
+    try:
+        said = run_git(directory, "check-ignore", "-z", "--stdin", stdin=asked, accept=(0, 1))
+    except GitError:  # in no repository, or in a submodule
+        return set(paths)
+    return {os.fsdecode(path) for path in said.split(b"\0")}
 
 
 def _checked_artifacts(job: Any) -> list[str]:

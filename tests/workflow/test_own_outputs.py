@@ -387,12 +387,16 @@ def test_outputs_that_count_as_code_and_damaged_notes_are_named(
     tmp_path: Path,
 ) -> None:
     project = make_project(tmp_path, RULE.format(output='artifact("kept/x.txt")'))
-    assert "git does not ignore" not in project.snakemake()
+    told = "git does not ignore kept/x.txt, so these outputs count as code"
+    said = project.snakemake()
+    assert told in said  # before the file is there
+    assert f"Type in {project.directory}: echo /kept/ >> .gitignore" in said
     write(project.directory / ".snakemake/kochi/local/own-jobs/1.jsonl", "not ours")
     said = project.snakemake("--forceall")
     assert "own-jobs/1.jsonl: outputs of a killed run are not kept" in said
-    assert "git does not ignore kept/x.txt, so these outputs count as code" in said
-    assert f"Type in {project.directory}: echo /kept/ >> .gitignore" in said
+    assert told in said
+    (project.directory / ".gitignore").write_text("/kept/\n")
+    assert "git does not ignore" not in project.snakemake("--forceall")
 
 
 def test_own_outputs_are_kept_beside_the_results_of_batches(finished_project: Any) -> None:
