@@ -71,6 +71,8 @@ def write_crate(repository: Path, publication: Publication, directory: Path) -> 
             outputs = {run: content.output_of(run) for run in publication.runs}
             content.tables, problems = write_tables(publication, crate, outputs, content.records)
             content.problems += problems
+            # Each becomes an item of a list.
+            content.problems = [" ".join(each.split("\n")) for each in content.problems]
             text = appendix(publication, content)
             (crate / README).write_bytes(text.encode("utf-8", "surrogateescape"))
             (crate / CITATION).write_bytes(citation(publication).encode())
@@ -198,7 +200,9 @@ def _copied(
         streams = read_artifacts(repository, commit, paths)
         first = next(streams, None)
     except MissingContentError as error:
-        content.problems.append(error.sentences)
+        all_of_them = "To fetch them, type: kochi artifact fetch --large"
+        how = error.hint if len(error.paths) == 1 else all_of_them
+        content.problems.append(f"{error.message}. {how}")
         paths = [path for path in paths if path not in error.paths]
         streams = read_artifacts(repository, commit, paths)
         first = next(streams, None)

@@ -134,20 +134,28 @@ def test_experiments_of_one_file_name_have_a_table_each(
 def test_large_files_are_exported_as_a_whole_or_named(
     clone: Path, export: Export, crate: Crate, tmp_path: Path
 ) -> None:
-    path = "local/sum/1_0.log"
-    content = (crate.directory / "results" / path).read_bytes()
-    pointer = Pointer(hashlib.sha256(content).hexdigest(), len(content))
-    commit_to(clone, {path: pointer.text.decode()}, BRANCH)
+    paths = ("local/sum/1_0.log", "local/sum/2_0.log")
+    contents = [(crate.directory / "results" / path).read_bytes() for path in paths]
+    pointers = [Pointer(hashlib.sha256(each).hexdigest(), len(each)) for each in contents]
+    texts = [pointer.text.decode() for pointer in pointers]
+    commit_to(clone, dict(zip(paths, texts, strict=True)), BRANCH)
     outcome = export("--ro-crate", tmp_path / "crate", cwd=clone)
     assert outcome.status == 1
-    assert f"{path}: large files, of which this clone has only pointers" in outcome.err
-    assert "kochi artifact fetch" in outcome.err
-    assert not (tmp_path / "crate/results" / path).exists()
+    said = f"{paths[0]} and 1 more: large files, of which this clone has only pointers"
+    assert said in outcome.err
+    assert "\\n" not in outcome.err
+    readme = (tmp_path / "crate/README.md").read_text()
+    (item,) = [line for line in readme.splitlines() if line.startswith(f"- {said}")]
+    for told in (outcome.err, item):
+        assert "). To fetch them, type: kochi artifact fetch --large" in told
+    assert not any((tmp_path / "crate/results" / path).exists() for path in paths)
     assert (tmp_path / "crate/results/local/sum/1_1.log").exists()
-    Store.of(clone).put(io.BytesIO(content))
+    for content in contents:
+        Store.of(clone).put(io.BytesIO(content))
     outcome = export("--ro-crate", tmp_path / "whole", cwd=clone)
     assert outcome.status == 0, outcome.err
-    assert (tmp_path / "whole/results" / path).read_bytes() == content
+    for path, content in zip(paths, contents, strict=True):
+        assert (tmp_path / "whole/results" / path).read_bytes() == content
 
 
 def test_a_job_of_an_own_rule_names_its_inputs_and_its_snakefile(
