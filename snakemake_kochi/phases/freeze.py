@@ -259,12 +259,13 @@ def _difference(
 
 def _own_outputs(start: Path, directory: Path, root: Root) -> list[str]:
     """Patterns for the files that a run in `start` writes: its outputs must not count as code."""
-    patterns = ["/results/", *SNAKEMAKE_STATE]
-    own = ((start.resolve(), "results/"), (root.directory.resolve(), ""))
+    # Without a slash at the end: they may be links to directories on another filesystem.
+    patterns = ["/results", *SNAKEMAKE_STATE]
+    own = ((start.resolve(), "/results"), (root.directory.resolve(), ""))
     for path, below in own:
         if path.is_relative_to(directory.resolve()) and path != directory.resolve():
             relative = _glob_escape(path.relative_to(directory.resolve()).as_posix())
-            patterns.append(f"/{relative}/{below}")
+            patterns.append(f"/{relative}{below}")
     return patterns
 
 

@@ -44,7 +44,7 @@ from snakemake_kochi.snapshot import (
 )
 
 # Snakemake's own state is never part of the code, whatever .gitignore says.
-SNAKEMAKE_STATE = (".snakemake/",)
+SNAKEMAKE_STATE = (".snakemake",)
 _RESTORED_VERSION = 1
 Sources = Mapping[str, Mapping[str, str]]
 _NONE: Sources = FrozenDict()
