@@ -150,7 +150,7 @@ def fetch_command(
     REMOTE; write ./NAME for a file of that name. FILE is a path in an artifact branch, such as
     local/fib/30.bin, or a file in a worktree of one.
     """
-    repository = _find_location(None).require_project().directory
+    repository = _find_directory()
     remote, files = split_remote(repository, words)
     if not files:
         if commit is not None or output is not None:
@@ -327,18 +327,22 @@ def _told_ahead(report: SyncReport, ref: str, count: int) -> str:
 
 
 def _find_location(machine: str | None) -> Location:
-    """The location, also in the worktree of the results.
+    """The location, also in the worktree of the results."""
+    return find_location(machine, start=_find_directory())
 
-    That worktree belongs to the project but has no kochi.yaml.
+
+def _find_directory() -> Path:
+    """The project's directory, whatever its kochi.yaml says.
+
+    The worktree of the results belongs to the project but has no kochi.yaml.
     """
     try:
-        find_project(Path.cwd())
+        return find_project(Path.cwd())
     except KochiError:
         for directory in _worktrees():
             if configuration_file(directory).is_file():
-                return find_location(machine, start=directory)
+                return find_project(directory)
         raise
-    return find_location(machine)
 
 
 def _is_here(location: Location) -> bool:

@@ -223,7 +223,11 @@ def test_results_are_pushed_and_fetched_with_the_git_command_that_does_it(
     git(tmp_path / "clone", "checkout", "--quiet", "--orphan", "main")
     write(tmp_path / "clone" / "kochi.yaml", "{}")
     monkeypatch.chdir(tmp_path / "clone")
+    # That needs to know which project it is, and not what its kochi.yaml says.
+    write(tmp_path / "clone" / "kochi.yaml", "machines: [")
+    assert "kochi.yaml:1" in kochi("artifact", "log").err
     fetched = kochi("artifact", "fetch", "--json")
+    write(tmp_path / "clone" / "kochi.yaml", "{}")
     assert fetched.data["remote"] == "origin"
     assert fetched.data["command"].startswith("git fetch origin '+refs/heads/kochi_artifacts*:")
     wrong = kochi("artifact", "fetch", "orgin")
