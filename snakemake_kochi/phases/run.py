@@ -203,7 +203,8 @@ def _copy(tree: Path, directory: Path) -> Path:
     command = ["cp", "-a", "--reflink=auto", "--", str(tree), str(directory)]
     copied = subprocess.run(command, capture_output=True, check=False)
     if copied.returncode != 0:
-        said = copied.stderr.decode("utf-8", "replace").strip()
+        # It has a line for each file; on a full disk they all say the same.
+        said = copied.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
         raise CopyError(f"could not copy {tree} into a workspace: {said}")
     return directory
 
