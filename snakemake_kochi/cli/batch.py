@@ -36,8 +36,8 @@ from snakemake_kochi.resources import workflow_directory
 
 _USES_OUR_RULES = re.compile(r"^\s*use\s+rule\s+\*\s+from\s+\w+\s*(#.*)?$", re.MULTILINE)
 
-# With these options Snakemake writes nothing, or somewhere else.
-_NOT_WRITTEN = frozenset({"-n", "--dry-run", "--dryrun", "-d", "--directory"})
+_DRY_RUN = frozenset({"-n", "--dry-run", "--dryrun"})
+_ELSEWHERE = frozenset({"-d", "--directory"})  # Snakemake writes somewhere else
 _STATE = ("incomplete", "iocache", "locks", "log", "metadata")  # directories in .snakemake
 
 _LOOK = 0.5  # seconds between two looks at a run that may be dead
@@ -131,24 +131,29 @@ def call_snakemake(
     """
     directory = location.require_project().directory
     words = [*targets, *_snakefile_options(directory), *options]
-    if not _NOT_WRITTEN.intersection(word.partition("=")[0] for word in words):
-        require_writable(location)
+    given = {word.partition("=")[0] for word in words}
+    if not given & _ELSEWHERE:
+        require_writable(location, dry_run=bool(given & _DRY_RUN))
     remark(f"$ cd {shlex.quote(str(directory))} && {shlex.join(['snakemake', *words])}")
     command, environment = _command(location, words, variables or {})
     os.chdir(directory)
     os.execve(sys.executable, command, environment)
 
 
-def require_writable(location: Location) -> None:
+def require_writable(location: Location, dry_run: bool = False) -> None:
     """Raise KochiError unless this user may write Snakemake's state and the results.
 
-    Snakemake would show a traceback after it has read everything.
+    Snakemake would show a traceback after it has read everything. A dry run only makes the
+    directories of the state that are missing.
     """
     directory = location.require_project().directory
     state = directory / ".snakemake"
-    below = [state / name for name in _STATE]
-    for wanted in (state, *below, WorkingPaths(directory, location.machine.name).results):
-        path = next(each for each in (wanted, *wanted.parents) if is_there(each))
+    wanted = [state, *(state / name for name in _STATE)]
+    wanted.append(WorkingPaths(directory, location.machine.name).results)
+    if dry_run:
+        wanted = [each for each in (state / "locks",) if not is_there(each)]
+    for each in wanted:
+        path = next(above for above in (each, *each.parents) if is_there(above))
         if not os.access(path, os.W_OK | os.X_OK):
             raise KochiError(
                 f"you may not write to {path}, where Snakemake writes its state and the results",

@@ -96,16 +96,19 @@ def test_the_project_s_snakefile_is_used_if_it_has_the_rules(
     assert ("--snakefile" not in command) == own
 
 
-@pytest.mark.parametrize("closed", [".", ".snakemake/locks", "results/local"])
+@pytest.mark.parametrize(
+    ("closed", "options"),
+    [(".", []), (".", ["-n"]), (".snakemake/locks", []), ("results/local", [])],
+)
 def test_a_directory_that_cannot_be_written_is_told_before_snakemake_starts(
-    closed: str, project: Path, shell: Kochi
+    closed: str, options: list[str], project: Path, shell: Kochi
 ) -> None:
     directory = project / closed
     directory.mkdir(parents=True, exist_ok=True)
     # Also root may not write there.
     subprocess.run(["mount", "--bind", "-o", "ro", directory, directory], check=True)
     try:
-        failed = shell("batch", "fib.yaml", "test")
+        failed = shell("batch", "fib.yaml", "test", *options)
     finally:
         subprocess.run(["umount", "--lazy", directory], check=True)
     assert failed.status == 1
