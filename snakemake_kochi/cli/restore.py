@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,11 +84,13 @@ def restore(location: Location, asked: Asked, as_json: bool) -> int:
         for each, publication, records in chosen
     ]
     batches = _with_each_once(batches)
-    for batch in batches:
-        _write(directory, working, batch, asked.force)
-    done = [batch for batch in batches if batch.outcome.restored or batch.outcome.present]
+    with _explaining_failed_writes():
+        for batch in batches:
+            _write(directory, working, batch, asked.force)
+        done = [batch for batch in batches if batch.outcome.restored or batch.outcome.present]
+        if done:
+            restoration.remember()
     if done:
-        restoration.remember()
         _note_finished(location, str(freeze.file), asked, done)
     _tell(batches, read, machine, as_json)
     failed = any(batch.outcome.differing or batch.outcome.lacking for batch in batches)
@@ -127,7 +131,8 @@ def _freeze(location: Location, working: WorkingPaths, read: Recorded, asked: As
     sources = {name: source for name, source in sources.items() if noted.get(name) != source}
     if not sources:
         return freeze
-    note_restored_sources(working, sources)
+    with _explaining_failed_writes():
+        note_restored_sources(working, sources)
     for name in sources:
         remark(f"The directory of recipe {name} is not here: it has the code that the results used")
     return take_freeze(Path.cwd(), working.machine, globs)
@@ -164,6 +169,7 @@ def _batches(rules: Sequence[BatchRules], asked: Asked) -> list[BatchRules]:
 def _with_each_once(batches: Sequence[_Batch]) -> list[_Batch]:
     """Of a point in several publications, the first one counts; without those that add nothing."""
     taken: set[Path] = set()
+    told: set[tuple[str, Path]] = set()
     for batch in batches:
         found = batch.restorable.found
         for place in taken & found.keys():
@@ -171,8 +177,12 @@ def _with_each_once(batches: Sequence[_Batch]) -> list[_Batch]:
         taken |= found.keys()
     kept: dict[str, _Batch] = {}
     for number, batch in enumerate(batches):
-        for place in taken & batch.restorable.reasons.keys():
-            del batch.restorable.reasons[place]
+        reasons, name = batch.restorable.reasons, batch.publication.name
+        for place in list(reasons):
+            # A name may be published in several commits, such as your branch and the remote's.
+            if place in taken or (name, place) in told:
+                del reasons[place]
+        told |= {(name, place) for place in reasons}
         adds = batch.restorable.found or batch.restorable.reasons
         kept[batch.label if not adds else str(number)] = batch
     labels = {batch.label for key, batch in kept.items() if key != batch.label}
@@ -186,12 +196,25 @@ def _write(repository: Path, working: WorkingPaths, batch: _Batch, force: bool) 
         publication = batch.publication
         identities = [each.identity for each in wanted]
         note_restored(working, publication.name, publication.commit, identities)
+    batch.outcome = restore_files(repository, batch.publication, wanted, force)
+
+
+@contextmanager
+def _explaining_failed_writes() -> Iterator[None]:
+    """Turn an OSError into a KochiError that says what to do."""
     try:
-        batch.outcome = restore_files(repository, batch.publication, wanted, force)
+        yield
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
+        file, why = error.filename, error.strerror or error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and file:
+            raise KochiError(
+                f"results cannot be restored: nothing can be written in "
+                f"{os.path.abspath(os.path.dirname(file))} ({why})",
+                "Type the command in a clone of your own.",
+            ) from error
+        where = f"{file}: " if file else ""
         raise KochiError(
-            f"{where}{error.strerror or error}; results that were restored before are complete",
+            f"{where}{why}; results that were restored before are complete",
             "Then type the same command again: it goes on.",
         ) from error
 
@@ -256,6 +279,8 @@ def _tell_batch(batch: _Batch) -> None:
     of = f"{batch.there} of {pluralize(batch.points, 'result')}"
     new = len(outcome.restored)
     how = f"{new} restored from {name}" if new else f"nothing new from {name}"
+    if lacking := len(outcome.lacking):
+        how = f"{new} restored from {name}, which has {lacking} more without their content here"
     say(f"{batch.label}: {of} in results/, {how}")
     for files in list(outcome.differing.values())[:_MOST_NAMED]:
         remark(f"    {files[0]} is there with another content, and stays (--force replaces it)")
