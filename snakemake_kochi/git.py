@@ -14,7 +14,7 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO, cast
@@ -110,12 +110,14 @@ def run_git(
     stdin: IO[bytes] | bytes | None = None,
     accept: Collection[int] = (0,),
     transports: Collection[str] = (),
+    hear: Callable[[str], None] = lambda said: None,
 ) -> bytes:
     """Run one git command in a directory and return its standard output, unstripped.
 
     Commits made this way have our own identity, so no identity needs to be configured. `accept`
-    lists the exit statuses that are answers and not failures. Without `transports`, the command
-    reaches no other repository. Raises GitError with the message of git.
+    lists the exit statuses that are answers and not failures; `hear` is then called with what git
+    wrote to standard error. Without `transports`, the command reaches no other repository. Raises
+    GitError with the message of git.
     """
     environment = {**(environment or {}), "GIT_ALLOW_PROTOCOL": _allowed(transports)}
     if isinstance(stdin, bytes):
@@ -129,6 +131,7 @@ def run_git(
                 stdin=stream,
                 accept=accept,
                 transports=transports,
+                hear=hear,
             )
     command, variables = _command(directory, arguments, environment)
     status, output, said = gitpython.Git(str(directory)).execute(
@@ -142,6 +145,7 @@ def run_git(
     )
     if status not in accept:
         raise _refusal(directory, arguments, status, said)
+    hear(said)
     return output
 
 

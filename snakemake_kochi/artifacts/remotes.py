@@ -25,6 +25,9 @@ from snakemake_kochi.paths import ProjectPaths
 
 _BRANCHES = f"refs/heads/{MERGED}*"
 _DEFAULT = "origin"
+# Git's words for a branch that is not a descendant of that of the remote.
+_HAS_OTHER_COMMITS = ("(fetch first)", "(non-fast-forward)")
+_MOST_LINES = 10
 
 
 @dataclass(frozen=True)
@@ -80,20 +83,22 @@ def push(repository: Path, paths: ProjectPaths, remote: str | None = None) -> Ex
     refspecs = [f"{ref}:{ref}" for ref in branches]
     refspecs += [f"{CODE}/*:{CODE}/*"] if code else []
     command = ("push", remote, *refspecs)
+    said: list[str] = []
     told = run_git(
         repository,
         *("push", "--porcelain", "--no-verify", *command[1:]),
         environment=FETCHING_MISSING,
         transports=TRANSPORTS,
         accept=(0, 1),
+        hear=said.append,
     )
     lines = [line.split("\t") for line in told.decode("utf-8", "replace").splitlines()]
     results = [line for line in lines if len(line) == 3]
     refused = [f"{refs.partition(':')[2]} {why}" for flag, refs, why in results if flag == "!"]
     if refused or not results:
         raise GitError(
-            f"{remote} refused {', '.join(refused) or 'everything'}",
-            _how_to_push(remote, any("shallow" in each for each in refused)),
+            f"{remote} refused {', '.join(refused) or 'everything'}{_reasons(''.join(said))}",
+            _how_to_push(remote, refused),
         )
     changed = [refs.partition(":")[2] for flag, refs, _ in results if flag != "="]
     names = tuple(ref.removeprefix("refs/heads/") for ref in changed if ref in branches)
@@ -191,14 +196,24 @@ def fetch_content(repository: Path, commit: str, path: str, remote: str | None =
     return Content(path, pointer.size, file, was_here=False)
 
 
-def _how_to_push(remote: str, is_shallow: bool) -> str:
-    if is_shallow:
+def _reasons(said: str) -> str:
+    """What a remote and git said about a refused push, each line indented below a message."""
+    lines = [line for line in said.splitlines() if line.startswith(("remote:", "error:", "fatal:"))]
+    own = "error: failed to push some refs"
+    told = ["".join(filter(str.isprintable, line)) for line in lines if not line.startswith(own)]
+    return "".join(f"\n    {line.rstrip()}" for line in told[:_MOST_LINES])
+
+
+def _how_to_push(remote: str, refused: Sequence[str]) -> str:
+    if any("shallow" in each for each in refused):
         return (
             "This clone is shallow, and the remote lacks the commits below. Type: git fetch "
             "--unshallow; then push again."
         )
+    if not any(reason in each for each in refused for reason in _HAS_OTHER_COMMITS):
+        return "Correct this at the remote, or ask who administers it."
     return (
-        f"If it has results of another clone, type: kochi artifact fetch {remote}; then kochi "
+        f"It has results of another clone. Type: kochi artifact fetch {remote}; then kochi "
         "artifact sync, which says how to join them."
     )
 

@@ -148,6 +148,19 @@ def test_a_remote_with_results_of_another_clone_refuses_with_what_to_type(
     assert git(bare, "show", f"{BRANCH}:local/second.log") == "second"
 
 
+def test_the_reason_of_a_remote_that_accepts_nothing_is_told(
+    repository: Path, paths: ProjectPaths, bare: Path
+) -> None:
+    result(repository, paths, "first")
+    hook = write(bare / "hooks" / "pre-receive", "#!/bin/sh\necho the disk is full >&2\nexit 1\n")
+    hook.chmod(0o755)
+    with pytest.raises(GitError) as caught:
+        push(repository, paths)
+    assert f"origin refused refs/heads/{BRANCH} [remote rejected]" in caught.value.message
+    assert "\n    remote: the disk is full" in caught.value.message
+    assert "fetch" not in str(caught.value)
+
+
 def test_code_of_a_shallow_clone_is_pushed_where_its_base_is_known(
     repository: Path, bare: Path, tmp_path: Path
 ) -> None:
