@@ -133,14 +133,18 @@ def origin_of_file(repository: Path, file: Path) -> Origin:
 
 
 def place_in_worktree(file: Path) -> tuple[Path, str]:
-    """The working tree that a file is in and, if that is one of an artifact branch, the path of the
-    file in the branch, else "".
+    """The working tree that a file is in and, if that is one of an artifact branch, or of one of
+    its commits, the path of the file in the branch, else "".
 
     Raises GitError outside of a repository.
     """
     top = Path(os.fsdecode(run_git(file.parent, "rev-parse", "--show-toplevel")[:-1]))
     branch = run_git(file.parent, "symbolic-ref", "--quiet", "HEAD", accept=(0, 1)).decode()
     is_of_results = branch.startswith(f"refs/heads/{MERGED}")
+    if not branch:  # a commit is checked out, such as one of a fetched artifact branch
+        patterns = (f"refs/heads/{MERGED}*", f"refs/remotes/*/{MERGED}*")
+        words = ("for-each-ref", "--count=1", "--contains=HEAD")
+        is_of_results = bool(run_git(file.parent, *words, *patterns))
     return top, file.resolve().relative_to(top).as_posix() if is_of_results else ""
 
 

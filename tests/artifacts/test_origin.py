@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from git_helpers import write
+from git_helpers import git, write
 
 from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal
-from snakemake_kochi.artifacts.origin import find_origin
+from snakemake_kochi.artifacts.origin import find_origin, place_in_worktree
 from snakemake_kochi.cli.show.records import record_command
 from snakemake_kochi.errors import DamagedFileError, KochiError
 from snakemake_kochi.files import to_json
@@ -43,6 +43,19 @@ def kept(repository: Path, paths: ProjectPaths, change: dict[str, Any]) -> None:
 def test_a_record_is_found_by_the_path_of_its_file(repository: Path, paths: ProjectPaths) -> None:
     kept(repository, paths, {})
     assert find_origin(repository, "local/first.log").record["parameters"] == {"n": "1"}
+
+
+def test_a_checked_out_commit_of_an_artifact_branch_has_results_and_one_of_code_has_none(
+    repository: Path, paths: ProjectPaths, tmp_path: Path
+) -> None:
+    kept(repository, paths, {})
+    add = ("-c", "core.hooksPath=/dev/null", "worktree", "add", "--quiet", "--detach")
+    git(repository, *add, str(tmp_path / "results"), "kochi_artifacts_local")
+    file = tmp_path / "results" / "local" / "first.log"
+    assert place_in_worktree(file) == (tmp_path / "results", "local/first.log")
+    assert find_origin(repository, str(file)).file == "unknown"  # its record has no digest
+    git(repository, *add, str(tmp_path / "code"), "main")
+    assert place_in_worktree(tmp_path / "code" / "main.c") == (tmp_path / "code", "")
 
 
 @pytest.mark.parametrize(
