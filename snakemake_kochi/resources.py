@@ -16,7 +16,7 @@ def _find(name: str, package: Path) -> Path:
             return candidate
     raise KochiError(
         f"{package}: the directory '{name}' of snakemake_kochi is missing",
-        "Install it again: pip install --force-reinstall snakemake-executor-plugin-kochi",
+        "Install it again: in a clone of snakemake_kochi, type: pip install --force-reinstall .",
     )
 
 

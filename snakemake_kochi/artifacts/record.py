@@ -60,7 +60,7 @@ def todays_form(record: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise DamagedFileError(
             f"{where}: written by a newer snakemake_kochi (records of version {version}; this one "
             f"reads up to {RECORD_VERSION})",
-            "Update with: pip install --upgrade snakemake-executor-plugin-kochi",
+            "Install a newer snakemake_kochi.",
         )
     found = dict(record)
     if version < 2:

@@ -26,6 +26,7 @@ from snakemake_kochi.export.repository import joined
 from snakemake_kochi.export.selection import Run
 from snakemake_kochi.export.tables import Table
 
+_KOCHI = "https://github.com/snakemake-kochi/snakemake_kochi"
 _UNKNOWN = "not recorded"
 _MOST_VALUES = 12
 _MOST_PROBLEMS = 50
@@ -131,7 +132,9 @@ def _software(publication: Publication) -> Iterator[str]:
         for name in part(run.record, "facts"):
             fact = part(run.record["facts"], name)
             key = (name, str(fact.get("command", "")))
-            facts.setdefault(key, set()).add(str(fact.get("output", "")).strip())
+            # Of a command that failed, the output is a message and no version.
+            output = fact.get("output", "") if fact.get("exit_status") == 0 else ""
+            facts.setdefault(key, set()).add(str(output).strip())
     for os_name, kernel in sorted(systems):
         yield f"System: {os_name or _UNKNOWN}, kernel {kernel or _UNKNOWN}."
     if not systems:
@@ -150,7 +153,7 @@ def _software(publication: Publication) -> Iterator[str]:
             yield f"{name} (`{command}`):"
             yield _indented(output)
     if silent := sorted(name for (name, _), outputs in facts.items() if outputs == {""}):
-        yield f"Nothing was found for: {', '.join(silent)}."
+        yield f"Not found: {', '.join(silent)}."
     variables: dict[str, set[str]] = {}
     for run in publication.runs:
         for name, value in part(run.record, "environment").items():
@@ -160,10 +163,10 @@ def _software(publication: Publication) -> Iterator[str]:
         seen = [(name, _shortened(sorted(found))) for name, found in sorted(variables.items())]
         yield _table(("Variable", "Values"), seen)
     if not facts:
-        yield (
-            f"Compiler and libraries: {_UNKNOWN}. To have them in the records of the next runs, "
-            "name their commands under `facts:` in kochi.yaml."
-        )
+        how = " To record them in the next runs, name their commands under `facts:` in kochi.yaml."
+        # Jobs of own rules have no facts.
+        is_possible = any(run.experiment for run in publication.runs)
+        yield f"Compiler and libraries: {_UNKNOWN}.{how if is_possible else ''}"
 
 
 def _parameters(publication: Publication) -> Iterator[str]:
@@ -196,8 +199,11 @@ def _how_to_get(publication: Publication) -> Iterator[str]:
     yield f"The results are in {count} of the repository: {branches}."
     yield _indented(
         f"git clone {shlex.quote(address)} {shlex.quote(about.project)}\n"
+        f"git clone {_KOCHI} snakemake_kochi\n"
+        "python3 -m venv kochi-env\n"
+        ". kochi-env/bin/activate\n"
+        "pip install ./snakemake_kochi\n"
         f"cd {shlex.quote(about.project)}\n"
-        "pip install snakemake-executor-plugin-kochi\n"
         "kochi artifact fetch"
     )
     yield "The code of each result, also what was not committed, is then under `refs/kochi/code/`:"
@@ -212,24 +218,22 @@ def _how_to_get(publication: Publication) -> Iterator[str]:
 def _how_to_reproduce(publication: Publication) -> Iterator[str]:
     newest = publication.newest
     lines = [f"git worktree add --detach ../again {CODE}/{newest.tree}", "cd ../again"]
-    of_newest = {(r.experiment, r.batch) for r in publication.runs if r.tree == newest.tree}
-    lines += [
-        shlex.join(["kochi", "batch", file, batch]) for file, batch in sorted(of_newest) if batch
-    ]
     files = [
         each["dest"]
         for run in publication.runs
         for each in run.record["artifacts"]
         if run.tree == newest.tree and not run.experiment
     ]
-    lines += [shlex.join(["snakemake", "--cores", "all", *files[:_MOST_FILES]])] if files else []
+    if files := list(dict.fromkeys(files))[:_MOST_FILES]:
+        lines.append(shlex.join(["snakemake", "--cores", "all", *files]))
     if any(run.experiment and run.has_succeeded for run in publication.runs):
         yield (
             "To build and run some of these results again, each with its code, recipes and "
             "parameters, and compare the outputs with the recorded ones:"
         )
         yield _indented("kochi reproduce --sample 10")
-    yield "To work with the newest code:"
+    then = ", and to make files of its rules again" if files else ""
+    yield f"To have the newest code in a directory of its own{then}:"
     yield _indented("\n".join(lines))
     if len({run.tree for run in publication.runs}) > 1:
         yield "For the results of other code, take its ref from the table above."

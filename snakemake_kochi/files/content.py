@@ -214,7 +214,7 @@ def read_json(path: Path, version: int | None = None, is_ours: bool = False) -> 
             raise DamagedFileError(
                 f"{path}: written by a newer snakemake_kochi (format {found}, this one reads "
                 f"up to {version})",
-                "Update with: pip install --upgrade snakemake-executor-plugin-kochi",
+                "Install a newer snakemake_kochi.",
             )
     return data
 

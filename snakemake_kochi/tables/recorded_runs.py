@@ -248,8 +248,7 @@ def _parsed(file: RecordFile, content: bytes | None) -> RecordedRun:
         if version > RECORD_VERSION:
             raise DamagedFileError(
                 f"written by a newer snakemake_kochi (format {version}, this one reads up to "
-                f"{RECORD_VERSION}; to update, type: pip install --upgrade "
-                "snakemake-executor-plugin-kochi)"
+                f"{RECORD_VERSION}; install a newer snakemake_kochi)"
             )
         return RecordedRun.of(file, record)
     except DamagedFileError:

@@ -13,7 +13,7 @@ from support import git, write
 
 from snakemake_kochi.export.repository import browsable
 
-from .conftest import HERE, Crate, Export, Projects
+from .conftest import HERE, Crate, Export, Projects, clone_with_branch, commit_to
 
 OWN = """
     cff-version: 1.2.0
@@ -93,9 +93,51 @@ def test_the_appendix_tells_hardware_software_and_how_to_reproduce(
     assert f"| tool:release | in this artifact | {commit} |" in text
     tree = record["snapshot"]["tree"]
     assert f"    git worktree add --detach ../again refs/kochi/code/{tree}\n" in text
-    assert "    kochi batch sum.yaml first\n" in text
+    # In a clone, recipes that are directories elsewhere cannot be installed.
+    assert "kochi batch sum.yaml" not in text
+    # The package is on no index.
+    assert "    pip install ./snakemake_kochi\n" in text
     assert "    kochi reproduce --sample 10\n" in text
     assert "sum.yaml second" not in text
     assert "4 runs" in text
     # In a crate it has the tables, too.
     assert "|   n |   (runs) |" in (crate.directory / "README.md").read_text()
+
+
+def test_the_appendix_has_no_output_of_failed_commands_and_no_facts_of_own_rules(
+    projects: Projects, export: Export, crate: Crate, tmp_path: Path
+) -> None:
+    clone = clone_with_branch(projects, tmp_path)
+    places = sorted((crate.directory / "records/local").iterdir())
+    old = json.loads(places[0].read_text())
+    at = {"at": "2026-01-01T00:00:00+00:00"}
+    facts = {
+        "compiler": {"command": "cc --version", "output": "cc 12\n", "exit_status": 0, **at},
+        "mpi": {"command": "mpicc -v", "output": "mpicc: not here", "exit_status": 127, **at},
+        "slow": {"command": "sleep 9", "output": "half", "exit_status": None, **at},
+    }
+    with_facts = {**old, "identity": "facts", "experiment": "facts.yaml", "facts": facts}
+    own = {**old, "experiment": "", "batch": "", "recipes": [], "facts": {}}
+    alone = {**own, "identity": "own", "artifacts": []}
+    files: dict[str, str | None] = {
+        f"local/.kochi/records/00/{each['identity']}.json": json.dumps(each)
+        for each in (with_facts, alone)
+    }
+    commit_to(clone, files, "kochi_artifacts_local")
+    outcome = export("--appendix", tmp_path / "facts.md", "facts.yaml", cwd=clone)
+    assert outcome.status == 0, outcome.err
+    text = (tmp_path / "facts.md").read_text()
+    assert "compiler (`cc --version`):\n\n    cc 12\n" in text
+    assert "Not found: mpi, slow." in text
+    assert "not here" not in text and "half" not in text
+
+    listed = git(clone, "ls-tree", "-r", "--name-only", "kochi_artifacts_local").splitlines()
+    gone: dict[str, str | None] = {
+        path: None for path in listed if "/.kochi/" in path and not path.endswith("/own.json")
+    }
+    commit_to(clone, gone, "kochi_artifacts_local")
+    outcome = export("--appendix", tmp_path / "own.md", cwd=clone)
+    assert outcome.status == 0, outcome.err
+    text = (tmp_path / "own.md").read_text()
+    assert "Compiler and libraries: not recorded." in text
+    assert "facts:" not in text

@@ -311,7 +311,7 @@ def test_files_of_a_newer_release_are_left_alone_without_advice_to_remove_them(
     for call in (settle_locks, find_lock_settings):
         with pytest.raises(DamagedFileError, match="written by a newer snakemake_kochi") as caught:
             call(earlier.machine)
-        assert "rm " not in str(caught.value) and "Update with" in str(caught.value)
+        assert "rm " not in str(caught.value) and "Install a newer" in str(caught.value)
     assert earlier.files() == before
 
 
