@@ -72,6 +72,7 @@ def command(
 
     if crate is None and citation is None and appendix is None:
         raise click.UsageError("--ro-crate DIR, --citation FILE or --appendix FILE was expected")
+    _require_different(crate, citation, appendix)
     for file in filter(None, (citation, appendix)):
         _require_new(file)
     repository = toplevel(Path.cwd())
@@ -129,6 +130,22 @@ def _in_project(repository: Path, word: str) -> str:
         f"{word} is outside of the project {repository}",
         "An experiment is a file of its project, such as fib.yaml.",
     )
+
+
+def _require_different(crate: Path | None, citation: Path | None, appendix: Path | None) -> None:
+    files = {"--citation": citation, "--appendix": appendix}
+    places = {option: Path(os.path.realpath(file)) for option, file in files.items() if file}
+    if len(set(places.values())) < len(places):
+        raise KochiError(
+            f"{citation}: --citation and --appendix are the same file",
+            "Name two different files.",
+        )
+    for option, place in places.items():
+        if crate is not None and place.is_relative_to(os.path.realpath(crate)):
+            raise KochiError(
+                f"{files[option]}: {option} is in the directory of --ro-crate",
+                f"Leave {option} out: a crate has a CITATION.cff, and the appendix as README.md.",
+            )
 
 
 def _require_new(file: Path) -> None:

@@ -71,9 +71,12 @@ def _check_list(publication: Publication, content: Content | None) -> Iterator[t
     seconds = sum(run.record["seconds"] for run in runs)
     longest = max(run.record["seconds"] for run in runs)
     yield "Authors", joined(about.authors) or _UNKNOWN
-    yield "Code", about.address or f"the repository {about.project}, which names no public address"
+    yield (
+        "Code",
+        about.address or f"the repository {about.project}; its public address is not known",
+    )
     license_file = f"see the file {about.license_file}" if about.license_file else ""
-    yield "License", about.license or license_file or "none: all rights are reserved"
+    yield "License", about.license or license_file or "the project has no license file"
     yield "Workflow", f"experiments of snakemake_kochi, executed by Snakemake ({_version_note()})"
     yield "Executed", began if began == ended else f"{began} to {ended}"
     yield (
@@ -259,8 +262,8 @@ def _expected(publication: Publication, tables: Sequence[Table]) -> Iterator[str
         if table.remark:
             yield f"Note: {table.remark}."
     yield (
-        "Times depend on the hardware. All else is determined by code and parameters, as far as "
-        "the benchmark itself is."
+        "Times depend on the hardware. Other results should be the same, if the benchmark computes "
+        "the same whenever its code and parameters are the same."
     )
 
 

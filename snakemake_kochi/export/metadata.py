@@ -84,7 +84,7 @@ class _Description:
         return self._graph.work(
             "#no-license",
             name="No license",
-            description="The project has no license file: all rights are reserved by the authors",
+            description="The project has no license file",
         )
 
     def _person(self, author: Author) -> Any:

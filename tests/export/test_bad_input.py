@@ -250,6 +250,7 @@ def test_in_a_worktree_of_the_results_the_authors_are_those_of_the_code(
 def test_nothing_is_overwritten(clone: Path, export: Export, tmp_path: Path) -> None:
     full = write(tmp_path / "full" / "file", "mine\n").parent
     (tmp_path / "link").symlink_to(full)
+    new = tmp_path / "new"
     for words, said in (
         (("--ro-crate", full), "not empty"),
         (("--ro-crate", full / "file"), "a new or an empty directory was expected"),
@@ -257,6 +258,9 @@ def test_nothing_is_overwritten(clone: Path, export: Export, tmp_path: Path) -> 
         (("--ro-crate", tmp_path / "no" / "crate"), "mkdir -p"),
         (("--citation", full / "file"), "Nothing is overwritten"),
         (("--appendix", tmp_path / "no" / "file"), "there is no such directory"),
+        (("--citation", new, "--appendix", tmp_path / "clone" / ".." / "new"), "the same file"),
+        (("--ro-crate", new, "--citation", new), "in the directory of --ro-crate"),
+        (("--ro-crate", new, "--appendix", new / "a.md"), "in the directory of --ro-crate"),
     ):
         outcome = export(*words, cwd=clone)
         assert (outcome.status, said in outcome.err) == (1, True), outcome.err
