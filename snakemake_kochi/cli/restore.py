@@ -280,7 +280,7 @@ def _tell_batch(batch: _Batch) -> None:
     new = len(outcome.restored)
     how = f"{new} restored from {name}" if new else f"nothing new from {name}"
     if lacking := len(outcome.lacking):
-        how = f"{new} restored from {name}, which has {lacking} more without their content here"
+        how = f"{new} restored from {name}; of {lacking} more, content is not in this clone"
     say(f"{batch.label}: {of} in results/, {how}")
     for files in list(outcome.differing.values())[:_MOST_NAMED]:
         remark(f"    {files[0]} is there with another content, and stays (--force replaces it)")
