@@ -16,6 +16,8 @@ from snakemake_interface_common.exceptions import WorkflowError
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
+_MOST_KNOWN = 10  # names in one message
+
 
 class KochiError(WorkflowError):
     """Root of all errors meant for a person: what, where, what was expected, what to type next."""
@@ -145,10 +147,12 @@ def told(error: OSError) -> str:
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Half a sentence that names the valid name that was probably meant.
 
-    Returns "did you mean 'x'?" when one is close, otherwise "known: a, b" (or "there are none").
+    Returns "did you mean 'x'?" when one is close, otherwise "known: a, b", of many the first ones
+    (or "there are none").
     """
-    names = sorted(map(str, valid))
+    names = sorted(filter(None, map(str, valid)))
     close = difflib.get_close_matches(str(name), names, n=1)
     if close:
         return f"did you mean '{close[0]}'?"
-    return f"known: {', '.join(names)}" if names else "there are none"
+    more = f" and {len(names) - _MOST_KNOWN} more" if len(names) > _MOST_KNOWN else ""
+    return f"known: {', '.join(names[:_MOST_KNOWN])}{more}" if names else "there are none"

@@ -199,14 +199,20 @@ def discard(repository: Path, paths: ProjectPaths, machine: str) -> int:
 
 
 def log(repository: Path, machine: str, limit: int = 10) -> tuple[Commit, ...]:
-    """The newest commits of a machine's branch, newest first. Raises NameNotFoundError."""
+    """The newest commits of a machine's branch, newest first; of a branch that is not here,
+    those that were fetched. Raises NameNotFoundError."""
     name = branch_called(published_name(repository, machine))
-    if not tip_of(repository, f"refs/heads/{name}"):
-        raise NameNotFoundError(
-            f"machine '{machine}' has no artifacts yet", nearest(machine, names_of(repository))
-        )
+    ref = f"refs/heads/{name}"
+    if not tip_of(repository, ref):
+        ref = next((ref for ref, _ in refs_elsewhere(repository, name)), "")
+    if not ref:
+        hint = nearest(machine, names_of(repository))
+        if fetched := next(refs_elsewhere(repository, f"{MERGED}*"), None):
+            branch = fetched[0].removeprefix("refs/remotes/")
+            hint = f"Results of others were fetched. To list them, type: git log {branch}"
+        raise NameNotFoundError(f"machine '{machine}' has no artifacts yet", hint)
     form = "--format=%H%x00%cI%x00%s"
-    lines = run_git(repository, "log", f"--max-count={limit}", form, f"refs/heads/{name}", "--")
+    lines = run_git(repository, "log", f"--max-count={limit}", form, ref, "--")
     return tuple(Commit(*line.split("\0")) for line in lines.decode().splitlines())
 
 

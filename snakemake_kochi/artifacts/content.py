@@ -142,7 +142,8 @@ def no_such_file(repository: Path, commit: str, path: str) -> NameNotFoundError:
     """The error for a path that a commit does not have, with the nearest one. Raises GitError."""
     words = ("ls-tree", "-r", "-z", "--name-only", "--full-tree", "--end-of-options", commit)
     listed = run_git(repository, *words).split(b"\0")[:-1][:_KNOWN_AS]
-    known = [each for each in map(os.fsdecode, listed) if "/.kochi/" not in each]
+    files = map(os.fsdecode, listed)
+    known = [each for each in files if not {".kochi", ".gitattributes"} & {*each.split("/")}]
     return NameNotFoundError(f"{path}: no such file in commit {commit[:12]}", nearest(path, known))
 
 

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ from snakemake_kochi.artifacts.published import (
 from snakemake_kochi.artifacts.record import checked_form, parse_record
 from snakemake_kochi.artifacts.restored import restored_from
 from snakemake_kochi.errors import GitError, KochiError, NameNotFoundError, nearest
-from snakemake_kochi.files import to_json
+from snakemake_kochi.files import is_name, to_json
 from snakemake_kochi.git import FULL_IDENTITY, run_git
 from snakemake_kochi.paths import WorkingPaths
 
@@ -46,6 +47,8 @@ _NEEDED = (
     *("identity", "experiment", "batch", "name", "parameters", "duplicate", "machine", "node"),
     *("worker", "queue", "job", "attempt", "snapshot", "started", "seconds", "exit_status"),
 )
+
+_TABLES = (".csv", ".md", ".png")  # of tables and plots, which have no record of their own
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ def find_origin(repository: Path, file: str, commit: str | None = None) -> Origi
 
     Raises as the two functions below.
     """
+    if not file:
+        raise NameNotFoundError("the name of the file is empty", "Type: kochi why FILE")
     if commit is None and (Path(file).exists() or not _may_be_in_branch(file)):
         return origin_of_file(repository, Path(file))
     return origin_in_commit(repository, commit or "", file)
@@ -88,9 +93,15 @@ def origin_of_file(repository: Path, file: Path) -> Origin:
 
     Raises NameNotFoundError if there is no such file, KochiError if no run of Kochi wrote it.
     """
+    if file.is_dir():
+        inside = (each for each in file.rglob("*") if each.suffix not in _TABLES and each.is_file())
+        raise _is_directory(str(file), str(next(inside, "")))
     if not file.is_file():
         raise NameNotFoundError(f"{file}: there is no such file", _beside(file))
-    top, in_branch = place_in_worktree(file)
+    try:
+        top, in_branch = place_in_worktree(file)
+    except GitError as error:
+        raise _is_no_result(file) from error
     with file.open("rb") as stream:
         digest = digest_of(stream, is_in_branch=bool(in_branch))
     if in_branch:
@@ -125,11 +136,20 @@ def origin_of_file(repository: Path, file: Path) -> Origin:
         )
     if (origin := _own_in_branch(repository, file.resolve(), top, digest)) is not None:
         return origin
-    raise KochiError(
+    raise _is_no_result(file)
+
+
+def _is_no_result(file: Path) -> KochiError:
+    return KochiError(
         f"{file} is no result: it is neither in results/ nor in a worktree of an artifact branch, "
         "nor an output marked with artifact() that was kept",
         "For a path in a branch, type: kochi why NAME/PATH",
     )
+
+
+def _is_directory(path: str, example: str) -> KochiError:
+    typed = shlex.join(["kochi", "why", example]) if example else "kochi why FILE"
+    return KochiError(f"{path} is a directory, and not a file", f"Name a file in it: {typed}")
 
 
 def place_in_worktree(file: Path) -> tuple[Path, str]:
@@ -155,11 +175,15 @@ def origin_in_commit(repository: Path, commit: str, path: str, digest: str = "")
     NameNotFoundError for a path that is not there, KochiError for a file without a record,
     GitError for an unknown commit.
     """
-    named = commit or newest_commit(repository, path)
-    if not (commit := tip_of(repository, f"{named}^{{commit}}")):
-        raise GitError(f"there is no commit {named}", "To list commits, type: kochi artifact log")
+    path = path.rstrip("/")
+    commit = known_commit(repository, commit or newest_commit(repository, path))
     if not (blob := tip_of(repository, f"{commit}:{path}")):
         raise no_such_file(repository, commit, path)
+    words = ("ls-tree", "-r", "-z", "--name-only", "--full-tree", f"{blob}")
+    if run_git(repository, "cat-file", "-t", blob).strip() == b"tree":
+        inside = (os.fsdecode(each) for each in run_git(repository, *words).split(b"\0"))
+        first = next((each for each in inside if each and ".kochi" not in each), "")
+        raise _is_directory(path, first and f"{path}/{first}")
     digest = digest or digest_of(io.BytesIO(run_git(repository, "cat-file", "blob", blob)))
     if changed := last_change(repository, commit, [path]):
         name = path.partition("/")[0]
@@ -170,6 +194,14 @@ def origin_in_commit(repository: Path, commit: str, path: str, digest: str = "")
         f"{path} has no record: commit {changed[:12] or commit[:12]}, which wrote it, is not of "
         "kochi, or its record was removed"
     )
+
+
+def known_commit(repository: Path, named: str) -> str:
+    """The commit of that name. Raises GitError if there is none."""
+    found = "" if named.startswith("-") else tip_of(repository, f"{named}^{{commit}}")
+    if not found:
+        raise GitError(f"there is no commit {named}", "To list commits, type: kochi artifact log")
+    return found
 
 
 def _origin(
@@ -278,9 +310,11 @@ def newest_commit(repository: Path, path: str) -> str:
             return tip
     elsewhere = (ref for ref, _ in refs_elsewhere(repository, f"{MERGED}_*"))
     names = {*names_of(repository), *(ref.partition(f"/{MERGED}_")[2] for ref in elsewhere)}
-    raise NameNotFoundError(
-        f"{path}: no artifact branch has results under the name '{name}'", nearest(name, names)
-    )
+    hint = nearest(name, names)
+    if is_name(name) and (other := published_name(repository, name)) in names - {name}:
+        # People type the directory in results/, which is the machine's name.
+        hint = f"Those of machine '{name}' are published as '{other}': {other}{path[len(name) :]}"
+    raise NameNotFoundError(f"{path}: no artifact branch has results under the name '{name}'", hint)
 
 
 def _paths(name: str, record: Mapping[str, Any]) -> set[str]:

@@ -15,7 +15,7 @@ from snakemake_kochi.artifacts.agreement import told_missed
 from snakemake_kochi.artifacts.branches import SyncReport, discard, initialise, log, synchronise
 from snakemake_kochi.artifacts.content import write_artifact
 from snakemake_kochi.artifacts.git_lfs import check_out_contents
-from snakemake_kochi.artifacts.origin import newest_commit, place_in_worktree
+from snakemake_kochi.artifacts.origin import known_commit, newest_commit, place_in_worktree
 from snakemake_kochi.artifacts.published import branch_called, published_name, refs_elsewhere
 from snakemake_kochi.artifacts.remotes import (
     Content,
@@ -194,8 +194,9 @@ def _fetch_file(
             f"{file}: there is no such file",
             "For a path in a branch, type: kochi artifact fetch NAME/PATH",
         )
-    elif commit is None:
-        commit = newest_commit(repository, path)
+    else:
+        commit = commit or newest_commit(repository, path)
+        known_commit(repository, commit)
     content = fetch_content(repository, commit, path, remote)
     if is_checked_out:
         check_out_contents(repository, [path])

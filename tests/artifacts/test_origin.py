@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from snakemake_kochi.artifacts.committer import commit_pending
 from snakemake_kochi.artifacts.journal import Result, journal
 from snakemake_kochi.artifacts.origin import find_origin, place_in_worktree
 from snakemake_kochi.cli.show.records import record_command
-from snakemake_kochi.errors import DamagedFileError, KochiError
+from snakemake_kochi.errors import DamagedFileError, KochiError, nearest
 from snakemake_kochi.files import to_json
 from snakemake_kochi.paths import ProjectPaths
 
@@ -129,3 +130,30 @@ def test_a_success_has_no_reason(
     told = CliRunner().invoke(record_command, ["first"]).output.splitlines()
     shown = {line.split()[0].rstrip(":"): line.split()[-1] for line in told}
     assert (shown["reason"], shown["hardware.cpu_model"]) == ("none", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("", "the name of the file is empty"),
+        ("results", "results is a directory.*kochi why results/local/first.log"),
+        ("local/sub", "local/sub is a directory.*kochi why local/sub/second.log"),
+        ("/etc/passwd", "/etc/passwd is no result"),
+    ],
+)
+def test_a_file_that_is_none_is_told_with_what_to_type(
+    repository: Path, paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch, file: str, message: str
+) -> None:
+    source = write(paths.directory / "work" / "first", "first")
+    record = {**RECORD, "identity": "first"}
+    journal(paths, MACHINE, Result("first", {"sub/second.log": source}, record))
+    assert commit_pending(repository, paths, MACHINE) == 1
+    write(repository / "results/local/first.log", "first")
+    monkeypatch.chdir(repository)
+    with pytest.raises(KochiError) as caught:
+        find_origin(repository, file)
+    assert re.search(message, caught.value.sentences)
+
+
+def test_a_message_lists_some_names_at_most() -> None:
+    assert nearest("zzz", ["", *map(str, range(10, 22))]).endswith("18, 19 and 2 more")

@@ -267,6 +267,7 @@ def clone_with_pointer(
         (["/no/file"], 1, "/no/file: there is no such file"),
         (["./kochi.yaml"], 1, "not one in a worktree of an artifact branch"),
         (["local/fib/30.log", "-o", "no/where"], 1, "no/where: cannot be written (No such file"),
+        (["local/fib/30.log", "--at", "nope"], 1, "kochi: there is no commit nope"),
         (["local/fib/30.log", "--at", "HEAD"], 1, "no such file in commit HEAD"),
         (["-o", "x"], 2, "--at and --output need a FILE"),
         (["--large", "local/fib/30.bin"], 2, "--large is for all files"),
