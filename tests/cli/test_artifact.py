@@ -283,6 +283,18 @@ def test_fetching_a_file_that_is_none_has_a_message(
     assert not list(clone_with_pointer.glob(".*.tmp"))
 
 
+def test_the_log_of_a_branch_that_is_not_here_is_that_of_the_fetched_one(
+    clone_with_pointer: Path, kochi: Kochi
+) -> None:
+    fetched = git(clone_with_pointer, "rev-parse", "origin/kochi_artifacts_local").strip()
+    refused = kochi("artifact", "log")
+    assert refused.status == 1
+    assert "git log origin/kochi_artifacts_local" in refused.err
+    name = clone_with_pointer / ".git/kochi/published/local"
+    write(name, "local\n")
+    assert fetched[:12] in kochi("artifact", "log").out
+
+
 def test_the_content_of_a_large_file_is_fetched_by_its_name(
     clone_with_pointer: Path, kochi: Kochi
 ) -> None:
