@@ -52,7 +52,8 @@ def fetch_contents(
 
     Returns the words of the git command. Raises GitError.
     """
-    options = (f"--include={_pattern(path)}", "--exclude=")
+    # Whatever the configuration includes or excludes.
+    options = ("-I", _pattern(path), "-X", "")
     command = ("lfs", "fetch", *options, remote, *revisions)
     _require(repository, command)
     try:
