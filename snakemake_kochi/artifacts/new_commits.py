@@ -41,6 +41,8 @@ def read_attributes(
     wanted = {f"{state.name}/{dest}".rpartition("/")[0] for e in entries for dest in e.destinations}
     # Git reads questions by lines. There may be no files with line ends in their names.
     asked = sorted(each for each in wanted if "\n" not in each) if state.start else []
+    if not asked:
+        return {}
     questions = "".join(f"{state.start}:{each}/{ATTRIBUTES}\n" for each in asked)
     found = {}
     with reading_git(repository, os.fsencode(questions), "cat-file", "--batch") as answers:

@@ -41,6 +41,21 @@ def paths(tmp_path: Path, repository: Path) -> ProjectPaths:
 
 
 @pytest.fixture
+def bare(repository: Path, tmp_path: Path) -> Path:
+    """The remote `origin` of the repository."""
+    git(tmp_path, "init", "--quiet", "--bare", "bare")
+    git(repository, "remote", "add", "origin", str(tmp_path / "bare"))
+    return tmp_path / "bare"
+
+
+@pytest.fixture
+def clone(repository: Path, bare: Path, tmp_path: Path) -> Path:
+    """A clone that was made before there were results."""
+    git(tmp_path, "clone", "--quiet", str(bare), "clone")
+    return tmp_path / "clone"
+
+
+@pytest.fixture
 def untouched(repository: Path) -> Iterator[Callable[[], None]]:
     """Call it: at the end of the test all of the repository but objects and the artifact branches
     must be as it was then."""

@@ -466,19 +466,6 @@ def test_results_of_two_clones_of_one_name_merge_with_the_attributes_of_both(
 
 
 @pytest.fixture
-def bare(repository: Path, tmp_path: Path) -> Path:
-    git(tmp_path, "init", "--quiet", "--bare", "bare")
-    git(repository, "remote", "add", "origin", str(tmp_path / "bare"))
-    return tmp_path / "bare"
-
-
-@pytest.fixture
-def clone(repository: Path, bare: Path, tmp_path: Path) -> Path:
-    git(tmp_path, "clone", "--quiet", str(bare), "clone")
-    return tmp_path / "clone"
-
-
-@pytest.fixture
 def without_git_lfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PATH has all programs but git-lfs."""
     place = tmp_path / "programs"

@@ -27,20 +27,6 @@ def typed(repository: Path, *words: str) -> None:
     git(repository, "-c", "core.hooksPath=/dev/null", *words)
 
 
-@pytest.fixture
-def bare(repository: Path, tmp_path: Path) -> Path:
-    git(tmp_path, "init", "--quiet", "--bare", "bare")
-    git(repository, "remote", "add", "origin", str(tmp_path / "bare"))
-    return tmp_path / "bare"
-
-
-@pytest.fixture
-def clone(repository: Path, bare: Path, tmp_path: Path) -> Path:
-    """A clone that was made before there were results."""
-    git(tmp_path, "clone", "--quiet", str(bare), "clone")
-    return tmp_path / "clone"
-
-
 def result(
     repository: Path,
     paths: ProjectPaths,
