@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from support import worker_command
 
 from snakemake_kochi.errors import KochiError
@@ -27,6 +28,7 @@ from snakemake_kochi.queue.adoption import Ended, Orphans, Running
 from snakemake_kochi.queue.entries import ended_job_numbers
 from snakemake_kochi.queue.result import read_attempt, read_result
 from snakemake_kochi.queue.ticket import read_ticket
+from snakemake_kochi.queue.workers import list_workers
 
 QUEUE = "q"
 PORTION = 200
@@ -193,18 +195,33 @@ class Crowd:
         self._ended.append(victim)
         self._there.append(self._start())
 
-    @staticmethod
-    def _worker_of(supervisor: int) -> int | None:
+    def _worker_of(self, supervisor: int) -> int | None:
+        """The registered worker, if there is one yet.
+
+        Before the worker starts, its supervisor has another child, which tests the locks. Whoever
+        kills that one in place of the worker may leave a worker that nobody ends.
+        """
         children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-        return int(children[0]) if children else None
+        workers = {worker.process.pid for worker in list_workers(machine_of(self._directory))}
+        return next((pid for pid in map(int, children) if pid in workers), None)
 
     def stop(self) -> list[int]:
         """End all in good order; returns the exit statuses of those that were not killed."""
         for process in self._there:
             process.terminate()
         for process in self._ended:
-            process.wait(60)
-        return [process.wait(60) for process in self._there]
+            self._wait(process)
+        return [self._wait(process) for process in self._there]
+
+    @staticmethod
+    def _wait(process: subprocess.Popen[bytes]) -> int:
+        try:
+            return process.wait(60)
+        except subprocess.TimeoutExpired as error:
+            left = [psutil.Process(process.pid)]
+            left += left[0].children(recursive=True)
+            found = [one.as_dict(["pid", "ppid", "status", "cmdline"]) for one in left]
+            raise TimeoutError(f"a worker does not end; its processes: {found}") from error
 
     def end(self) -> None:
         """Whatever is left, after a failure."""
