@@ -28,7 +28,9 @@ SPREAD := --dist loadscope --no-loadscope-reorder
 
 # The Debian packages that tests and benchmarks need; PACKAGE:PROGRAM if the names differ. Slurm needs
 # the database to remember ended jobs.
-PROGRAMS := strace munge slurmctld slurmd
+PROGRAMS := strace numactl openmpi-bin:mpirun munge slurmctld slurmd
+# Programs that isolate jobs. Apptainer comes from Debian unstable, into build/.
+ISOLATION := bubblewrap:bwrap podman patchelf
 # Users have it, and it has to understand what we keep in its format.
 LARGE_FILES := git-lfs
 DATABASE := slurmdbd mariadb-server-core:mariadbd
@@ -62,7 +64,8 @@ lint: environment
 
 # Four processes on two cores, because many tests only wait.
 test: environment environment-slurm
-	@tools/programs.sh $(PROGRAMS) $(DATABASE) $(FILESYSTEMS) $(LARGE_FILES)
+	@tools/programs.sh $(PROGRAMS) $(DATABASE) $(FILESYSTEMS) $(LARGE_FILES) $(ISOLATION)
+	@tools/apptainer.sh build/apptainer
 	$(APART) $(VENV)/bin/python -m pytest -n 4 $(SPREAD) --durations 10 $(PYTEST_OPTIONS)
 	$(MAKE) --no-print-directory test-oldest
 
@@ -83,6 +86,6 @@ bench: environment environment-slurm
 	$(APART) $(VENV)/bin/python -m bench $(BENCH)
 
 clean:
-	rm -rf build dist *.egg-info $(VENV) $(VENV_OLDEST)
+	rm -rf build dist *.egg-info $(VENV) $(VENV_OLDEST) $(VENV_SLURM)
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache .snakemake
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
